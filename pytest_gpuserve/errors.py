@@ -1,0 +1,73 @@
+"""Errors that a user can act on: what was needed, what was found, where we looked, and what helps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class GpuserveError(Exception):
+    """Base of every error that is somebody's to mend; its text is shown without a traceback.
+
+    Args:
+        summary: What was needed and did not happen, in one sentence.
+        found: What was there instead.
+        looked: The places that were examined, in order.
+        remedies: What helps, each with the exact flag, argument or command.
+        log_tail: Last lines of the log that belongs to the failure.
+    """
+
+    def __init__(
+        self,
+        summary: str,
+        *,
+        found: str = "",
+        looked: Sequence[str] = (),
+        remedies: Sequence[str] = (),
+        log_tail: str = "",
+    ) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.found = found
+        self.looked = tuple(looked)
+        self.remedies = tuple(remedies)
+        self.log_tail = log_tail
+
+    def __str__(self) -> str:
+        lines = [self.summary]
+        if self.found:
+            lines.append(f"  found: {_hanging(self.found)}")
+        if self.looked:
+            lines.append(f"  looked at: {', '.join(self.looked)}")
+        lines.extend(f"  help: {_hanging(remedy)}" for remedy in self.remedies)
+        if self.log_tail:
+            lines.append("  last lines of its log:")
+            lines.extend(f"    | {line}" for line in self.log_tail.splitlines())
+        return "\n".join(lines)
+
+
+def _hanging(text: str) -> str:
+    """Indent the further lines of a text, so that they cannot be taken for another field of the error."""
+    return text.replace("\n", "\n      ")
+
+
+class UsageProblem(GpuserveError):
+    """A wrong option, marker or argument; the session ends with pytest's exit code 4."""
+
+
+class DeviceProblem(UsageProblem):
+    """The device that was asked for is not there, or cannot be used now."""
+
+
+class ServerFailed(GpuserveError):
+    """A model server did not start, did not become ready, or died."""
+
+
+class LoadFailed(GpuserveError):
+    """The load engine itself could not do its work; nothing that it measured may be used."""
+
+
+class BaselineUnusable(GpuserveError):
+    """A baseline file cannot be read or trusted; names the file and the field."""

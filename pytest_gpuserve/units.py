@@ -1,0 +1,81 @@
+"""Units and the one place where numbers become text.
+
+Inside the package a time is seconds (``float``, suffix ``_seconds`` or none in public results) or
+nanoseconds (``int``, suffix ``_ns``).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+s = 1.0
+"""One second, so that a limit reads ``2 * s``."""
+
+ms = 1e-3
+"""One millisecond in seconds, so that a limit reads ``50 * ms``."""
+
+us = 1e-6
+"""One microsecond in seconds."""
+
+
+def utc_now() -> str:
+    """This moment, for people and files: ISO 8601 in UTC, to the second. Durations are never taken from it."""
+    return dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration with three significant digits: ``12.3 ms``, ``870 us``, ``4.50 s``, ``2 min 5 s``."""
+    if not math.isfinite(seconds):
+        return str(seconds)
+    if abs(seconds) >= 120:
+        minutes, rest = divmod(round(abs(seconds)), 60)
+        return f"{'-' if seconds < 0 else ''}{minutes} min {rest} s"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        # Compared after rounding to three digits, so that 0.9999 s is not written as 1000 ms.
+        if abs(float(f"{seconds:.3g}")) >= scale:
+            return f"{_three_digits(seconds / scale)} {unit}"
+    return f"{seconds / 1e-9:.0f} ns" if seconds else "0 s"
+
+
+def format_rate(per_second: float) -> str:
+    """Write a rate: ``2147/s``."""
+    return f"{_three_digits(per_second)}/s"
+
+
+def format_ratio(value: float) -> str:
+    """Write a plain ratio with two decimals: ``18.42``."""
+    return f"{value:.2f}"
+
+
+def format_fraction(fraction: float) -> str:
+    """Write a share as percent: ``0.05`` is ``5 %``, ``0.0125`` is ``1.2 %``."""
+    percent = fraction * 100
+    if not math.isfinite(percent) or abs(percent) >= 1e6:
+        return f"{percent:.3g} %"
+    # Adding zero turns the -0.0 of a tiny negative share into 0.0.
+    rounded = round(percent, 1) + 0.0
+    return f"{rounded:.0f} %" if math.isclose(percent, round(percent), abs_tol=0.005) else f"{rounded:.1f} %"
+
+
+def format_change(fraction: float) -> str:
+    """Write a signed change as percent: ``-0.231`` is ``-23.1 %``."""
+    percent = fraction * 100
+    return f"{percent:+.3g} %" if abs(percent) >= 1e6 else f"{percent:+.1f} %"
+
+
+def format_value(value: float, unit: str) -> str:
+    """Write a metric's value in its unit (``s``, ``1/s`` or a plain ratio)."""
+    if unit == "s":
+        return format_seconds(value)
+    if unit == "1/s":
+        return format_rate(value)
+    return format_ratio(value)
+
+
+def _three_digits(value: float) -> str:
+    # Zero, infinity and NaN as well.
+    if not 1e-3 <= abs(value) < 1e9:
+        return f"{value:.3g}"
+    decimals = max(0, 2 - math.floor(math.log10(abs(float(f"{value:.3g}")))))
+    return f"{value:.{decimals}f}"
