@@ -1,0 +1,347 @@
+"""A child process with everything that it starts, ended for sure: after ``stop()``, or when this process dies.
+
+Nothing here knows pytest or any server. The work that must outlive this process is done by ``keeper``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.process.logs import read_tail
+from pytest_gpuserve.process.ports import describe_process
+from pytest_gpuserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+
+TREE_VARIABLE = "PYTEST_GPUSERVE_TREE"
+"""Environment variable, unique to each start, by which a tree is still known after the loss of its keeper."""
+
+START_ALLOWANCE_SECONDS = 30.0
+"""Longest wait for the keeper to start the child; it takes some 30 ms, so only a machine in trouble needs more."""
+
+END_ALLOWANCE_SECONDS = 30.0
+"""Longest wait, beyond the grace, for a killed tree to be gone (a GPU driver may hold a process for seconds)."""
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+_MESSAGE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to start.
+
+    Args:
+        argv: Program and arguments; the program is looked up along the PATH of ``env``.
+        env: The full environment of the child; only `TREE_VARIABLE` is added.
+        cwd: Working folder of the child.
+        log: File to which its standard output and error are appended (a pipe that nobody reads would stop it).
+            Keep it outside of owned folders if it is to be read after the end.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+    log: Path
+
+    def __str__(self) -> str:
+        return shlex.join(self.argv)
+
+
+@dataclass
+class _Reports:
+    """What the keeper has said so far."""
+
+    unread: bytes = b""
+    started: int = 0
+    failed: str = ""
+    exited: int | None = None
+    gone: bool = False
+    severed: bool = False
+    left: list[str] = field(default_factory=list)
+
+    def add(self, received: bytes) -> None:
+        self.severed = self.severed or not received
+        *lines, self.unread = (self.unread + received).split(b"\n")
+        for line in lines:
+            for name, value in json.loads(line).items():
+                setattr(self, name, value)
+
+
+class Process:
+    """A running command and its tree; made with `Process.start`, used as a context manager.
+
+    The tree ends with ``stop()`` (called by the end of a ``with`` block), and also when this process ends in any way,
+    SIGKILL included. Methods may be called from several threads; no thread is started.
+
+    Attributes:
+        command: What was started.
+        pid: Process id of the started child.
+    """
+
+    def __init__(
+        self, command: Command, keeper: subprocess.Popen[bytes], link: socket.socket, folders: Sequence[Path], mark: str
+    ) -> None:
+        self.command = command
+        self.pid = 0
+        self._keeper = keeper
+        self._keeper_identity = psutil.Process(keeper.pid)
+        self._link = link
+        self._folders = folders
+        self._mark = mark
+        self._reports = _Reports()
+        self._reading = threading.Lock()
+        self._stopped = False
+        self._log_start = 0
+
+    @classmethod
+    def start(cls, command: Command, *, owned_folders: Sequence[Path] = ()) -> Process:
+        """Start the command.
+
+        Args:
+            command: What to start.
+            owned_folders: Absolute folders which are removed, with all that is in them, after the end of the tree.
+
+        Returns:
+            The process; its program has been executed, but may be far from ready (see `pytest_gpuserve.process.ready`).
+
+        Raises:
+            ServerFailed: The program, its folder or its log cannot be used; nothing is left running.
+            ValueError: An owned folder is relative, or is or holds the home folder or the working folder.
+        """
+        for folder in owned_folders:
+            if not folder.is_absolute() or any(place.is_relative_to(folder) for place in (Path.home(), Path.cwd())):
+                raise ValueError(f"{folder} cannot be owned by a server: it would be removed with all that is in it")
+        mark = uuid.uuid4().hex
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                with command.log.open("ab") as log:
+                    log_start = log.tell()
+                    keeper = subprocess.Popen(
+                        [sys.executable, "-I", "-S", str(_KEEPER), str(theirs.fileno())],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        cwd="/",
+                        pass_fds=[theirs.fileno()],
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                ours.close()
+                raise ServerFailed(
+                    f"{command} could not be started", found=str(error), looked=[str(command.log)]
+                ) from error
+        process = cls(command, keeper, ours, owned_folders, mark)
+        process._log_start = log_start
+        try:
+            process._order()
+        except BaseException:
+            process.stop(0)
+            raise
+        return process
+
+    def exit_status(self) -> int | None:
+        """Exit status of the child: None while it runs, negative if a signal ended it (as for ``Popen``)."""
+        self._listen(0)
+        if self._reports.exited is None and self._reports.severed:
+            # The kernel kills the child together with its keeper, and nobody is left to say so.
+            return -signal.SIGKILL
+        return self._reports.exited
+
+    def wait(self, timeout_seconds: float) -> int | None:
+        """Wait for the exit of the child, at most this long; returns as `exit_status`."""
+        deadline = Deadline.after(timeout_seconds)
+        while self.exit_status() is None and not deadline.expired():
+            self._listen(deadline.remaining())
+        return self.exit_status()
+
+    def describe_exit(self) -> str:
+        """Say how the child ended: ``exit code 3``, ``killed by SIGKILL``, or ``still running``."""
+        status = self.exit_status()
+        if status is None:
+            return "still running"
+        if status >= 0:
+            return f"exit code {status}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"killed by {names.get(-status, f'signal {-status}')}"
+
+    def tail(self, lines: int = 30) -> str:
+        """Last lines that this start wrote to its log, made printable; empty when there are none."""
+        return read_tail(self.command.log, start=self._log_start, lines=lines)
+
+    def tree(self) -> list[psutil.Process]:
+        """All live processes of the tree, the child first; daemons and orphans are among them."""
+        self._listen(0)
+        if self._reports.severed and not self._reports.gone:
+            return self._marked()
+        try:
+            members = self._keeper_identity.children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        return sorted(filter(_alive, members), key=lambda member: (member.pid != self.pid, member.pid))
+
+    def listening_ports(self) -> dict[int, int]:
+        """TCP ports on which the tree listens, each with the pid that holds it (the child before its descendants)."""
+        ports: dict[int, int] = {}
+        for member in self.tree():
+            try:
+                connections = member.net_connections("tcp")
+            except psutil.Error:
+                continue
+            for connection in connections:
+                if connection.status == psutil.CONN_LISTEN:
+                    ports.setdefault(connection.laddr.port, member.pid)
+        return ports
+
+    def stop(self, grace_seconds: float = 5.0) -> None:
+        """End the tree and remove the owned folders; does nothing the second time.
+
+        Args:
+            grace_seconds: Time from SIGTERM to the SIGKILL of what is left.
+
+        Raises:
+            ServerFailed: A process survives SIGKILL, or an owned folder cannot be removed.
+        """
+        if self._stopped:
+            return
+        deadline = Deadline.after(grace_seconds + END_ALLOWANCE_SECONDS)
+        self._say(stop=grace_seconds)
+        while not (self._reports.gone or self._reports.severed):
+            if deadline.expired():
+                raise self._immortal(self.tree(), deadline)
+            self._listen(deadline.remaining())
+        if not self._reports.gone:
+            self._sweep(deadline)
+        self._keeper.wait()
+        self._stopped = True
+        with self._reading:
+            self._link.close()
+        if self._reports.left:
+            raise ServerFailed(
+                f"{self.command} has ended, but its folders could not be removed",
+                found=", ".join(self._reports.left),
+                remedies=["remove them by hand: another user's files, or a mount, may be in them"],
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _order(self) -> None:
+        """Have the keeper start the child, and wait until it has."""
+        command = self.command
+        deadline = Deadline.after(START_ALLOWANCE_SECONDS)
+        self._say(
+            argv=command.argv,
+            env={**command.env, TREE_VARIABLE: self._mark},
+            cwd=str(command.cwd),
+            folders=[str(folder) for folder in self._folders],
+            owner=os.getpid(),
+        )
+        reports = self._reports
+        while not (reports.started or reports.failed or reports.severed or deadline.expired()):
+            self._listen(deadline.remaining())
+        if reports.started:
+            self.pid = reports.started
+            return
+        program = command.argv[0]
+        raise ServerFailed(
+            f"{command} could not be started",
+            found=reports.failed or f"its keeper process did not start it in {format_seconds(deadline.seconds)}",
+            looked=[str(command.cwd / program)] if "/" in program else [f"PATH={command.env.get('PATH', '')}"],
+            remedies=[
+                f"make sure that {program} is installed and executable (a script: its interpreter, too)",
+                "or give its full path, or the interpreter that has it: python=",
+            ],
+            log_tail=self.tail(),
+        )
+
+    def _say(self, **message: object) -> None:
+        try:
+            self._link.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self._reports.severed = True
+
+    def _listen(self, seconds: float) -> None:
+        """Take in what the keeper reported; waits at most this long for it."""
+        with self._reading:
+            descriptor = self._link.fileno()
+        if descriptor < 0 or self._reports.severed:
+            return
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        poller.poll(seconds * 1000)
+        with self._reading:
+            try:
+                self._reports.add(self._link.recv(_MESSAGE_BYTES, socket.MSG_DONTWAIT))
+            except BlockingIOError:
+                return
+            except OSError:
+                self._reports.severed = True
+
+    def _marked(self) -> list[psutil.Process]:
+        return [member for member in psutil.process_iter() if _alive(member) and _mark_of(member) == self._mark]
+
+    def _sweep(self, deadline: Deadline) -> None:
+        """Do what the keeper can do no more: end what carries our mark, remove the folders."""
+        while members := self._marked():
+            if deadline.expired():
+                raise self._immortal(members, deadline)
+            for member in members:
+                with contextlib.suppress(psutil.Error):
+                    member.kill()
+            psutil.wait_procs(members, timeout=min(1.0, deadline.remaining()))
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._reports.left = [str(folder) for folder in self._folders if folder.exists()]
+
+    def _immortal(self, members: Sequence[psutil.Process], deadline: Deadline) -> ServerFailed:
+        return ServerFailed(
+            f"{self.command} could not be ended in {format_seconds(deadline.seconds)}",
+            found="; ".join(describe_process(member.pid) for member in members) or "its keeper does not answer",
+            remedies=[
+                "a process in state D waits for a driver: see `dmesg`; one of another user needs that user's kill"
+            ],
+            log_tail=self.tail(),
+        )
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(TREE_VARIABLE)
+    except (psutil.Error, OSError):
+        return None

@@ -1,0 +1,67 @@
+"""TCP ports of this machine's loopback: a free one, and who listens on one."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from typing import TYPE_CHECKING
+
+import psutil
+
+from pytest_gpuserve.process.logs import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_REACHED_BY_LOOPBACK = frozenset({"127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1"})  # noqa: S104 - compared, not bound
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that was free a moment ago (`ready.owned_port_probe` sees if somebody was quicker)."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def port_owner(port: int, *, besides: Collection[int] = ()) -> str | None:
+    """Describe who listens where a connection to 127.0.0.1:port would arrive.
+
+    Args:
+        port: TCP port.
+        besides: Pids that do not count.
+
+    Returns:
+        Pid and command line, "an unknown process" if it cannot be looked at, None if there is nobody.
+    """
+    listeners = [
+        connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr
+        and connection.laddr.port == port
+        and connection.laddr.ip in _REACHED_BY_LOOPBACK
+    ]
+    for pid in listeners:
+        if pid not in besides:
+            return describe_process(pid)
+    return None if listeners or not _answers(port) else describe_process(None)
+
+
+def describe_process(pid: int | None) -> str:
+    """Name a process for a message: pid, command line, and its state where that is the trouble."""
+    if pid is None:
+        return "an unknown process"
+    try:
+        process = psutil.Process(pid)
+        line, state = shlex.join(process.cmdline()) or process.name(), process.status()
+    except psutil.Error:
+        return f"pid {pid}"
+    return f"pid {pid} ({printable(line)}{', in state D' if state == psutil.STATUS_DISK_SLEEP else ''})"
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        # A connection from a port to itself is possible, and it is nobody's answer.
+        return probe.connect_ex(("127.0.0.1", port)) == 0 and probe.getsockname() != probe.getpeername()

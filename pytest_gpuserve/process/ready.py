@@ -1,0 +1,207 @@
+"""When a server is up: probes that look once and say what they saw, and the wait that asks them.
+
+A probe is any ``() -> NotReady | None``. It looks once, briefly (it is not told the deadline, so its own timeout is
+how late the wait can become), returns None when all is well, and raises `ServerFailed` when waiting cannot help.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.process.ports import port_owner
+from pytest_gpuserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpuserve.process.child import Process
+    from pytest_gpuserve.process.deadline import Deadline
+
+_FIRST_PAUSE_SECONDS = 0.02
+_LONGEST_PAUSE_SECONDS = 0.25
+_BODY_SHOWN_BYTES = 200
+_MOST_BODY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class NotReady:
+    """What a probe saw instead of a server that is up."""
+
+    reason: str
+
+
+Probe: TypeAlias = Callable[[], NotReady | None]
+"""Looks once: None when ready, else the reason; raises `ServerFailed` when waiting cannot help."""
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """One HTTP/1.1 request.
+
+    Args:
+        path: Path and query.
+        method: HTTP method.
+        body: Payload; empty for none.
+        headers: Header fields.
+    """
+
+    path: str
+    method: str = "GET"
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def status_200(status: int, body: bytes) -> str | None:  # noqa: ARG001 - the signature of an `accept`
+    """Accept any answer with status 200."""
+    return None if status == http.client.OK else "status 200 is needed"
+
+
+def http_probe(
+    host: str,
+    port: int,
+    request: HttpRequest,
+    accept: Callable[[int, bytes], str | None] = status_200,
+    *,
+    timeout_seconds: float = 2.0,
+) -> Probe:
+    """Make a probe that is content when the server answers a request as it should.
+
+    Args:
+        host: Address, as a rule 127.0.0.1.
+        port: TCP port.
+        request: What to ask.
+        accept: Gets status and body; returns None if they are right, else what is wrong with them.
+        timeout_seconds: For each step of one try (connect, each read). The deadline of the wait does not cut it, so
+            keep it small; but an inference asked for here must fit into it.
+    """
+    asked = f"{request.method} http://{host}:{port}{request.path}"
+
+    def probe() -> NotReady | None:
+        connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
+        try:
+            connection.request(request.method, request.path, request.body or None, dict(request.headers))
+            response = connection.getresponse()
+            status, body = response.status, response.read(_MOST_BODY_BYTES)
+        except TimeoutError:
+            return NotReady(f"{asked} was not answered in {format_seconds(timeout_seconds)}")
+        except (OSError, http.client.HTTPException) as error:
+            return NotReady(f"{asked} failed: {type(error).__name__}: {error}")
+        finally:
+            connection.close()
+        wrong = accept(status, body)
+        if wrong is None:
+            return None
+        return NotReady(f"{asked} answered status {status}, body {body[:_BODY_SHOWN_BYTES]!r}: {wrong}")
+
+    return probe
+
+
+def tcp_probe(port: int, *, timeout_seconds: float = 1.0) -> Probe:
+    """Make a probe that is content when 127.0.0.1:port accepts a connection."""
+
+    def probe() -> NotReady | None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout_seconds).close()
+        except OSError as error:
+            return NotReady(f"127.0.0.1:{port} accepts no connection: {error}")
+        return None
+
+    return probe
+
+
+def owned_port_probe(process: Process, port: int) -> Probe:
+    """Make a probe that is content when the process's own tree, and nobody else, listens on the port.
+
+    Ask it before any other probe: otherwise another server's answer is taken for this one's. Its `ServerFailed` names
+    the stranger.
+    """
+
+    def probe() -> NotReady | None:
+        stranger = port_owner(port, besides=[member.pid for member in process.tree()])
+        if stranger is not None:
+            # Asked again, for a worker that the tree started in between is none.
+            stranger = port_owner(port, besides=[member.pid for member in process.tree()])
+        if stranger is not None:
+            raise ServerFailed(
+                f"a foreign server answers on port {port}, which {process.command} was to use",
+                found=stranger,
+                looked=[f"TCP listeners reached by 127.0.0.1:{port}"],
+                remedies=["end that process, or give the server another port: port="],
+                log_tail=process.tail(),
+            )
+        if port not in process.listening_ports():
+            return NotReady(f"it does not listen on port {port} yet")
+        return None
+
+    return probe
+
+
+def all_of(*probes: Probe) -> Probe:
+    """Make a probe that asks these in order and reports the first that is not content."""
+
+    def probe() -> NotReady | None:
+        for each in probes:
+            seen = each()
+            if seen is not None:
+                return seen
+        return None
+
+    return probe
+
+
+def wait(probe: Probe, process: Process, deadline: Deadline, *, what: str) -> None:
+    """Wait until the probe is content.
+
+    Args:
+        probe: What must be so; asked at least once.
+        process: The server; its exit, with any code, ends the wait at once. It is not stopped here.
+        deadline: End of the wait; a probe that is looking then may finish.
+        what: Name of the server for messages, such as ``mosec server apps/echo.py``.
+
+    Raises:
+        ServerFailed: The process exited or the deadline passed first; says what was seen last, with the log's tail.
+    """
+    pause_seconds = _FIRST_PAUSE_SECONDS
+    while True:
+        seen = probe() if process.exit_status() is None else None
+        # Looked at after the probe too: what answered may have been the last word of a dying server.
+        if process.exit_status() is not None:
+            raise _exited(process, deadline, what)
+        if seen is None:
+            return
+        if deadline.expired():
+            raise _late(process, deadline, what, seen)
+        process.wait(min(pause_seconds, deadline.remaining()))
+        pause_seconds = min(1.5 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+
+def _exited(process: Process, deadline: Deadline, what: str) -> ServerFailed:
+    elapsed_seconds = deadline.seconds - deadline.remaining()
+    remedies = [f"read its whole log: {process.command.log}", f"run it by hand: {process.command}"]
+    if process.exit_status() == 0:
+        remedies.insert(0, "it must stay in the foreground: leave out any option that makes it a daemon")
+    return ServerFailed(
+        f"{what} ended before it was ready",
+        found=f"{process.describe_exit()} after {format_seconds(elapsed_seconds)}",
+        looked=[str(process.command.log)],
+        remedies=remedies,
+        log_tail=process.tail(),
+    )
+
+
+def _late(process: Process, deadline: Deadline, what: str, seen: NotReady) -> ServerFailed:
+    return ServerFailed(
+        f"{what} was not ready in {format_seconds(deadline.seconds)}",
+        found=seen.reason,
+        looked=[str(process.command.log)],
+        remedies=[
+            f"if it only needs longer, allow more: start_timeout={2 * deadline.seconds:g}",
+            f"read its whole log: {process.command.log}",
+        ],
+        log_tail=process.tail(),
+    )

@@ -1,0 +1,62 @@
+"""What the tests of processes share: commands for the awkward children beside this file, and waiting for facts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from pytest_gpuserve.process.child import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+SAFETY_SECONDS = 30.0
+"""How long a fact may take to come true on a busy machine before the test is given up."""
+
+
+def child(name: str, *arguments: object, folder: Path, env: Mapping[str, str] | None = None) -> Command:
+    """Make the command that runs one of the children with this interpreter; its log is ``folder/log``."""
+    argv = (sys.executable, "-I", str(HERE / f"{name}.py"), *map(str, arguments))
+    return Command(argv, os.environ if env is None else env, folder, folder / "log")
+
+
+def program(*argv: str, folder: Path) -> Command:
+    """Make the command of any program, with this environment."""
+    return Command(argv, os.environ, folder, folder / "log")
+
+
+def eventually(fact: Callable[[], bool], what: str, seconds: float = SAFETY_SECONDS) -> None:
+    """Wait until the fact is true, or fail naming it."""
+    end = time.monotonic() + seconds
+    while not fact():
+        assert time.monotonic() < end, f"not in {seconds} s: {what}"
+        time.sleep(0.01)
+
+
+def report(path: Path) -> Any:  # noqa: ANN401 - whatever the child wrote
+    """Wait for the JSON file that a child puts in place when it is set up."""
+    eventually(path.exists, f"{path} is written")
+    return json.loads(path.read_text())
+
+
+def put_report(path: str, content: object) -> None:
+    """Write a report that is never seen half-written."""
+    draft = Path(f"{path}.{os.getpid()}")
+    draft.write_text(json.dumps(content))
+    draft.rename(path)
+
+
+def alive(pid: int) -> bool:
+    """Say whether the process exists and is no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

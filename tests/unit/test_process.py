@@ -1,0 +1,236 @@
+"""A child process seen from its owner: start, exit, log, tree, ports, stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.process.ports import free_port, port_owner
+from tests.fakes.children.toolkit import SAFETY_SECONDS, alive, child, eventually, program, report
+
+
+def test_the_child_gets_its_arguments_environment_and_folder(tmp_path: Path) -> None:
+    """The child runs with exactly the arguments, variables (one mark added) and folder of its command."""
+    shown = Command(
+        ("/bin/sh", "-c", 'echo "$0|$1|$(pwd)"; env', "a b", "ü'"), {"ONLY": "this"}, tmp_path, tmp_path / "l"
+    )
+    with Process.start(shown) as process:
+        assert process.wait(SAFETY_SECONDS) == 0
+        first, *variables = process.tail().splitlines()
+    assert first == f"a b|ü'|{tmp_path}"
+    names = {line.split("=")[0] for line in variables}
+    assert names - {"PWD", "SHLVL", "_", "OLDPWD"} == {"ONLY", "PYTEST_GPUSERVE_TREE"}
+
+
+def test_the_child_starts_with_default_signals_and_no_foreign_descriptor(tmp_path: Path) -> None:
+    """Neither ignored or blocked signals nor descriptors of owner, keeper or another server reach the child."""
+    with (
+        Process.start(program("sleep", "600", folder=tmp_path)) as other,
+        Process.start(program("sleep", "600", folder=tmp_path)) as process,
+    ):
+        status = dict(
+            line.split(":\t", 1)
+            for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            if ":\t" in line
+        )
+        assert int(status["SigIgn"], 16) == int(status["SigBlk"], 16) == 0
+        for each in (other, process):
+            # A program that is still being loaded has its libraries open for a moment; a leak stays.
+            eventually(
+                lambda pid=each.pid: {entry.name for entry in Path(f"/proc/{pid}/fd").iterdir()} == {"0", "1", "2"},  # type: ignore[misc]
+                "only the three standard descriptors are open",
+            )
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_exit_codes_are_told(code: int, tmp_path: Path) -> None:
+    """A child's exit code, 0 included, is known from its end on, also after stop."""
+    with Process.start(program("sh", "-c", f"exit {code}", folder=tmp_path)) as process:
+        assert process.wait(SAFETY_SECONDS) == code
+        assert process.describe_exit() == f"exit code {code}"
+    assert process.exit_status() == code
+
+
+def test_a_killing_signal_is_named(tmp_path: Path) -> None:
+    """A child that a signal ended has a negative status, as for Popen, and the signal's name in words."""
+    with Process.start(program("sleep", "600", folder=tmp_path)) as process:
+        assert process.exit_status() is None
+        assert process.describe_exit() == "still running"
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait(SAFETY_SECONDS) == -signal.SIGKILL
+        assert process.describe_exit() == "killed by SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("no-such-server", "--port=1"), ["cannot execute 'no-such-server'", "No such file", "PATH=", "python="]),
+        (("./here",), ["cannot execute './here'", "Permission denied"]),
+        (("/bin/nul\0l",), ["cannot execute", "null byte"]),
+    ],
+)
+def test_a_program_that_cannot_be_executed_is_named(argv: tuple[str, ...], words: list[str], tmp_path: Path) -> None:
+    """A failed exec is an error with the program, the system's reason, the places looked at and a remedy."""
+    (tmp_path / "here").write_text("not executable")
+    owned = tmp_path / "owned"
+    owned.mkdir()
+    with pytest.raises(ServerFailed) as failure:
+        Process.start(program(*argv, folder=tmp_path), owned_folders=[owned])
+    for word in words:
+        assert word in str(failure.value)
+    assert not owned.exists()
+    assert not [one for one in psutil.Process().children() if "keeper.py" in " ".join(one.cmdline())]
+
+
+def test_a_missing_folder_or_log_is_named(tmp_path: Path) -> None:
+    """A working folder that cannot be entered and a log that cannot be written are told apart from the program."""
+    missing = tmp_path / "missing"
+    with pytest.raises(ServerFailed, match=r"cannot enter the folder .*missing"):
+        Process.start(Command(("true",), os.environ, missing, tmp_path / "log"))
+    with pytest.raises(ServerFailed, match=r"No such file or directory: .*missing/log"):
+        Process.start(Command(("true",), os.environ, tmp_path, missing / "log"))
+
+
+@pytest.mark.parametrize("folder", [Path("relative"), Path("/"), Path.home(), Path.cwd()])
+def test_precious_folders_cannot_be_owned(folder: Path, tmp_path: Path) -> None:
+    """A relative folder, or one that holds the home or the working folder, is refused before anything starts."""
+    with pytest.raises(ValueError, match="cannot be owned"):
+        Process.start(program("true", folder=tmp_path), owned_folders=[folder])
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_chatty_child_is_not_held_up_and_its_tail_is_short(tmp_path: Path) -> None:
+    """5 MB on standard output before listening block nothing, and the tail reads only the end of the log."""
+    port = free_port()
+    with Process.start(child("web", port, 0, 5 << 20, folder=tmp_path)) as process:
+        eventually(lambda: port in process.listening_ports(), "the chatty server listens")
+        assert process.listening_ports() == {port: process.pid}
+        tail = process.tail(5).splitlines()
+    assert (tmp_path / "log").stat().st_size >= 5 << 20
+    assert len(tail) == 5
+    assert all(set(line) == {"x", "…"} and len(line) == 401 for line in tail)
+
+
+def test_binary_garbage_in_the_log_becomes_printable(tmp_path: Path) -> None:
+    """Random bytes, colours and carriage returns in the log end as printable lines that keep their text."""
+    noise = "import os; os.write(1, os.urandom(200_000) + b'\\n\\x1b[31mred\\x1b[0m\\tline\\n50 %\\r100 %\\0\\xff\\n')"
+    with Process.start(program(sys.executable, "-c", noise, folder=tmp_path)) as process:
+        assert process.wait(SAFETY_SECONDS) == 0
+        tail = process.tail()
+    assert all(line.isprintable() for line in tail.splitlines())
+    assert tail.splitlines()[-3:] == ["red     line", "50 %", "100 %\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"]
+
+
+def test_the_tail_is_that_of_this_start(tmp_path: Path) -> None:
+    """A start that appends to the log of an earlier one shows nothing of the earlier one's."""
+    with Process.start(program("echo", "first", folder=tmp_path)) as process:
+        process.wait(SAFETY_SECONDS)
+        assert process.tail() == "first"
+    with Process.start(program("sleep", "600", folder=tmp_path)) as process:
+        assert process.tail() == ""
+    assert (tmp_path / "log").read_text() == "first\n"
+
+
+def test_the_tree_has_daemons_and_other_sessions_and_stop_ends_them(tmp_path: Path) -> None:
+    """Grandchildren in a new session and daemons forked twice are seen, the child first, and none survives stop."""
+    with Process.start(child("family", tmp_path / "report", "stay", folder=tmp_path)) as process:
+        pids = report(tmp_path / "report")
+        members = [member.pid for member in process.tree()]
+        assert members[0] == process.pid == pids["main"]
+        assert set(members) == set(pids.values())
+        process.stop(0.2)
+        assert not any(map(alive, pids.values()))
+        assert process.tree() == []
+        assert process.listening_ports() == {}
+    assert process.exit_status() == -signal.SIGTERM
+
+
+def test_what_an_exited_child_leaves_running_is_ended(tmp_path: Path) -> None:
+    """The exit of the child is told at once while its orphans still run; stop ends these too."""
+    with Process.start(child("family", tmp_path / "report", "leave", folder=tmp_path)) as process:
+        pids = report(tmp_path / "report")
+        assert process.wait(SAFETY_SECONDS) == 7
+        assert {member.pid for member in process.tree()} == set(pids.values()) - {process.pid}
+        process.stop(0.2)
+    assert not any(map(alive, pids.values()))
+
+
+def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    """SIGTERM without effect is followed by SIGKILL, not before the grace has passed."""
+    with Process.start(child("stubborn", tmp_path / "report", folder=tmp_path)) as process:
+        report(tmp_path / "report")
+        before = time.monotonic()
+        process.stop(0.5)
+        assert time.monotonic() - before >= 0.5
+        assert process.describe_exit() == "killed by SIGKILL"
+    assert not alive(process.pid)
+
+
+def test_stop_again_does_nothing_and_folders_go_with_the_tree(tmp_path: Path) -> None:
+    """Owned folders exist while the server runs and are removed by stop, which may be called any number of times."""
+    owned = tmp_path / "owned"
+    (owned / "deep").mkdir(parents=True)
+    (owned / "deep" / "model.bin").write_bytes(b"x")
+    with Process.start(program("sleep", "600", folder=owned / "deep"), owned_folders=[owned]) as process:
+        assert owned.exists()
+        process.stop()
+        assert not owned.exists()
+        process.stop()
+    assert process.tail() == ""
+
+
+def test_the_loss_of_the_keeper_is_made_up_for(tmp_path: Path) -> None:
+    """When the keeper is killed the child dies with it, and stop still finds and ends all its orphans."""
+    owned = tmp_path / "owned"
+    owned.mkdir()
+    command = child("family", tmp_path / "report", "stay", folder=tmp_path)
+    with Process.start(command, owned_folders=[owned]) as process:
+        pids = report(tmp_path / "report")
+        os.kill(process._keeper.pid, signal.SIGKILL)
+        assert process.wait(SAFETY_SECONDS) == -signal.SIGKILL
+        eventually(lambda: not alive(pids["main"]), "the child dies with its keeper")
+        assert {member.pid for member in process.tree()} == set(pids.values()) - {process.pid}
+    assert not any(map(alive, pids.values()))
+    assert not owned.exists()
+
+
+def test_a_port_owner_is_named_with_pid_and_command_line() -> None:
+    """The listener of a port is described, unless its pid does not count; a free port has none."""
+    port = free_port()
+    assert port_owner(port) is None
+    with socket.create_server(("127.0.0.1", port)):
+        described = port_owner(port)
+        assert described is not None
+        assert described.startswith(f"pid {os.getpid()} (")
+        assert Path(psutil.Process().cmdline()[0]).name in described
+        assert port_owner(port, besides=[os.getpid()]) is None
+    with socket.create_server(("", 0)) as everywhere:
+        assert port_owner(everywhere.getsockname()[1]) is not None
+
+
+def test_a_listener_that_cannot_be_seen_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that answers although no list shows its listener is owned by an unknown process, not free."""
+    with socket.create_server(("127.0.0.1", 0)) as hidden:
+        monkeypatch.setattr(psutil, "net_connections", lambda kind: [])
+        assert port_owner(hidden.getsockname()[1]) == "an unknown process"
+
+
+def test_a_deadline_counts_down_to_zero() -> None:
+    """A deadline remembers its allowance, and has nothing left once it has expired."""
+    deadline = Deadline.after(60)
+    assert deadline.seconds == 60
+    assert 0 < deadline.remaining() <= 60
+    assert not deadline.expired()
+    past = Deadline.after(-1)
+    assert past.expired()
+    assert past.remaining() == 0

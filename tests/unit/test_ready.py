@@ -1,0 +1,155 @@
+"""Waiting for a server: what ends the wait, and what its errors say."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.process import ready
+from pytest_gpuserve.process.child import Process
+from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.process.ports import free_port
+from pytest_gpuserve.process.ready import HttpRequest, NotReady
+from tests.fakes.children.toolkit import SAFETY_SECONDS, child, eventually, program, report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path) -> None:
+    """The wait lasts through refused connections and refused answers until the right one comes."""
+    port = free_port()
+    refused = []
+
+    def accept(status: int, body: bytes) -> str | None:
+        refused.append(status)
+        return None if status == 200 and body == b"ready POST hello" else "the model is not loaded"
+
+    request = HttpRequest("/inference", method="POST", body=b"hello", headers={"Content-Type": "text/plain"})
+    with Process.start(child("web", port, 3, folder=tmp_path)) as process:
+        probe = ready.all_of(
+            ready.owned_port_probe(process, port),
+            ready.tcp_probe(port),
+            ready.http_probe("127.0.0.1", port, request, accept),
+        )
+        ready.wait(probe, process, Deadline.after(SAFETY_SECONDS), what="echo server")
+    assert refused == [503, 503, 503, 200]
+
+
+@pytest.mark.parametrize(("code", "advice"), [(0, "must stay in the foreground"), (3, "run it by hand")])
+def test_an_exit_with_any_code_ends_the_wait_at_once(code: int, advice: str, tmp_path: Path) -> None:
+    """An exit, code 0 included, is an error long before the deadline; it has the code, the log's tail and advice."""
+    script = f"echo loading; echo no such model >&2; exit {code}"
+    began = time.monotonic()
+    with Process.start(program("sh", "-c", script, folder=tmp_path)) as process, pytest.raises(ServerFailed) as failure:
+        ready.wait(ready.tcp_probe(free_port()), process, Deadline.after(600), what="mosec server echo.py")
+    assert time.monotonic() - began < SAFETY_SECONDS
+    text = str(failure.value)
+    assert text.startswith("mosec server echo.py ended before it was ready")
+    assert f"exit code {code} after" in text
+    assert "    | loading\n    | no such model" in text
+    assert advice in text
+    assert str(tmp_path / "log") in text
+
+
+def test_an_exit_while_the_last_probe_was_content_is_no_success(tmp_path: Path) -> None:
+    """A child that is gone is not ready, whatever the probe saw."""
+    with Process.start(program("true", folder=tmp_path)) as process:
+
+        def content_after_exit() -> NotReady | None:
+            assert process.wait(SAFETY_SECONDS) == 0
+            return None
+
+        with pytest.raises(ServerFailed, match="ended before it was ready"):
+            ready.wait(content_after_exit, process, Deadline.after(600), what="server")
+
+
+def test_a_passed_deadline_tells_the_last_reason_and_the_remedy(tmp_path: Path) -> None:
+    """A deadline's error has the allowance, what was seen last, the log's tail and the argument that allows more."""
+    port = free_port()
+    with Process.start(child("web", port, 10**6, 1024, folder=tmp_path)) as process:
+        eventually(lambda: port in process.listening_ports(), "the server listens")
+        probe = ready.http_probe("127.0.0.1", port, HttpRequest("/health?full=1"))
+        with pytest.raises(ServerFailed) as failure:
+            ready.wait(probe, process, Deadline.after(0.5), what="slow server")
+        assert process.exit_status() is None
+    text = str(failure.value)
+    assert "slow server was not ready in 500 ms" in text
+    assert f"GET http://127.0.0.1:{port}/health?full=1 answered status 503, body b'loading the model GET '" in text
+    assert "status 200 is needed" in text
+    assert "start_timeout=1" in text
+    assert "    | " in text
+
+
+def test_the_probe_is_asked_even_if_the_deadline_has_passed(tmp_path: Path) -> None:
+    """A server that is ready is never refused for a deadline that passed before the first look."""
+    with Process.start(program("sleep", "600", folder=tmp_path)) as process:
+        ready.wait(lambda: None, process, Deadline.after(0), what="server")
+
+
+def test_a_foreign_server_on_the_port_is_refused_by_name(tmp_path: Path) -> None:
+    """When a stranger listens on the port, the wait ends with its pid and command line instead of using it."""
+    port = free_port()
+    stranger = child("web", port, folder=tmp_path)
+    with Process.start(stranger) as foreign, Process.start(program("sleep", "600", folder=tmp_path)) as process:
+        eventually(lambda: port in foreign.listening_ports(), "the stranger listens")
+        probe = ready.all_of(
+            ready.owned_port_probe(process, port), ready.http_probe("127.0.0.1", port, HttpRequest("/"))
+        )
+        with pytest.raises(ServerFailed, match=f"a foreign server answers on port {port}") as failure:
+            ready.wait(probe, process, Deadline.after(600), what="server")
+        assert f"pid {foreign.pid} ({stranger}" in str(failure.value)
+        assert "port=" in str(failure.value)
+
+
+def test_a_port_that_a_grandchild_holds_is_the_servers_own(tmp_path: Path) -> None:
+    """Servers that listen from a worker process are recognised as their own."""
+    port = free_port()
+    worker = child("web", port, folder=tmp_path)
+    with Process.start(program("sh", "-c", f"{worker} & wait", folder=tmp_path)) as process:
+        ready.wait(ready.owned_port_probe(process, port), process, Deadline.after(SAFETY_SECONDS), what="server")
+        assert process.listening_ports()[port] != process.pid
+
+
+def test_a_silent_server_is_not_ready_and_holds_nobody_up() -> None:
+    """A connection that is accepted but never answered counts as not ready after the probe's own timeout."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"), timeout_seconds=0.1)()
+        assert ready.tcp_probe(port)() is None
+    assert seen == NotReady(f"GET http://127.0.0.1:{port}/ was not answered in 100 ms")
+
+
+def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
+    """Each probe has words for a port where nobody listens."""
+    port = free_port()
+    with Process.start(child("stubborn", tmp_path / "report", folder=tmp_path)) as process:
+        report(tmp_path / "report")
+        owned = ready.owned_port_probe(process, port)()
+        process.stop(0)
+    assert owned == NotReady(f"it does not listen on port {port} yet")
+    for probe in (ready.tcp_probe(port), ready.http_probe("127.0.0.1", port, HttpRequest("/"))):
+        seen = probe()
+        assert seen is not None
+        assert "Connection refused" in seen.reason
+
+
+def test_probes_are_asked_in_order_until_one_is_not_content() -> None:
+    """The first probe that is not content gives the reason, and the later ones are not asked."""
+    asked: list[str] = []
+
+    def make(name: str, seen: NotReady | None) -> ready.Probe:
+        def probe() -> NotReady | None:
+            asked.append(name)
+            return seen
+
+        return probe
+
+    probe = ready.all_of(make("a", None), make("b", NotReady("b is not up")), make("c", NotReady("c is not up")))
+    assert probe() == NotReady("b is not up")
+    assert asked == ["a", "b"]
+    assert ready.all_of()() is None
