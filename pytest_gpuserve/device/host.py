@@ -1,0 +1,137 @@
+"""Which host this is, without telling anybody: baselines are public files, so no hostname or machine id is in clear."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shlex
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from pytest_gpuserve.errors import UsageProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HOST_VARIABLE = "GPUSERVE_HOST"
+"""Environment variable that names the host, so that a pool of identical machines can share one name."""
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine around the card.
+
+    Attributes:
+        id: Short stable identity: 12 hex digits, or what the environment variable GPUSERVE_HOST says.
+        cpu: Model of the processor.
+        cores: Logical cores that this process may use (affinity and cpusets count; time quotas do not).
+        memory_bytes: Memory of the machine.
+        kernel: Release of the kernel.
+        system: Name and version of the distribution.
+    """
+
+    id: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    kernel: str
+    system: str
+
+
+def read_host(*, root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> Host:
+    """Read the facts of this machine.
+
+    The identity is the first 12 hex digits of SHA-256 over machine id, CPU model, the machine's logical cores and its
+    memory in whole GiB: another machine, or the same one with other hardware, has another.
+
+    Args:
+        root: Folder below which ``etc``, ``var`` and ``proc`` are read.
+        environ: Environment that may hold GPUSERVE_HOST; this process's own by default.
+
+    Raises:
+        UsageProblem: GPUSERVE_HOST is set to something that is not a name.
+    """
+    cpu = _cpu_model(root)
+    memory_bytes = psutil.virtual_memory().total
+    return Host(
+        id=_named_host(os.environ if environ is None else environ)
+        or _identity(_machine_id(root), cpu, str(os.cpu_count()), str(round(memory_bytes / _GIB))),
+        cpu=cpu,
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=memory_bytes,
+        kernel=platform.release(),
+        system=_system(root),
+    )
+
+
+def _named_host(environ: Mapping[str, str]) -> str | None:
+    name = environ.get(HOST_VARIABLE)
+    if name is None or _HOST_NAME.fullmatch(name):
+        return name
+    raise UsageProblem(
+        f"The environment variable {HOST_VARIABLE} must name this host with 1 to 64 letters, digits, '.', '_' or '-'.",
+        found=repr(name),
+        remedies=(f"set it to a name such as {HOST_VARIABLE}=runner-pool-1", f"unset {HOST_VARIABLE}"),
+    )
+
+
+def _identity(*parts: str) -> str:
+    # NUL cannot occur in any part, so no two lists of parts join to the same text.
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def _machine_id(root: Path) -> str:
+    for path in (root / "etc/machine-id", root / "var/lib/dbus/machine-id"):
+        text = _read(path).strip()
+        # systemd writes this word into images that have not been started yet: it is the same on all of them.
+        if text and text != "uninitialized":
+            return text
+    return socket.gethostname()
+
+
+def _cpu_model(root: Path) -> str:
+    facts: dict[str, str] = {}
+    for line in _read(root / "proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        facts.setdefault(key.strip(), value.strip())
+    if facts.get("model name"):
+        return " ".join(facts["model name"].split())
+    # ARM kernels give numbers in place of a name.
+    numbers = [facts[key] for key in ("CPU implementer", "CPU part", "CPU variant") if facts.get(key)]
+    return " ".join([platform.machine(), *numbers])
+
+
+def _system(root: Path) -> str:
+    for path in (root / "etc/os-release", root / "usr/lib/os-release"):
+        facts: dict[str, str] = {}
+        for line in _read(path).splitlines():
+            key, equals, value = line.strip().partition("=")
+            if equals and not key.startswith("#"):
+                facts[key] = _unquoted(value)
+        name = " ".join(facts[key] for key in ("NAME", "VERSION_ID") if facts.get(key))
+        if name:
+            return name
+    return platform.system()
+
+
+def _unquoted(value: str) -> str:
+    try:
+        return " ".join(shlex.split(value))
+    except ValueError:
+        return value
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

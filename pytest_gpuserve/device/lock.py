@@ -1,0 +1,258 @@
+"""One session at a time measures on a device: two at once would each call the other's load a regression."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import math
+import os
+import re
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+import filelock
+import psutil
+
+from pytest_gpuserve.errors import DeviceProblem, UsageProblem
+from pytest_gpuserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+_SHARED_MODE = 0o666
+"""Mode of both files: every user of the machine must be able to wait for, and then own, the device."""
+
+_POLL_SECONDS = 0.2
+_LONGEST_RECORD = 8192
+_LONGEST_COMMAND = 500
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who owns a device now, as far as is known.
+
+    Attributes:
+        pid: Its process; None if unknown.
+        command: Its command line, or what it said it does.
+        since_epoch: When it took the device, in seconds since 1970; None if unknown.
+        user: Name of its user.
+        started_epoch: When the process itself began: tells it from a later process with the same number.
+    """
+
+    pid: int | None = None
+    command: str = ""
+    since_epoch: float | None = None
+    user: str = ""
+    started_epoch: float | None = None
+
+    def __str__(self) -> str:
+        if self.pid is None or self.since_epoch is None:
+            return "an unknown process"
+        # The other session may have its clock elsewhere (it is a date, not a duration that anything is decided by).
+        age_seconds = max(0.0, time.time() - self.since_epoch)
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_epoch))
+        return f"process {self.pid} of {self.user} ({self.command}), since {since}, {format_seconds(age_seconds)} ago"
+
+
+@final
+class DeviceLock:
+    """The right to measure on one device of this machine, for one session at a time.
+
+    The kernel holds the lock (``flock`` on a file in the machine's folder for temporary files), so it ends with the
+    process however that ends, and a file left behind blocks nobody. Child processes do not inherit it. Sessions with
+    different TMPDIR, or in containers with a ``/tmp`` of their own, do not see each other.
+
+    Args:
+        key: ``cpu``, or the card's uuid.
+        command: What this session does, for those who wait for it: usually its command line.
+        folder: Where the two files lie; ``tempfile.gettempdir()`` by default.
+    """
+
+    def __init__(self, key: str, *, command: str, folder: Path | None = None) -> None:
+        base = Path(tempfile.gettempdir()) if folder is None else folder
+        safe_key = re.sub(r"[^A-Za-z0-9._-]", "-", key)
+        self._key = key
+        self._command = command
+        self.path = base / f"pytest-gpuserve-{safe_key}.lock"
+        self.record_path = self.path.with_suffix(".json")
+        self._lock = filelock.FileLock(self.path, mode=_SHARED_MODE, thread_local=False)
+
+    @property
+    def held(self) -> bool:
+        """Whether this object owns the device now."""
+        return self._lock.is_locked
+
+    def acquire(self, *, wait_seconds: float, on_wait: Callable[[Holder, float], None]) -> DeviceLock:
+        """Take the device, waiting for another session if need be.
+
+        Args:
+            wait_seconds: The longest wait; 0 tries once.
+            on_wait: Called once, with who holds the device and ``wait_seconds``, when a wait begins.
+
+        Returns:
+            Itself, to be used in a ``with`` statement.
+
+        Raises:
+            DeviceProblem: It is still taken after that time, or its lock file cannot be used.
+            UsageProblem: ``wait_seconds`` is no duration.
+        """
+        if not math.isfinite(wait_seconds) or wait_seconds < 0:
+            raise UsageProblem(
+                "The longest wait for a device must be a number of seconds, 0 or more.",
+                found=str(wait_seconds),
+                remedies=("set the ini option gpuserve_lock_wait to a number such as 600",),
+            )
+        began = time.monotonic()
+        if not self._try_for(0.0):
+            if wait_seconds > 0:
+                on_wait(self.holder(), wait_seconds)
+            if wait_seconds <= 0 or not self._try_for(wait_seconds):
+                self._give_up(time.monotonic() - began)
+        try:
+            self._write_record()
+        except BaseException:
+            self.release()
+            raise
+        return self
+
+    def release(self) -> None:
+        """Give the device back; does nothing where it is not held."""
+        if self.held:
+            # Before the lock goes, so that it is never the next holder's record that is removed.
+            self._remove_record()
+            self._lock.release()
+
+    def holder(self) -> Holder:
+        """Read who holds the device now; an unknown process where no living one has left its name."""
+        holder = _parse_record(_read_record(self.record_path))
+        # A session that was killed leaves its record; the next one has the lock before it has written its own.
+        return holder if _is_alive(holder) else Holder()
+
+    def __enter__(self) -> DeviceLock:
+        if not self.held:
+            raise RuntimeError("acquire() comes before `with`: it says how long to wait")
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _try_for(self, timeout_seconds: float) -> bool:
+        # Anybody may create files in the folder: a link there would have us open a file of somebody else's choice.
+        if self.path.is_symlink():
+            raise self._unusable("it is a symbolic link")
+        try:
+            self._lock.acquire(timeout=timeout_seconds, poll_interval=_POLL_SECONDS)
+        except filelock.Timeout:
+            return False
+        except OSError as error:
+            raise self._unusable(error.strerror or str(error)) from error
+        return True
+
+    def _unusable(self, reason: str) -> DeviceProblem:
+        return DeviceProblem(
+            f"The lock file of device {self._key} cannot be used, so nothing says whether the device is free.",
+            found=f"{self.path}: {reason}",
+            remedies=(
+                f"have its owner or root remove it: rm {self.path}",
+                "set TMPDIR to a folder that all users share",
+            ),
+        )
+
+    def _give_up(self, waited_seconds: float) -> None:
+        holder = self.holder()
+        end_it = f"end that session: kill {holder.pid}" if holder.pid else f"find that session: fuser -v {self.path}"
+        raise DeviceProblem(
+            f"Device {self._key} is in use by another session, and two measurements at once would spoil each other.",
+            found=f"{holder}; waited {format_seconds(waited_seconds)}",
+            looked=(str(self.path),),
+            remedies=("wait until that session ends", end_it, "wait longer: ini option gpuserve_lock_wait = SECONDS"),
+        )
+
+    def _write_record(self) -> None:
+        record = Holder(
+            pid=os.getpid(),
+            command=self._command[:_LONGEST_COMMAND],
+            since_epoch=time.time(),
+            user=_user_name(),
+            started_epoch=psutil.Process().create_time(),
+        )
+        # The record only informs; a device is not refused because a full disk or another user's file keeps it out.
+        with suppress(OSError):
+            descriptor = self._open_record()
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(json.dumps(asdict(record)).encode())
+
+    def _open_record(self) -> int:
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        # Written in place: in a sticky folder nobody can replace another user's file, and with fs.protected_regular
+        # nobody can even open it with O_CREAT.
+        try:
+            return os.open(self.record_path, flags | os.O_TRUNC)
+        except FileNotFoundError:
+            descriptor = os.open(self.record_path, flags | os.O_CREAT | os.O_EXCL, _SHARED_MODE)
+            os.fchmod(descriptor, _SHARED_MODE)
+            return descriptor
+
+    def _remove_record(self) -> None:
+        try:
+            self.record_path.unlink(missing_ok=True)
+        except OSError:
+            with suppress(OSError):
+                os.close(self._open_record())
+
+
+def _read_record(path: Path) -> bytes:
+    # A link, a pipe or a folder in its place must neither lead elsewhere nor hold this session up.
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, _LONGEST_RECORD)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return b""
+
+
+def _parse_record(raw: bytes) -> Holder:
+    try:
+        record = json.loads(raw)
+        return Holder(
+            pid=int(record["pid"]),
+            command=_printable(str(record["command"])),
+            since_epoch=float(record["since_epoch"]),
+            user=_printable(str(record["user"])),
+            started_epoch=float(record["started_epoch"]),
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return Holder()
+
+
+def _printable(text: str) -> str:
+    # Any user can write the record, and it is shown on somebody else's terminal.
+    return "".join(character if character.isprintable() else "?" for character in text[:_LONGEST_COMMAND])
+
+
+def _is_alive(holder: Holder) -> bool:
+    if holder.pid is None or holder.started_epoch is None or holder.since_epoch is None:
+        return False
+    if not math.isfinite(holder.since_epoch):
+        return False
+    try:
+        # The start is kept in clock ticks since boot, and the time of boot wanders a little with the clock's steps.
+        return abs(psutil.Process(holder.pid).create_time() - holder.started_epoch) < 2.0
+    except (psutil.Error, ValueError, OverflowError):
+        return False
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return str(os.getuid())

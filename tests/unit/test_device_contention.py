@@ -1,0 +1,66 @@
+"""How much of the CPU others took: their work is seen, our own is not theirs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psutil
+
+from pytest_gpuserve.device.contention import CpuReading, cores_taken_by_others, read_cpu
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BURNER = "print(flush=True)\nwhile True: pass"
+SECONDS = 1.5
+
+
+@contextmanager
+def burner() -> Iterator[psutil.Process]:
+    """A process that wants a whole core."""
+    with subprocess.Popen([sys.executable, "-c", BURNER], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield psutil.Process(process.pid)
+        finally:
+            process.kill()
+
+
+def test_the_same_work_is_ours_or_theirs() -> None:
+    """A busy process counts when it is not ours, and not when it is: by about what it used itself."""
+    with burner() as process:
+        ours, theirs = read_cpu([process]), read_cpu([])
+        used = sum(process.cpu_times()[:2])
+        time.sleep(SECONDS)
+        seconds = SECONDS
+        later_ours, later_theirs = read_cpu([process]), read_cpu([])
+        used = (sum(process.cpu_times()[:2]) - used) / seconds
+    difference = cores_taken_by_others(theirs, later_theirs) - cores_taken_by_others(ours, later_ours)
+    # The machine may be busy with other things; it is so for both readings.
+    assert used > 0.1
+    assert 0.6 * used < difference < 1.4 * used
+
+
+def test_stolen_time_is_taken_by_others() -> None:
+    """What the hypervisor gave to others counts, though no process here used it."""
+    before, after = CpuReading(0.0, 10.0, 1.0, 5.0), CpuReading(10.0, 20.0, 4.0, 15.0)
+    assert cores_taken_by_others(before, after) == 0.3
+
+
+def test_it_is_never_negative() -> None:
+    """Readings of the same moment, or rounded against each other, are none."""
+    reading = CpuReading(1.0, 1.0, 0.0, 1.0)
+    assert cores_taken_by_others(reading, reading) == 0.0
+    assert cores_taken_by_others(reading, CpuReading(2.0, 1.5, 0.0, 2.0)) == 0.0
+
+
+def test_a_process_that_is_gone_used_nothing() -> None:
+    """A process that ended between two readings does not break the reading."""
+    with burner() as process:
+        pass
+    assert read_cpu([process]).ours_seconds == 0.0

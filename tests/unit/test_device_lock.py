@@ -1,0 +1,314 @@
+"""The lock on a device, between real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from pytest_gpuserve.device import DeviceLock, Holder
+from pytest_gpuserve.errors import DeviceProblem, UsageProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_SECONDS = 60.0
+
+# A session that takes the lock, says so, does what `then` says, and ends when its standard input does.
+SESSION = """
+import os, pathlib, subprocess, sys
+from pytest_gpuserve.device import DeviceLock
+folder, command, first, then = sys.argv[1:]
+lock = DeviceLock("GPU-1", command=command, folder=pathlib.Path(folder))
+exec(first)
+with lock.acquire(wait_seconds=60, on_wait=lambda holder, seconds: print("waiting", flush=True)):
+    exec(then)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def session(folder: Path, *, first: str = "", then: str = "") -> Iterator[subprocess.Popen[str]]:
+    """Start another session on the same device; it is killed on leaving, if it has not ended."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", SESSION, str(folder), "pytest other", first, then],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def next_line(child: subprocess.Popen[str]) -> str:
+    """Wait for the child's next line."""
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+def our_lock(folder: Path) -> DeviceLock:
+    """Return this process's own lock on the device of `session`."""
+    return DeviceLock("GPU-1", command="pytest suites --gpu=T4", folder=folder)
+
+
+def unexpected_wait(holder: Holder, seconds: float) -> None:
+    """Fail, because the device should be free."""
+    pytest.fail(f"waited {seconds} s for {holder}")
+
+
+def take(lock: DeviceLock, *, wait_seconds: float = 0.0) -> DeviceLock:
+    """Take a lock that should be free."""
+    return lock.acquire(wait_seconds=wait_seconds, on_wait=unexpected_wait)
+
+
+def test_a_free_device_is_taken_at_once_and_given_back(tmp_path: Path) -> None:
+    """Holding it names this process to others; afterwards nothing names anybody, and it can be taken again."""
+    lock = our_lock(tmp_path)
+    began = time.time()
+    with take(lock, wait_seconds=60):
+        assert lock.held
+        holder = our_lock(tmp_path).holder()
+        assert holder.pid == os.getpid()
+        assert holder.command == "pytest suites --gpu=T4"
+        assert holder.since_epoch is not None
+        assert abs(holder.since_epoch - began) < DEADLINE_SECONDS
+        assert f"process {os.getpid()} of " in str(holder)
+    assert not lock.held
+    assert not lock.record_path.exists()
+    take(our_lock(tmp_path)).release()
+
+
+def test_a_taken_device_is_refused_by_name(tmp_path: Path) -> None:
+    """After one notice and the wait, the refusal names the holder's process, command and start, and what helps."""
+    notices: list[tuple[Holder, float]] = []
+    with session(tmp_path) as other:
+        assert next_line(other) == "held"
+        with pytest.raises(DeviceProblem) as caught:
+            our_lock(tmp_path).acquire(wait_seconds=0.3, on_wait=lambda *notice: notices.append(notice))
+    ((holder, announced_seconds),) = notices
+    assert (holder.pid, holder.command, announced_seconds) == (other.pid, "pytest other", 0.3)
+    text = str(caught.value)
+    for part in (f"process {other.pid} of ", "(pytest other)", "since 20", "waited ", f"kill {other.pid}"):
+        assert part in text
+    assert "gpuserve_lock_wait" in text
+
+
+def test_no_wait_means_one_attempt(tmp_path: Path) -> None:
+    """With 0 seconds a taken device is refused without the notice of a wait."""
+    with session(tmp_path) as other:
+        assert next_line(other) == "held"
+        with pytest.raises(DeviceProblem, match="in use"):
+            take(our_lock(tmp_path))
+
+
+def test_a_wait_ends_when_the_other_session_does(tmp_path: Path) -> None:
+    """A waiting session gets the device as soon as the holder ends, and its own record replaces the other's."""
+    with session(tmp_path) as other:
+        assert next_line(other) == "held"
+
+        def end_it(holder: Holder, seconds: float) -> None:
+            assert other.stdin is not None
+            other.stdin.close()
+
+        with our_lock(tmp_path).acquire(wait_seconds=DEADLINE_SECONDS, on_wait=end_it) as lock:
+            assert lock.holder().pid == os.getpid()
+        assert other.wait(DEADLINE_SECONDS) == 0
+
+
+def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
+    """After kill -9 the device is free at once, and the record left behind names nobody."""
+    with session(tmp_path) as other:
+        assert next_line(other) == "held"
+        other.kill()
+        other.wait(DEADLINE_SECONDS)
+    lock = our_lock(tmp_path)
+    assert json.loads(lock.record_path.read_bytes())["pid"] == other.pid
+    assert lock.holder() == Holder()
+    with take(lock):
+        assert lock.holder().pid == os.getpid()
+
+
+def test_a_later_process_with_the_holder_s_number_is_not_the_holder(tmp_path: Path) -> None:
+    """A record whose process began at another time than the living one of that number names nobody."""
+    lock = our_lock(tmp_path)
+    with take(lock):
+        record = asdict(lock.holder())
+        lock.record_path.write_text(json.dumps({**record, "started_epoch": record["started_epoch"] - 3600}))
+        assert lock.holder() == Holder()
+
+
+def make_fifo(path: Path) -> None:
+    """Put a pipe in the file's place: whoever opens it carelessly waits for a writer."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"\xff\x00{"),
+        lambda path: path.write_text("[]"),
+        lambda path: path.write_text('{"pid": "x", "command": 1}'),
+        lambda path: path.write_text('{"pid": 1e400, "command": "", "since_epoch": 0, "user": "", "started_epoch": 0}'),
+        lambda path: path.write_text("[" * 8000),
+        make_fifo,
+        lambda path: (path.unlink(), path.symlink_to("/etc/passwd")),
+        lambda path: (path.unlink(), path.mkdir()),
+    ],
+    ids=["missing", "empty", "bytes", "list", "types", "infinite", "deep", "fifo", "link", "folder"],
+)
+def test_a_damaged_record_names_an_unknown_process(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    """Whatever lies in the record's place, the refusal comes, and admits that it does not know who."""
+    lock = our_lock(tmp_path)
+    with session(tmp_path) as other:
+        assert next_line(other) == "held"
+        damage(lock.record_path)
+        with pytest.raises(DeviceProblem, match="an unknown process"):
+            take(lock)
+
+
+def test_a_record_that_cannot_be_written_does_not_cost_the_device(tmp_path: Path) -> None:
+    """The lock is what counts: with a folder in the record's place the device is still taken and given back."""
+    lock = our_lock(tmp_path)
+    lock.record_path.mkdir()
+    with take(lock):
+        assert lock.held
+    assert not lock.held
+
+
+def test_a_record_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    """Control characters of another user's record are not shown."""
+    lock = DeviceLock("GPU-1", command="\x1b]0;owned\x07\nhelp: rm -rf", folder=tmp_path)
+    with take(lock):
+        assert lock.holder().command == "?]0;owned??help: rm -rf"
+
+
+def test_ctrl_c_while_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
+    """An interrupted wait changes no file and takes nothing: the holder stays, and the next one can follow it."""
+    with session(tmp_path) as holder, session(tmp_path) as waiting:
+        # The two race for the device; either may be the one that waits.
+        by_line = {next_line(child): child for child in (holder, waiting)}
+        assert set(by_line) == {"held", "waiting"}
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        by_line["waiting"].send_signal(signal.SIGINT)
+        output, _ = by_line["waiting"].communicate(timeout=DEADLINE_SECONDS)
+        assert "KeyboardInterrupt" in output
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+        assert our_lock(tmp_path).holder().pid == by_line["held"].pid
+        by_line["held"].communicate(timeout=DEADLINE_SECONDS)
+    take(our_lock(tmp_path)).release()
+
+
+def test_a_server_that_outlives_its_session_does_not_keep_the_device(tmp_path: Path) -> None:
+    """A child process started with every descriptor open inherits no lock: killing the session frees the device."""
+    start_server = "print(subprocess.Popen(['sleep', '300'], close_fds=False, stdout=subprocess.DEVNULL).pid)"
+    with session(tmp_path, then=start_server) as other:
+        server = psutil.Process(int(next_line(other)))
+        try:
+            assert next_line(other) == "held"
+            other.kill()
+            other.wait(DEADLINE_SECONDS)
+            with take(our_lock(tmp_path)):
+                assert server.is_running()
+        finally:
+            server.kill()
+
+
+def test_an_exception_gives_the_device_back(tmp_path: Path) -> None:
+    """A session that fails while it measures leaves the device free."""
+    lock = our_lock(tmp_path)
+    with pytest.raises(ZeroDivisionError), take(lock):
+        _ = 1 / 0
+    assert not lock.held
+    take(our_lock(tmp_path)).release()
+
+
+def test_devices_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Another card's lock is another lock, and a strange key stays inside the folder."""
+    with take(our_lock(tmp_path)), take(DeviceLock("../GPU-2", command="", folder=tmp_path)) as other:
+        assert other.path.parent == tmp_path
+
+
+def test_the_default_folder_is_the_machine_s() -> None:
+    """Sessions meet in the folder for temporary files."""
+    assert DeviceLock("cpu", command="").path == Path(tempfile.gettempdir()) / "pytest-gpuserve-cpu.lock"
+
+
+def test_a_link_in_the_lock_s_place_is_refused(tmp_path: Path) -> None:
+    """A symbolic link is not followed: the file that it points at is not even created."""
+    lock = our_lock(tmp_path)
+    lock.path.symlink_to(tmp_path / "target")
+    with pytest.raises(DeviceProblem, match="symbolic link") as caught:
+        take(lock)
+    assert str(lock.path) in str(caught.value)
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_folder_that_is_not_there_is_refused_in_words(tmp_path: Path) -> None:
+    """A lock file that cannot be made is a problem with a path and a way out."""
+    (tmp_path / "file").touch()
+    with pytest.raises(DeviceProblem, match="cannot be used") as caught:
+        take(our_lock(tmp_path / "file"))
+    assert "TMPDIR" in str(caught.value)
+
+
+def test_the_files_are_everybody_s(tmp_path: Path) -> None:
+    """Whatever the umask of the first user, every other can take the device next."""
+    mask = os.umask(0o077)
+    try:
+        with take(our_lock(tmp_path)) as lock:
+            for path in (lock.path, lock.record_path):
+                assert stat.S_IMODE(path.stat().st_mode) == 0o666
+    finally:
+        os.umask(mask)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
+def test_another_user_can_follow_a_killed_session() -> None:
+    """In a sticky folder like /tmp a second user takes over lock and record that belong to the first."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o1777)
+        with session(folder) as first:
+            assert next_line(first) == "held"
+        with session(folder, first="os.setgroups([]); os.setgid(65534); os.setuid(65534)") as second:
+            assert next_line(second) == "held"
+            assert our_lock(folder).holder().pid == second.pid
+            second.communicate(timeout=DEADLINE_SECONDS)
+            assert second.returncode == 0
+        # It may not remove the first user's file, but it has taken its own name off it.
+        assert our_lock(folder).record_path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("wait_seconds", [-1.0, float("nan"), float("inf")])
+def test_a_wait_that_is_no_duration_is_refused(tmp_path: Path, wait_seconds: float) -> None:
+    """Neither a negative wait, nor NaN, nor an endless one is taken for a number of seconds."""
+    with pytest.raises(UsageProblem, match="number of seconds"):
+        take(our_lock(tmp_path), wait_seconds=wait_seconds)
+
+
+def test_with_needs_a_wait_first(tmp_path: Path) -> None:
+    """`with lock:` alone does not enter unlocked."""
+    with pytest.raises(RuntimeError, match="acquire"), our_lock(tmp_path):
+        pytest.fail("entered without the lock")
