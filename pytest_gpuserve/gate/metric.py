@@ -1,0 +1,141 @@
+"""What is gated: the metrics, their direction, and the scale on which all of them are judged.
+
+Every statistic works on the log of a *cost*, in which worse is larger for every metric: 1/throughput, a
+latency quantile, 1/batching ratio. A slowdown of r moves it by log(1 + r), whatever the unit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REQUESTS_PER_TOLERANCE: Final = 2.0
+"""Requests beyond a quantile, times the tolerance: 1000 requests gate p99 within 20 %, 2000 within 10 %."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of a run that can be gated.
+
+    Attributes:
+        name: As in assertions: ``throughput``, ``latency.p99``.
+        option: As in the marker: ``throughput``, ``p99``.
+        unit: ``1/s``, ``s``, or empty for a plain ratio.
+        higher_is_better: Whether a larger value is the better one.
+        default_tolerance: Largest acceptable growth of the cost, as a fraction.
+        quantile: Which quantile of the latencies it is, or None.
+        sd_floor: Smallest standard deviation of log cost between starts or sessions that is ever believed.
+        default_sd: Standard deviation of log cost between sessions that is assumed before any is known.
+    """
+
+    name: str
+    option: str
+    unit: str
+    higher_is_better: bool
+    default_tolerance: float
+    quantile: float | None
+    sd_floor: float
+    default_sd: float
+
+    def value_at(self, log_cost: float) -> float:
+        """The value, in the metric's unit, whose log cost this is: the inverse of `log_cost`."""
+        return math.exp(-log_cost if self.higher_is_better else log_cost)
+
+
+def _ratio(name: str, *, unit: str, sd_floor: float) -> Metric:
+    return Metric(
+        name=name,
+        option=name,
+        unit=unit,
+        higher_is_better=True,
+        default_tolerance=0.05,
+        quantile=None,
+        sd_floor=sd_floor,
+        default_sd=0.02,
+    )
+
+
+def _latency(percent: int, *, tolerance: float, sd_floor: float = 0.005, default_sd: float = 0.02) -> Metric:
+    return Metric(
+        name=f"latency.p{percent}",
+        option=f"p{percent}",
+        unit="s",
+        higher_is_better=False,
+        default_tolerance=tolerance,
+        quantile=percent / 100,
+        sd_floor=sd_floor,
+        default_sd=default_sd,
+    )
+
+
+_ALL: Final = (
+    _ratio("throughput", unit="1/s", sd_floor=0.005),
+    _latency(50, tolerance=0.05),
+    _latency(90, tolerance=0.10),
+    _latency(95, tolerance=0.10),
+    _latency(99, tolerance=0.20, sd_floor=0.03, default_sd=0.03),
+    _ratio("batching_ratio", unit="", sd_floor=0.003),
+)
+
+METRICS: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _ALL}
+"""All metrics by name, in the order in which reports list them."""
+
+_BY_OPTION: Final[Mapping[str, Metric]] = {metric.option: metric for metric in _ALL}
+
+
+def metric_by_option(option: str) -> Metric:
+    """The metric that the marker calls ``option``.
+
+    Raises:
+        KeyError: No metric has that name; the caller knows where it was written and says so.
+    """
+    return _BY_OPTION[option]
+
+
+def log_cost(metric: Metric, value: float) -> float:
+    """Put a value on the scale of all statistics, where worse is larger.
+
+    Args:
+        metric: What the value measures.
+        value: The value in the metric's unit.
+
+    Raises:
+        ValueError: The value is zero, negative, infinite or NaN: nothing was measured, so nothing can be judged.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{metric.name} must be a positive number, not {value}")
+    return -math.log(value) if metric.higher_is_better else math.log(value)
+
+
+def requests_needed(metric: Metric, tolerance: float) -> int:
+    """Fewest requests of one server start from which the metric may be gated within ``tolerance``.
+
+    A quantile needs 2/tolerance requests beyond it. A rate or a ratio of totals is a quantile of nothing: it
+    needs 2/tolerance requests in all, so that one request more or less at the window's edge moves it by at
+    most half the tolerance.
+
+    Args:
+        metric: What is gated.
+        tolerance: Largest acceptable growth of the cost, as a fraction.
+
+    Raises:
+        ValueError: The tolerance is not a positive number.
+    """
+    check_tolerance(tolerance)
+    share_beyond = 1.0 if metric.quantile is None else 1.0 - metric.quantile
+    # Rounded first: 1 - 0.9 is not quite 0.1, and one request more would contradict the published rule.
+    return math.ceil(round(REQUESTS_PER_TOLERANCE / tolerance / share_beyond, 6))
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Refuse a tolerance that no verdict can be reached with.
+
+    Raises:
+        ValueError: The tolerance is not a positive number.
+    """
+    if not (math.isfinite(tolerance) and tolerance > 0):
+        raise ValueError(f"a tolerance must be a positive fraction, not {tolerance}")

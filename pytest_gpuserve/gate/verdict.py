@@ -1,0 +1,283 @@
+"""The outcomes of a comparison, as values: the verdict, the evidence behind it, and what a report is told.
+
+Every method of comparison ends in one estimate of the change of log cost with a standard error and degrees
+of freedom. `Evidence` holds those and asks both questions of the zone test, so that a stored-baseline
+verdict and a paired one mean the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Literal
+
+from pytest_gpuserve.gate.metric import Metric, check_tolerance
+from pytest_gpuserve.gate.student import t_quantile, t_upper_tail
+from pytest_gpuserve.units import format_fraction
+
+ReferenceKind = Literal["baseline", "against", "published", "duel", "limit"]
+"""What a value was compared with: a stored baseline, another revision or interpreter, a printed number, the
+other server of a duel, or a plain limit in the test."""
+
+INDIFFERENT_SHARE: Final = 0.25
+"""A change below this share of the tolerance is nothing to talk about, hence never REGRESSED."""
+
+POWER: Final = 0.95
+"""How surely an effect of the minimum detectable size would have been reported."""
+
+
+class Verdict(str, Enum):
+    """The six outcomes; only two of them let a test pass."""
+
+    PASS = "PASS"  # noqa: S105 - the name of an outcome, not a password
+    IMPROVED = "IMPROVED"
+    REGRESSED = "REGRESSED"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    INVALID = "INVALID"
+    MISSING = "MISSING"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def passes(self) -> bool:
+        """Whether a comparison with this outcome is true."""
+        return self in (Verdict.PASS, Verdict.IMPROVED)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known about the change of log cost, and the test of it against a tolerance.
+
+    Attributes:
+        estimate: Estimated change of log cost; positive is worse.
+        standard_error: Of the estimate, positive.
+        df: Degrees of freedom of the standard error, positive, not necessarily whole.
+        level: One-sided level that each question of this look is asked at.
+        tolerance: Largest acceptable growth of the cost, as a fraction.
+
+    Raises:
+        ValueError: A field is NaN, infinite or outside its range.
+    """
+
+    estimate: float
+    standard_error: float
+    df: float
+    level: float
+    tolerance: float
+
+    def __post_init__(self) -> None:
+        check_tolerance(self.tolerance)
+        if not math.isfinite(self.estimate):
+            raise ValueError(f"an estimate must be a number, not {self.estimate}")
+        if not (math.isfinite(self.standard_error) and self.standard_error > 0):
+            raise ValueError(f"a standard error must be a positive number, not {self.standard_error}")
+        if not self.df > 0:
+            raise ValueError(f"degrees of freedom must be positive, not {self.df}")
+        if not 0 < self.level < 0.5:
+            raise ValueError(f"a one-sided level must lie between 0 and 0.5, not {self.level}")
+
+    @property
+    def indifferent(self) -> float:
+        """Change of log cost up to which there is nothing to talk about (d0)."""
+        return math.log1p(self.tolerance * INDIFFERENT_SHARE)
+
+    @property
+    def too_much(self) -> float:
+        """Change of log cost from which it is too much worse (d1)."""
+        return math.log1p(self.tolerance)
+
+    @property
+    def p_regressed(self) -> float:
+        """How well the data fit "no worse than negligible"; below the level, it is worse."""
+        return t_upper_tail((self.estimate - self.indifferent) / self.standard_error, self.df)
+
+    @property
+    def p_improved(self) -> float:
+        """The same question of the opposite sign; below the level, it is better."""
+        return t_upper_tail((-self.estimate - self.indifferent) / self.standard_error, self.df)
+
+    @property
+    def p_pass(self) -> float:
+        """How well the data fit "too much worse"; below the level, it is within the tolerance."""
+        return t_upper_tail((self.too_much - self.estimate) / self.standard_error, self.df)
+
+    @property
+    def verdict(self) -> Verdict:
+        """PASS, IMPROVED, REGRESSED or INCONCLUSIVE, by the zone test at this look's level."""
+        if self.p_improved < self.level:
+            return Verdict.IMPROVED
+        if self.p_pass < self.level:
+            return Verdict.PASS
+        if self.p_regressed < self.level:
+            return Verdict.REGRESSED
+        return Verdict.INCONCLUSIVE
+
+    @property
+    def slower_within_tolerance(self) -> bool:
+        """Whether the cost has certainly grown, and certainly by less than the tolerance: a PASS worth a remark."""
+        return self.p_pass < self.level and self.p_regressed < self.level
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Bounds of the change of log cost, each at this look's level: PASS is an upper bound below d1.
+
+        They hold at every look at once (as often as the levels of all looks add up to), and are infinite
+        where so few degrees of freedom bound nothing.
+        """
+        reach = t_quantile(self.level, self.df) * self.standard_error
+        return self.estimate - reach, self.estimate + reach
+
+    @property
+    def detectable(self) -> float | None:
+        """Smallest growth of the cost, as a fraction, that this evidence reports with `POWER`; None if none is."""
+        quantiles = t_quantile(1 - POWER, self.df) + t_quantile(self.level, self.df)
+        return _fraction(self.indifferent + quantiles * self.standard_error)
+
+    @property
+    def decidable(self) -> float | None:
+        """Smallest tolerance that this evidence decides as PASS (0: any); None if there is none."""
+        return _fraction(max(0.0, self.interval[1]))
+
+    def remarks(self) -> tuple[str, ...]:
+        """What a report should add to the bare verdict, in words."""
+        tolerance = format_fraction(self.tolerance)
+        if self.slower_within_tolerance:
+            return (f"worse by {format_fraction(math.expm1(self.estimate))}, within the tolerance of {tolerance}",)
+        if self.verdict is Verdict.INCONCLUSIVE:
+            decidable = self.decidable
+            if decidable is None:
+                return ("the evidence is too thin to decide any tolerance",)
+            return (f"this evidence decides a tolerance of {format_fraction(decidable)}, not of {tolerance}",)
+        return ()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The outcome for one metric of one run against one reference. What is unknown is None, never 0 or NaN.
+
+    Attributes:
+        metric: What was judged.
+        verdict: The outcome.
+        reference_kind: What it was compared with.
+        value: The value now, in the metric's unit.
+        reference: The reference's value, in the metric's unit.
+        change: Change of the value as a fraction, by the sign of the value: throughput 30 % lower is -0.3.
+        interval: Lower and upper bound of ``change``.
+        tolerance: Largest acceptable growth of the cost, as a fraction.
+        detectable: Smallest growth of the cost that would have been found, as a fraction.
+        decidable: Smallest tolerance that the evidence could have decided as PASS.
+        rounds: New sessions or paired rounds behind it.
+        looks: How often the evidence was, or at most would have been, looked at: what the level was divided for.
+        reasons: Why, in words; never empty for INVALID and MISSING.
+        p_regressed: See `Evidence`.
+        p_pass: See `Evidence`.
+
+    Raises:
+        ValueError: A number is NaN, a passing verdict lacks its two values, or INVALID or MISSING its reason.
+    """
+
+    metric: Metric
+    verdict: Verdict
+    reference_kind: ReferenceKind
+    value: float | None = None
+    reference: float | None = None
+    change: float | None = None
+    interval: tuple[float, float] | None = None
+    tolerance: float | None = None
+    detectable: float | None = None
+    decidable: float | None = None
+    rounds: int = 0
+    looks: int = 0
+    reasons: tuple[str, ...] = ()
+    p_regressed: float | None = None
+    p_pass: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("value", "reference", "change", "tolerance", "detectable", "decidable", "p_regressed", "p_pass"):
+            number = getattr(self, name)
+            if number is not None and not math.isfinite(number):
+                raise ValueError(f"{name} of {self.metric.name} must be a number or None, not {number}")
+        if self.interval is not None and not all(map(math.isfinite, self.interval)):
+            raise ValueError(f"the interval of {self.metric.name} must be two numbers or None, not {self.interval}")
+        if self.verdict.passes and (self.value is None or self.reference is None):
+            raise ValueError(f"{self.metric.name} cannot be {self.verdict} without a value and a reference")
+        if self.verdict in (Verdict.INVALID, Verdict.MISSING) and not self.reasons:
+            raise ValueError(f"{self.metric.name} cannot be {self.verdict} without a reason")
+
+    @classmethod
+    def missing(
+        cls, metric: Metric, reference_kind: ReferenceKind, *reasons: str, value: float | None = None
+    ) -> Judgement:
+        """There is nothing to compare with; each reason says why."""
+        return cls(metric, Verdict.MISSING, reference_kind, value=value, reasons=reasons)
+
+    @classmethod
+    def invalid(
+        cls,
+        metric: Metric,
+        reference_kind: ReferenceKind,
+        *reasons: str,
+        value: float | None = None,
+        reference: float | None = None,
+    ) -> Judgement:
+        """The measurement cannot be trusted; each reason says why. The value is for reading only."""
+        return cls(metric, Verdict.INVALID, reference_kind, value=value, reference=reference, reasons=reasons)
+
+    @classmethod
+    def from_evidence(
+        cls,
+        metric: Metric,
+        evidence: Evidence,
+        *,
+        verdict: Verdict,
+        reference_kind: ReferenceKind,
+        value: float,
+        reference: float,
+        rounds: int,
+        looks: int,
+    ) -> Judgement:
+        """A verdict reached from evidence.
+
+        Args:
+            metric: What was judged.
+            evidence: The estimate that the verdict comes from.
+            verdict: ``evidence.verdict``, unless the method's rules hold it back at this look.
+            reference_kind: What it was compared with.
+            value: The value now, in the metric's unit.
+            reference: The reference's value, in the metric's unit.
+            rounds: New sessions or paired rounds behind the evidence.
+            looks: Number of looks that the level was divided for.
+        """
+        low, high = (_change(metric, bound) for bound in evidence.interval)
+        return cls(
+            metric,
+            verdict,
+            reference_kind,
+            value=value,
+            reference=reference,
+            change=_change(metric, evidence.estimate),
+            interval=None if low is None or high is None else (min(low, high), max(low, high)),
+            tolerance=evidence.tolerance,
+            detectable=evidence.detectable,
+            decidable=evidence.decidable,
+            rounds=rounds,
+            looks=looks,
+            reasons=evidence.remarks(),
+            p_regressed=evidence.p_regressed,
+            p_pass=evidence.p_pass,
+        )
+
+
+def _fraction(log_ratio: float) -> float | None:
+    """Growth of the cost as a fraction; None where it is beyond any number."""
+    try:
+        fraction = math.expm1(log_ratio)
+    except OverflowError:
+        return None
+    return fraction if math.isfinite(fraction) else None
+
+
+def _change(metric: Metric, log_ratio: float) -> float | None:
+    return _fraction(-log_ratio if metric.higher_is_better else log_ratio)

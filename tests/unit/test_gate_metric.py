@@ -1,0 +1,88 @@
+"""What is gated, and the scale on which it is judged."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.gate.metric import METRICS, Metric, log_cost, metric_by_option, requests_needed
+
+ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
+VALUES = st.floats(1e-9, 1e9)
+
+
+def test_the_table_of_metrics_is_the_published_one() -> None:
+    """Names, marker keys, tolerances and sd floors are those of the documentation, in report order."""
+    assert [(m.name, m.option, m.unit, m.default_tolerance, m.sd_floor, m.default_sd) for m in METRICS.values()] == [
+        ("throughput", "throughput", "1/s", 0.05, 0.005, 0.02),
+        ("latency.p50", "p50", "s", 0.05, 0.005, 0.02),
+        ("latency.p90", "p90", "s", 0.10, 0.005, 0.02),
+        ("latency.p95", "p95", "s", 0.10, 0.005, 0.02),
+        ("latency.p99", "p99", "s", 0.20, 0.03, 0.03),
+        ("batching_ratio", "batching_ratio", "", 0.05, 0.003, 0.02),
+    ]
+
+
+@ALL
+def test_a_metric_is_found_by_its_marker_key(metric: Metric) -> None:
+    """The marker's key leads back to the very metric."""
+    assert metric_by_option(metric.option) is metric
+
+
+def test_an_unknown_marker_key_is_an_error() -> None:
+    """A misspelt key never selects anything."""
+    with pytest.raises(KeyError):
+        metric_by_option("p999")
+
+
+@ALL
+@UNHURRIED
+@given(value=VALUES, slowdown=st.floats(0.001, 10))
+def test_worse_is_larger_by_the_log_of_the_slowdown(metric: Metric, value: float, slowdown: float) -> None:
+    """A slowdown of r adds log(1 + r) to the log cost of every metric, whichever direction is better."""
+    worse = value / (1 + slowdown) if metric.higher_is_better else value * (1 + slowdown)
+    assert log_cost(metric, worse) - log_cost(metric, value) == pytest.approx(math.log1p(slowdown), abs=1e-9)
+
+
+@ALL
+@UNHURRIED
+@given(value=VALUES)
+def test_a_log_cost_leads_back_to_its_value(metric: Metric, value: float) -> None:
+    """value_at inverts log_cost."""
+    assert metric.value_at(log_cost(metric, value)) == pytest.approx(value, rel=1e-12)
+
+
+@ALL
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_what_is_not_a_measurement_has_no_cost(metric: Metric, value: float) -> None:
+    """Zero requests per second or a NaN latency is an error, never an infinitely good or bad number."""
+    with pytest.raises(ValueError, match="must be a positive number"):
+        log_cost(metric, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance", "requests"),
+    [
+        ("latency.p99", 0.20, 1000),
+        ("latency.p99", 0.10, 2000),
+        ("latency.p95", 0.10, 400),
+        ("latency.p90", 0.10, 200),
+        ("latency.p50", 0.05, 80),
+        ("throughput", 0.05, 40),
+        ("batching_ratio", 0.03, 67),
+    ],
+)
+def test_requests_needed_follow_the_published_rule(name: str, tolerance: float, requests: int) -> None:
+    """p99 needs 1000 requests at 20 % and 2000 at 10 %, and no rounding of 1 - q adds one."""
+    assert requests_needed(METRICS[name], tolerance) == requests
+
+
+@pytest.mark.parametrize("tolerance", [0.0, -0.1, math.nan, math.inf])
+def test_a_tolerance_must_be_positive(tolerance: float) -> None:
+    """There is no number of requests for a tolerance that nothing can be decided with."""
+    with pytest.raises(ValueError, match="positive fraction"):
+        requests_needed(METRICS["throughput"], tolerance)

@@ -1,0 +1,110 @@
+"""What the drift from one occasion to the next does to a claim: its rates, counted, and its rules."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import pytest
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.occasions import drift_variance, withstand_drift
+from pytest_gpuserve.gate.stored import SessionPoint, StoredResult, judge_stored
+from pytest_gpuserve.gate.verdict import Verdict
+
+THROUGHPUT = METRICS["throughput"]
+SESSIONS = 3
+LOOKS = 6
+
+
+def judged(occasions: dict[str, list[float]], new: list[float]) -> StoredResult:
+    """Throughput of one host, held against the drift."""
+    stored = [SessionPoint("here", y, 0.0, 2) for ys in occasions.values() for y in ys]
+    points = [SessionPoint("here", y, 0.0, 2) for y in new]
+    return withstand_drift(judge_stored(THROUGHPUT, stored, points, tolerance=0.05), occasions)
+
+
+def share(
+    verdict: Verdict, *, occasions: int, slowdown: float, drift_sd: float, session_sd: float = 0.01, runs: int = 800
+) -> float:
+    """How often a verdict is reached when occasions differ by ``drift_sd``, stopping at the first decision."""
+    rng = random.Random(f"{occasions}{slowdown}{drift_sd}")
+    counts: Counter[Verdict] = Counter()
+    for _ in range(runs):
+        stored = {}
+        for number in range(occasions):
+            level = rng.gauss(0, drift_sd)
+            stored[str(number)] = [rng.gauss(level, session_sd) for _ in range(SESSIONS)]
+        today = rng.gauss(0, drift_sd) + math.log1p(slowdown)
+        new = [rng.gauss(today, session_sd) for _ in range(LOOKS)]
+        for looks in range(1, LOOKS + 1):
+            reached = judged(stored, new[:looks]).verdict
+            if reached is not Verdict.INCONCLUSIVE:
+                break
+        counts[reached] += 1
+    return counts[verdict] / runs
+
+
+@pytest.mark.parametrize("occasions", [1, 2, 3, 6])
+@pytest.mark.parametrize("drift_sd", [0.01, 0.02])
+def test_a_slow_hour_is_no_regression(occasions: int, drift_sd: float) -> None:
+    """Identical builds whose occasions differ by up to 2 % are called REGRESSED in at most 1 % of runs."""
+    assert share(Verdict.REGRESSED, occasions=occasions, slowdown=0, drift_sd=drift_sd) <= 0.01
+
+
+@pytest.mark.parametrize(
+    ("occasions", "slowdown", "least"), [(1, 0.2, 0.98), (3, 0.1, 0.7), (6, 0.1, 0.75), (1, 0.3, 1)]
+)
+def test_a_real_slowdown_is_still_found(occasions: int, slowdown: float, least: float) -> None:
+    """20 % is found with a single recorded occasion, 10 % mostly with three, though occasions differ by 2 %."""
+    found = share(Verdict.REGRESSED, occasions=occasions, slowdown=slowdown, drift_sd=0.02, runs=300)
+    assert found >= least
+
+
+def test_a_claim_that_is_held_back_says_why() -> None:
+    """A change beyond the sessions' spread but within the drift's is INCONCLUSIVE, and names both sizes."""
+    result = judged({"monday": [0.0, 0.001, -0.001]}, [0.08, 0.081])
+    assert result.verdict is Verdict.INCONCLUSIVE
+    (reason,) = result.judgement().reasons
+    assert "worse by 8.4 %" in reason
+    assert "2 % (sd)" in reason
+
+
+def test_what_could_have_been_seen_has_the_drift_in_it() -> None:
+    """A PASS stands on the plain evidence, but the change that it says it would have seen is the larger one."""
+    occasions = {"monday": [0.0, 0.001, -0.001, 0.0]}
+    plain = judge_stored(
+        THROUGHPUT,
+        [SessionPoint("here", y, 0.0, 2) for y in occasions["monday"]],
+        [SessionPoint("here", 0.0, 0.0, 2)] * 3,
+        tolerance=0.05,
+    )
+    assert plain.verdict is Verdict.PASS
+    held = withstand_drift(plain, occasions)
+    assert held.verdict is Verdict.PASS
+    before, after = plain.judgement().detectable, held.judgement().detectable
+    assert before is not None
+    assert after is not None
+    assert after > 1.5 * before
+
+
+def test_an_improvement_within_the_drift_is_a_pass() -> None:
+    """Better within what an hour can do is not IMPROVED, but it certainly passes."""
+    assert judged({"monday": [0.0, 0.001, -0.001]}, [-0.06, -0.061]).verdict is Verdict.PASS
+
+
+def test_the_drift_is_learned() -> None:
+    """Many occasions that agree bring the drift down from its default, and such as differ bring it up."""
+    agreeing = {str(number): [0.0] for number in range(20)}
+    differing = {str(number): [0.05 * (number % 2)] for number in range(20)}
+    assert drift_variance(0.02, agreeing) < 0.2 * 0.02**2
+    assert drift_variance(0.02, differing) > 1.3 * 0.02**2
+    assert drift_variance(0.02, {"monday": [0.3, 0.1]}) == pytest.approx(0.02**2)
+
+
+def test_without_an_occasion_here_nothing_is_added() -> None:
+    """On a host that recorded nothing the evidence between hosts stands alone."""
+    stored = [SessionPoint(host, 0.0, 0.0, 2) for host in ("a", "b", "c", "d") for _ in range(2)]
+    result = judge_stored(THROUGHPUT, stored, [SessionPoint("new", 0.5, 0.0, 2)], tolerance=0.05)
+    assert withstand_drift(result, {}) is result

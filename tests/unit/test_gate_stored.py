@@ -1,0 +1,332 @@
+"""The verdict against a stored baseline: its rates of error, counted, and its invariants."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from statistics import fmean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.gate.stored import SessionPoint, StoredResult, judge_stored
+from pytest_gpuserve.gate.verdict import Evidence, Verdict
+
+THROUGHPUT = METRICS["throughput"]
+BATCHING = METRICS["batching_ratio"]
+P99 = METRICS["latency.p99"]
+LOOKS = 6
+
+UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
+LOG_COST = st.floats(-1, 1)
+
+
+def points(ys: list[float], host: str = "here", u: float = 0.0) -> list[SessionPoint]:
+    """Sessions of one host."""
+    return [SessionPoint(host, y, u, starts=2) for y in ys]
+
+
+def judge(stored: list[float], new: list[float], *, tolerance: float = 0.05) -> StoredResult:
+    """Judge throughput of one host."""
+    return judge_stored(THROUGHPUT, points(stored), points(new), tolerance=tolerance)
+
+
+def known(result: StoredResult) -> Evidence:
+    """The evidence of a result that has one."""
+    assert result.evidence is not None
+    return result.evidence
+
+
+def sequential(stored: list[SessionPoint], new: list[SessionPoint]) -> Verdict:
+    """Look after every new session and stop at the first decision, as a run does."""
+    for sessions in range(1, LOOKS + 1):
+        verdict = judge_stored(THROUGHPUT, stored, new[:sessions], tolerance=0.05, looks=LOOKS).verdict
+        if verdict is not Verdict.INCONCLUSIVE:
+            return verdict
+    return Verdict.INCONCLUSIVE
+
+
+def rates(
+    sizes: dict[str, int],
+    *,
+    session_sd: float,
+    slowdown: float,
+    host: str = "a",
+    host_sd: float = 0.0,
+    runs: int = 1500,
+) -> dict[Verdict, float]:
+    """Share of each verdict over simulated runs; ``sizes`` are the stored sessions of every host."""
+    rng = random.Random(f"{sizes}{session_sd}{slowdown}{host}{host_sd}")
+    counts: Counter[Verdict] = Counter()
+    for _ in range(runs):
+        level = {name: rng.gauss(0, host_sd) for name in {**sizes, host: 0}}
+        stored = [
+            SessionPoint(name, rng.gauss(level[name], session_sd), 0.0, 2)
+            for name, n in sizes.items()
+            for _ in range(n)
+        ]
+        slow = level[host] + math.log1p(slowdown)
+        counts[sequential(stored, points([rng.gauss(slow, session_sd) for _ in range(LOOKS)], host))] += 1
+    return {verdict: counts[verdict] / runs for verdict in Verdict}
+
+
+@pytest.mark.parametrize(
+    ("sessions", "session_sd", "passes", "caught"),
+    [
+        # Least share of identical builds that pass, and of builds 10 % slower that are caught.
+        (1, 0.01, 0.50, 0.98),
+        (1, 0.02, 0.25, 0.78),
+        (2, 0.02, 0.53, 0.95),
+        (4, 0.02, 0.80, 0.99),
+        (8, 0.02, 0.93, 0.99),
+        (3, 0.03, 0.43, 0.86),
+    ],
+)
+def test_error_rates_are_bounded_and_power_is_as_documented(
+    sessions: int, session_sd: float, passes: float, caught: float
+) -> None:
+    """Over all looks false alarms stay near 1 % and wrong passes below 5 %; 10 % slower is mostly caught."""
+    stored = {"a": sessions}
+    same = rates(stored, session_sd=session_sd, slowdown=0)
+    assert same[Verdict.REGRESSED] <= 0.015
+    assert same[Verdict.PASS] + same[Verdict.IMPROVED] >= passes
+    slower = rates(stored, session_sd=session_sd, slowdown=0.05)
+    assert slower[Verdict.PASS] + slower[Verdict.IMPROVED] <= 0.05
+    assert rates(stored, session_sd=session_sd, slowdown=0.1)[Verdict.REGRESSED] >= caught
+    assert rates(stored, session_sd=session_sd, slowdown=0.3, runs=200)[Verdict.REGRESSED] >= 0.99
+
+
+@pytest.mark.parametrize("host_sd", [0.0, 0.02, 0.05])
+def test_a_known_host_is_judged_honestly_among_others(host_sd: float) -> None:
+    """However much hosts differ, leaning on the other hosts neither alarms falsely nor lets 5 % through."""
+    stored = {"a": 2, "b": 2, "c": 3}
+    assert rates(stored, session_sd=0.02, slowdown=0, host_sd=host_sd)[Verdict.REGRESSED] <= 0.015
+    assert rates(stored, session_sd=0.02, slowdown=0.05, host_sd=host_sd)[Verdict.PASS] <= 0.05
+
+
+@pytest.mark.parametrize("stored", [{"a": 3, "b": 3}, {"a": 2, "b": 2, "c": 2}, {"a": 1, "b": 4, "c": 4, "d": 4}])
+def test_an_unseen_host_is_not_blamed_for_being_another_machine(stored: dict[str, int]) -> None:
+    """Hosts that differ by 5 % do not make an identical build on a new host REGRESSED."""
+    same = rates(stored, session_sd=0.01, slowdown=0, host="new", host_sd=0.05)
+    assert same[Verdict.REGRESSED] <= 0.015
+
+
+def test_an_unseen_host_is_judged_once_hosts_are_known_to_agree() -> None:
+    """With many hosts that agree, a new one gets real verdicts in both directions."""
+    stored = {f"h{number}": 2 for number in range(8)}
+    assert rates(stored, session_sd=0.01, slowdown=0, host="new", runs=300)[Verdict.PASS] >= 0.95
+    assert rates(stored, session_sd=0.01, slowdown=0.1, host="new", runs=300)[Verdict.REGRESSED] >= 0.95
+
+
+def test_an_unseen_host_beside_a_single_stored_one_is_missing() -> None:
+    """Nothing is known of how hosts differ, so there is no baseline here; the reason names both hosts."""
+    result = judge_stored(THROUGHPUT, points([0.0, 0.01], "there"), points([0.0], "here"), tolerance=0.05)
+    assert result.verdict is Verdict.MISSING
+    judgement = result.judgement()
+    assert judgement.verdict is Verdict.MISSING
+    assert judgement.reasons == ("the baseline was only recorded on 'there', this host is 'here'",)
+    assert judgement.value == pytest.approx(1.0)
+    assert judgement.reference is None
+
+
+def test_a_judgement_is_in_the_unit_of_the_metric() -> None:
+    """30 % lower throughput reads -0.3 with its bounds, the baseline's rate and the sessions behind it."""
+    judgement = judge([-math.log(1000), -math.log(1000)], [-math.log(700), -math.log(700)]).judgement()
+    assert judgement.verdict is Verdict.REGRESSED
+    assert judgement.reference_kind == "baseline"
+    assert judgement.value == pytest.approx(700)
+    assert judgement.reference == pytest.approx(1000)
+    assert judgement.change == pytest.approx(-0.3)
+    assert judgement.interval is not None
+    assert judgement.interval[0] < -0.3 < judgement.interval[1] < 0
+    assert (judgement.rounds, judgement.looks) == (2, 6)
+
+
+def test_a_single_stored_session_rests_on_the_default_sd() -> None:
+    """One stored and one new session: variance 2 x (2 %)^2 with three degrees of freedom, level .05/6."""
+    seen = known(judge([0.0], [0.1]))
+    assert seen.standard_error == pytest.approx(math.sqrt(2) * 0.02)
+    assert seen.df == 3
+    assert seen.level == pytest.approx(0.05 / 6)
+    assert known(judge_stored(P99, points([0.0]), points([0.1]), tolerance=0.2)).standard_error == pytest.approx(
+        math.sqrt(2) * 0.03
+    )
+
+
+def test_many_sessions_are_the_plain_pooled_variance() -> None:
+    """With a hundred stored sessions the prior is forgotten, and the textbook formula is left."""
+    rng = random.Random(7)
+    stored = [rng.gauss(0, 0.01) for _ in range(100)]
+    squares = sum((y - fmean(stored)) ** 2 for y in stored)
+    seen = known(judge(stored, [0.0]))
+    assert seen.standard_error == pytest.approx(math.sqrt(squares / 99 * (1 + 1 / 100)), rel=0.05)
+    assert seen.df == pytest.approx(99, abs=2)
+
+
+def test_data_that_contradict_the_prior_speak_alone() -> None:
+    """Sessions that scatter by 20 % are believed, with their own degrees of freedom only."""
+    stored = [0.0, 0.4, 0.0, 0.4]
+    seen = known(judge(stored, [0.2]))
+    assert seen.df == 3
+    assert seen.standard_error == pytest.approx(math.sqrt(0.16 / 3 * (1 + 1 / 4)))
+
+
+@pytest.mark.parametrize(("metric", "floor"), [(THROUGHPUT, 0.005), (BATCHING, 0.003), (P99, 0.03)])
+def test_a_lucky_agreement_is_never_believed_below_the_floor(metric: Metric, floor: float) -> None:
+    """Identical sessions keep the metric's smallest standard deviation."""
+    seen = known(judge_stored(metric, points([0.0] * 400), points([0.0]), tolerance=0.2))
+    assert seen.standard_error >= floor
+    assert seen.standard_error == pytest.approx(floor, rel=0.01)
+
+
+def test_a_noisier_day_widens_the_error_and_a_quieter_one_does_not_narrow_it() -> None:
+    """Extra noise inside the new sessions adds its variance over their number; less noise changes nothing."""
+    base = known(judge_stored(THROUGHPUT, points([0.0], u=1e-4), points([0.0, 0.0], u=1e-4), tolerance=0.05))
+    noisy = known(judge_stored(THROUGHPUT, points([0.0], u=1e-4), points([0.0, 0.0], u=5e-4), tolerance=0.05))
+    quiet = known(judge_stored(THROUGHPUT, points([0.0], u=1e-4), points([0.0, 0.0], u=0.0), tolerance=0.05))
+    assert noisy.standard_error**2 - base.standard_error**2 == pytest.approx(4e-4 / 2)
+    assert quiet == base
+
+
+def test_an_erratic_new_build_is_not_passed_on_a_quiet_history() -> None:
+    """The new sessions' own spread counts: a mean that only happens to agree does not pass."""
+    calm = [0.0, 0.005, -0.005, 0.002]
+    assert judge(calm, [0.002, -0.002]).verdict is Verdict.PASS
+    assert judge(calm, [0.2, -0.2]).verdict is Verdict.INCONCLUSIVE
+
+
+def test_known_hosts_are_shrunken_by_the_textbook_formula() -> None:
+    """Two balanced hosts: prediction and variance are those of one-way random effects, computed by hand."""
+    stored = points([0.0, 0.02], "a") + points([0.10, 0.12], "b")
+    seen = judge_stored(THROUGHPUT, stored, points([0.05], "a"), tolerance=0.05)
+    session = (2 * 0.02**2 + 0.0004) / (2 + 2)
+    between = (2 * (0.05**2 + 0.05**2) - session) / 2
+    own = session / 2
+    weight = between / (between + own)
+    mean_all_variance = between / 2 + session * (1 / 2 + 1 / 2) / 4
+    assert seen.predicted == pytest.approx(weight * 0.01 + (1 - weight) * 0.06)
+    assert known(seen).standard_error ** 2 == pytest.approx(
+        session + weight * own + (1 - weight) ** 2 * mean_all_variance
+    )
+    assert known(seen).df == 4
+    unseen = known(judge_stored(THROUGHPUT, stored, points([0.05], "c"), tolerance=0.05))
+    assert unseen.standard_error**2 == pytest.approx(session + between + mean_all_variance)
+    assert 0 < unseen.df <= 1
+
+
+@UNHURRIED
+@given(
+    stored=st.lists(st.tuples(st.sampled_from("abc"), LOG_COST), min_size=1, max_size=8),
+    new=st.lists(LOG_COST, min_size=1, max_size=LOOKS),
+    rng=st.randoms(use_true_random=False),
+)
+def test_the_order_of_sessions_does_not_matter(
+    stored: list[tuple[str, float]], new: list[float], rng: random.Random
+) -> None:
+    """Shuffled sessions and hosts give the same result."""
+    once = judge_stored(THROUGHPUT, [SessionPoint(h, y, 0.0, 2) for h, y in stored], points(new, "a"), tolerance=0.05)
+    rng.shuffle(stored)
+    rng.shuffle(new)
+    again = judge_stored(THROUGHPUT, [SessionPoint(h, y, 0.0, 2) for h, y in stored], points(new, "a"), tolerance=0.05)
+    assert again.verdict is once.verdict
+    if once.evidence is not None:
+        assert known(again).estimate == pytest.approx(known(once).estimate, abs=1e-12)
+        assert known(again).standard_error == pytest.approx(known(once).standard_error, rel=1e-9)
+
+
+@UNHURRIED
+@given(stored=st.lists(LOG_COST, min_size=1, max_size=8), new=st.lists(LOG_COST, min_size=1, max_size=LOOKS))
+def test_the_opposite_sign_mirrors_the_verdict(stored: list[float], new: list[float]) -> None:
+    """What is worse for one sign is better for the other, with the same error."""
+    seen = known(judge(stored, new))
+    mirrored = known(judge([-y for y in stored], [-y for y in new]))
+    assert mirrored.estimate == pytest.approx(-seen.estimate, abs=1e-12)
+    assert mirrored.standard_error == pytest.approx(seen.standard_error, rel=1e-9)
+    assert mirrored.p_improved == pytest.approx(seen.p_regressed, rel=1e-6)
+
+
+@UNHURRIED
+@given(
+    stored=st.lists(LOG_COST, min_size=1, max_size=8),
+    extra=st.lists(st.floats(0, 1), min_size=1, max_size=LOOKS),
+    tolerance=st.floats(0.01, 0.5),
+)
+def test_a_slowdown_beyond_the_tolerance_never_passes(
+    stored: list[float], extra: list[float], tolerance: float
+) -> None:
+    """Sessions that all lie beyond the tolerance of the stored mean are never PASS or IMPROVED."""
+    beyond = fmean(stored) + math.log1p(tolerance * 1.01)
+    assert not judge(stored, [beyond + e for e in extra], tolerance=tolerance).verdict.passes
+
+
+@UNHURRIED
+@given(
+    stored=st.lists(LOG_COST, min_size=1, max_size=8),
+    new=st.lists(LOG_COST, min_size=1, max_size=LOOKS),
+    scale=st.floats(-20, 20),
+)
+def test_units_do_not_matter(stored: list[float], new: list[float], scale: float) -> None:
+    """Values in another unit on both sides leave estimate and error as they are."""
+    seen = known(judge(stored, new))
+    scaled = known(judge([y + scale for y in stored], [y + scale for y in new]))
+    assert scaled.estimate == pytest.approx(seen.estimate, abs=1e-9)
+    assert scaled.standard_error == pytest.approx(seen.standard_error, rel=1e-6)
+
+
+def test_more_stored_sessions_narrow_the_error() -> None:
+    """On average over baselines of one spread, each further stored session lowers the standard error."""
+    rng = random.Random(11)
+    mean_errors = [
+        fmean(known(judge([rng.gauss(0, 0.02) for _ in range(sessions)], [0.0])).standard_error for _ in range(1500))
+        for sessions in (1, 2, 3, 5, 8, 16)
+    ]
+    assert mean_errors == sorted(mean_errors, reverse=True)
+
+
+@UNHURRIED
+@given(new=st.lists(LOG_COST, min_size=1, max_size=LOOKS), stored=st.lists(LOG_COST, min_size=1, max_size=4))
+def test_a_stored_verdict_is_one_of_four_and_never_fails_open(stored: list[float], new: list[float]) -> None:
+    """Whatever the numbers, a pass has evidence below its level."""
+    result = judge(stored, new)
+    judgement = result.judgement()
+    assert judgement.verdict is result.verdict
+    if result.verdict.passes:
+        assert judgement.p_pass is not None
+        assert judgement.p_pass < known(result).level
+
+
+def test_wrong_calls_are_errors() -> None:
+    """Empty lists, several new hosts, more sessions than looks or a senseless alpha are mistakes of the caller."""
+    one = points([0.0])
+    for stored, new in (([], one), (one, [])):
+        with pytest.raises(ValueError, match="both sides"):
+            judge_stored(THROUGHPUT, stored, new, tolerance=0.05)
+    with pytest.raises(ValueError, match="more than the 6 looks"):
+        judge_stored(THROUGHPUT, one, points([0.0] * 7), tolerance=0.05)
+    with pytest.raises(ValueError, match="one host"):
+        judge_stored(THROUGHPUT, one, [*points([0.0]), *points([0.0], "there")], tolerance=0.05)
+    for alpha in (0.0, 0.5, math.nan):
+        with pytest.raises(ValueError, match="alpha"):
+            judge_stored(THROUGHPUT, one, one, tolerance=0.05, alpha=alpha)
+    with pytest.raises(ValueError, match="tolerance"):
+        judge_stored(THROUGHPUT, one, one, tolerance=math.nan)
+
+
+@pytest.mark.parametrize(
+    ("host", "y", "u", "starts"),
+    [
+        ("", 0.0, 0.0, 2),
+        ("here", math.nan, 0.0, 2),
+        ("here", math.inf, 0.0, 2),
+        ("here", 0.0, -1e-9, 2),
+        ("here", 0.0, math.nan, 2),
+        ("here", 0.0, 0.0, 0),
+    ],
+)
+def test_a_session_holds_only_what_was_measured(host: str, y: float, u: float, starts: int) -> None:
+    """NaN, a negative variance or no start cannot enter a verdict."""
+    with pytest.raises(ValueError, match="session"):
+        SessionPoint(host, y, u, starts)

@@ -1,0 +1,169 @@
+"""Tails of Student's t and Fisher's F."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.gate.student import f_upper_tail, t_quantile, t_upper_tail
+
+UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
+T = st.floats(-50, 50)
+DF = st.floats(0.3, 1e5)
+SHARE = st.floats(1e-12, 1 - 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("t", "df", "tail"),
+    [
+        (-3, 1, 0.8975836176504334),
+        (-3, 7.3, 0.9905097244884332),
+        (-0.5, 2.5, 0.6711510400651426),
+        (0, 3, 0.5),
+        (0.7, 20, 0.24599510882891495),
+        (1.96, 2.5, 0.08147378223640697),
+        (1.96, 150, 0.025924492967958006),
+        (2.8, 3, 0.03392645024207038),
+        (6.5, 7.3, 0.00013978429988117081),
+        (6.5, 150, 5.602880717994911e-10),
+        (25, 1, 0.012725611347991826),
+        (25, 20, 7.343137411726216e-17),
+        (25, 150, 1.1678447637979233e-55),
+    ],
+)
+def test_t_tails_agree_with_an_independent_implementation(t: float, df: float, tail: float) -> None:
+    """Tails of t, down to 1e-55, have the reference values to eleven digits."""
+    assert t_upper_tail(t, df) == pytest.approx(tail, rel=1e-11, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("f", "df1", "df2", "tail"),
+    [
+        (0.5, 2, 3.4, 0.6451260945843071),
+        (0.5, 7, 25.5, 0.8256885040208707),
+        (1, 4, 10, 0.45155504934168467),
+        (2.2, 2, 3.4, 0.24375488859648775),
+        (2.2, 7, 25.5, 0.06852332661357677),
+        (6, 4, 10, 0.009968899519251527),
+        (20, 2, 3.4, 0.013175940312638875),
+        (20, 7, 25.5, 7.197128151104159e-09),
+    ],
+)
+def test_f_tails_agree_with_an_independent_implementation(f: float, df1: float, df2: float, tail: float) -> None:
+    """Tails of F have the reference values to eleven digits."""
+    assert f_upper_tail(f, df1, df2) == pytest.approx(tail, rel=1e-11, abs=0)
+
+
+@UNHURRIED
+@given(t=T)
+def test_one_and_two_degrees_of_freedom_have_closed_forms(t: float) -> None:
+    """At df 1 the tail is the arctangent of Cauchy's distribution, at df 2 an algebraic function."""
+    assert t_upper_tail(t, 1) == pytest.approx(0.5 - math.atan(t) / math.pi, abs=1e-12)
+    assert t_upper_tail(t, 2) == pytest.approx(0.5 - t / (2 * math.sqrt(2 + t * t)), abs=1e-12)
+
+
+@UNHURRIED
+@given(t=T, df=DF)
+def test_tails_on_both_sides_add_up_to_one(t: float, df: float) -> None:
+    """Student's t is symmetric about 0."""
+    assert t_upper_tail(t, df) + t_upper_tail(-t, df) == pytest.approx(1, abs=1e-14)
+
+
+@UNHURRIED
+@given(t=T, step=st.floats(1e-3, 10), df=DF)
+def test_a_farther_tail_is_smaller(t: float, step: float, df: float) -> None:
+    """The upper tail falls with t."""
+    near, far = t_upper_tail(t, df), t_upper_tail(t + step, df)
+    assert far < near or near in (0.0, 1.0) or near - far < 1e-14
+
+
+@UNHURRIED
+@given(t=st.floats(0.1, 50), df=st.floats(0.3, 1e4))
+def test_fewer_degrees_of_freedom_have_heavier_tails(t: float, df: float) -> None:
+    """A tail above a positive t shrinks as df grows, and never below the normal one."""
+    tail = t_upper_tail(t, df)
+    assert tail >= t_upper_tail(t, df * 1.5) >= t_upper_tail(t, math.inf)
+
+
+@UNHURRIED
+@given(share=SHARE, df=DF)
+def test_the_quantile_inverts_the_tail(share: float, df: float) -> None:
+    """The tail above the quantile of a share is that share."""
+    quantile = t_quantile(share, df)
+    assume(abs(quantile) < 1e300)
+    assert t_upper_tail(quantile, df) == pytest.approx(share, rel=1e-9)
+
+
+@UNHURRIED
+@given(t=st.floats(0, 30), df=st.floats(0.5, 1e4))
+def test_the_square_of_t_is_f_with_one_degree_of_freedom(t: float, df: float) -> None:
+    """Both distributions agree where they are the same."""
+    assert f_upper_tail(t * t, 1, df) == pytest.approx(2 * t_upper_tail(t, df), rel=1e-9)
+
+
+@UNHURRIED
+@given(f=st.floats(0.01, 100), df1=st.floats(0.5, 500), df2=st.floats(0.5, 500))
+def test_the_reciprocal_of_f_swaps_its_degrees_of_freedom(f: float, df1: float, df2: float) -> None:
+    """P(F(a, b) > f) and P(F(b, a) > 1/f) add up to one."""
+    assert f_upper_tail(f, df1, df2) + f_upper_tail(1 / f, df2, df1) == pytest.approx(1, abs=1e-11)
+
+
+@pytest.mark.parametrize("t", [0.3, 2.0, 6.0])
+def test_many_degrees_of_freedom_are_normal_without_a_step(t: float) -> None:
+    """Infinite df is the normal tail, and nothing jumps where the continued fraction is left."""
+    assert t_upper_tail(t, math.inf) == pytest.approx(1 - NormalDist().cdf(t), abs=1e-15)
+    assert t_upper_tail(t, 1e6 * 1.000001) == pytest.approx(t_upper_tail(t, 1e6), rel=1e-8)
+
+
+@pytest.mark.parametrize("df", [0.5, 3.0, 1e5, 1e7, math.inf])
+def test_far_out_there_is_no_overflow(df: float) -> None:
+    """The largest floats and infinity have tails between 0 and 1 that order as they must."""
+    assert t_upper_tail(math.inf, df) == 0
+    assert t_upper_tail(-math.inf, df) == 1
+    assert 0 <= t_upper_tail(1e308, df) < 1e-150
+    assert t_upper_tail(-1e308, df) == 1
+    assert t_upper_tail(1e-308, df) == pytest.approx(0.5)
+
+
+def test_extreme_f_is_certain_either_way() -> None:
+    """F of 0 and of infinity have the tails 1 and 0."""
+    assert f_upper_tail(0, 2, 3) == 1
+    assert f_upper_tail(math.inf, 2, 3) == 0
+    assert f_upper_tail(1e-300, 2, 3) == 1
+    assert 0 < f_upper_tail(1e100, 2, 3) < 1e-100
+
+
+def test_a_quantile_beyond_all_floats_is_infinite() -> None:
+    """A tiny share of a distribution with nearly no degrees of freedom lies beyond any number."""
+    assert t_quantile(1e-100, 0.1) == math.inf
+    assert t_quantile(0.5, 3) == 0
+    assert t_quantile(0.9, 3) == pytest.approx(-t_quantile(0.1, 3))
+
+
+@pytest.mark.parametrize("df", [0.0, -1.0, math.nan])
+def test_degrees_of_freedom_must_be_positive(df: float) -> None:
+    """No df, no tail."""
+    with pytest.raises(ValueError, match="degrees of freedom"):
+        t_upper_tail(1, df)
+    with pytest.raises(ValueError, match="degrees of freedom"):
+        t_quantile(0.1, df)
+    with pytest.raises(ValueError, match="degrees of freedom"):
+        f_upper_tail(1, df, 1)
+
+
+def test_nan_and_impossible_arguments_are_errors() -> None:
+    """NaN never comes out as a probability."""
+    with pytest.raises(ValueError, match="NaN"):
+        t_upper_tail(math.nan, 3)
+    for f in (math.nan, -1.0):
+        with pytest.raises(ValueError, match="mean squares"):
+            f_upper_tail(f, 2, 3)
+    with pytest.raises(ValueError, match="finite"):
+        f_upper_tail(1, math.inf, 3)
+    for share in (0.0, 1.0, math.nan):
+        with pytest.raises(ValueError, match="share"):
+            t_quantile(share, 3)

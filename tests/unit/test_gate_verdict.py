@@ -1,0 +1,227 @@
+"""The value objects that every comparison ends in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Evidence, Judgement, Verdict
+
+THROUGHPUT = METRICS["throughput"]
+P99 = METRICS["latency.p99"]
+
+UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
+EVIDENCE = st.builds(
+    Evidence,
+    estimate=st.floats(-1, 1),
+    standard_error=st.floats(1e-4, 0.3),
+    df=st.floats(1, 200),
+    level=st.floats(0.001, 0.1),
+    tolerance=st.floats(0.01, 0.5),
+)
+
+
+def evidence(estimate: float, standard_error: float = 0.005, *, df: float = 20) -> Evidence:
+    """Evidence at the level of one look of six, tolerance 5 %."""
+    return Evidence(estimate, standard_error, df, level=0.05 / 6, tolerance=0.05)
+
+
+def judge(seen: Evidence, *, verdict: Verdict | None = None) -> Judgement:
+    """A throughput's judgement from evidence."""
+    return Judgement.from_evidence(
+        THROUGHPUT,
+        seen,
+        verdict=verdict or seen.verdict,
+        reference_kind="against",
+        value=100 * math.exp(-seen.estimate),
+        reference=100.0,
+        rounds=4,
+        looks=6,
+    )
+
+
+def test_only_pass_and_improved_pass() -> None:
+    """Every other outcome, the unknown ones first of all, fails the test."""
+    assert [verdict for verdict in Verdict if verdict.passes] == [Verdict.PASS, Verdict.IMPROVED]
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_a_verdict_reads_as_its_name_in_text(verdict: Verdict) -> None:
+    """str, format and the value are the bare name on every Python version."""
+    assert str(verdict) == f"{verdict}" == verdict.value == verdict.name
+
+
+@pytest.mark.parametrize(
+    ("estimate", "standard_error", "verdict"),
+    [
+        (0.0, 0.005, Verdict.PASS),
+        (0.0, 0.05, Verdict.INCONCLUSIVE),
+        (0.045, 0.005, Verdict.REGRESSED),
+        (0.03, 0.01, Verdict.INCONCLUSIVE),
+        (0.3, 0.01, Verdict.REGRESSED),
+        (-0.1, 0.005, Verdict.IMPROVED),
+        (-0.1, 0.06, Verdict.INCONCLUSIVE),
+        (-0.1, 0.04, Verdict.PASS),
+    ],
+)
+def test_the_zone_decides(estimate: float, standard_error: float, verdict: Verdict) -> None:
+    """Certainly below the tolerance passes, certainly above a quarter of it regresses, certainly better improves."""
+    assert evidence(estimate, standard_error).verdict is verdict
+
+
+def test_a_small_certain_slowdown_passes_with_a_remark() -> None:
+    """Worse for sure and within the tolerance for sure is PASS that says so."""
+    seen = evidence(math.log(1.03), 0.002)
+    assert seen.verdict is Verdict.PASS
+    assert seen.slower_within_tolerance
+    assert judge(seen).reasons == ("worse by 3 %, within the tolerance of 5 %",)
+
+
+@UNHURRIED
+@given(seen=EVIDENCE)
+def test_improved_is_regressed_of_the_opposite_sign(seen: Evidence) -> None:
+    """The test for better is the test for worse, mirrored."""
+    assert replace(seen, estimate=-seen.estimate).p_regressed == seen.p_improved
+
+
+@UNHURRIED
+@given(seen=EVIDENCE)
+def test_a_verdict_agrees_with_its_interval(seen: Evidence) -> None:
+    """PASS or IMPROVED is exactly an upper bound within the tolerance; REGRESSED a lower bound beyond the zone."""
+    low, high = seen.interval
+    if abs(high - seen.too_much) > 1e-9:
+        assert seen.verdict.passes == (high < seen.too_much)
+    if seen.verdict is Verdict.REGRESSED:
+        assert low > seen.indifferent - 1e-9
+
+
+@UNHURRIED
+@given(seen=EVIDENCE)
+def test_the_decidable_tolerance_is_where_the_verdict_turns(seen: Evidence) -> None:
+    """With a slightly larger tolerance the same evidence passes, with a slightly smaller one it does not."""
+    decidable = seen.decidable
+    assert decidable is None or decidable >= 0
+    if decidable is not None and decidable > 1e-3:
+        assert replace(seen, tolerance=decidable * 1.001).verdict.passes
+        assert not replace(seen, tolerance=decidable * 0.999).verdict.passes
+
+
+@UNHURRIED
+@given(seen=EVIDENCE)
+def test_an_effect_of_the_detectable_size_is_reported_at_its_power(seen: Evidence) -> None:
+    """An estimate at the detectable effect's 5 % quantile is just called worse."""
+    detectable = seen.detectable
+    assert detectable is not None
+    unlucky = math.log1p(detectable) - (Evidence(0, 1, seen.df, 0.05, 1).interval[1]) * seen.standard_error
+    assert replace(seen, estimate=unlucky).p_regressed == pytest.approx(seen.level, rel=1e-6)
+
+
+def test_change_and_interval_have_the_sign_of_the_value() -> None:
+    """A cost 43 % up is throughput 30 % down, with bounds in order; for a latency the sign stays."""
+    slower = judge(evidence(-math.log(0.7)))
+    assert slower.verdict is Verdict.REGRESSED
+    assert slower.change == pytest.approx(-0.3)
+    assert slower.value == pytest.approx(70)
+    assert slower.interval is not None
+    assert slower.interval[0] < -0.3 < slower.interval[1]
+    latency = Judgement.from_evidence(
+        P99,
+        evidence(math.log(1.5)),
+        verdict=Verdict.REGRESSED,
+        reference_kind="baseline",
+        value=0.15,
+        reference=0.1,
+        rounds=1,
+        looks=6,
+    )
+    assert latency.change == pytest.approx(0.5)
+    assert latency.interval is not None
+    assert latency.interval[0] < 0.5 < latency.interval[1]
+
+
+def test_an_undecided_judgement_says_what_could_be_decided() -> None:
+    """INCONCLUSIVE names the smallest tolerance of this evidence, and is no pass."""
+    undecided = judge(evidence(0.0, 0.05))
+    assert not undecided.verdict.passes
+    assert undecided.decidable is not None
+    assert undecided.decidable > 0.05
+    assert undecided.reasons == ("this evidence decides a tolerance of 14.0 %, not of 5 %",)
+
+
+def test_evidence_that_bounds_nothing_says_so() -> None:
+    """With nearly no degrees of freedom everything is unknown: None and a reason, never an infinity."""
+    nothing = judge(evidence(0.1, 0.1, df=0.01))
+    assert nothing.verdict is Verdict.INCONCLUSIVE
+    assert (nothing.interval, nothing.detectable, nothing.decidable) == (None, None, None)
+    assert nothing.reasons == ("the evidence is too thin to decide any tolerance",)
+
+
+def test_a_method_may_hold_a_verdict_back() -> None:
+    """The verdict told is the method's, also where the bare zone test says more."""
+    assert judge(evidence(0.3), verdict=Verdict.INCONCLUSIVE).verdict is Verdict.INCONCLUSIVE
+
+
+def test_missing_and_invalid_carry_their_reasons_and_no_numbers() -> None:
+    """What is unknown is None, and the outcome is never a pass."""
+    missing = Judgement.missing(THROUGHPUT, "baseline", "no entry for this test", value=90.0)
+    invalid = Judgement.invalid(P99, "duel", "client saturated", "GPU throttled")
+    for judgement in (missing, invalid):
+        assert not judgement.verdict.passes
+        assert (judgement.change, judgement.interval, judgement.p_pass) == (None, None, None)
+    assert missing.value == 90.0
+    assert missing.reasons == ("no entry for this test",)
+    assert invalid.reasons == ("client saturated", "GPU throttled")
+
+
+def test_a_judgement_cannot_be_changed_afterwards() -> None:
+    """An outcome is frozen."""
+    with pytest.raises(FrozenInstanceError):
+        judge(evidence(0.0)).verdict = Verdict.PASS  # type: ignore[misc]  # the very thing that must fail
+
+
+def test_a_pass_without_both_values_cannot_be_made() -> None:
+    """Nothing passes that was not compared with something."""
+    for value, reference in ((None, 1.0), (1.0, None)):
+        with pytest.raises(ValueError, match="without a value and a reference"):
+            Judgement(THROUGHPUT, Verdict.PASS, "limit", value=value, reference=reference)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.INVALID, Verdict.MISSING])
+def test_no_outcome_without_comparison_lacks_its_reason(verdict: Verdict) -> None:
+    """INVALID and MISSING always say why."""
+    with pytest.raises(ValueError, match="without a reason"):
+        Judgement(THROUGHPUT, verdict, "baseline")
+
+
+def test_a_judgement_holds_no_nan() -> None:
+    """NaN and infinity are refused, so that None is the only word for unknown."""
+    with pytest.raises(ValueError, match="change of throughput"):
+        replace(judge(evidence(0.0)), change=math.nan)
+    with pytest.raises(ValueError, match="interval of throughput"):
+        replace(judge(evidence(0.0)), interval=(0.0, math.inf))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("estimate", math.nan),
+        ("estimate", math.inf),
+        ("standard_error", 0.0),
+        ("standard_error", math.nan),
+        ("df", 0.0),
+        ("df", math.nan),
+        ("level", 0.0),
+        ("level", 0.5),
+        ("tolerance", 0.0),
+        ("tolerance", math.nan),
+    ],
+)
+def test_evidence_holds_only_numbers_that_can_be_tested(field: str, value: float) -> None:
+    """A NaN or an empty standard error is an error at once, never a comparison that happens to be false."""
+    with pytest.raises(ValueError, match="must"):
+        replace(evidence(0.0), **{field: value})
