@@ -1,0 +1,103 @@
+"""One short measurement, and what is made of several: a server start, a session of fresh starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.measure.histogram import Histogram, merge
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What happened in a stretch of continuous load, about half a second.
+
+    Args:
+        seconds: Its length by the client's monotonic clock.
+        requests: Requests that were answered well within it.
+        errors: Failed requests by kind (``status 503``, ``timeout``, ``reset`` ...).
+        latency: Latencies of the answered requests.
+        latency_sum_seconds: Their exact sum, for the mean.
+        latency_max_seconds: Their exact maximum; 0 when there were none.
+        items: Items that the server's batching stage executed within it; None where the server does not count.
+        batches: Batches that they were executed in; None where the server does not count.
+        client_cpu_seconds: CPU time that the load engine used.
+    """
+
+    seconds: float
+    requests: int
+    errors: Mapping[str, int]
+    latency: Histogram
+    latency_sum_seconds: float
+    latency_max_seconds: float
+    items: int | None = None
+    batches: int | None = None
+    client_cpu_seconds: float = 0.0
+
+    @property
+    def throughput(self) -> float:
+        """Requests answered a second."""
+        return self.requests / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The measured part of one fresh start of a server.
+
+    Args:
+        windows: The windows after the warm-up, in order.
+        cold_start_seconds: From the launch of its process to its first right answer.
+        discarded: Windows that were cut off the front because the server was not steady yet.
+        steady: Whether a steady state was found.
+        foreign_cores: Cores that other processes, or other guests of the hypervisor, took meanwhile, on average.
+    """
+
+    windows: tuple[Window, ...]
+    cold_start_seconds: float
+    discarded: int = 0
+    steady: bool = True
+    foreign_cores: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Measured time."""
+        return sum(window.seconds for window in self.windows)
+
+    @property
+    def requests(self) -> int:
+        """Answered requests."""
+        return sum(window.requests for window in self.windows)
+
+    @property
+    def latency(self) -> Histogram:
+        """Latencies of all windows."""
+        return merge(window.latency for window in self.windows)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Two or more fresh starts of one server under one load: the unit that a stored baseline is made of.
+
+    Args:
+        starts: The starts, in order.
+        at: When it began, ISO 8601 in UTC.
+        problems: Why nothing may be concluded from it; empty when all is well.
+        batch_sizes: How often the server executed each batch size, by the upper edge of the server's own buckets.
+        answers: Answers received; ``answers_checked`` of them were compared with what the test expects.
+        answers_checked: See ``answers``.
+    """
+
+    starts: tuple[Start, ...]
+    at: str
+    problems: tuple[str, ...] = ()
+    batch_sizes: Mapping[str, int] = field(default_factory=dict)
+    answers: int = 0
+    answers_checked: int = 0
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The windows of all starts."""
+        return tuple(window for start in self.starts for window in start.windows)

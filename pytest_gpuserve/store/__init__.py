@@ -1,0 +1,1 @@
+"""Baseline files: what is in them, how they are read, checked and written."""

@@ -1,0 +1,240 @@
+"""One baseline file: read with every field checked, written whole and atomically."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pytest_gpuserve.errors import BaselineUnusable
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.store.schema import SCHEMA, Entry, Positive, Summary, session_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpuserve.measure.window import Session
+
+SUMMARY_TOLERANCE = 0.001
+"""A summary further than this from its samples was edited by hand, or the samples were."""
+
+RESTORE = "restore the file with `git checkout -- {path}`, or record it again with --baseline-update after removing it"
+
+
+class _Head(msgspec.Struct):
+    schema: int
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    # Decoded one by one, because msgspec's errors do not name the keys of a dictionary.
+    schema: int
+    summary: dict[str, dict[str, msgspec.Raw]]
+    entries: dict[str, msgspec.Raw]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An entry with its sessions read back.
+
+    Args:
+        entry: As in the file.
+        sessions: Its sessions, in the same order.
+    """
+
+    entry: Entry
+    sessions: tuple[Session, ...] = field(repr=False)
+
+
+def read(path: Path) -> dict[str, Stored]:
+    """Read a baseline file; a file that does not exist has no entries.
+
+    Raises:
+        BaselineUnusable: The file cannot be read or trusted; names file and field.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as problem:
+        raise BaselineUnusable(f"baseline file {path} cannot be read", found=str(problem)) from None
+    return _parse(path, data)
+
+
+def _parse(path: Path, data: bytes) -> dict[str, Stored]:
+    _check_schema(path, data)
+    file = _decode(path, data, _File, "")
+    entries = {}
+    for key, raw in file.entries.items():
+        entry = _decode(path, bytes(raw), Entry, f"entries[{key!r}]")
+        entries[key] = Stored(entry, tuple(_sessions(path, key, entry)))
+    summary = {
+        key: {name: _decode(path, bytes(raw), Positive, f"summary[{key!r}].{name}") for name, raw in values.items()}
+        for key, values in file.summary.items()
+    }
+    _check_summary(path, summary, entries)
+    return entries
+
+
+def write(path: Path, entries: Mapping[str, Entry]) -> None:
+    """Write a baseline file in one step: a reader, or a crash, sees the old file or the new one, whole.
+
+    A file without entries is removed. What could not be read again is never written.
+
+    Raises:
+        BaselineUnusable: It cannot be written; the old file is as it was.
+    """
+    try:
+        data = render(entries).encode()
+        _parse(path, data)
+    except (ValueError, ArithmeticError, BaselineUnusable) as problem:
+        raise BaselineUnusable(
+            f"baseline file {path} is not written, because it could not be read again", found=str(problem)
+        ) from None
+    try:
+        if not entries:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
+    except OSError as problem:
+        raise BaselineUnusable(
+            f"baseline file {path} cannot be written",
+            found=str(problem),
+            remedies=["give another folder with --baseline-dir=DIR"],
+        ) from None
+
+
+def render(entries: Mapping[str, Entry]) -> str:
+    """Write entries as the text of a file: summary first, sorted keys, one metric or window a line.
+
+    Raises:
+        ValueError: A number is NaN or infinite, or a histogram does not fit its window.
+        ZeroDivisionError: The windows took no time.
+    """
+    summary = {}
+    for key in sorted(entries):
+        sessions = [session_of(record) for record in entries[key].sessions]
+        summary[key] = summarise(sessions)
+    plain = {key: msgspec.to_builtins(entries[key]) for key in sorted(entries)}
+    return _lines({"schema": SCHEMA, "summary": summary, "entries": plain}, "") + "\n"
+
+
+def summarise(sessions: list[Session]) -> dict[str, float]:
+    """The metrics of all sessions together, to four digits; those that are not known are left out."""
+    values = {}
+    for name, metric in METRICS.items():
+        with suppress(NotMeasured):
+            values[name] = float(f"{pooled_value(metric, sessions):.4g}")
+    return values
+
+
+def _check_schema(path: Path, data: bytes) -> None:
+    head = _decode(path, data, _Head, "")
+    if head.schema > SCHEMA:
+        raise BaselineUnusable(
+            f"baseline file {path} was written by a newer pytest-gpuserve",
+            found=f"schema {head.schema}; this version reads schema {SCHEMA}",
+            remedies=["upgrade with `pip install --upgrade pytest-gpuserve`"],
+        )
+    if head.schema < SCHEMA:
+        raise BaselineUnusable(
+            f"baseline file {path} has a schema that this version no longer reads",
+            found=f"schema {head.schema}; this version reads schema {SCHEMA}",
+            remedies=[f"migrate by recording again: remove {path} and run pytest with --baseline-update"],
+        )
+
+
+def _decode(path: Path, data: bytes, kind: Any, where: str) -> Any:  # noqa: ANN401 -- msgspec decides by kind
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as problem:
+        # msgspec ends its message with "- at `$.field[0]...`", or leaves it out at the top.
+        reason, _, field_path = str(problem).partition(" - at `$")
+        place = (where + field_path.rstrip("`")).lstrip(".") or "the top"
+        raise BaselineUnusable(
+            f"baseline file {path} is not usable at {place}", found=reason, remedies=[RESTORE.format(path=path)]
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        # Only of the whole file do we know where the byte stands that msgspec names.
+        byte = re.search(r"\(byte (\d+)\)", str(problem)) if not where else None
+        line = f", line {data[: int(byte[1])].count(10) + 1}" if byte else ""
+        raise BaselineUnusable(
+            f"baseline file {path} is not whole JSON{' at ' + where if where else ''}",
+            found=f"{problem}{line} ({len(data)} bytes)",
+            remedies=[RESTORE.format(path=path)],
+        ) from None
+
+
+def _sessions(path: Path, key: str, entry: Entry) -> list[Session]:
+    sessions = []
+    for number, record in enumerate(entry.sessions):
+        try:
+            sessions.append(session_of(record))
+        except ValueError as problem:
+            raise BaselineUnusable(
+                f"baseline file {path} is not usable at entries[{key!r}].sessions[{number}].{problem}",
+                remedies=[RESTORE.format(path=path)],
+            ) from None
+    return sessions
+
+
+def _check_summary(path: Path, summary: Summary, entries: Mapping[str, Stored]) -> None:
+    if set(summary) != set(entries):
+        odd = sorted(set(summary) ^ set(entries))
+        raise BaselineUnusable(
+            f"baseline file {path}: summary and entries do not name the same tests",
+            found=", ".join(odd),
+            remedies=[RESTORE.format(path=path)],
+        )
+    for key, stored in entries.items():
+        computed = summarise(list(stored.sessions))
+        for name in sorted(set(computed) | set(summary[key])):
+            said, is_ = summary[key].get(name), computed.get(name)
+            if said is None or is_ is None or not math.isclose(said, is_, rel_tol=SUMMARY_TOLERANCE):
+                raise BaselineUnusable(
+                    f"baseline file {path}: summary[{key!r}].{name} disagrees with the samples below it",
+                    found=f"the summary says {said}, the samples give {is_}",
+                    remedies=["a baseline is recorded, never edited", RESTORE.format(path=path)],
+                )
+
+
+def _lines(value: Any, indent: str) -> str:  # noqa: ANN401 -- any JSON value
+    """JSON with one field a line, but an object that stands in a list and holds only plain values on one line."""
+    deeper = indent + " "
+    if isinstance(value, dict) and value:
+        # The top level keeps its order, summary first; below, keys are sorted.
+        keys = list(value) if not indent else sorted(value)
+        body = ",\n".join(f"{deeper}{_plain(key)}: {_lines(value[key], deeper)}" for key in keys)
+        return f"{{\n{body}\n{indent}}}"
+    if isinstance(value, list) and value:
+        body = ",\n".join(deeper + (_plain(item) if _is_flat(item) else _lines(item, deeper)) for item in value)
+        return f"[\n{body}\n{indent}]"
+    return _plain(value)
+
+
+def _is_flat(value: Any) -> bool:  # noqa: ANN401 -- any JSON value
+    return isinstance(value, dict) and not any(isinstance(inner, (dict, list)) and inner for inner in value.values())
+
+
+def _plain(value: Any) -> str:  # noqa: ANN401 -- any JSON value
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)

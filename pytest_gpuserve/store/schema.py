@@ -1,0 +1,192 @@
+"""What a baseline file holds.
+
+Schema history (an older file names the way to this one, a newer one asks for a newer pytest-gpuserve):
+
+1. First: per test the workload, and sessions of server starts with every window and its latency histogram, so that
+   any later statistic can be computed from it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from pytest_gpuserve.measure.histogram import Histogram
+from pytest_gpuserve.measure.window import Session, Start, Window
+
+SCHEMA = 1
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
+Moment = Annotated[
+    str, msgspec.Meta(pattern=r"^[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]\+00:00\Z")
+]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+
+
+class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A ``Window``; the histogram as ``Histogram.to_text`` writes it."""
+
+    seconds: Positive
+    requests: Count
+    errors: dict[str, Count]
+    latency: str
+    latency_sum_seconds: NotNegative
+    latency_max_seconds: NotNegative
+    client_cpu_seconds: NotNegative
+    items: Count | None
+    batches: Count | None
+
+
+class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A ``Start``."""
+
+    cold_start_seconds: Positive
+    discarded: Count
+    foreign_cores: NotNegative
+    windows: Annotated[list[WindowRecord], msgspec.Meta(min_length=1)]
+
+
+class HostRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The machine, without its name: baseline files are public."""
+
+    id: Annotated[str, msgspec.Meta(min_length=1)]
+    cpu: str
+    cores: Annotated[int, msgspec.Meta(ge=1)]
+    memory_gib: NotNegative
+    system: str
+    kernel: str
+
+
+class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The device; what a CPU has not is null."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    product: str | None
+    memory_gib: NotNegative | None
+    driver: str | None
+    cuda: str | None
+    power_limit_watts: NotNegative | None
+
+
+class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A ``Session`` with where, when and on what it was measured.
+
+    Args:
+        occasion: Begin of the run of pytest that measured it, which its other sessions share.
+    """
+
+    occasion: Moment
+    at: Moment
+    host: HostRecord
+    device: DeviceRecord
+    software: dict[str, str]
+    batch_sizes: dict[str, Count]
+    answers: Count
+    answers_checked: Count
+    starts: Annotated[list[StartRecord], msgspec.Meta(min_length=2)]
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The baseline of one load of one test.
+
+    Args:
+        workload: What a run must have in common with it.
+        information: Good to know, but free to change.
+        commit: The commit that was measured; None outside of git.
+        clean: Whether the checkout was that commit, unchanged but for baselines.
+        code: Hash of the commit's files but the baselines; sessions of one code are one sample.
+        reason: Why it was loosened, if it was.
+        sessions: What was measured, oldest first.
+    """
+
+    workload: dict[str, str]
+    information: dict[str, str]
+    commit: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{7,64}\Z")] | None
+    clean: bool
+    code: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{7,64}\Z")] | None
+    reason: str | None
+    sessions: Annotated[list[SessionRecord], msgspec.Meta(min_length=1)]
+
+
+Summary = dict[str, dict[str, Positive]]
+"""For each entry the metrics' values, for the reader of a diff; checked against the samples when read."""
+
+
+def window_record(window: Window) -> WindowRecord:
+    """Turn a window into its record."""
+    return WindowRecord(
+        seconds=_rounded(window.seconds),
+        requests=window.requests,
+        errors=dict(window.errors),
+        latency=window.latency.to_text(),
+        latency_sum_seconds=_rounded(window.latency_sum_seconds),
+        latency_max_seconds=_rounded(window.latency_max_seconds),
+        client_cpu_seconds=_rounded(window.client_cpu_seconds),
+        items=window.items,
+        batches=window.batches,
+    )
+
+
+def start_record(start: Start) -> StartRecord:
+    """Turn a start into its record."""
+    return StartRecord(
+        cold_start_seconds=_rounded(start.cold_start_seconds),
+        discarded=start.discarded,
+        foreign_cores=_rounded(start.foreign_cores),
+        windows=[window_record(window) for window in start.windows],
+    )
+
+
+def session_of(record: SessionRecord) -> Session:
+    """Read a session back.
+
+    Raises:
+        ValueError: A histogram cannot be read, or does not hold as many latencies as its window has requests; the
+            text begins with the field's path within the session.
+    """
+    return Session(
+        starts=tuple(
+            Start(
+                windows=tuple(
+                    _window_of(window, f"starts[{i}].windows[{j}]") for j, window in enumerate(start.windows)
+                ),
+                cold_start_seconds=start.cold_start_seconds,
+                discarded=start.discarded,
+                foreign_cores=start.foreign_cores,
+            )
+            for i, start in enumerate(record.starts)
+        ),
+        at=record.at,
+        batch_sizes=record.batch_sizes,
+        answers=record.answers,
+        answers_checked=record.answers_checked,
+    )
+
+
+def _window_of(record: WindowRecord, path: str) -> Window:
+    try:
+        latency = Histogram.from_text(record.latency)
+    except ValueError as problem:
+        raise ValueError(f"{path}.latency: {problem}") from None
+    if latency.total != record.requests:
+        raise ValueError(f"{path}.latency holds {latency.total} latencies, but .requests is {record.requests}")
+    if any(record.errors.values()):
+        raise ValueError(f"{path}.errors holds failed requests; such a window is never recorded")
+    return Window(
+        seconds=record.seconds,
+        requests=record.requests,
+        errors=record.errors,
+        latency=latency,
+        latency_sum_seconds=record.latency_sum_seconds,
+        latency_max_seconds=record.latency_max_seconds,
+        items=record.items,
+        batches=record.batches,
+        client_cpu_seconds=record.client_cpu_seconds,
+    )
+
+
+def _rounded(value: float) -> float:
+    # Six digits are finer than any clock's meaning here, and keep diffs short.
+    return float(f"{value:.6g}")

@@ -1,0 +1,121 @@
+"""Small windows, sessions, entries and judgements for the tests of what is made of them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.device import Device, Host
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
+from pytest_gpuserve.measure.window import Session, Start, Window
+from pytest_gpuserve.report.results import RunResult, TestResult
+from pytest_gpuserve.store.schema import Entry
+from pytest_gpuserve.trial.here import Here
+from pytest_gpuserve.trial.provenance import Revision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+OCCASION = "2025-01-02T03:00:00+00:00"
+OTHER_COMMIT = "fedcba9876543210fedcba9876543210fedcba98"
+
+
+def histogram(latencies_seconds: Iterable[float]) -> Histogram:
+    """The histogram of latencies in seconds."""
+    return Histogram(dict(Counter(bucket_of(round(latency * 1e9)) for latency in latencies_seconds)))
+
+
+def window(
+    latencies: Sequence[float] = (0.010,) * 10,
+    *,
+    seconds: float = 0.5,
+    items: int | None = 40,
+    batches: int | None = 10,
+    errors: dict[str, int] | None = None,
+) -> Window:
+    """A window in which these latencies, in seconds, were measured."""
+    return Window(
+        seconds=seconds,
+        requests=len(latencies),
+        errors=errors or {},
+        latency=histogram(latencies),
+        latency_sum_seconds=math.fsum(latencies),
+        latency_max_seconds=max(latencies, default=0.0),
+        items=items,
+        batches=batches,
+        client_cpu_seconds=0.01,
+    )
+
+
+def start(*windows: Window, cold_start_seconds: float = 1.5) -> Start:
+    """A start of these windows; of four alike ones without any."""
+    return Start(windows or (window(),) * 4, cold_start_seconds)
+
+
+def session(*starts: Start, at: str = "2025-01-02T03:04:05+00:00", problems: tuple[str, ...] = ()) -> Session:
+    """A session of these starts; of two alike ones without any."""
+    return Session(
+        starts or (start(), start()), at, problems=problems, batch_sizes={"4": 80}, answers=80, answers_checked=80
+    )
+
+
+def here(host: str = "host-a", *, commit: str | None = COMMIT, clean: bool = True) -> Here:
+    """Circumstances on a CPU."""
+    machine = Host(id=host, cpu="A CPU", cores=2, memory_bytes=4 * 2**30, kernel="6.1", system="Debian 12")
+    return Here(Device("cpu", None, machine), {"python": "3.11.9"}, Revision(commit, clean, commit), OCCASION)
+
+
+def entry(*sessions: Session, commit: str | None = COMMIT) -> Entry:
+    """The entry of these sessions; of one without any."""
+    where = here(commit=commit)
+    return Entry(
+        workload={"server": "mosec", "concurrency": "50"},
+        information={"app_sha256": "ab" * 32},
+        commit=commit,
+        clean=True,
+        code=commit,
+        reason=None,
+        sessions=[where.session_record(each) for each in sessions or (session(),)],
+    )
+
+
+def small_entries() -> dict[str, Entry]:
+    """The entries of a file that is quickly read: one of two windows."""
+    return {"test_a[1]": entry(session(start(window()), start(window((0.01, 0.02, 0.03)))))}
+
+
+def judgement(
+    verdict: Verdict = Verdict.REGRESSED,
+    metric: str = "throughput",
+    *,
+    kind: ReferenceKind = "baseline",
+    reasons: tuple[str, ...] = (),
+) -> Judgement:
+    """A judgement with all its numbers, or with none where the verdict has none."""
+    if verdict in (Verdict.MISSING, Verdict.INVALID):
+        return Judgement(METRICS[metric], verdict, kind, reasons=reasons or ("a reason",))
+    return Judgement(
+        METRICS[metric],
+        verdict,
+        kind,
+        value=1432.0,
+        reference=2047.0,
+        change=-0.301,
+        interval=(-0.341, -0.262),
+        tolerance=0.05,
+        detectable=0.06,
+        rounds=2,
+        reasons=reasons,
+    )
+
+
+def result_of(nodeid: str, *judgements: Judgement, sessions: tuple[Session, ...] | None = None) -> TestResult:
+    """A failed test of one load."""
+    measured = (session(),) if sessions is None else sessions
+    return TestResult(
+        nodeid, "failed", [RunResult("", measured, judgements, {"load": "closed loop"}, {"server": "mosec"})]
+    )

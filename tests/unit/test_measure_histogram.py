@@ -1,0 +1,145 @@
+"""The histogram of latencies: exact enough, mergeable, and safe to read."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.measure.histogram import LARGEST_BUCKET, Histogram, bucket_of, merge, seconds_of
+
+UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
+LATENCIES_NS = st.lists(st.integers(1, 10**14), min_size=1, max_size=200)
+QUANTILES = st.sampled_from([0.5, 0.9, 0.95, 0.99, 1.0])
+HISTOGRAMS = st.dictionaries(st.integers(0, LARGEST_BUCKET), st.integers(1, 10**15), max_size=40).map(Histogram)
+
+
+def of(latencies_ns: list[int]) -> Histogram:
+    """The histogram of some latencies."""
+    return Histogram(dict(Counter(map(bucket_of, latencies_ns))))
+
+
+def nearest_rank(values: list[int], q: float) -> int:
+    """The smallest value with at least ``q`` of all at or below it, by exact arithmetic."""
+    return sorted(values)[math.ceil(Fraction(str(q)) * len(values)) - 1]
+
+
+@UNHURRIED
+@given(latencies=LATENCIES_NS, q=QUANTILES)
+@example(latencies=list(range(1, 101)), q=0.99)
+def test_a_quantile_is_within_half_a_per_mille_of_the_exact_one(latencies: list[int], q: float) -> None:
+    """The nearest-rank quantile is off by 0.05 % at most, at any latency from 1 ns to a day."""
+    exact = nearest_rank(latencies, q) * 1e-9
+    assert of(latencies).quantile(q) == pytest.approx(exact, rel=0.0005 + 1e-9)
+
+
+@pytest.mark.parametrize("q", [0.07, 0.5, 0.55, 0.9, 0.95, 0.99])
+@pytest.mark.parametrize("total", [1, 2, 99, 100, 101, 1000, 2000, 99_999, 100_000, 1_000_000])
+def test_the_rank_is_exact(q: float, total: int) -> None:
+    """No rounding of ``q * n`` moves the rank by one, seen where the latencies step up just before or after it."""
+    rank = math.ceil(Fraction(str(q)) * total)
+    below = {1000: rank - 1} if rank > 1 else {}
+    assert Histogram({**below, 2000: total - rank + 1}).quantile(q) == seconds_of(2000)
+    assert Histogram({1000: rank, **({2000: total - rank} if total > rank else {})}).quantile(q) == seconds_of(1000)
+
+
+@pytest.mark.parametrize("latency_ns", [-5, 0, 1])
+def test_no_latency_is_below_a_nanosecond(latency_ns: int) -> None:
+    """A clock that stood still is the first bucket, not a crash."""
+    assert bucket_of(latency_ns) == 0
+
+
+@UNHURRIED
+@given(parts=st.lists(LATENCIES_NS, max_size=6))
+def test_merging_parts_is_the_whole(parts: list[list[int]]) -> None:
+    """Merged histograms are equal to the histogram of all latencies, so that nothing is lost by keeping windows."""
+    assert merge(map(of, parts)) == of([latency for part in parts for latency in part])
+
+
+def test_an_empty_histogram_has_no_quantile() -> None:
+    """No answers is an error, never 0 seconds."""
+    assert merge([]).total == 0
+    with pytest.raises(ValueError, match="empty"):
+        merge([]).quantile(0.5)
+
+
+@pytest.mark.parametrize("q", [0.0, -0.1, 1.01, math.nan])
+def test_a_quantile_lies_between_zero_and_one(q: float) -> None:
+    """99 for 0.99 is an error."""
+    with pytest.raises(ValueError, match="lies in"):
+        Histogram({1: 1}).quantile(q)
+
+
+@pytest.mark.parametrize("counts", [{3: 0}, {3: -1}, {-1: 1}, {LARGEST_BUCKET + 1: 1}])
+def test_counts_that_cannot_be_are_refused(counts: dict[int, int]) -> None:
+    """An empty bucket would be read back as one latency, so there is none."""
+    with pytest.raises(ValueError, match="histogram's"):
+        Histogram(counts)
+
+
+@UNHURRIED
+@given(histogram=HISTOGRAMS)
+def test_text_reads_back_as_the_histogram(histogram: Histogram) -> None:
+    """Nothing is lost in a file."""
+    assert Histogram.from_text(histogram.to_text()) == histogram
+
+
+def test_the_text_is_the_documented_one() -> None:
+    """First bucket, then gaps, each with its count unless that is one: old files stay readable."""
+    assert Histogram({7: 1, 10: 25, 11: 1}).to_text() == "7 3+25 1"
+    assert Histogram({}).to_text() == ""
+
+
+TOKENS = st.text(st.sampled_from("0123456789+- .e_²٣\t\n\x00"), max_size=30)
+
+
+@settings(deadline=None, max_examples=400)
+@given(text=st.one_of(TOKENS, st.text(max_size=30)))
+def test_any_text_is_refused_or_is_what_would_be_written(text: str) -> None:
+    """Damage is a ValueError, or else the text says exactly what the histogram holds; there is no third."""
+    try:
+        histogram = Histogram.from_text(text)
+    except ValueError:
+        return
+    assert histogram.to_text() == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5+",
+        "+5",
+        "5+1",
+        "5+0",
+        "5 0",
+        "05",
+        "5+05",
+        "5  6",
+        " 5",
+        "5 ",
+        "5+-1",
+        "²",
+        "٣",
+        "5+²",
+        "5+٣",
+        "-1",
+        "1.5",
+        "1e3",
+    ],
+)
+def test_what_was_never_written_is_refused(text: str) -> None:
+    """Each kind of damage names its token."""
+    with pytest.raises(ValueError, match=r"token \d+ is"):
+        Histogram.from_text(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 1_000_000, "1+" + "9" * 1_000_000, "60001", "60000 1", "0" * 1_000_000])
+def test_huge_numbers_are_refused_at_once(text: str) -> None:
+    """A number with a million digits is neither computed nor shown."""
+    with pytest.raises(ValueError, match="token") as caught:
+        Histogram.from_text(text)
+    assert len(str(caught.value)) < 200

@@ -1,0 +1,117 @@
+"""The end of the warm-up: what is cut off, and what is not steady; rates are counted over seeded series."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.measure.steady import Truncation, mser, truncate
+
+UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
+SERIES = 800
+RATES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=30)
+
+
+def noise(count: int, sd: float, rho: float, seed: int) -> list[float]:
+    """Autocorrelated noise, as windows of a real machine have it."""
+    rng = random.Random(seed)
+    value = rng.gauss(0, 1)
+    values = []
+    for _ in range(count):
+        value = rho * value + math.sqrt(1 - rho * rho) * rng.gauss(0, 1)
+        values.append(sd * value)
+    return values
+
+
+def unsteady_share(count: int, *, sd: float, rho: float = 0.0, drift: float = 0.0) -> float:
+    """How many of many series of 1000 requests a second are called unsteady."""
+    unsteady = 0
+    for seed in range(SERIES):
+        rates = [1000 * (1 + drift * i / count + e) for i, e in enumerate(noise(count, sd, rho, seed))]
+        unsteady += not truncate(rates).steady
+    return unsteady / SERIES
+
+
+@pytest.mark.parametrize(
+    ("count", "sd", "rho"),
+    [(4, 0.05, 0.0), (8, 0.01, 0.3), (8, 0.02, 0.6), (8, 0.05, 0.0), (8, 0.2, 0.0), (24, 0.02, 0.6), (24, 0.2, 0.0)],
+)
+def test_a_stationary_series_is_hardly_ever_unsteady(count: int, sd: float, rho: float) -> None:
+    """Quiet or noisy, independent or not: at most 1 in 50 series without any trend is called unsteady."""
+    assert unsteady_share(count, sd=sd, rho=rho) <= 0.025
+
+
+def test_even_a_very_noisy_machine_is_mostly_steady() -> None:
+    """Where neighbouring windows resemble each other most, at most 1 in 15 starts needs a second, longer look."""
+    assert unsteady_share(8, sd=0.03, rho=0.8) <= 0.07
+
+
+@pytest.mark.parametrize(("count", "drift"), [(8, 0.3), (8, -0.3), (16, 0.3), (16, -0.3), (24, 0.2)])
+def test_a_drifting_series_is_unsteady(count: int, drift: float) -> None:
+    """A rate that keeps rising or falling is told from noise in 19 of 20 starts."""
+    assert unsteady_share(count, sd=0.01, drift=drift) >= 0.95
+
+
+def test_a_drift_of_no_consequence_is_none() -> None:
+    """On a machine without noise a drift of 1 %, however certain, stops no measurement."""
+    assert truncate([1000 * (1 + 0.01 * i / 8) for i in range(8)]).steady
+
+
+@pytest.mark.parametrize("ramp", [1, 2, 3])
+@pytest.mark.parametrize("depth", [0.3, 0.9])
+def test_a_warm_up_is_cut_off(ramp: int, depth: float) -> None:
+    """The slow windows of every start are discarded, what is left is steady, and few starts lose much more."""
+    found = []
+    for seed in range(60):
+        slow = [depth * max(0.0, 1 - i / ramp) for i in range(16)]
+        found.append(truncate([1000 * (1 - s + e) for s, e in zip(slow, noise(16, 0.01, 0.3, seed), strict=True)]))
+    assert all(each.steady and each.discard >= ramp for each in found)
+    assert sorted(each.discard for each in found)[30] <= ramp + 2
+
+
+def test_a_warm_up_of_more_than_half_is_not_steady() -> None:
+    """What rises until the end was not warm when it was measured."""
+    assert truncate([100, 200, 300, 400, 500, 600, 700, 800]) == Truncation(discard=4, steady=False)
+
+
+@UNHURRIED
+@given(rates=RATES)
+def test_never_more_than_half_is_cut(rates: list[float]) -> None:
+    """Whatever the series, half of it at least is kept."""
+    assert 0 <= mser(rates) <= len(rates) // 2
+    assert truncate(rates).discard == mser(rates)
+
+
+@UNHURRIED
+@given(value=st.floats(1e-3, 1e6), count=st.integers(2, 40))
+def test_a_constant_series_is_steady(value: float, count: int) -> None:
+    """Rounding in the sums is no change."""
+    assert truncate([value] * count).steady
+
+
+@UNHURRIED
+@given(rates=RATES, exponent=st.integers(-10, 10))
+def test_the_unit_does_not_matter(rates: list[float], exponent: int) -> None:
+    """The same series in another unit is cut and judged the same."""
+    assert truncate([rate * 2.0**exponent for rate in rates]) == truncate(rates)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("position", [0, 3, 7])
+def test_what_is_no_number_is_never_steady(odd: float, position: int) -> None:
+    """A window that was not measured is an error, not a steady start."""
+    rates = [1000.0] * 8
+    rates[position] = odd
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        truncate(rates)
+
+
+@pytest.mark.parametrize("rates", [[], [1.0]])
+def test_one_window_says_nothing(rates: list[float]) -> None:
+    """Steadiness of fewer than two windows is an error."""
+    with pytest.raises(ValueError, match="at least two"):
+        truncate(rates)

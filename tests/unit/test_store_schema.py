@@ -1,0 +1,103 @@
+"""Records of what was measured, and what was measured from records."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.measure.histogram import LARGEST_BUCKET, Histogram
+from pytest_gpuserve.measure.window import Session, Start, Window
+from pytest_gpuserve.store.schema import SessionRecord, session_of
+from tests.unit.builders import OCCASION, here, session, start, window
+
+UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
+COUNT = st.integers(0, 2**53 - 1)
+SECONDS = st.floats(1e-6, 1e6).map(lambda value: float(f"{value:.6g}"))
+HISTOGRAMS = st.dictionaries(st.integers(0, LARGEST_BUCKET), st.integers(1, 10**9), max_size=5).map(Histogram)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    """Any window that can be recorded."""
+    latency = draw(HISTOGRAMS)
+    return Window(
+        seconds=draw(SECONDS),
+        requests=latency.total,
+        errors={},
+        latency=latency,
+        latency_sum_seconds=draw(SECONDS),
+        latency_max_seconds=draw(SECONDS),
+        items=draw(COUNT | st.none()),
+        batches=draw(COUNT | st.none()),
+        client_cpu_seconds=draw(SECONDS),
+    )
+
+
+STARTS = st.builds(
+    Start,
+    windows=st.lists(windows(), min_size=1, max_size=3).map(tuple),
+    cold_start_seconds=SECONDS,
+    discarded=st.integers(0, 100),
+    foreign_cores=SECONDS,
+)
+
+
+@UNHURRIED
+@given(starts=st.lists(STARTS, min_size=2, max_size=3), answers=COUNT, sizes=st.dictionaries(st.text(), COUNT))
+def test_a_session_is_read_back_as_it_was(starts: list[Start], answers: int, sizes: dict[str, int]) -> None:
+    """Through a record and JSON nothing changes but the seventh digit of a time."""
+    measured = Session(tuple(starts), "2025-01-02T03:04:05+00:00", (), sizes, answers, answers)
+    text = msgspec.json.encode(here().session_record(measured))
+    assert session_of(msgspec.json.decode(text, type=SessionRecord)) == measured
+
+
+def test_times_are_rounded_to_six_digits() -> None:
+    """A diff shows 0.501235 s, not sixteen digits of a clock."""
+    record = here().session_record(session(start(window(seconds=0.50123456789)), start()))
+    assert record.starts[0].windows[0].seconds == 0.501235
+
+
+def test_a_record_tells_its_occasion() -> None:
+    """Sessions of one run of pytest share its begin, beside their own."""
+    record = here().session_record(session())
+    assert (record.occasion, record.at) == (OCCASION, "2025-01-02T03:04:05+00:00")
+
+
+def test_a_record_names_no_machine() -> None:
+    """Where it was measured is said by facts and a pseudonym alone."""
+    record = here("0123456789ab").session_record(session())
+    assert msgspec.to_builtins(record.host) == {
+        "id": "0123456789ab",
+        "cpu": "A CPU",
+        "cores": 2,
+        "memory_gib": 4.0,
+        "system": "Debian 12",
+        "kernel": "6.1",
+    }
+    assert msgspec.to_builtins(record.device) == {
+        "name": "cpu",
+        "product": None,
+        "memory_gib": None,
+        "driver": None,
+        "cuda": None,
+        "power_limit_watts": None,
+    }
+
+
+def test_a_histogram_must_fit_its_window() -> None:
+    """Fewer latencies than requests is damage, named by its field."""
+    record = here().session_record(session())
+    record.starts[1].windows[2] = msgspec.structs.replace(record.starts[1].windows[2], requests=11)
+    with pytest.raises(ValueError, match=r"^starts\[1\]\.windows\[2\]\.latency holds 10 latencies, .* is 11$"):
+        session_of(record)
+
+
+def test_failed_requests_are_never_part_of_a_baseline() -> None:
+    """A window with errors is refused, one with a count of zero is not."""
+    fine = window(errors={"timeout": 0})
+    assert session_of(here().session_record(session(start(fine), start()))).windows[0].errors == {"timeout": 0}
+    failed = window(errors={"timeout": 1})
+    with pytest.raises(ValueError, match=r"^starts\[0\]\.windows\[0\]\.errors"):
+        session_of(here().session_record(session(start(failed), start())))
