@@ -1,0 +1,94 @@
+"""What is sent, and what must come back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pytest_gpuserve.errors import UsageProblem
+
+Expect = bytes | Callable[[bytes], object]
+"""The exact body of a right answer, or a function of the body.
+
+A function says no by raising (``AssertionError`` with a text is best) or by returning ``False``; returning anything
+else, ``None`` too, says yes. It runs in the pytest process, off the timing path.
+"""
+
+_TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP/1.1 request and the check of its answer.
+
+    Args:
+        method: Such as ``POST``.
+        path: With its query, beginning with a slash.
+        body: What is sent.
+        headers: Additional to ``Host`` and ``Content-Length``, which are ours.
+        expect: See ``Expect``; None checks the status alone (2xx).
+
+    Raises:
+        UsageProblem: A part cannot stand in an HTTP request.
+    """
+
+    method: str
+    path: str
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    expect: Expect | None = None
+
+    def __post_init__(self) -> None:
+        if not self.method or not set(self.method) <= _TOKEN:
+            raise UsageProblem(f"a request's method is a word such as POST, not {self.method!r}")
+        if not self.path.startswith("/") or not self.path.isascii() or not self.path.isprintable() or " " in self.path:
+            raise UsageProblem(
+                f"a request's path begins with a slash and is plain ASCII without spaces, not {self.path!r}",
+                remedies=["quote other characters with urllib.parse.quote"],
+            )
+        for name, value in self.headers.items():
+            if not isinstance(value, str):
+                raise UsageProblem(f"header {name!r} has a text as its value, not {value!r}")
+            if not name or not set(name) <= _TOKEN or not value.isprintable() or not value.isascii():
+                raise UsageProblem(f"header {name!r}: {value!r} cannot stand in an HTTP request")
+            if name.lower() in {"host", "content-length", "transfer-encoding", "connection"}:
+                raise UsageProblem(
+                    f"header {name!r} is set by the load engine", remedies=["leave it out of headers={...}"]
+                )
+
+    def to_bytes(self, host: str, port: int) -> bytes:
+        """Serialise it once; the engine sends these bytes again and again."""
+        lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {host}:{port}"]
+        lines.extend(f"{name}: {value}" for name, value in self.headers.items())
+        if self.body or self.method in {"POST", "PUT", "PATCH"}:
+            lines.append(f"Content-Length: {len(self.body)}")
+        return "\r\n".join([*lines, "", ""]).encode("ascii") + self.body
+
+    def fingerprint(self) -> dict[str, str]:
+        """What makes it this payload and no other, for a baseline; the body by its SHA-256."""
+        return {
+            "method": self.method,
+            "path": self.path,
+            "headers": "; ".join(f"{name}: {self.headers[name]}" for name in sorted(self.headers)),
+            "body_sha256": hashlib.sha256(self.body).hexdigest(),
+            "body_bytes": str(len(self.body)),
+        }
+
+
+def check_answer(expect: Expect | None, body: bytes) -> str | None:
+    """Return None when an answer is right, else what is wrong with it in one line."""
+    if expect is None:
+        return None
+    if isinstance(expect, bytes):
+        return None if body == expect else f"expected {_short(expect)}, got {_short(body)}"
+    try:
+        verdict = expect(body)
+    except Exception as problem:  # noqa: BLE001 -- the check is the user's code: whatever it raises is its "no"
+        text = str(problem).splitlines()
+        return f"{type(problem).__name__}{': ' + text[0] if text else ''} for answer {_short(body)}"
+    return f"{getattr(expect, '__name__', expect)} refused answer {_short(body)}" if verdict is False else None
+
+
+def _short(body: bytes) -> str:
+    return repr(body[:80]) + (f"... ({len(body)} bytes)" if len(body) > 80 else "")
