@@ -1,0 +1,154 @@
+"""mosec (https://mosecorg.github.io/mosec): an app file that calls ``Server().run()``."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.servers.base import Counters, Launch
+from pytest_gpuserve.servers.prometheus import Sample, scrape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+NAMESPACE = "mosec_service"
+OURS = frozenset({"address", "port", "path", "namespace"})
+"""mosec's own arguments that the fixture sets itself."""
+
+Argument = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Mosec:
+    """A mosec app with its arguments.
+
+    Args:
+        app: The app file.
+        shown: How the app file is named in a baseline: relative to the project, so that a checkout may move.
+        arguments: Command line arguments: ``inference_workers=2`` is passed as ``--inference-workers=2``,
+            ``debug=True`` as ``--debug``; False and None are left out. mosec's own (``capacity``, ``timeout``,
+            ``max_request_size`` ...) and the app's go the same way.
+        environment: Variables for the server on top of the inherited ones.
+        python: The interpreter that runs it, which has mosec installed.
+        stage: The stage whose batches are counted, such as ``Inference_2``; None takes the last one that batches.
+
+    Raises:
+        UsageProblem: There is no such file, or an argument is set by the fixture.
+    """
+
+    app: Path
+    shown: str
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+    stage: str | None = None
+    name: str = field(default="mosec", init=False)
+
+    def __post_init__(self) -> None:
+        if not self.app.is_file():
+            raise UsageProblem(
+                f"mosec_server: there is no app file {self.app}",
+                remedies=["name it relative to the test file, or give an absolute path"],
+            )
+        ours = sorted(OURS.intersection(self.arguments))
+        if ours:
+            raise UsageProblem(
+                f"mosec_server sets {', '.join(ours)} itself", remedies=[f"leave out {'=..., '.join(ours)}=..."]
+            )
+
+    def launch(self, port: int, folder: Path) -> Launch:
+        """See ``ServerKind``."""
+        return Launch(
+            argv=(
+                self.python,
+                str(self.app),
+                "--address=127.0.0.1",
+                f"--port={port}",
+                f"--path={folder / 'mosec'}",
+                f"--namespace={NAMESPACE}",
+                *_flags(self.arguments),
+            ),
+            environment=self.environment,
+            cwd=self.app.parent,
+        )
+
+    def read_counters(self, port: int) -> Counters:
+        """See ``ServerKind``; zero before the first batch, because mosec shows a stage only after it."""
+        return batch_counters(scrape(port), self.stage)
+
+    def workload(self) -> Mapping[str, str]:
+        """See ``ServerKind``."""
+        return {
+            "server": self.name,
+            "app": self.shown,
+            "arguments": " ".join(_flags(self.arguments)),
+            "environment": " ".join(f"{name}={self.environment[name]}" for name in sorted(self.environment)),
+        }
+
+    def information(self) -> Mapping[str, str]:
+        """See ``ServerKind``."""
+        return {"app_sha256": hashlib.sha256(self.app.read_bytes()).hexdigest()}
+
+
+def batch_counters(samples: list[Sample], stage: str | None) -> Counters:
+    """Read items, batches and batch sizes of a stage from mosec's ``batch_size`` histogram, over all its workers.
+
+    Raises:
+        ServerFailed: The named stage is not among those that have batched, though others are; or a bucket has no edge.
+    """
+    name = f"{NAMESPACE}_batch_size"
+    stages = sorted({s.labels.get("stage", "") for s in samples if s.name == f"{name}_count"}, key=_position)
+    if not stages:
+        return Counters(items=0, batches=0)
+    if stage is not None and stage not in stages:
+        raise ServerFailed(f"mosec counts no batches of stage {stage!r}", found=f"stages that batch: {stages}")
+    counted = stage or stages[-1]
+    ours = [sample for sample in samples if sample.labels.get("stage") == counted]
+    return Counters(
+        items=round(sum(sample.value for sample in ours if sample.name == f"{name}_sum")),
+        batches=round(sum(sample.value for sample in ours if sample.name == f"{name}_count")),
+        batch_sizes=_apart([sample for sample in ours if sample.name == f"{name}_bucket"]),
+    )
+
+
+def _apart(buckets: list[Sample]) -> dict[str, int]:
+    """Turn Prometheus' cumulative buckets into counts of their own, empty ones left out."""
+    cumulative: dict[float, int] = {}
+    for sample in buckets:
+        try:
+            edge = float(sample.labels["le"])
+        except (KeyError, ValueError):
+            raise ServerFailed(
+                "mosec's batch sizes make no sense", found=f"a bucket labelled {sample.labels}"
+            ) from None
+        cumulative[edge] = cumulative.get(edge, 0) + round(sample.value)
+    sizes = {}
+    below = 0
+    for edge in sorted(cumulative):
+        if cumulative[edge] > below:
+            sizes[f"{edge:g}"] = cumulative[edge] - below
+        below = cumulative[edge]
+    return sizes
+
+
+def _position(stage: str) -> tuple[int, str]:
+    # mosec names a stage Worker_POSITION.
+    found = re.search(r"_(\d+)$", stage)
+    return (int(found.group(1)) if found else 0, stage)
+
+
+def _flags(arguments: Mapping[str, Argument]) -> list[str]:
+    flags = []
+    for name in sorted(arguments):
+        value = arguments[name]
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            flags.append(flag)
+        elif value is not None and value is not False:
+            flags.append(f"{flag}={value}")
+    return flags

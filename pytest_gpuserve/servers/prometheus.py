@@ -1,0 +1,65 @@
+"""Reads Prometheus text from a server on this machine."""
+
+from __future__ import annotations
+
+import http.client
+import math
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from pytest_gpuserve.errors import ServerFailed
+
+TIMEOUT_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One line of a scrape."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def scrape(port: int, path: str = "/metrics") -> list[Sample]:
+    """Fetch and parse a metrics page.
+
+    Raises:
+        ServerFailed: There is no answer, no 200, or no Prometheus text; or a value is negative or not a number.
+    """
+    where = f"http://127.0.0.1:{port}{path}"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+    except (OSError, http.client.HTTPException) as problem:
+        raise ServerFailed(f"the counters at {where} could not be read", found=str(problem) or repr(problem)) from None
+    finally:
+        connection.close()
+    if answer.status != http.client.OK:
+        raise ServerFailed(f"the counters at {where} could not be read", found=f"status {answer.status}")
+    try:
+        return read_samples(body.decode())
+    except ValueError as problem:
+        raise ServerFailed(
+            f"the counters at {where} are not Prometheus text", found=str(problem) or repr(problem)
+        ) from None
+
+
+def read_samples(text: str) -> list[Sample]:
+    """Parse a metrics page.
+
+    Raises:
+        ValueError: It is no Prometheus text; or a value is negative or not a number.
+    """
+    try:
+        found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    except LookupError as problem:
+        # The parser looks at the first letter of a name before it knows that there is one.
+        raise ValueError(f"a name is missing ({problem})") from None
+    for sample in found:
+        if not math.isfinite(sample.value) or sample.value < 0:
+            raise ValueError(f"{sample.name}{sample.labels} is {sample.value}")
+    return [Sample(sample.name, dict(sample.labels), sample.value) for sample in found]
