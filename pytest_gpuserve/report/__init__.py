@@ -1,0 +1,1 @@
+"""Results as text and as documents: pure functions of what was measured and judged."""

@@ -1,0 +1,126 @@
+"""The machine-readable result, schema 1 (``--gpuserve-json``).
+
+Latencies are in seconds, ``change`` is a fraction of the value with the value's own sign, and what is not known is
+null. Only additions may be made to a schema; anything else is a new one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.histogram import merge
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+
+SCHEMA = 1
+
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+
+def document(result: SessionResult) -> str:
+    """Write a session's result as JSON."""
+    return (
+        json.dumps(
+            {
+                "schema": SCHEMA,
+                "gpu": dict(result.gpu),
+                "host": dict(result.host),
+                "tests": [_test(test) for test in result.tests],
+            },
+            indent=1,
+            allow_nan=False,
+        )
+        + "\n"
+    )
+
+
+def _test(test: TestResult) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "nodeid": test.nodeid,
+        "outcome": test.outcome,
+        "verdicts": [_verdict(run.label, judgement) for run in test.runs for judgement in run.judgements],
+        "run": _run(test.runs[0]) if test.runs else None,
+    }
+    if len(test.runs) > 1:
+        plain["more_runs"] = [_run(run) for run in test.runs[1:]]
+    return plain
+
+
+def _verdict(label: str, judgement: Judgement) -> dict[str, Any]:
+    return {
+        "metric": judgement.metric.name,
+        "verdict": str(judgement.verdict),
+        "value": judgement.value,
+        "unit": judgement.metric.unit,
+        "reference": judgement.reference,
+        "reference_kind": judgement.reference_kind,
+        "change": judgement.change,
+        "interval": None if judgement.interval is None else list(judgement.interval),
+        "tolerance": judgement.tolerance,
+        "detectable": judgement.detectable,
+        "rounds": judgement.rounds,
+        "reasons": list(judgement.reasons),
+        "run": label,
+    }
+
+
+def _run(run: RunResult) -> dict[str, Any]:
+    windows = [window for session in run.sessions for window in session.windows]
+    errors: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for window in windows:
+        errors.update(window.errors)
+    for session in run.sessions:
+        sizes.update(session.batch_sizes)
+    return {
+        "label": run.label,
+        "requests": sum(window.requests for window in windows),
+        "errors": dict(errors),
+        "seconds": sum(window.seconds for window in windows),
+        "throughput": _known("throughput", run.sessions),
+        "latency": _latency(run.sessions),
+        "batching_ratio": _known("batching_ratio", run.sessions),
+        "batch_sizes": dict(sizes),
+        "breakdown": None,
+        "send_lag_p99": None,
+        "telemetry": None,
+        "sessions": len(run.sessions),
+        "starts": sum(len(session.starts) for session in run.sessions),
+        "cold_start_seconds": [start.cold_start_seconds for session in run.sessions for start in session.starts],
+        "answers": sum(session.answers for session in run.sessions),
+        "answers_checked": sum(session.answers_checked for session in run.sessions),
+        "foreign_cores": [start.foreign_cores for session in run.sessions for start in session.starts],
+        "client_cpu_seconds": sum(window.client_cpu_seconds for window in windows),
+        "problems": [problem for session in run.sessions for problem in session.problems],
+        "load": dict(run.load),
+        "server": dict(run.server),
+    }
+
+
+def _known(name: str, sessions: Sequence[Session]) -> float | None:
+    try:
+        return pooled_value(METRICS[name], sessions)
+    except NotMeasured:
+        return None
+
+
+def _latency(sessions: Sequence[Session]) -> Mapping[str, float | None]:
+    windows = [window for session in sessions for window in session.windows]
+    latency = merge(window.latency for window in windows)
+    total = latency.total
+    if total == 0:
+        return dict.fromkeys(("mean", *_QUANTILES, "max"))
+    return {
+        "mean": sum(window.latency_sum_seconds for window in windows) / total,
+        **{name: latency.quantile(q) for name, q in _QUANTILES.items()},
+        "max": max(window.latency_max_seconds for window in windows),
+    }

@@ -1,0 +1,136 @@
+"""The table at the end of a run: one line a metric."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.units import format_change, format_fraction, format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuserve.report.results import TestResult
+
+STYLES = {
+    Verdict.PASS: "green",
+    Verdict.IMPROVED: "green",
+    Verdict.REGRESSED: "red",
+    Verdict.INVALID: "red",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.MISSING: "yellow",
+}
+
+UNKNOWN = "-"
+
+NARROWEST = 40
+"""Columns below which the table is not made narrower."""
+
+NAME_WIDTH = 20
+"""Columns that a test's name should have before it is folded."""
+
+LEFT_OUT_FIRST = ("detectable", "tolerance", "interval", "reference", "change", "now")
+"""What a narrow terminal goes without, in this order; the metric and its verdict are always shown, and whole."""
+
+_GAP = 2
+_EDGES = 2
+
+
+@dataclass(frozen=True)
+class _Line:
+    name: str
+    verdict: Verdict
+    cells: dict[str, str]
+
+
+def table(tests: Sequence[TestResult], *, width: int, color: bool) -> str:
+    """Draw the judgements of all tests.
+
+    Args:
+        tests: What to draw.
+        width: Columns of the terminal.
+        color: Whether it understands colours.
+    """
+    lines = _lines(tests)
+    width = max(width, NARROWEST)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, expand=False)
+    grid.add_column("test", overflow="fold")
+    columns = _columns_that_fit(lines, width)
+    for name in columns:
+        grid.add_column(name, justify="left" if name in {"metric", "verdict"} else "right", no_wrap=True)
+    for line in lines:
+        cells = [Text(line.cells[name], style=STYLES[line.verdict] if name == "verdict" else "") for name in columns]
+        grid.add_row(Text(line.name), *cells)
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=color,
+        no_color=not color,
+    )
+    with console.capture() as captured:
+        console.print(grid)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
+
+
+def _lines(tests: Sequence[TestResult]) -> list[_Line]:
+    short = Counter(_short(test.nodeid) for test in tests)
+    lines = []
+    for test in tests:
+        # Tests of one name in several files are told apart by the file.
+        name = _short(test.nodeid) if short[_short(test.nodeid)] == 1 else test.nodeid
+        for run in test.runs:
+            shown = f"{name} {run.label}".strip()
+            for judgement in run.judgements:
+                lines.append(_Line(_printable(shown), judgement.verdict, _cells(judgement)))
+                name = shown = ""
+    return lines
+
+
+def _short(nodeid: str) -> str:
+    return nodeid.partition("::")[2] or nodeid
+
+
+def _printable(text: str) -> str:
+    # A name may hold anything, the escape sequences of a terminal too.
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def _columns_that_fit(lines: Sequence[_Line], width: int) -> list[str]:
+    columns = list(_HEADINGS)
+    name_width = min(NAME_WIDTH, max((cell_len(line.name) for line in lines), default=0))
+    widths = {name: max(cell_len(text) for text in (name, *(line.cells[name] for line in lines))) for name in columns}
+    for left_out in LEFT_OUT_FIRST:
+        if _EDGES + name_width + sum(_GAP + widths[name] for name in columns) <= width:
+            break
+        columns.remove(left_out)
+    return columns
+
+
+_HEADINGS = ("metric", "now", "reference", "change", "interval", "tolerance", "detectable", "verdict")
+
+
+def _cells(judgement: Judgement) -> dict[str, str]:
+    unit = judgement.metric.unit
+    interval = UNKNOWN
+    if judgement.interval is not None:
+        interval = " .. ".join(format_change(bound) for bound in judgement.interval)
+    texts = (
+        judgement.metric.name,
+        UNKNOWN if judgement.value is None else format_value(judgement.value, unit),
+        UNKNOWN if judgement.reference is None else format_value(judgement.reference, unit),
+        UNKNOWN if judgement.change is None else format_change(judgement.change),
+        interval,
+        UNKNOWN if judgement.tolerance is None else format_fraction(judgement.tolerance),
+        UNKNOWN if judgement.detectable is None else format_fraction(judgement.detectable),
+        str(judgement.verdict),
+    )
+    return dict(zip(_HEADINGS, texts, strict=True))

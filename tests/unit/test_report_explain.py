@@ -1,0 +1,89 @@
+"""A judgement in words, and the command that helps."""
+
+from __future__ import annotations
+
+import shlex
+from typing import get_args
+
+import pytest
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
+from pytest_gpuserve.report.explain import command_for, explain, headline
+from tests.unit.builders import judgement
+
+KINDS: tuple[ReferenceKind, ...] = get_args(ReferenceKind)
+
+
+def test_a_regression_explains_itself() -> None:
+    """Measured, baseline, change with interval, evidence, reasons, what moved with it, and what to type."""
+    text = explain(
+        judgement(reasons=("first", "second\nline")),
+        {"latency.p50": 0.4, "latency.p99": -0.02, "batching_ratio": -0.031},
+        "pytest t --gpu=cpu",
+    )
+    assert text == [
+        "REGRESSED: throughput is 1432/s, baseline 2047/s: -30.1 % (tolerance 5 %)",
+        "interval -34.1 % to -26.2 %, from 2 sessions; a change of 6 % would have been seen",
+        "first",
+        "second",
+        "line",
+        "moved with it: latency.p50 +40.0 %, batching_ratio -3.1 %",
+        "to accept the new number: pytest t --gpu=cpu",
+    ]
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", ["", "pytest t"])
+def test_every_judgement_can_be_explained(verdict: Verdict, kind: ReferenceKind, command: str) -> None:
+    """No verdict, reference or command makes the explanation itself fail; the verdict comes first."""
+    lines = explain(judgement(verdict, kind=kind), {"latency.p50": 0.5}, command)
+    assert lines[0].startswith(f"{verdict}: throughput")
+    assert (lines[-1].endswith(": pytest t")) is bool(command)
+    assert not any("None" in line for line in lines)
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    """A missing baseline has its reason and no made-up numbers."""
+    assert explain(judgement(Verdict.MISSING, reasons=("no entry",)), {}, "") == ["MISSING: throughput", "no entry"]
+
+
+def test_values_are_in_the_unit_of_the_metric() -> None:
+    """A latency reads as a time, a limit is called one."""
+    seen = Judgement(METRICS["latency.p99"], Verdict.REGRESSED, "limit", value=0.0623, reference=0.05, change=0.246)
+    assert headline(seen) == "REGRESSED: latency.p99 is 62.3 ms, limit 50.0 ms: +24.6 %"
+
+
+def test_small_moves_explain_nothing() -> None:
+    """What hardly moved, moved unknowably, or stands beside a pass is not named."""
+    moved = {"latency.p50": 0.029, "latency.p90": float("nan")}
+    assert not any("moved" in line for line in explain(judgement(), moved, ""))
+    assert not any("moved" in line for line in explain(judgement(Verdict.PASS), {"latency.p50": 0.5}, ""))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "options"),
+    [
+        (Verdict.REGRESSED, ["--baseline-update", "--reason=why it is worth it"]),
+        (Verdict.MISSING, ["--baseline-update"]),
+        (Verdict.INCONCLUSIVE, ["--baseline-update", "--reason=more sessions"]),
+    ],
+)
+@pytest.mark.parametrize("nodeid", ["suites/x/test_y.py::test_z[50]", "t.py::test_z['a b' $HOME;ü]"])
+def test_the_command_can_be_pasted(verdict: Verdict, options: list[str], nodeid: str) -> None:
+    """A shell splits it into the very test, the device and the options."""
+    command = command_for(judgement(verdict), nodeid, "A100-SXM4-80GB")
+    assert shlex.split(command) == ["pytest", nodeid, "--gpu=A100-SXM4-80GB", *options]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVED, Verdict.INVALID])
+def test_no_command_where_none_helps(verdict: Verdict) -> None:
+    """An invalid measurement must not be recorded, and a pass needs nothing."""
+    assert command_for(judgement(verdict), "t", "cpu") == ""
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "baseline"])
+def test_a_limit_is_not_recorded_away(kind: ReferenceKind) -> None:
+    """Only a baseline can be accepted by recording."""
+    assert command_for(judgement(kind=kind), "t", "cpu") == ""

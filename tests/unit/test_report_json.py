@@ -1,0 +1,174 @@
+"""The machine-readable result: a contract, field by field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.measure.window import Session
+from pytest_gpuserve.report.result_json import document
+from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+from tests.unit.builders import judgement, result_of, session, start, window
+
+VERDICT_FIELDS = [
+    "metric",
+    "verdict",
+    "value",
+    "unit",
+    "reference",
+    "reference_kind",
+    "change",
+    "interval",
+    "tolerance",
+    "detectable",
+    "rounds",
+    "reasons",
+]
+RUN_FIELDS = [
+    "requests",
+    "errors",
+    "seconds",
+    "throughput",
+    "latency",
+    "batching_ratio",
+    "batch_sizes",
+    "breakdown",
+    "send_lag_p99",
+    "telemetry",
+    "load",
+    "server",
+]
+
+
+def refuse(constant: str) -> None:
+    """Python's JSON would read NaN; nobody else's does."""
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def read(*tests: TestResult) -> Any:  # noqa: ANN401 -- plain JSON
+    """The document of these tests, read back strictly."""
+    result = SessionResult({"name": "cpu", "product": None}, {"id": "host-a"}, tests)
+    return json.loads(document(result), parse_constant=refuse)
+
+
+def test_the_document_is_schema_1() -> None:
+    """The top level and a test's fields are those that were promised."""
+    plain = read(result_of("suites/x/test_y.py::test_z", judgement()))
+    assert list(plain) == ["schema", "gpu", "host", "tests"]
+    assert (plain["schema"], plain["gpu"], plain["host"]) == (1, {"name": "cpu", "product": None}, {"id": "host-a"})
+    (test,) = plain["tests"]
+    assert (test["nodeid"], test["outcome"]) == ("suites/x/test_y.py::test_z", "failed")
+    assert {"nodeid", "outcome", "verdicts", "run"} <= set(test)
+
+
+def test_a_verdict_has_every_promised_field() -> None:
+    """Fractions carry the sign of the value, the interval is two numbers, reasons are a list."""
+    plain = read(result_of("t", judgement(reasons=("slower",))))["tests"][0]["verdicts"][0]
+    assert list(plain)[: len(VERDICT_FIELDS)] == VERDICT_FIELDS
+    assert {name: plain[name] for name in VERDICT_FIELDS} == {
+        "metric": "throughput",
+        "verdict": "REGRESSED",
+        "value": 1432.0,
+        "unit": "1/s",
+        "reference": 2047.0,
+        "reference_kind": "baseline",
+        "change": -0.301,
+        "interval": [-0.341, -0.262],
+        "tolerance": 0.05,
+        "detectable": 0.06,
+        "rounds": 2,
+        "reasons": ["slower"],
+    }
+
+
+@pytest.mark.parametrize("verdict", [Verdict.MISSING, Verdict.INVALID])
+@pytest.mark.parametrize("metric", METRICS)
+def test_what_is_not_known_of_a_verdict_is_null(verdict: Verdict, metric: str) -> None:
+    """No number is made up for a verdict without evidence."""
+    plain = read(result_of("t", judgement(verdict, metric)))["tests"][0]["verdicts"][0]
+    unknown = ["value", "reference", "change", "interval", "tolerance", "detectable"]
+    assert [plain[name] for name in unknown] == [None] * len(unknown)
+    assert (plain["metric"], plain["verdict"], plain["reasons"]) == (metric, verdict.value, ["a reason"])
+
+
+def test_a_run_has_every_promised_field() -> None:
+    """Totals over all windows of all sessions; latencies in seconds."""
+    one = session(start(window((0.01,) * 90)), start(window((0.02,) * 10, items=None, batches=None)))
+    other = session(start(window((0.04,) * 100, errors={"timeout": 2})), start(window((), errors={"timeout": 1})))
+    plain = read(result_of("t", sessions=(one, other)))["tests"][0]["run"]
+    assert set(RUN_FIELDS) <= set(plain)
+    assert (plain["requests"], plain["errors"], plain["seconds"]) == (200, {"timeout": 3}, 2.0)
+    assert plain["throughput"] == pytest.approx(100.0)
+    assert list(plain["latency"]) == ["mean", "p50", "p90", "p95", "p99", "max"]
+    assert plain["latency"]["mean"] == pytest.approx((0.9 + 0.2 + 4.0) / 200)
+    assert plain["latency"]["p50"] == pytest.approx(0.02, rel=0.0006)
+    assert plain["latency"]["p99"] == pytest.approx(0.04, rel=0.0006)
+    assert plain["latency"]["max"] == 0.04
+    assert plain["batching_ratio"] is None
+    assert plain["batch_sizes"] == {"4": 160}
+    assert (plain["load"], plain["server"]) == ({"load": "closed loop"}, {"server": "mosec"})
+    assert (plain["sessions"], plain["starts"], plain["cold_start_seconds"]) == (2, 4, [1.5] * 4)
+    assert (plain["answers"], plain["answers_checked"]) == (160, 160)
+
+
+def test_what_is_not_measured_yet_is_null() -> None:
+    """Promised fields that nothing fills are there and null, so that readers need not ask."""
+    plain = read(result_of("t"))["tests"][0]["run"]
+    assert [plain[name] for name in ("breakdown", "send_lag_p99", "telemetry")] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "sessions",
+    [
+        (),
+        (Session((), "2025-01-02T03:04:05+00:00", ("the server died",)),),
+        (session(start(window((), items=0, batches=0)), start(window((), items=0, batches=0))),),
+    ],
+    ids=["no session", "no start", "no answer"],
+)
+def test_a_run_of_nothing_has_no_numbers(sessions: tuple[Session, ...]) -> None:
+    """What died before its first answer has null for every value, and says its problems."""
+    plain = read(result_of("t", sessions=sessions))["tests"][0]["run"]
+    assert plain["requests"] == 0
+    assert plain["throughput"] is None
+    assert plain["batching_ratio"] is None
+    assert set(plain["latency"].values()) == {None}
+    assert plain["problems"] == [problem for each in sessions for problem in each.problems]
+
+
+def test_several_loads_of_a_test_are_told_apart() -> None:
+    """The first is ``run``, the others follow, and each verdict names its load."""
+    test = result_of("t", judgement())
+    test.runs.append(RunResult("load 2", (session(),), (judgement(Verdict.PASS),), {}, {}))
+    plain = read(test)["tests"][0]
+    assert [verdict["run"] for verdict in plain["verdicts"]] == ["", "load 2"]
+    assert [plain["run"]["label"], *(run["label"] for run in plain["more_runs"])] == ["", "load 2"]
+
+
+def test_a_test_without_a_load_has_no_run() -> None:
+    """A test that failed before it measured is there, with null and no verdicts."""
+    plain = read(TestResult("t", "error"))["tests"][0]
+    assert (plain["run"], plain["verdicts"], plain["outcome"]) == (None, [], "error")
+
+
+def test_any_name_can_be_written() -> None:
+    """Ids and reasons of any characters come back as they were."""
+    name = 'test_z[\x1b[31m"\\ ü 漢 \ud800 \x00]'
+    plain = read(result_of(name, judgement(reasons=(name,))))["tests"][0]
+    assert (plain["nodeid"], plain["verdicts"][0]["reasons"]) == (name, [name])
+
+
+def test_a_number_that_is_none_is_refused() -> None:
+    """NaN is a mistake of ours that must show, not a document that no other reader can read."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        read(result_of("t", sessions=(session(start(cold_start_seconds=float("nan")), start()),)))
+
+
+def test_a_session_without_tests_is_a_document() -> None:
+    """Nothing measured is an empty list, and the text ends with its line."""
+    assert read()["tests"] == []
+    assert document(SessionResult({}, {}, ())).endswith("}\n")
