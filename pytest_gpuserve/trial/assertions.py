@@ -1,0 +1,257 @@
+"""The vocabulary of a test's assertions: ``run.throughput >= baseline.throughput``.
+
+Comparing with ``baseline`` asks the judge for a verdict, which may measure more before it answers; comparing with a
+plain number is a service-level check. A comparison that means nothing is an error, never a quiet true or false.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.measure.points import pooled_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.measure.window import Session
+
+T = TypeVar("T")
+
+
+class Judge(Protocol):
+    """Who reaches verdicts; made by the session for one test."""
+
+    def against_baseline(self, run: Run, metric: Metric) -> Comparison:
+        """Compare with the stored baseline, measuring more until it is decided."""
+
+    def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """Compare with a number in the metric's unit."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What an assertion sees: true or false, with the judgement behind it.
+
+    Args:
+        judgement: The verdict and its numbers.
+        holds: Whether the assertion holds; a recording run holds where a gating one would not.
+    """
+
+    judgement: Judgement
+    holds: bool
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+
+class Sides(Generic[T]):
+    """The metrics, as attributes of a run or of a reference: ``x.throughput``, ``x.latency.p99``."""
+
+    def __init__(self, make: Callable[[Metric], T]) -> None:
+        self._make = make
+
+    @property
+    def throughput(self) -> T:
+        """Requests answered a second."""
+        return self._make(METRICS["throughput"])
+
+    @property
+    def latency(self) -> Latency[T]:
+        """Latencies in seconds, from send to last byte."""
+        return Latency(self._make)
+
+    @property
+    def batching_ratio(self) -> T:
+        """Items in an executed batch, on average, by the server's own counters."""
+        return self._make(METRICS["batching_ratio"])
+
+    def __bool__(self) -> NoReturn:
+        _no_truth(type(self).__name__.lower(), "throughput")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _no_such_metric(type(self).__name__.lower(), name)
+
+
+class Latency(Generic[T]):
+    """The quantiles of a latency."""
+
+    def __init__(self, make: Callable[[Metric], T]) -> None:
+        self._make = make
+
+    @property
+    def p50(self) -> T:
+        """The median."""
+        return self._make(METRICS["latency.p50"])
+
+    @property
+    def p90(self) -> T:
+        """The 90th percentile."""
+        return self._make(METRICS["latency.p90"])
+
+    @property
+    def p95(self) -> T:
+        """The 95th percentile."""
+        return self._make(METRICS["latency.p95"])
+
+    @property
+    def p99(self) -> T:
+        """The 99th percentile."""
+        return self._make(METRICS["latency.p99"])
+
+    def __bool__(self) -> NoReturn:
+        _no_truth("latency", "latency.p99")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _no_such_metric("latency", name)
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A metric of something that a run is compared with; it has a value only within that comparison.
+
+    Args:
+        metric: Which metric.
+    """
+
+    metric: Metric
+
+    def __eq__(self, other: object) -> NoReturn:
+        self._refuse("==")
+
+    def __ne__(self, other: object) -> NoReturn:
+        self._refuse("!=")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> NoReturn:
+        _no_truth(f"baseline.{self.metric.name}", self.metric.name)
+
+    def _refuse(self, operator: str) -> NoReturn:
+        raise UsageProblem(
+            f"`baseline.{self.metric.name} {operator} ...` gates nothing", remedies=[_example(self.metric)]
+        )
+
+
+class Baseline(Sides[Reference]):
+    """The stored baseline of whatever run it is compared with."""
+
+    def __init__(self) -> None:
+        super().__init__(Reference)
+
+
+class Run(Sides["Measured"]):
+    """What was measured of one load; it stays attached to its server, so that a comparison can measure more.
+
+    Args:
+        label: Tells apart several loads of one test; empty for the first.
+        judge: Who reaches the verdicts on it.
+        sessions: What was measured so far, the first look first; a comparison may add to it.
+    """
+
+    def __init__(self, label: str, judge: Judge, sessions: list[Session]) -> None:
+        super().__init__(lambda metric: Measured(self, metric))
+        self.label = label
+        self.judge = judge
+        self.sessions = sessions
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why nothing may be concluded from this run; empty when all is well."""
+        return tuple(problem for session in self.sessions for problem in session.problems)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A metric of a run: compare it with ``baseline`` or with a number, in the direction that is good.
+
+    Args:
+        run: The run.
+        metric: The metric.
+    """
+
+    run: Run = field(repr=False)
+    metric: Metric
+
+    @property
+    def value(self) -> float:
+        """The value over all that was measured, in the metric's unit (seconds, requests a second, a plain ratio).
+
+        Raises:
+            NotMeasured: There is nothing to compute it from.
+        """
+        return pooled_value(self.metric, self.run.sessions)
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __ge__(self, other: object) -> Comparison:
+        return self._compare(other, ">=", wants_higher=True)
+
+    def __le__(self, other: object) -> Comparison:
+        return self._compare(other, "<=", wants_higher=False)
+
+    def __gt__(self, other: object) -> NoReturn:
+        self._refuse(">", other)
+
+    def __lt__(self, other: object) -> NoReturn:
+        self._refuse("<", other)
+
+    def __eq__(self, other: object) -> NoReturn:
+        self._refuse("==", other)
+
+    def __ne__(self, other: object) -> NoReturn:
+        self._refuse("!=", other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> NoReturn:
+        _no_truth(self.metric.name, self.metric.name)
+
+    def _compare(self, other: object, operator: str, *, wants_higher: bool) -> Comparison:
+        if wants_higher is not self.metric.higher_is_better:
+            self._refuse(operator, other)
+        if isinstance(other, Reference):
+            if other.metric != self.metric:
+                raise UsageProblem(
+                    f"{self.metric.name} can only be compared with a baseline of the same metric,"
+                    f" not with {other.metric.name}",
+                    remedies=[_example(self.metric)],
+                )
+            return self.run.judge.against_baseline(self.run, self.metric)
+        # Every metric is above 0, so a limit of 0 or below holds for all of them, or for none.
+        if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
+            return self.run.judge.against_limit(self.run, self.metric, float(other))
+        raise UsageProblem(
+            f"{self.metric.name} can be compared with baseline.{self.metric.name} or with a finite number",
+            found=f"{other!r}",
+            remedies=[_example(self.metric)],
+        )
+
+    def _refuse(self, operator: str, other: object) -> NoReturn:
+        good = "higher" if self.metric.higher_is_better else "lower"
+        shown = "baseline" if isinstance(other, Reference) else repr(other)
+        raise UsageProblem(
+            f"`{self.metric.name} {operator} {shown}` gates nothing: {good} is better",
+            remedies=[_example(self.metric)],
+        )
+
+
+def _example(metric: Metric) -> str:
+    operator = ">=" if metric.higher_is_better else "<="
+    return f"write `assert run.{metric.name} {operator} baseline.{metric.name}`"
+
+
+def _no_truth(what: str, metric: str) -> NoReturn:
+    raise UsageProblem(f"{what} is neither true nor false", remedies=[_example(METRICS[metric])])
+
+
+def _no_such_metric(owner: str, name: str) -> NoReturn:
+    # Python asks for dunder names on its own account and expects exactly this answer.
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise AttributeError(f"{owner} has no metric {name!r}; there are: {', '.join(METRICS)}")

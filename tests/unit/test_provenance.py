@@ -1,0 +1,163 @@
+"""The state of a checkout, asked of a real git."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.trial.provenance import Revision, read_revision
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration of the machine, and no repository around the temporary folder."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+
+
+def git(root: Path, *arguments: str) -> str:
+    """Run git as somebody."""
+    command = ["git", "-c", "user.name=A", "-c", "user.email=a@example.invalid", "-C", str(root), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository with one commit: code and a baseline."""
+    root = tmp_path / "checkout"
+    (root / "baselines" / "cpu").mkdir(parents=True)
+    (root / "baselines" / "cpu" / "test_y.json").write_text("{}")
+    (root / "suites").mkdir()
+    (root / "suites" / "app.py").write_text("1")
+    git(tmp_path, "init", "--quiet", str(root))
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "--message=first")
+    return root
+
+
+def state(revision: Revision) -> tuple[str | None, bool]:
+    """Commit, and whether the checkout is clean."""
+    return revision.commit, revision.clean
+
+
+def test_committing_baselines_leaves_the_code(root: Path) -> None:
+    """The code's hash stays when only baselines are committed, and changes with any other file."""
+    before = read_revision(root, root / "baselines")
+    (root / "baselines" / "cpu" / "test_y.json").write_text("{ }")
+    git(root, "commit", "--quiet", "--all", "--message=baselines")
+    after = read_revision(root, root / "baselines")
+    assert before.commit != after.commit
+    assert before.code == after.code is not None
+    (root / "suites" / "app.py").write_text("2")
+    git(root, "commit", "--quiet", "--all", "--message=code")
+    assert read_revision(root, root / "baselines").code != before.code
+
+
+def test_an_unchanged_checkout_is_its_commit(root: Path) -> None:
+    """The full hash, and clean."""
+    assert state(read_revision(root, root / "baselines")) == (git(root, "rev-parse", "HEAD"), True)
+
+
+@pytest.mark.parametrize("file", ["suites/app.py", "new.py", "baselines.py", "baselines-old/x.json"])
+def test_any_other_change_is_dirty(root: Path, file: str) -> None:
+    """A changed file and a new one, one that is named like the baselines too."""
+    (root / file).parent.mkdir(exist_ok=True)
+    (root / file).write_text("2")
+    assert state(read_revision(root, root / "baselines")) == (git(root, "rev-parse", "HEAD"), False)
+
+
+def test_a_staged_or_removed_file_is_dirty(root: Path) -> None:
+    """What the next commit would change is not this commit."""
+    git(root, "rm", "--quiet", "suites/app.py")
+    assert not read_revision(root, root / "baselines").clean
+
+
+@pytest.mark.parametrize("name", ["baselines", "base [1]*", "base:lines"])
+def test_changed_baselines_are_still_clean(root: Path, name: str) -> None:
+    """Recording one test does not make the next one's code another; the folder's name is no pattern."""
+    folder = root / name / "cpu"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "test_y.json").write_text("changed")
+    (folder / "test_new.json").write_text("new")
+    assert read_revision(root, root / name).clean
+
+
+def test_a_folder_name_is_no_pattern(root: Path) -> None:
+    """Baselines in ``s*`` do not hide changes in ``suites``."""
+    (root / "suites" / "app.py").write_text("2")
+    assert not read_revision(root, root / "s*").clean
+
+
+def test_the_whole_checkout_is_no_baseline_folder(root: Path) -> None:
+    """``--baseline-dir=.`` does not make every change a change of baselines."""
+    (root / "suites" / "app.py").write_text("2")
+    assert not read_revision(root, root).clean
+
+
+def test_code_beside_the_root_folder_counts(root: Path) -> None:
+    """Where pytest's root is a folder of the checkout, changes elsewhere in it are changes."""
+    assert read_revision(root / "suites", root / "baselines").clean
+    (root / "baselines" / "cpu" / "test_y.json").write_text("changed")
+    assert read_revision(root / "suites", root / "baselines").clean
+    (root / "model.py").write_text("2")
+    assert not read_revision(root / "suites", root / "baselines").clean
+
+
+def test_hidden_untracked_files_count(root: Path) -> None:
+    """A user's configuration that hides new files does not hide them from us."""
+    git(root, "config", "status.showUntrackedFiles", "no")
+    (root / "new.py").write_text("2")
+    assert not read_revision(root, root / "baselines").clean
+
+
+def test_a_link_to_the_checkout_is_the_checkout(root: Path, tmp_path: Path) -> None:
+    """The baselines are told apart by the real folder, not by the way to it."""
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    (root / "baselines" / "cpu" / "test_y.json").write_text("changed")
+    assert read_revision(link, link / "baselines").clean
+
+
+def test_a_file_name_in_another_encoding_is_a_change(root: Path) -> None:
+    """A name that is no UTF-8 is neither overlooked nor an error."""
+    git(root, "config", "core.quotePath", "false")
+    (root / os.fsdecode(b"caf\xe9.py")).write_text("2")
+    assert not read_revision(root, root / "baselines").clean
+
+
+def test_baselines_elsewhere_do_not_matter(root: Path, tmp_path: Path) -> None:
+    """A folder outside of the checkout is no part of its state."""
+    assert read_revision(root, tmp_path / "elsewhere").clean
+
+
+def test_before_the_first_commit_nothing_is_known(tmp_path: Path) -> None:
+    """An empty repository has no commit and is not clean."""
+    git(tmp_path, "init", "--quiet", "empty")
+    assert state(read_revision(tmp_path / "empty", tmp_path / "empty" / "baselines")) == (None, False)
+
+
+@pytest.mark.parametrize("where", ["", "nowhere"])
+def test_outside_of_git_nothing_is_known(tmp_path: Path, where: str) -> None:
+    """No repository, or no folder at all."""
+    assert state(read_revision(tmp_path / where, tmp_path / "baselines")) == (None, False)
+
+
+def test_without_git_nothing_is_known(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without git measures as well, but never pools."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert state(read_revision(root, root / "baselines")) == (None, False)
+
+
+def test_a_broken_repository_is_not_clean(root: Path) -> None:
+    """Where git knows the commit but not the state, the state is not clean."""
+    (root / ".git" / "index").write_bytes(b"damage")
+    assert not read_revision(root, root / "baselines").clean
