@@ -1,0 +1,168 @@
+"""The fixtures: they compose, and compute nothing. Heavy imports wait until a test asks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+import pytest
+
+from pytest_gpuserve.options import SESSION_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from pytest_gpuserve.device import Device
+    from pytest_gpuserve.servers.mosec import Argument
+    from pytest_gpuserve.session import GateSession
+    from pytest_gpuserve.trial.assertions import Baseline, Run
+    from pytest_gpuserve.trial.handle import ServerHandle, Target
+
+
+class MosecServer(Protocol):
+    """What the ``mosec_server`` fixture is."""
+
+    def __call__(
+        self,
+        app: str | Path,
+        *,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stage: str | None = None,
+        start_timeout: float = 120.0,
+        **arguments: Argument,
+    ) -> ServerHandle:
+        """Describe a deployment of a mosec app; it is started, afresh, when it is loaded.
+
+        Args:
+            app: The app file, absolute or relative to the file that calls this.
+            python: Interpreter that has mosec; this one by default.
+            env: Variables for the server.
+            stage: The stage whose batches are counted; by default the last one that batches.
+            start_timeout: Seconds from launch to the model's first answer.
+            **arguments: The app's and mosec's own: ``inference_workers=2`` becomes ``--inference-workers=2``.
+
+        Raises:
+            UsageProblem: There is no such file, or an argument is one that the fixture sets.
+        """
+
+
+class Load(Protocol):
+    """What the ``load`` fixture is."""
+
+    def __call__(
+        self,
+        target: Target,
+        *,
+        concurrency: int,
+        seconds: float = 4.0,
+        warmup_seconds: float = 1.0,
+        starts: int = 2,
+        timeout: float = 10.0,
+        name: str | None = None,
+    ) -> Run:
+        """Load a server with a closed loop and return what was measured.
+
+        The server is started ``starts`` times, because starts of one build differ; each is warmed up and then
+        measured. A comparison of the run with ``baseline`` that is not decided yet measures more.
+
+        Args:
+            target: What is sent, where: ``server.post(...)``.
+            concurrency: Users, each of which sends its next request when its last one was answered.
+            seconds: Measured time of a start; it is lengthened up to three times where a quantile needs it.
+            warmup_seconds: Loaded time before it that is thrown away.
+            starts: Fresh starts of one look, two at least.
+            timeout: Seconds after which a request is an error.
+            name: Tells this load apart from others of the same test, in its baseline.
+
+        Raises:
+            UsageProblem: An argument is out of range.
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+            BaselineUnusable: The baseline file cannot be read or trusted.
+        """
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig: pytest.Config) -> Device:
+    """The device of this session: ``device.name`` (``cpu``, ``T4`` ...), ``device.is_gpu``."""
+    return _session(pytestconfig).here.device
+
+
+@pytest.fixture(scope="session")
+def mosec_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> MosecServer:
+    """Factory of mosec deployments, for fixtures of any scope; see ``MosecServer``."""
+    from pytest_gpuserve.servers.mosec import Mosec
+    from pytest_gpuserve.trial.handle import ServerHandle
+
+    session = _session(pytestconfig)
+
+    def make(
+        app: str | Path,
+        *,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stage: str | None = None,
+        start_timeout: float = 120.0,
+        **arguments: Argument,
+    ) -> ServerHandle:
+        # Relative to the caller's file: the one place that means the same from a test, a fixture and a conftest.
+        path = (Path(sys._getframe(1).f_code.co_filename).parent / app).resolve()  # noqa: SLF001 -- the public way (inspect.stack) reads every file on the stack
+        kind = Mosec(
+            app=path,
+            shown=session.shown_path(path),
+            arguments=arguments,
+            environment=dict(env or {}),
+            python=python or sys.executable,
+            stage=stage,
+        )
+        return ServerHandle(kind, session.starter(tmp_path_factory, start_timeout))
+
+    return make
+
+
+@pytest.fixture
+def load(request: pytest.FixtureRequest) -> Generator[Load, None, None]:
+    """Load a server and return a run; see ``Load``."""
+    from pytest_gpuserve.trial.sampling import LoadShape
+
+    judge = _session(request.config).judge(request.node)
+
+    def run_load(
+        target: Target,
+        *,
+        concurrency: int,
+        seconds: float = 4.0,
+        warmup_seconds: float = 1.0,
+        starts: int = 2,
+        timeout: float = 10.0,
+        name: str | None = None,
+    ) -> Run:
+        shape = LoadShape(
+            concurrency=concurrency,
+            seconds=seconds,
+            warmup_seconds=warmup_seconds,
+            starts=starts,
+            timeout_seconds=timeout,
+        )
+        return judge.measure(target, shape, name)
+
+    yield run_load
+    problems = judge.unjudged_problems()
+    if problems:
+        pytest.fail("\n".join(["INVALID: nothing can be concluded from this test's load", *problems]), pytrace=False)
+
+
+@pytest.fixture
+def baseline() -> Baseline:
+    """The stored baseline of whatever run it is compared with."""
+    from pytest_gpuserve.trial.assertions import Baseline
+
+    return Baseline()
+
+
+def _session(config: pytest.Config) -> GateSession:
+    session = config.pluginmanager.get_plugin(SESSION_NAME)
+    assert session is not None, "made when collection finished, because this test uses one of our fixtures"
+    return cast("GateSession", session)

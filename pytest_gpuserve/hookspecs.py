@@ -1,0 +1,12 @@
+"""Hooks that the plugin offers to others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.gate.verdict import Judgement
+
+
+def pytest_gpuserve_judged(nodeid: str, label: str, judgement: Judgement) -> None:
+    """Called after each verdict; ``label`` tells apart several loads of one test."""

@@ -1,0 +1,229 @@
+"""Command line, ini file and markers, turned once into frozen values; every mistake in them is found here."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pytest_gpuserve.gate.metric import METRICS, Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MARKER: Final = "gpuserve"
+
+MARKER_HELP: Final = (
+    "gpuserve(throughput=0.05, p99=0.2, ...): how much worse each metric may get, as a fraction; metrics: "
+    + ", ".join(metric.option for metric in METRICS.values())
+)
+
+SESSION_NAME: Final = "gpuserve-session"
+"""Name under which the session object is registered as a plugin."""
+
+DESELECTED: Final = pytest.StashKey[bool]()
+"""Whether some collected tests were deselected."""
+
+POLICIES: Final = ("fail", "skip")
+
+
+class Update(Enum):
+    """What a run writes."""
+
+    NOTHING = "nothing"
+    MISSING = "missing entries"
+    ALL = "all measured entries"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What was asked of this session.
+
+    Args:
+        gpu: ``auto``, ``cpu`` or a device's name.
+        update: What is written.
+        baseline_dir: Where baselines are.
+        root: The project's root folder.
+        missing_fails: Whether a missing baseline fails its test, or skips it.
+        missing_asked: Whether that was asked for, rather than being the default.
+        inconclusive_fails: Whether a verdict that could not be reached fails its test, or skips it.
+        budget_seconds: Most measuring time of one test.
+        json_path: Where the machine-readable result goes.
+        reason: Why an update may loosen a metric.
+        record_sessions: Sessions that a recording takes of each load.
+        foreign_cores: Cores that other processes may take while we measure.
+        lock_wait_seconds: How long to wait for another session that measures on the device.
+        ci: Whether this is a CI run.
+    """
+
+    gpu: str
+    update: Update
+    baseline_dir: Path
+    root: Path
+    missing_fails: bool
+    missing_asked: bool
+    inconclusive_fails: bool
+    budget_seconds: float
+    json_path: Path | None
+    reason: str | None
+    record_sessions: int
+    foreign_cores: float
+    lock_wait_seconds: float
+    ci: bool
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare options and ini settings."""
+    group = parser.getgroup("gpuserve", "performance gates for model servers")
+    group.addoption(
+        "--gpu",
+        metavar="NAME",
+        help="device to measure on, and its baselines: auto (default), cpu, or a name such as T4 or A100-SXM4-80GB",
+    )
+    group.addoption("--baseline-update", action="store_true", help="record baselines of all tests that are run")
+    group.addoption("--baseline-update-new", action="store_true", help="record baselines only where there are none")
+    group.addoption(
+        "--baseline-dir", metavar="DIR", help="folder of the baselines (default: baselines/ in the rootdir)"
+    )
+    group.addoption("--on-missing", choices=POLICIES, help="what a test without a baseline does (default: fail)")
+    group.addoption("--on-inconclusive", choices=POLICIES, help="what a test without a decision does (default: fail)")
+    group.addoption("--gpuserve-budget", metavar="SECONDS", help="most measuring time of one test (default: 300)")
+    group.addoption("--gpuserve-json", metavar="FILE", help="write the results as JSON")
+    group.addoption("--reason", metavar="TEXT", help="why a baseline update may loosen a metric")
+    for name, default, text in (
+        ("gpu", "auto", "like --gpu"),
+        ("baseline_dir", "", "like --baseline-dir, relative to the rootdir"),
+        ("on_missing", "", "like --on-missing"),
+        ("on_inconclusive", "fail", "like --on-inconclusive"),
+        ("gpuserve_budget", "300", "like --gpuserve-budget"),
+        ("gpuserve_json", "", "like --gpuserve-json, relative to the rootdir"),
+        ("gpuserve_sessions", "3", "sessions that --baseline-update takes of each load"),
+        (
+            "gpuserve_foreign_cores",
+            "0.25",
+            "cores that other processes may take while we measure (or 5 % of all, if more)",
+        ),
+        ("gpuserve_lock_wait", "600", "seconds to wait for another session that measures on the same device"),
+    ):
+        parser.addini(name, text, default=default)
+
+
+def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read and check all options.
+
+    Raises:
+        pytest.UsageError: One is wrong; names it, its value, and what it may be.
+    """
+    missing = _choice(config, "on_missing", ("", *POLICIES))
+    json_text = _text(config, "gpuserve_json")
+    json_path = _anchored(config, "gpuserve_json", json_text) if json_text else None
+    if json_path is not None and not json_path.parent.is_dir():
+        raise pytest.UsageError(f"--gpuserve-json={json_text}: there is no folder {json_path.parent}")
+    directory = _text(config, "baseline_dir")
+    ci = bool(environment.get("CI"))
+    return Settings(
+        gpu=_text(config, "gpu"),
+        update=_update(config, ci=ci),
+        baseline_dir=_anchored(config, "baseline_dir", directory) if directory else config.rootpath / "baselines",
+        root=config.rootpath,
+        missing_fails=missing != "skip",
+        missing_asked=missing != "",
+        inconclusive_fails=_choice(config, "on_inconclusive", POLICIES) == "fail",
+        budget_seconds=_number(config, "gpuserve_budget"),
+        json_path=json_path,
+        reason=config.getoption("--reason"),
+        record_sessions=_sessions(config),
+        foreign_cores=_number(config, "gpuserve_foreign_cores"),
+        lock_wait_seconds=_number(config, "gpuserve_lock_wait"),
+        ci=ci,
+    )
+
+
+def tolerances(item: pytest.Item) -> dict[str, float]:
+    """The tolerances that the markers of a test set, by metric name; the closest marker wins.
+
+    Raises:
+        pytest.UsageError: A marker names an unknown metric, has a positional argument, or a value that is none.
+    """
+    found: dict[str, float] = {}
+    options = {metric.option: metric for metric in METRICS.values()}
+    for marker in item.iter_markers(MARKER):
+        where = f"{item.nodeid}: @pytest.mark.{MARKER}"
+        if marker.args:
+            raise pytest.UsageError(f"{where} takes only names such as throughput=0.05, not {marker.args[0]!r}")
+        unknown = sorted(set(marker.kwargs) - set(options))
+        if unknown:
+            raise pytest.UsageError(f"{where} does not know {', '.join(unknown)}; it knows {', '.join(options)}")
+        for option, value in marker.kwargs.items():
+            found.setdefault(options[option].name, _tolerance(f"{where}({option}=...)", value))
+    return found
+
+
+def tolerance_of(metric: Metric, set_by_markers: Mapping[str, float]) -> float:
+    """The tolerance of a metric: the marker's, else its default."""
+    return set_by_markers.get(metric.name, metric.default_tolerance)
+
+
+def _tolerance(where: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 < value <= 1:
+        raise pytest.UsageError(f"{where}: a tolerance is a fraction above 0 and up to 1, such as 0.05, not {value!r}")
+    return float(value)
+
+
+def _update(config: pytest.Config, *, ci: bool) -> Update:
+    everything, new = config.getoption("--baseline-update"), config.getoption("--baseline-update-new")
+    if everything and new:
+        raise pytest.UsageError("--baseline-update and --baseline-update-new exclude each other: give one of them")
+    if not everything and not new:
+        return Update.NOTHING
+    flag = "--baseline-update" if everything else "--baseline-update-new"
+    if ci and flag not in config.invocation_params.args:
+        raise pytest.UsageError(
+            f"{flag} came from addopts or PYTEST_ADDOPTS while CI is set; in CI baselines are written only when"
+            f" {flag} is spelled out on the command line itself"
+        )
+    if config.getoption("numprocesses", None):
+        raise pytest.UsageError(f"{flag} cannot record under pytest-xdist: run it with -n0")
+    return Update.ALL if everything else Update.MISSING
+
+
+def _text(config: pytest.Config, name: str) -> str:
+    """An option's value, else the ini setting of the same name."""
+    value: Any = config.getoption(f"--{name.replace('_', '-')}", None)
+    return str(config.getini(name) if value is None else value).strip()
+
+
+def _anchored(config: pytest.Config, name: str, text: str) -> Path:
+    # As everywhere: the command line is relative to where it is typed, an ini file to where it lies.
+    typed = config.getoption(f"--{name.replace('_', '-')}") is not None
+    return (config.invocation_params.dir if typed else config.rootpath) / Path(text).expanduser()
+
+
+def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...]) -> str:
+    value = _text(config, name)
+    if value not in allowed:
+        raise pytest.UsageError(f"{name} = {value}: it is one of {', '.join(word for word in allowed if word)}")
+    return value
+
+
+def _number(config: pytest.Config, name: str) -> float:
+    text = _text(config, name)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise pytest.UsageError(f"{name.replace('_', '-')}={text}: it is a number above 0")
+    return value
+
+
+def _sessions(config: pytest.Config) -> int:
+    text = _text(config, "gpuserve_sessions")
+    if not text.isdigit() or not 1 <= int(text) <= 20:
+        raise pytest.UsageError(f"gpuserve_sessions = {text}: it is a whole number from 1 to 20")
+    return int(text)

@@ -1,0 +1,130 @@
+"""The pytest plugin: options, markers, fixtures, and the session that is made when a test measures.
+
+Nothing heavy is imported here: a project that uses none of our fixtures pays for this file and no more.
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pytest_gpuserve import hookspecs
+from pytest_gpuserve.errors import GpuserveError, UsageProblem
+from pytest_gpuserve.fixtures import baseline, device, load, mosec_server
+from pytest_gpuserve.options import DESELECTED, MARKER_HELP, SESSION_NAME, add_options, read_settings, tolerances
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+__all__ = ["baseline", "device", "load", "mosec_server"]
+
+MEASURING_FIXTURES: Final = frozenset({"load"})
+"""A test that uses one of these measures, and needs the device for itself."""
+
+OUR_FIXTURES: Final = MEASURING_FIXTURES | {"device", "mosec_server"}
+"""A test that uses one of these needs to know the device."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare options and ini settings."""
+    add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks that we offer."""
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check the options, before anything is collected."""
+    config.addinivalue_line("markers", MARKER_HELP)
+    read_settings(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse a device that was asked for by name and is not there, before a long collection."""
+    config = session.config
+    settings = read_settings(config)
+    if settings.gpu not in {"auto", "cpu"} and not config.option.collectonly and not _is_xdist_worker(config):
+        from pytest_gpuserve.session import find_device
+
+        _or_usage_error(lambda: find_device(settings))
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Remember that not all tests are run: what they use is then not unused."""
+    if items:
+        items[0].config.stash[DESELECTED] = True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Make the session object if a test needs it; checks the markers of those that do."""
+    config = session.config
+    for item in session.items:
+        tolerances(item)
+    ours = [item for item in session.items if OUR_FIXTURES.intersection(getattr(item, "fixturenames", ()))]
+    if not ours or config.option.collectonly:
+        return
+    from pytest_gpuserve.session import GateSession
+
+    measuring = any(MEASURING_FIXTURES.intersection(getattr(item, "fixturenames", ())) for item in ours)
+    config.pluginmanager.register(
+        _or_usage_error(
+            lambda: GateSession(session, read_settings(config), measuring=measuring and not _is_xdist_worker(config))
+        ),
+        SESSION_NAME,
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse to measure beside other workers of pytest-xdist: they would measure each other."""
+    if _is_xdist_worker(item.config) and MEASURING_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        pytest.fail(
+            "a measuring test cannot run under pytest-xdist: the workers would measure each other;"
+            " run it with -n0, or deselect it here",
+            pytrace=False,
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """Show our errors as what they say, without a traceback through our code."""
+    try:
+        return (yield)
+    except GpuserveError as problem:
+        raise pytest.fail.Exception(_located(problem), pytrace=False) from None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, object, object]:
+    """The same for errors in fixtures."""
+    try:
+        return (yield)
+    except GpuserveError as problem:
+        raise pytest.fail.Exception(_located(problem), pytrace=False) from None
+
+
+def _located(problem: GpuserveError) -> str:
+    """The text of an error, with the line of the user's code that led to it."""
+    ours = str(Path(__file__).parent)
+    for frame in reversed(traceback.extract_tb(problem.__traceback__)):
+        if not frame.filename.startswith(ours) and "site-packages" not in frame.filename:
+            return f"{Path(frame.filename).name}:{frame.lineno}: {problem}"
+    return str(problem)
+
+
+def _or_usage_error(call: Any) -> Any:  # noqa: ANN401 -- passes through whatever the call returns
+    try:
+        return call()
+    except UsageProblem as problem:
+        raise pytest.UsageError(str(problem)) from None
+
+
+def _is_xdist_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")

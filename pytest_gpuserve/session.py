@@ -1,0 +1,313 @@
+"""The one stateful object of a run that measures: it owns the device lock, the baselines and the results."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import msgspec
+import pytest
+
+from pytest_gpuserve.device import Device, DeviceLock, Holder, list_cards, read_host, read_software, select_device
+from pytest_gpuserve.errors import BaselineUnusable, GpuserveError, UsageProblem
+from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
+from pytest_gpuserve.options import DESELECTED, Settings, Update, tolerance_of, tolerances
+from pytest_gpuserve.report.explain import command_for, explain
+from pytest_gpuserve.report.result_json import document
+from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+from pytest_gpuserve.report.terminal import table
+from pytest_gpuserve.servers.instance import Instance, started
+from pytest_gpuserve.trial.assertions import Measured, Reference
+from pytest_gpuserve.trial.here import Here
+from pytest_gpuserve.trial.judging import TestJudge
+from pytest_gpuserve.trial.ledger import Ledger
+from pytest_gpuserve.trial.policy import Policy
+from pytest_gpuserve.trial.provenance import read_revision
+from pytest_gpuserve.units import format_seconds, utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.trial.handle import Starter
+    from pytest_gpuserve.trial.measurement import Measurement
+
+FOREIGN_SHARE: Final = 0.05
+"""Share of a host's cores that others may always take: a large machine is never quite idle."""
+
+LOG_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def find_device(settings: Settings) -> Device:
+    """Find the device that was asked for.
+
+    Raises:
+        DeviceProblem: It is not there.
+    """
+    folder = settings.baseline_dir
+    known = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    return select_device(
+        settings.gpu,
+        known_names=known,
+        answer=list_cards(),
+        host=read_host(),
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+    )
+
+
+class GateSession:
+    """Registered as a plugin when a test needs the device.
+
+    Args:
+        session: pytest's session, after its collection.
+        settings: What was asked.
+        measuring: Whether tests will measure, so that the device must be ours alone.
+
+    Raises:
+        DeviceProblem: The device is not there, or another session kept it too long.
+    """
+
+    def __init__(self, session: pytest.Session, settings: Settings, *, measuring: bool) -> None:
+        self._settings = settings
+        self._session = session
+        device = find_device(settings)
+        self.here = Here(
+            device, read_software(), read_revision(settings.root, settings.baseline_dir), occasion=utc_now()
+        )
+        self._ledger = Ledger(settings.baseline_dir / device.name, self.here)
+        self._lock = DeviceLock(device.lock_key, command=shlex.join(sys.argv))
+        self._judges: dict[str, TestJudge] = {}
+        self._outcomes: dict[str, str] = {}
+        self._notes: list[str] = []
+        self._log_folder: Path | None = None
+        self._starts = 0
+        if measuring:
+            self._lock.acquire(wait_seconds=settings.lock_wait_seconds, on_wait=self._say_waiting)
+
+    # -- for the fixtures
+
+    def judge(self, item: pytest.Item) -> TestJudge:
+        """The judge of a test; a test that is run again gets a new one."""
+        settings = self._settings
+        set_by_markers = tolerances(item)
+        foreign_skips = self.here.device.card is None and not settings.ci and not settings.missing_asked
+        judge = TestJudge(
+            item.nodeid,
+            ledger=self._ledger,
+            here=self.here,
+            policy=Policy(
+                record_new=settings.update is not Update.NOTHING,
+                record_all=settings.update is Update.ALL,
+                record_sessions=settings.record_sessions,
+                reason=settings.reason,
+                skip_missing=not settings.missing_fails,
+                skip_foreign=foreign_skips,
+                skip_inconclusive=not settings.inconclusive_fails,
+                budget_seconds=settings.budget_seconds,
+                foreign_cores=max(settings.foreign_cores, FOREIGN_SHARE * self.here.host.cores),
+            ),
+            tolerance_of=lambda metric: tolerance_of(metric, set_by_markers),
+            skip=_skip,
+            told=lambda label, judgement: item.ihook.pytest_gpuserve_judged(
+                nodeid=item.nodeid, label=label, judgement=judgement
+            ),
+        )
+        self._judges[item.nodeid] = judge
+        return judge
+
+    def starter(self, tmp_path_factory: pytest.TempPathFactory, start_timeout_seconds: float) -> Starter:
+        """What starts servers on this session's device, each with a log file of its own."""
+
+        def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
+            if self._log_folder is None:
+                self._log_folder = tmp_path_factory.mktemp("gpuserve-logs")
+            self._starts += 1
+            log = self._log_folder / f"{self._starts:03d}-{LOG_NAME.sub('-', kind.name)}.log"
+            return started(
+                kind,
+                ask,
+                environment=self.here.device.environment(),
+                log=log,
+                start_timeout_seconds=start_timeout_seconds,
+            )
+
+        return start
+
+    def shown_path(self, path: Path) -> str:
+        """A file as baselines name it: relative to the project, if it is in it."""
+        root = self._settings.root
+        return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+
+    # -- hooks
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Say on what and against what we measure."""
+        settings, device = self._settings, self.here.device
+        product = device.card.product if device.card else f"{device.host.cpu}, {device.host.cores} cores"
+        mode = {
+            Update.NOTHING: "gating against",
+            Update.MISSING: "recording what is missing in",
+            Update.ALL: "recording into",
+        }[settings.update]
+        return [
+            (
+                f"gpuserve: {device.name} ({product}), {mode} {settings.baseline_dir / device.name},"
+                f" at most {format_seconds(settings.budget_seconds)} of measuring a test"
+            )
+        ]
+
+    def pytest_assertrepr_compare(self, left: object, right: object) -> list[str] | None:
+        """Explain a failed comparison."""
+        if not isinstance(left, Measured) or not isinstance(right, (Reference, int, float)):
+            return None
+        judge = left.run.judge
+        assert isinstance(judge, TestJudge)
+        kind: ReferenceKind = "baseline" if isinstance(right, Reference) else "limit"
+        judgement = judge.judgement(left.run, left.metric, kind)
+        changes = judge.other_changes(left.run, left.metric)
+        return explain(judgement, changes, command_for(judgement, judge.nodeid, self.here.device.name))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Keep the outcome of a test that measured, and write what a passed recording measured."""
+        report = yield
+        judge = self._judges.get(item.nodeid)
+        if judge is None:
+            return report
+        if report.when == "teardown":
+            if report.failed:
+                self._outcomes[item.nodeid] = "error"
+            return report
+        self._outcomes[item.nodeid] = report.outcome if report.when == "call" else "error"
+        if report.when == "call" and report.passed:
+            try:
+                self._notes.extend(judge.record())
+            except BaselineUnusable as problem:
+                report.outcome = "failed"
+                report.longrepr = str(problem)
+                self._outcomes[item.nodeid] = "failed"
+        return report
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the table, what was written, and what is left over."""
+        tests = [test for test in self._results() if any(run.judgements for run in test.runs)]
+        if not tests and not self._notes:
+            return
+        writer = terminalreporter
+        writer.section("gpuserve", sep="-", blue=True)
+        if tests:
+            writer.write_line(table(tests, width=shutil.get_terminal_size((120, 24)).columns, color=writer.hasmarkup))
+        for reason in _distinct_reasons(tests):
+            writer.write_line(reason)
+        for note in self._notes:
+            writer.write_line(note)
+        writer.write_line(f"baselines: {self._settings.baseline_dir / self.here.device.name}")
+        if self._log_folder is not None:
+            writer.write_line(f"server logs: {self._log_folder}")
+        if self._settings.json_path is not None:
+            writer.write_line(f"results: {self._settings.json_path}")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Look for unused baselines, write the JSON result, and give the device back."""
+        try:
+            if self._all_was_run(session):
+                self._unused()
+            if self._settings.json_path is not None:
+                self._write_json(self._settings.json_path)
+        except GpuserveError as problem:
+            self._notes.append(f"ERROR: {problem}")
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        finally:
+            self._lock.release()
+
+    def pytest_unconfigure(self) -> None:
+        """Give the device back, however the session ended."""
+        self._lock.release()
+
+    # -- the pieces
+
+    def _results(self) -> tuple[TestResult, ...]:
+        return tuple(
+            TestResult(
+                nodeid,
+                self._outcomes.get(nodeid, "error"),
+                [_run_result(measurement) for measurement in judge.measurements],
+            )
+            for nodeid, judge in self._judges.items()
+            if judge.measurements
+        )
+
+    def _write_json(self, path: Path) -> None:
+        result = SessionResult(
+            gpu=msgspec.to_builtins(self.here.device_record()),
+            host=msgspec.to_builtins(self.here.host_record()),
+            tests=self._results(),
+        )
+        try:
+            path.write_text(document(result), encoding="utf-8")
+        except OSError as problem:
+            raise UsageProblem(f"--gpuserve-json: {path} cannot be written", found=str(problem)) from None
+
+    def _all_was_run(self, session: pytest.Session) -> bool:
+        """Whether an entry that nothing asked for is really unused: nothing was selected, failed or cut short."""
+        selected = session.config.stash.get(DESELECTED, False) or any("::" in text for text in session.config.args)
+        return not selected and not session.testsfailed and not session.shouldstop
+
+    def _unused(self) -> None:
+        used: dict[Path, set[str]] = {}
+        for judge in self._judges.values():
+            for measurement in judge.measurements:
+                used.setdefault(measurement.place.path, set()).add(measurement.place.key)
+        # A test that was skipped before it measured leaves its file undecided.
+        idle = {item.nodeid for item in self._session.items if "load" in getattr(item, "fixturenames", ())}
+        for nodeid in idle - {nodeid for nodeid, judge in self._judges.items() if judge.measurements}:
+            used.pop(self._ledger.place(nodeid, "").path, None)
+        for path, keys in used.items():
+            for key in self._ledger.unused(path, keys):
+                if self._settings.update is Update.ALL:
+                    self._ledger.remove(path, [key])
+                    self._notes.append(f"{key}: unused, removed from {path}")
+                else:
+                    self._notes.append(f"{key}: unused in {path}; remove it with --baseline-update")
+
+    def _say_waiting(self, holder: Holder, wait_seconds: float) -> None:
+        reporter = self._session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_line(
+                f"gpuserve: waiting for the device: {holder} measures on it;"
+                f" giving up after {format_seconds(wait_seconds)} (ini gpuserve_lock_wait)"
+            )
+
+
+def _run_result(measurement: Measurement) -> RunResult:
+    kind = measurement.target.server.kind
+    return RunResult(
+        label=measurement.run.label,
+        sessions=tuple(measurement.run.sessions),
+        judgements=tuple(measurement.judgements.values()),
+        load={**measurement.shape.workload(), **measurement.target.request.fingerprint()},
+        server={**kind.workload(), **kind.information()},
+    )
+
+
+def _distinct_reasons(tests: list[TestResult]) -> list[str]:
+    """Why verdicts are what they are, each reason once: a missing file would else be said for every metric."""
+    seen: dict[str, None] = {}
+    for test in tests:
+        for run in test.runs:
+            for judgement in run.judgements:
+                if judgement.verdict is not Verdict.PASS:
+                    for reason in judgement.reasons:
+                        seen.setdefault(f"{judgement.verdict}: {reason}")
+    return list(seen)
+
+
+def _skip(reason: str) -> NoReturn:
+    pytest.skip(reason)

@@ -1,0 +1,106 @@
+"""`--baseline-update`, `--baseline-update-new`: what is written, what is left alone, what is left over."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from tests.plugin.conftest import text_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.plugin.conftest import Project
+
+
+def test_recorded_file_is_reviewable(recorded: Path) -> None:
+    """A recorded file has its summary on top, one metric a line, sorted keys, and all that a comparison needs."""
+    text = recorded.read_text()
+    lines = text.splitlines()
+    assert lines[1] == ' "schema": 1,'
+    assert lines[2] == ' "summary": {'
+    assert any(re.fullmatch(r'   "throughput": [\d.]+,?', line) for line in lines[:12])
+    entry = json.loads(text)["entries"]["test_it"]
+    assert entry["workload"]["concurrency"] == "8"
+    assert entry["workload"]["app"] == "suites/perf/app.py"
+    assert len(entry["workload"]["body_sha256"]) == 64
+    assert "app_sha256" in entry["information"]
+    assert list(entry) == sorted(entry)
+    assert len(entry["sessions"]) == 2
+    for session in entry["sessions"]:
+        assert session["device"]["name"] == "cpu"
+        assert session["host"]["id"] == "test-host"
+        assert session["software"]["mosec"]
+        assert len(session["starts"]) == 2
+        assert session["answers_checked"] == session["answers"] > 0
+        for start in session["starts"]:
+            assert start["windows"]
+            assert all(window["items"] >= window["batches"] > 0 for window in start["windows"])
+
+
+def test_update_new_leaves_what_is_there(project: Project, recorded: Path) -> None:
+    """`--baseline-update-new` gates what has a baseline and records only what has none."""
+    project.baseline.parent.mkdir(parents=True)
+    project.baseline.write_bytes(recorded.read_bytes())
+    stored = project.entry()
+    test = project.path / "suites" / "perf" / "test_perf.py"
+    test.write_text(
+        test.read_text() + "\n\ndef test_new(server, load, baseline):\n    test_it(server, load, baseline)\n"
+    )
+    result = project.run("--baseline-update-new", "--on-inconclusive=skip")
+    assert "test_new: recorded (2 sessions)" in text_of(result)
+    assert "test_it: " not in text_of(result).replace("test_perf.py::test_it: ", "")
+    assert project.entry() == stored
+    assert "test_new" in json.loads(project.baseline.read_text())["entries"]
+
+
+def test_unused_entries_are_reported_and_removed_on_update(project: Project, recorded: Path) -> None:
+    """An entry that no test asks for is reported by a full run, kept without being asked, and removed by an update."""
+    file = json.loads(recorded.read_text())
+    file["entries"]["test_gone"] = file["entries"]["test_it"]
+    file["summary"]["test_gone"] = file["summary"]["test_it"]
+    project.baseline.parent.mkdir(parents=True)
+    project.baseline.write_text(json.dumps(file))
+    result = project.run("--on-inconclusive=skip")
+    assert "test_gone: unused" in text_of(result)
+    assert "test_gone" in project.baseline.read_text()
+
+    updated = project.run("--baseline-update", "--reason=a test")
+    updated.assert_outcomes(passed=1)
+    assert "test_gone: unused, removed" in text_of(updated)
+    assert "test_gone" not in project.baseline.read_text()
+
+
+def test_a_failed_test_is_not_recorded(project: Project) -> None:
+    """A recording keeps nothing of a test that failed for another reason."""
+    project.write("assert run.throughput >= baseline.throughput\n    assert 1 == 2")
+    result = project.run("--baseline-update")
+    result.assert_outcomes(failed=1)
+    assert not project.baseline.exists()
+
+
+def test_baseline_dir_is_elsewhere(project: Project, recorded: Path) -> None:
+    """`--baseline-dir` reads and writes another folder, and leaves the default one alone."""
+    result = project.run("--baseline-update", "--baseline-dir=elsewhere")
+    result.assert_outcomes(passed=1)
+    assert (project.path / "elsewhere" / "cpu" / "perf" / "test_perf.json").exists()
+    assert not project.baseline.exists()
+
+
+def test_a_shared_host_is_not_recorded(project: Project) -> None:
+    """While other processes use the CPU nothing is recorded: a slow baseline would hide regressions later."""
+    import subprocess
+    import sys
+
+    project.ini(gpuserve_foreign_cores="0.25")
+    burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        result = project.run("--baseline-update")
+    finally:
+        burner.kill()
+        burner.wait()
+    result.assert_outcomes(failed=1)
+    assert "INVALID" in text_of(result)
+    assert "the host was shared" in text_of(result)
+    assert not project.baseline.exists()

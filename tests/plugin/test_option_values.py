@@ -1,0 +1,99 @@
+"""Wrong options, ini settings and markers: exit code 4 with what is wrong, and no traceback."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.plugin.conftest import says_no_traceback, text_of
+
+if TYPE_CHECKING:
+    from tests.plugin.conftest import Project
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("--on-missing=maybe", "maybe"),
+        ("--on-inconclusive=pass", "pass"),
+        ("--gpuserve-budget=soon", "soon"),
+        ("--gpuserve-budget=-1", "-1"),
+        ("--gpuserve-budget=nan", "nan"),
+        ("--gpuserve-json=no/such/folder/out.json", "no/such/folder"),
+        ("--gpu=", "''"),
+    ],
+)
+def test_wrong_option_is_exit_4(project: Project, option: str, named: str) -> None:
+    """A wrong option value ends the session before it starts, and the message names the value."""
+    result = project.run(option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert named in text_of(result)
+    assert says_no_traceback(result)
+
+
+@pytest.mark.parametrize("name", ["gpuserve_budget", "gpuserve_sessions", "on_missing", "gpuserve_lock_wait"])
+def test_wrong_ini_value_is_exit_4(project: Project, name: str) -> None:
+    """A wrong ini value is found like a wrong option."""
+    project.ini(**{name: "often"})
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "often" in text_of(result)
+    assert says_no_traceback(result)
+
+
+@pytest.mark.parametrize(
+    ("marker", "named"),
+    [
+        ("@pytest.mark.gpuserve(thruput=0.05)", "thruput"),
+        ("@pytest.mark.gpuserve(p99=0)", "p99"),
+        ("@pytest.mark.gpuserve(p99=float('nan'))", "nan"),
+        ("@pytest.mark.gpuserve(p99='5%')", "5%"),
+        ("@pytest.mark.gpuserve(0.05)", "0.05"),
+    ],
+)
+def test_wrong_marker_is_exit_4(project: Project, marker: str, named: str) -> None:
+    """A marker with an unknown metric or a value that is no tolerance is found before anything is measured."""
+    project.write(marker=marker)
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert named in text_of(result)
+    assert "test_it" in text_of(result)
+    assert says_no_traceback(result)
+
+
+def test_both_updates_are_exit_4(project: Project) -> None:
+    """The two ways to update exclude each other."""
+    result = project.run("--baseline-update", "--baseline-update-new")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "exclude each other" in text_of(result)
+
+
+def test_ci_updates_only_when_spelled_out(project: Project) -> None:
+    """With CI set, an update that comes from the environment is refused and says so."""
+    project.environment.update({"CI": "true", "PYTEST_ADDOPTS": "--baseline-update"})
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "spelled out" in text_of(result)
+    assert not project.baseline.exists()
+
+
+def test_bad_load_arguments_name_the_line(project: Project) -> None:
+    """A wrong argument of load() is told at the user's line, without a traceback through the package."""
+    test = project.path / "suites" / "perf" / "test_perf.py"
+    for wrong, named in (("concurrency=0", "concurrency"), ("concurrency=8, starts=1", "starts=1")):
+        project.write()
+        test.write_text(test.read_text().replace("concurrency=8", wrong))
+        result = project.run()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines([f"*test_perf.py:*{named}*"])
+        assert says_no_traceback(result)
+
+
+def test_missing_app_is_told(project: Project) -> None:
+    """An app file that is not there is an error that names it."""
+    (project.path / "suites" / "perf" / "app.py").unlink()
+    result = project.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*there is no app file */suites/perf/app.py*"])
+    assert says_no_traceback(result)

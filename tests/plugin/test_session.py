@@ -1,0 +1,137 @@
+"""What the plugin is to a session: cheap when unused, alone on its device, not under xdist."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytest_gpuserve.store.baseline import render
+from pytest_gpuserve.store.schema import Entry
+from tests.plugin.conftest import REPOSITORY, says_no_traceback, text_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.plugin.conftest import Project
+
+HEAVY = ("torch", "numpy", "uvloop", "transformers", "mosec", "pynvml", "rich", "msgspec", "psutil")
+
+
+HOLDER = """
+import sys
+from pytest_gpuserve.device import DeviceLock
+
+lock = DeviceLock("cpu", command="pytest the-other-suite")
+lock.acquire(wait_seconds=60, on_wait=lambda holder, seconds: None)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_unused_plugin_imports_nothing_heavy(project: Project) -> None:
+    """Collecting a project that uses no fixture of ours imports neither torch nor numpy nor uvloop, nor the like."""
+    (project.path / "suites" / "perf" / "test_perf.py").write_text("def test_plain(): pass\n")
+    (project.path / "conftest.py").write_text(
+        "import sys\n"
+        "def pytest_unconfigure():\n"
+        f"    print('HEAVY', sorted(set({HEAVY!r}) & set(sys.modules)))\n"
+        "    print('OURS', sorted(name for name in sys.modules if name.startswith('pytest_gpuserve')))\n"
+    )
+    # Other installed plugins import what they like.
+    result = project.run("--collect-only", "-p", "no:benchmark", "-p", "no:hypothesispytest", "-p", "no:xdist")
+    assert result.ret == 0
+    (heavy,) = re.findall(r"HEAVY (.*)", result.stdout.str())
+    assert heavy == "[]"
+    (ours,) = re.findall(r"OURS (.*)", result.stdout.str())
+    assert "pytest_gpuserve.session" not in ours
+    assert "pytest_gpuserve.load" not in ours
+
+
+def test_measuring_under_xdist_is_refused(project: Project) -> None:
+    """Under pytest-xdist a measuring test fails with what to do instead, and other tests run."""
+    test = project.path / "suites" / "perf" / "test_perf.py"
+    test.write_text(test.read_text() + "\n\ndef test_plain():\n    pass\n")
+    result = project.run("-n", "2")
+    result.assert_outcomes(passed=1, errors=1)
+    assert "cannot run under pytest-xdist" in text_of(result)
+    assert "-n0" in text_of(result)
+
+
+def test_recording_under_xdist_is_refused(project: Project) -> None:
+    """An update with workers is a usage error before anything runs."""
+    result = project.run("-n", "2", "--baseline-update")
+    assert result.ret == 4
+    assert "-n0" in text_of(result)
+    assert says_no_traceback(result)
+
+
+def test_second_session_waits_says_on_whom_and_gives_up(project: Project) -> None:
+    """While another process measures on the device, a session names it, waits as long as it says, and exits with 4."""
+    project.ini(gpuserve_lock_wait="1.5")
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            HOLDER,
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        result = project.run()
+    finally:
+        holder.stdin.close()
+        holder.wait(10)
+        holder.stdout.close()
+    assert result.ret == 4
+    text = text_of(result)
+    assert "pytest the-other-suite" in text
+    assert str(holder.pid) in text
+    assert "1.50 s" in text
+    assert says_no_traceback(result)
+
+
+def test_budget_ends_looking(project: Project, recorded: Path) -> None:
+    """A comparison that is not decided within the budget is INCONCLUSIVE, says so, and skips where that was asked."""
+    project.baseline.parent.mkdir(parents=True)
+    project.baseline.write_bytes(recorded.read_bytes())
+    # Two recorded sessions that are so far apart that nothing between them is worse or better.
+    file = json.loads(project.baseline.read_text())
+    entry = file["entries"]["test_it"]
+    for start in entry["sessions"][1]["starts"]:
+        for window in start["windows"]:
+            window["seconds"] *= 2
+    stored = msgspec.convert(entry, Entry)
+    project.baseline.write_text(render({"test_it": stored}))
+    result = project.run("--gpuserve-budget=1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*INCONCLUSIVE: throughput*", "*budget*--gpuserve-budget=SECONDS*"])
+    skipped = project.run("--gpuserve-budget=1", "--on-inconclusive=skip", "-rs")
+    skipped.assert_outcomes(skipped=1)
+    assert "INCONCLUSIVE" in text_of(skipped)
+
+
+def test_several_loads_of_a_test_have_entries_of_their_own(project: Project) -> None:
+    """Loads of one test are told apart by their name, or by their number."""
+    project.write(
+        "assert run.throughput >= baseline.throughput\n"
+        "    dog = server.post('/inference', body=b'dog', expect=b'DOG')\n"
+        "    other = load(dog, concurrency=2, seconds=2, name='few')\n"
+        "    assert other.throughput >= baseline.throughput"
+    )
+    project.ini(gpuserve_sessions="1")
+    result = project.run("--baseline-update")
+    result.assert_outcomes(passed=1)
+    text = project.baseline.read_text()
+    assert '"test_it":' in text
+    assert '"test_it few":' in text

@@ -1,0 +1,157 @@
+"""Imports go one way, from the plugin down to units and errors, and the rooms keep out what is not theirs.
+
+The order is said once, in ``LAYERS``; a new module has to be placed there on purpose.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pytest_gpuserve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE = "pytest_gpuserve"
+ROOT = Path(pytest_gpuserve.__file__).parent
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("plugin",),
+    ("fixtures",),
+    ("session",),
+    ("options", "hookspecs"),
+    ("trial",),
+    ("servers", "load", "store", "report"),
+    ("measure",),
+    ("gate",),
+    ("device",),
+    ("process",),
+    ("__init__",),
+    ("units", "errors"),
+)
+"""Rooms from the top: each imports only from the layers below it, and a folder also from itself."""
+
+IMPORT_PYTEST = frozenset({"plugin", "options", "hookspecs", "fixtures", "session"})
+"""All that know pytest; the rest could serve another tool."""
+
+NEVER = frozenset({"_pytest", "torch", "transformers", "mosec", "litserve", "tritonclient", "pytriton", "numpy"})
+"""A server's libraries live in its process, the plugin is loaded by every pytest run, pytest's inside is its own."""
+
+PURE = frozenset({"gate", "report"})
+"""Rooms of pure functions: the same numbers give the same verdict and the same text."""
+
+IMPURE = frozenset({"asyncio", "subprocess", "time", "os", "random", "socket", "threading"})
+"""What they do without."""
+
+MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
+
+
+def room_of(file: str) -> str:
+    """The folder of a module, or the module where it stands alone."""
+    return file.partition("/")[0].removesuffix(".py")
+
+
+def depth(room: str) -> int | None:
+    """The layer of a room, from the top; None if it has none."""
+    return next((number for number, rooms in enumerate(LAYERS) if room in rooms), None)
+
+
+def imported(source: str) -> Iterator[str]:
+    """Every module that a source imports, wherever in it: in functions and for type checkers too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield "relative import"
+            elif node.module == PACKAGE:
+                yield from (f"{PACKAGE}.{alias.name}" for alias in node.names)
+            else:
+                yield node.module or ""
+
+
+def broken_rules(file: str, source: str) -> list[str]:
+    """What is wrong with the imports of a module, in words."""
+    room = room_of(file)
+    own = depth(room)
+    if own is None:
+        return [f"{file} is in no layer: place it in LAYERS"]
+    banned = NEVER | (IMPURE if room in PURE else frozenset()) | (frozenset() if room in IMPORT_PYTEST else {"pytest"})
+    broken = []
+    for module in imported(source):
+        top, _, rest = module.partition(".")
+        if top == PACKAGE:
+            target = rest.partition(".")[0] or "__init__"
+            # A name that is no module stands in the package's own file.
+            layer = depth(target) if depth(target) is not None else depth("__init__")
+            assert layer is not None
+            if layer <= own and target != room:
+                broken.append(f"{file} imports {module}, which is not below it")
+        elif module == "relative import":
+            broken.append(f"{file} imports relatively")
+        elif top in banned:
+            broken.append(f"{file} imports {module}")
+    return broken
+
+
+def test_every_module_is_found() -> None:
+    """The walk sees the package, folders and all."""
+    assert {"plugin.py", "units.py", "gate/verdict.py", "servers/mosec.py"} <= set(MODULES)
+
+
+@pytest.mark.parametrize("file", MODULES)
+def test_imports_go_one_way(file: str) -> None:
+    """No module imports from its own layer or from one above, nor what its room keeps out."""
+    assert broken_rules(file, (ROOT / file).read_text(encoding="utf-8")) == []
+
+
+def test_every_room_is_there() -> None:
+    """The order names no room that is gone."""
+    rooms = {room for layer in LAYERS for room in layer}
+    assert rooms == {room_of(file) for file in MODULES}
+    assert {*IMPORT_PYTEST, *PURE} <= rooms
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("gate/new.py", "import os"),
+        ("gate/new.py", "def f():\n    from time import monotonic"),
+        ("gate/new.py", "from pytest_gpuserve.measure.window import Window"),
+        ("gate/new.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pytest_gpuserve.store.schema"),
+        ("report/new.py", "import subprocess as s"),
+        ("report/new.py", "from asyncio.events import get_event_loop"),
+        ("servers/new.py", "from pytest_gpuserve.load.request import Request"),
+        ("servers/new.py", "from mosec import Worker"),
+        ("load/new.py", "from pytest_gpuserve import servers"),
+        ("load/new.py", "import numpy.random"),
+        ("measure/new.py", "import pytest"),
+        ("plugin.py", "from _pytest.config import Config"),
+        ("session.py", "from pytest_gpuserve.fixtures import load"),
+        ("units.py", "import pytest_gpuserve"),
+        ("units.py", "from pytest_gpuserve.errors import GpuserveError"),
+        ("gate/new.py", "from .metric import Metric"),
+        ("brand_new.py", ""),
+        ("brand/new.py", ""),
+    ],
+)
+def test_a_wrong_import_is_found(file: str, source: str) -> None:
+    """Each rule catches a module that breaks it, and only once."""
+    assert len(broken_rules(file, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("gate/new.py", "import math\nfrom pytest_gpuserve.gate.metric import Metric"),
+        ("plugin.py", "import pytest\nfrom pytest_gpuserve import hookspecs"),
+        ("trial/ledger.py", "from pytest_gpuserve import ms\nimport os, time"),
+    ],
+)
+def test_a_right_import_is_not(file: str, source: str) -> None:
+    """A room's own modules, lower layers and the package's names are free to use."""
+    assert broken_rules(file, source) == []
