@@ -1,0 +1,193 @@
+"""The DistilBERT suite's model, tokenizer, reference and app arguments, without a load."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.distilbert import reference
+from suites.distilbert.apps import distilbert_model
+from suites.distilbert.apps.distilbert_model import MAX_TOKENS, PAD_ID, SIZES, Classifier, build_model, load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+APPS = Path(distilbert_model.__file__).parent
+FOX = "The quick brown fox jumps over the lazy dog"
+SENTENCES = [
+    FOX,
+    "a wonderful film",
+    "what a terrible waste of time",
+    "i loved every minute of it",
+    "the plot is dull and the actors are boring",
+    "Brilliant performance by the director!",
+    "I will never watch it again",
+    "Xylophones & zebras: 3 of 12",
+    "hello",
+]
+START_SECONDS = 60.0
+"""A deadline that only a hanging child reaches."""
+
+
+@pytest.fixture(scope="module")
+def encode() -> Callable[[str], list[int]]:
+    """The tokenizer with the shipped vocabulary."""
+    return load_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def small() -> Classifier:
+    """The small model on the CPU."""
+    return Classifier("small", device="cpu")
+
+
+def _digest(size: str, seed: int, checkpoint: Path | None = None) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(build_model(size, seed, checkpoint).state_dict().items()):
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def test_fox_sentence_is_eleven_tokens(encode: Callable[[str], list[int]]) -> None:
+    """The nine words are whole tokens between [CLS] and [SEP], whatever their case: 11 ids, as in the source."""
+    vocabulary = (APPS / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    tokens = [vocabulary[index] for index in encode(FOX)]
+    assert tokens == ["[CLS]", *FOX.lower().split(), "[SEP]"]
+    assert len(tokens) == 11
+
+
+def test_vocabulary_fits_the_embeddings() -> None:
+    """Each token stands once, [PAD] where the model expects it, and every size has a row for every token."""
+    vocabulary = (APPS / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert len(set(vocabulary)) == len(vocabulary)
+    assert vocabulary[PAD_ID] == "[PAD]"
+    assert all(shape.vocabulary >= len(vocabulary) for shape in SIZES.values())
+
+
+def test_unseen_words_become_pieces_and_long_text_is_cut(encode: Callable[[str], list[int]]) -> None:
+    """A made-up ASCII word needs no [UNK], and no text is longer than the model's positions."""
+    vocabulary = (APPS / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert vocabulary.index("[UNK]") not in encode("Zyqwlm 4711!")
+    assert len(encode("word " * 2000)) == MAX_TOKENS
+
+
+def test_full_size_has_the_published_number_of_parameters() -> None:
+    """The full configuration is distilbert-base with two labels: 66 955 010 parameters."""
+    import torch
+
+    with torch.device("meta"):
+        model = build_model("full")
+    assert sum(parameter.numel() for parameter in model.parameters()) == 66_955_010
+
+
+def test_answer_does_not_depend_on_the_batch(small: Classifier, encode: Callable[[str], list[int]]) -> None:
+    """Padding is masked: logits alone and in a batch of 32 of mixed lengths differ by less than 1e-4."""
+    import torch
+
+    texts = [" ".join([text] * (1 + index % 4)) for index, text in enumerate((SENTENCES * 4)[:32])]
+    batch = [encode(text) for text in texts]
+    assert len({len(ids) for ids in batch}) > 5
+    together = small.logits(batch)
+    alone = torch.cat([small.logits([ids]) for ids in batch])
+    assert (together - alone).abs().max().item() < 1e-4
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_both_labels_occur_and_the_fox_is_decided(size: str, encode: Callable[[str], list[int]]) -> None:
+    """A constant answer cannot pass for a right one, and rounding cannot turn the label that the suite expects."""
+    classifier = Classifier(size, device="cpu")
+    logits = classifier.logits([encode(text) for text in SENTENCES])
+    margins = logits[:, 1] - logits[:, 0]
+    assert abs(margins[0].item()) > 0.1
+    assert margins.min().item() < -1e-3
+    assert margins.max().item() > 1e-3
+
+
+def test_equal_seeds_give_equal_weights_in_every_process() -> None:
+    """Another process with the same seed has the same weights to the bit; another seed has others."""
+    script = (
+        "import hashlib, sys, torch\n"
+        "torch.manual_seed(99)\n"
+        "from distilbert_model import build_model\n"
+        "digest = hashlib.sha256()\n"
+        "for name, tensor in sorted(build_model('small', 7).state_dict().items()):\n"
+        "    digest.update(name.encode() + tensor.numpy().tobytes())\n"
+        "print(digest.hexdigest())\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", script], cwd=APPS, capture_output=True, text=True, check=True, timeout=START_SECONDS
+    )
+    assert child.stdout.strip() == _digest("small", 7)
+    assert child.stdout.strip() != _digest("small", 8)
+
+
+def test_building_leaves_torchs_random_state_alone() -> None:
+    """A test process that draws random numbers of its own draws the same ones with and without the reference."""
+    import torch
+
+    before = torch.random.get_rng_state()
+    build_model("small", 7)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_checkpoint_brings_its_own_weights_and_vocabulary(tmp_path: Path) -> None:
+    """A saved folder is served as it is, and one without a vocabulary is refused by name."""
+    build_model("small", 3).save_pretrained(tmp_path)
+    assert _digest("full", 0, tmp_path) == _digest("small", 3)
+    with pytest.raises(FileNotFoundError, match=r"vocab\.txt"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nfox\n", encoding="utf-8")
+    assert load_tokenizer(tmp_path)("the fox") == [2, 1, 5, 3]
+
+
+def test_reference_answers_in_eight_bytes(small: Classifier, encode: Callable[[str], list[int]]) -> None:
+    """The reference gives the model's own labels as reply bodies, each as long as the source's."""
+    replies = reference.expected_replies([text.encode() for text in SENTENCES], size="small")
+    assert [reply.decode() for reply in replies] == small.labels([encode(text) for text in SENTENCES])
+    assert {len(reply) for reply in replies} == {8}
+    assert len(set(replies)) == 2
+
+
+def test_importing_model_and_tokenizer_brings_no_torch() -> None:
+    """A tokenizing process starts without torch and transformers, which would cost it seconds and 300 MiB."""
+    script = (
+        "import sys\n"
+        "import distilbert_mosec\n"
+        "assert len(distilbert_mosec.Preprocess().forward('hello')) == 3\n"
+        "print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", script], cwd=APPS, capture_output=True, text=True, check=True, timeout=START_SECONDS
+    )
+    assert child.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--inference-worker=2", "unrecognized arguments"),
+        ("--inference-workers=0", "less than 1"),
+        ("--max-wait-ms=0", "less than 1"),
+        ("--slowdown=nan", "not a number of 0 or more"),
+        ("--size=huge", "invalid choice"),
+        ("--checkpoint=/nonexistent", "no folder"),
+    ],
+)
+def test_wrong_arguments_end_the_app_before_it_serves(argument: str, message: str) -> None:
+    """A wrong or misspelt argument is named, with exit status 2; none is silently left out."""
+    child = subprocess.run(
+        [sys.executable, "distilbert_mosec.py", argument],
+        cwd=APPS,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=START_SECONDS,
+    )
+    assert child.returncode == 2
+    assert message in child.stderr
+    assert argument.partition("=")[0] in child.stderr
