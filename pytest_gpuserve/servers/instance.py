@@ -92,7 +92,11 @@ def started(
     deadline = Deadline.after(start_timeout_seconds)
     port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="gpuserve-"))
-    launch = kind.launch(port, folder)
+    try:
+        launch = kind.launch(port, folder)
+    except BaseException:
+        folder.rmdir()
+        raise
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED_PREFIXES)}
     # The port was free a moment ago; whoever took it since must not be mistaken for our server.
     owner = port_owner(port)

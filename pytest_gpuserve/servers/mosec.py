@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 NAMESPACE = "mosec_service"
 OURS = frozenset({"address", "port", "path", "namespace"})
 """mosec's own arguments that the fixture sets itself."""
+
+LONGEST_SOCKET_FOLDER = 75
+"""Linux takes 107 bytes for a Unix socket's path; mosec appends ``/ipc_Worker_1.socket``."""
 
 Argument = str | int | float | bool | None
 
@@ -62,14 +67,26 @@ class Mosec:
             )
 
     def launch(self, port: int, folder: Path) -> Launch:
-        """See ``ServerKind``."""
+        """See ``ServerKind``.
+
+        Raises:
+            ServerFailed: mosec's Unix sockets would not fit into that folder's name.
+        """
+        sockets = folder / "mosec"
+        if len(os.fsencode(sockets)) > LONGEST_SOCKET_FOLDER:
+            raise ServerFailed(
+                f"mosec_server: mosec makes Unix sockets in a folder of at most {LONGEST_SOCKET_FOLDER} characters",
+                found=f"{sockets} has {len(os.fsencode(sockets))}",
+                looked=["TMPDIR", tempfile.gettempdir()],
+                remedies=["run with a shorter folder for temporary files, such as TMPDIR=/tmp"],
+            )
         return Launch(
             argv=(
                 self.python,
                 str(self.app),
                 "--address=127.0.0.1",
                 f"--port={port}",
-                f"--path={folder / 'mosec'}",
+                f"--path={sockets}",
                 f"--namespace={NAMESPACE}",
                 *_flags(self.arguments),
             ),
