@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 import pytest
 
@@ -85,18 +85,43 @@ class Load(Protocol):
 
 
 @pytest.fixture(scope="session")
-def device(pytestconfig: pytest.Config) -> Device:
-    """The device of this session: ``device.name`` (``cpu``, ``T4`` ...), ``device.is_gpu``."""
-    return _session(pytestconfig).here.device
+def _gpuserve_session(pytestconfig: pytest.Config) -> GateSession:
+    """The session object, made when collection finished because a test lists this among its fixtures."""
+    session = pytestconfig.pluginmanager.get_plugin(SESSION_NAME)
+    if session is None:
+        _fail_dynamic()
+    return cast("GateSession", session)
 
 
 @pytest.fixture(scope="session")
-def mosec_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> MosecServer:
+def _gpuserve_measuring(_gpuserve_session: GateSession) -> GateSession:
+    """The session object, with the device for ourselves."""
+    if not _gpuserve_session.measuring:
+        _fail_dynamic()
+    return _gpuserve_session
+
+
+def _fail_dynamic() -> NoReturn:
+    pytest.fail(
+        "this fixture has to stand among the arguments of a test or fixture: by request.getfixturevalue() it would be"
+        " known too late to look for the device and to take its lock",
+        pytrace=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def device(_gpuserve_session: GateSession) -> Device:
+    """The device of this session: ``device.name`` (``cpu``, ``T4`` ...), ``device.is_gpu``."""
+    return _gpuserve_session.here.device
+
+
+@pytest.fixture(scope="session")
+def mosec_server(_gpuserve_session: GateSession, tmp_path_factory: pytest.TempPathFactory) -> MosecServer:
     """Factory of mosec deployments, for fixtures of any scope; see ``MosecServer``."""
     from pytest_gpuserve.servers.mosec import Mosec
     from pytest_gpuserve.trial.handle import ServerHandle
 
-    session = _session(pytestconfig)
+    session = _gpuserve_session
 
     def make(
         app: str | Path,
@@ -123,11 +148,11 @@ def mosec_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture
-def load(request: pytest.FixtureRequest) -> Generator[Load, None, None]:
+def load(request: pytest.FixtureRequest, _gpuserve_measuring: GateSession) -> Generator[Load, None, None]:
     """Load a server and return a run; see ``Load``."""
     from pytest_gpuserve.trial.sampling import LoadShape
 
-    judge = _session(request.config).judge(request.node)
+    judge = _gpuserve_measuring.judge(request.node)
 
     def run_load(
         target: Target,
@@ -160,9 +185,3 @@ def baseline() -> Baseline:
     from pytest_gpuserve.trial.assertions import Baseline
 
     return Baseline()
-
-
-def _session(config: pytest.Config) -> GateSession:
-    session = config.pluginmanager.get_plugin(SESSION_NAME)
-    assert session is not None, "made when collection finished, because this test uses one of our fixtures"
-    return cast("GateSession", session)

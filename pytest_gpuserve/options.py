@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.gate.metric import METRICS, Metric, metric_by_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +26,15 @@ MARKER_HELP: Final = (
 SESSION_NAME: Final = "gpuserve-session"
 """Name under which the session object is registered as a plugin."""
 
-DESELECTED: Final = pytest.StashKey[bool]()
-"""Whether some collected tests were deselected."""
+COLLECTED: Final = pytest.StashKey[set[str]]()
+"""Ids of all tests that were collected, before any selection."""
+
+MEASURING: Final = "_gpuserve_measuring"
+"""A fixture that every measuring fixture of ours depends on. pytest lists it among a test's fixtures exactly if the
+test's ``load`` is ours: a project may well have a fixture of that name of its own."""
+
+NEEDS_DEVICE: Final = "_gpuserve_session"
+"""The same for fixtures that need to know the device."""
 
 POLICIES: Final = ("fail", "skip")
 
@@ -92,7 +99,9 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption("--on-missing", choices=POLICIES, help="what a test without a baseline does (default: fail)")
     group.addoption("--on-inconclusive", choices=POLICIES, help="what a test without a decision does (default: fail)")
-    group.addoption("--gpuserve-budget", metavar="SECONDS", help="most measuring time of one test (default: 300)")
+    group.addoption(
+        "--gpuserve-budget", metavar="SECONDS", help="most time that gating may measure in one test (default: 300)"
+    )
     group.addoption("--gpuserve-json", metavar="FILE", help="write the results as JSON")
     group.addoption("--reason", metavar="TEXT", help="why a baseline update may loosen a metric")
     for name, default, text in (
@@ -151,7 +160,7 @@ def tolerances(item: pytest.Item) -> dict[str, float]:
         pytest.UsageError: A marker names an unknown metric, has a positional argument, or a value that is none.
     """
     found: dict[str, float] = {}
-    options = {metric.option: metric for metric in METRICS.values()}
+    options = [metric.option for metric in METRICS.values()]
     for marker in item.iter_markers(MARKER):
         where = f"{item.nodeid}: @pytest.mark.{MARKER}"
         if marker.args:
@@ -160,7 +169,7 @@ def tolerances(item: pytest.Item) -> dict[str, float]:
         if unknown:
             raise pytest.UsageError(f"{where} does not know {', '.join(unknown)}; it knows {', '.join(options)}")
         for option, value in marker.kwargs.items():
-            found.setdefault(options[option].name, _tolerance(f"{where}({option}=...)", value))
+            found.setdefault(metric_by_option(option).name, _tolerance(f"{where}({option}=...)", value))
     return found
 
 

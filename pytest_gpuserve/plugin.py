@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuserve import hookspecs
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.fixtures import baseline, device, load, mosec_server
-from pytest_gpuserve.options import DESELECTED, MARKER_HELP, SESSION_NAME, add_options, read_settings, tolerances
+from pytest_gpuserve.fixtures import _gpuserve_measuring, _gpuserve_session, baseline, device, load, mosec_server
+from pytest_gpuserve.options import (
+    COLLECTED,
+    MARKER_HELP,
+    MEASURING,
+    NEEDS_DEVICE,
+    SESSION_NAME,
+    add_options,
+    read_settings,
+    tolerances,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-__all__ = ["baseline", "device", "load", "mosec_server"]
-
-MEASURING_FIXTURES: Final = frozenset({"load"})
-"""A test that uses one of these measures, and needs the device for itself."""
-
-OUR_FIXTURES: Final = MEASURING_FIXTURES | {"device", "mosec_server"}
-"""A test that uses one of these needs to know the device."""
+__all__ = ["_gpuserve_measuring", "_gpuserve_session", "baseline", "device", "load", "mosec_server"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +44,10 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options, before anything is collected."""
     config.addinivalue_line("markers", MARKER_HELP)
-    read_settings(config)
+    settings = read_settings(config)
+    if settings.json_path is not None and not config.option.collectonly and not _is_xdist_worker(config):
+        # Whatever happens to this run, nobody must take an older run's result for it.
+        settings.json_path.unlink(missing_ok=True)
 
 
 @pytest.hookimpl(trylast=True)
@@ -55,24 +61,24 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         _or_usage_error(lambda: find_device(settings))
 
 
-def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Remember that not all tests are run: what they use is then not unused."""
-    if items:
-        items[0].config.stash[DESELECTED] = True
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Remember what there was before any selection: what a deselected test uses is not unused."""
+    config.stash[COLLECTED] = {item.nodeid for item in items}
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Make the session object if a test needs it; checks the markers of those that do."""
+    """Check the markers, and make the session object if a test needs it; first, so that it can add to the header."""
     config = session.config
     for item in session.items:
         tolerances(item)
-    ours = [item for item in session.items if OUR_FIXTURES.intersection(getattr(item, "fixturenames", ()))]
+    ours = [item for item in session.items if NEEDS_DEVICE in getattr(item, "fixturenames", ())]
     if not ours or config.option.collectonly:
         return
     from pytest_gpuserve.session import GateSession
 
-    measuring = any(MEASURING_FIXTURES.intersection(getattr(item, "fixturenames", ())) for item in ours)
+    measuring = any(_measures(item) for item in ours)
     config.pluginmanager.register(
         _or_usage_error(
             lambda: GateSession(session, read_settings(config), measuring=measuring and not _is_xdist_worker(config))
@@ -84,7 +90,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse to measure beside other workers of pytest-xdist: they would measure each other."""
-    if _is_xdist_worker(item.config) and MEASURING_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+    if _is_xdist_worker(item.config) and _measures(item):
         pytest.fail(
             "a measuring test cannot run under pytest-xdist: the workers would measure each other;"
             " run it with -n0, or deselect it here",
@@ -124,6 +130,10 @@ def _or_usage_error(call: Any) -> Any:  # noqa: ANN401 -- passes through whateve
         return call()
     except UsageProblem as problem:
         raise pytest.UsageError(str(problem)) from None
+
+
+def _measures(item: pytest.Item) -> bool:
+    return MEASURING in getattr(item, "fixturenames", ())
 
 
 def _is_xdist_worker(config: pytest.Config) -> bool:

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import sys
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pytest
@@ -15,8 +15,8 @@ import pytest
 from pytest_gpuserve.device import Device, DeviceLock, Holder, list_cards, read_host, read_software, select_device
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError, UsageProblem
 from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
-from pytest_gpuserve.options import DESELECTED, Settings, Update, tolerance_of, tolerances
-from pytest_gpuserve.report.explain import command_for, explain
+from pytest_gpuserve.options import COLLECTED, MEASURING, Settings, Update, tolerance_of, tolerances
+from pytest_gpuserve.report.explain import command_for, explain, headline
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 from pytest_gpuserve.report.terminal import table
@@ -87,13 +87,15 @@ class GateSession:
         self._notes: list[str] = []
         self._log_folder: Path | None = None
         self._starts = 0
+        self.measuring = False
         if measuring:
+            self.measuring = True
             self._lock.acquire(wait_seconds=settings.lock_wait_seconds, on_wait=self._say_waiting)
 
     # -- for the fixtures
 
     def judge(self, item: pytest.Item) -> TestJudge:
-        """The judge of a test; a test that is run again gets a new one."""
+        """The judge of a test; one that is run again goes on with the sessions that it has."""
         settings = self._settings
         set_by_markers = tolerances(item)
         foreign_skips = self.here.device.card is None and not settings.ci and not settings.missing_asked
@@ -113,7 +115,7 @@ class GateSession:
                 foreign_cores=max(settings.foreign_cores, FOREIGN_SHARE * self.here.host.cores),
             ),
             tolerance_of=lambda metric: tolerance_of(metric, set_by_markers),
-            skip=_skip,
+            earlier=self._judges.get(item.nodeid),
             told=lambda label, judgement: item.ihook.pytest_gpuserve_judged(
                 nodeid=item.nodeid, label=label, judgement=judgement
             ),
@@ -174,24 +176,40 @@ class GateSession:
         return explain(judgement, changes, command_for(judgement, judge.nodeid, self.here.device.name))
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Keep the outcome of a test that measured, and write what a passed recording measured."""
-        report = yield
-        judge = self._judges.get(item.nodeid)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+        """A test that came to its end has not passed yet: nothing in it may have failed unnoticed, or be undecided."""
+        result = yield
+        judge = self._judges.get(pyfuncitem.nodeid)
         if judge is None:
+            return result
+        unheld = [headline(judgement) for judgement in judge.unheld()]
+        if unheld:
+            pytest.fail("\n".join(["a comparison does not hold, but nothing asserted it", *unheld]), pytrace=False)
+        if judge.skip_reason():
+            pytest.skip(judge.skip_reason())
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Keep the outcome of a test that loads, and write what a recording measured once it has passed to its end."""
+        report = yield
+        if MEASURING not in getattr(item, "fixturenames", ()):
             return report
-        if report.when == "teardown":
-            if report.failed:
-                self._outcomes[item.nodeid] = "error"
-            return report
-        self._outcomes[item.nodeid] = report.outcome if report.when == "call" else "error"
-        if report.when == "call" and report.passed:
+        nodeid = item.nodeid
+        if report.when == "call":
+            self._outcomes[nodeid] = report.outcome
+        elif report.when == "setup" and not report.passed:
+            self._outcomes[nodeid] = "error" if report.failed else report.outcome
+        elif report.when == "teardown" and report.failed:
+            self._outcomes[nodeid] = "error"
+        judge = self._judges.get(nodeid)
+        if judge is not None and report.when == "teardown" and self._outcomes.get(nodeid) == "passed":
             try:
                 self._notes.extend(judge.record())
             except BaselineUnusable as problem:
                 report.outcome = "failed"
                 report.longrepr = str(problem)
-                self._outcomes[item.nodeid] = "failed"
+                self._outcomes[nodeid] = "error"
         return report
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -235,14 +253,13 @@ class GateSession:
 
     def _results(self) -> tuple[TestResult, ...]:
         return tuple(
-            TestResult(
-                nodeid,
-                self._outcomes.get(nodeid, "error"),
-                [_run_result(measurement) for measurement in judge.measurements],
-            )
-            for nodeid, judge in self._judges.items()
-            if judge.measurements
+            TestResult(nodeid, outcome, [_run_result(measurement) for measurement in self._measurements(nodeid)])
+            for nodeid, outcome in self._outcomes.items()
         )
+
+    def _measurements(self, nodeid: str) -> list[Measurement]:
+        judge = self._judges.get(nodeid)
+        return [] if judge is None else judge.measurements
 
     def _write_json(self, path: Path) -> None:
         result = SessionResult(
@@ -250,14 +267,17 @@ class GateSession:
             host=msgspec.to_builtins(self.here.host_record()),
             tests=self._results(),
         )
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            path.write_text(document(result), encoding="utf-8")
+            draft.write_text(document(result), encoding="utf-8")
+            draft.replace(path)
         except OSError as problem:
             raise UsageProblem(f"--gpuserve-json: {path} cannot be written", found=str(problem)) from None
 
     def _all_was_run(self, session: pytest.Session) -> bool:
         """Whether an entry that nothing asked for is really unused: nothing was selected, failed or cut short."""
-        selected = session.config.stash.get(DESELECTED, False) or any("::" in text for text in session.config.args)
+        kept = {item.nodeid for item in session.items}
+        selected = session.config.stash.get(COLLECTED, set()) - kept or any("::" in t for t in session.config.args)
         return not selected and not session.testsfailed and not session.shouldstop
 
     def _unused(self) -> None:
@@ -266,8 +286,10 @@ class GateSession:
             for measurement in judge.measurements:
                 used.setdefault(measurement.place.path, set()).add(measurement.place.key)
         # A test that was skipped before it measured leaves its file undecided.
-        idle = {item.nodeid for item in self._session.items if "load" in getattr(item, "fixturenames", ())}
-        for nodeid in idle - {nodeid for nodeid, judge in self._judges.items() if judge.measurements}:
+        for item in self._session.items:
+            if MEASURING not in getattr(item, "fixturenames", ()) or self._measurements(item.nodeid):
+                continue
+            nodeid = item.nodeid
             used.pop(self._ledger.place(nodeid, "").path, None)
         for path, keys in used.items():
             for key in self._ledger.unused(path, keys):
@@ -293,7 +315,7 @@ def _run_result(measurement: Measurement) -> RunResult:
         sessions=tuple(measurement.run.sessions),
         judgements=tuple(measurement.judgements.values()),
         load={**measurement.shape.workload(), **measurement.target.request.fingerprint()},
-        server={**kind.workload(), **kind.information()},
+        server={**kind.workload(), **measurement.workload.information},
     )
 
 
@@ -307,7 +329,3 @@ def _distinct_reasons(tests: list[TestResult]) -> list[str]:
                     for reason in judgement.reasons:
                         seen.setdefault(f"{judgement.verdict}: {reason}")
     return list(seen)
-
-
-def _skip(reason: str) -> NoReturn:
-    pytest.skip(reason)

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import stat
 import tempfile
 import time
 from contextlib import suppress
@@ -63,18 +64,18 @@ class Holder:
 class DeviceLock:
     """The right to measure on one device of this machine, for one session at a time.
 
-    The kernel holds the lock (``flock`` on a file in the machine's folder for temporary files), so it ends with the
-    process however that ends, and a file left behind blocks nobody. Child processes do not inherit it. Sessions with
-    different TMPDIR, or in containers with a ``/tmp`` of their own, do not see each other.
+    The kernel holds the lock (``flock`` on a file in the machine's folder for locks), so it ends with the process
+    however that ends, and a file left behind blocks nobody. Child processes do not inherit it. Sessions in containers
+    with folders of their own do not see each other.
 
     Args:
         key: ``cpu``, or the card's uuid.
         command: What this session does, for those who wait for it: usually its command line.
-        folder: Where the two files lie; ``tempfile.gettempdir()`` by default.
+        folder: Where the two files lie; ``/run/lock`` by default, or where that is not everybody's, ``/tmp``.
     """
 
     def __init__(self, key: str, *, command: str, folder: Path | None = None) -> None:
-        base = Path(tempfile.gettempdir()) if folder is None else folder
+        base = _machine_folder() if folder is None else folder
         safe_key = re.sub(r"[^A-Za-z0-9._-]", "-", key)
         self._key = key
         self._command = command
@@ -206,6 +207,15 @@ class DeviceLock:
         except OSError:
             with suppress(OSError):
                 os.close(self._open_record())
+
+
+def _machine_folder() -> Path:
+    """A folder that all users and jobs of the machine share, whatever TMPDIR each of them has."""
+    for folder in (Path("/run/lock"), Path("/var/lock"), Path("/tmp")):  # noqa: S108 -- no secret is kept there
+        with suppress(OSError):
+            if folder.stat().st_mode & (stat.S_ISVTX | stat.S_IWOTH) == stat.S_ISVTX | stat.S_IWOTH:
+                return folder
+    return Path(tempfile.gettempdir())
 
 
 def _read_record(path: Path) -> bytes:

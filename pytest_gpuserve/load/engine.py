@@ -57,8 +57,9 @@ class ClosedLoop:
         now_ns = time.perf_counter_ns()
         for connection in self._live:
             connection.expire(now_ns, self._plan.timeout_ns)
-        in_flight = sum(1 for connection in self._live if connection.sent_ns >= 0)
-        tick = self.tally.close(now_ns, time.process_time_ns(), in_flight)
+        sent_ns = [connection.sent_ns for connection in self._live if connection.sent_ns >= 0]
+        oldest_ns = now_ns - min(sent_ns, default=now_ns)
+        tick = self.tally.close(now_ns, time.process_time_ns(), len(sent_ns), oldest_ns)
         if tick.errors:
             # Tracebacks of failed connections are cycles; nobody measures while requests fail, so there is time.
             gc.collect()

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.units import digest
 
 Expect = bytes | Callable[[bytes], object]
 """The exact body of a right answer, or a function of the body.
 
-A function says no by raising (``AssertionError`` with a text is best) or by returning ``False``; returning anything
-else, ``None`` too, says yes. It runs in the pytest process, off the timing path.
+A function says yes by returning something true. It says no by raising (``AssertionError`` with a text is best) or by
+returning anything else: ``None`` is what a forgotten ``return`` and a search without a match give. It runs in the
+pytest process, off the timing path.
 """
 
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
@@ -40,6 +42,15 @@ class Request:
     expect: Expect | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.body, bytes):
+            raise UsageProblem(
+                f"a request's body is bytes or text, not {type(self.body).__name__}",
+                remedies=["for JSON give body=json.dumps(...)"],
+            )
+        for name in ("method", "path"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise UsageProblem(f"a request's {name} is text, not {value!r}")
         if not self.method or not set(self.method) <= _TOKEN:
             raise UsageProblem(f"a request's method is a word such as POST, not {self.method!r}")
         if not self.path.startswith("/") or not self.path.isascii() or not self.path.isprintable() or " " in self.path:
@@ -66,11 +77,11 @@ class Request:
         return "\r\n".join([*lines, "", ""]).encode("ascii") + self.body
 
     def fingerprint(self) -> dict[str, str]:
-        """What makes it this payload and no other, for a baseline; the body by its SHA-256."""
+        """What makes it this payload and no other, for a baseline; body and header values by their SHA-256."""
         return {
             "method": self.method,
             "path": self.path,
-            "headers": "; ".join(f"{name}: {self.headers[name]}" for name in sorted(self.headers)),
+            "headers": "; ".join(f"{name}: {digest(self.headers[name])}" for name in sorted(self.headers)),
             "body_sha256": hashlib.sha256(self.body).hexdigest(),
             "body_bytes": str(len(self.body)),
         }
@@ -84,10 +95,11 @@ def check_answer(expect: Expect | None, body: bytes) -> str | None:
         return None if body == expect else f"expected {_short(expect)}, got {_short(body)}"
     try:
         verdict = expect(body)
+        right = bool(verdict)
     except Exception as problem:  # noqa: BLE001 -- the check is the user's code: whatever it raises is its "no"
         text = str(problem).splitlines()
         return f"{type(problem).__name__}{': ' + text[0] if text else ''} for answer {_short(body)}"
-    return f"{getattr(expect, '__name__', expect)} refused answer {_short(body)}" if verdict is False else None
+    return None if right else f"{getattr(expect, '__name__', expect)} returned {verdict!r} for {_short(body)}"
 
 
 def _short(body: bytes) -> str:

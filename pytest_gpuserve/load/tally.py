@@ -6,8 +6,12 @@ from pytest_gpuserve.load.wire import Answers, Tick
 from pytest_gpuserve.measure.histogram import bucket_of
 
 DISTINCT_ANSWERS = 512
-DISTINCT_ANSWER_BYTES = 1 << 20
-"""Bodies beyond these bounds in one tick are counted, not kept: a report must not disturb the load."""
+DISTINCT_ANSWER_BYTES = 1 << 16
+"""Bodies beyond these bounds in one tick are counted, not kept: a report must not disturb the load. The first body of a
+tick is kept whatever its size, so that large answers are checked ten times a second."""
+
+LARGEST_ANSWER_BYTES = 1 << 23
+"""Half of what a report may hold."""
 
 SAMPLE_CHARACTERS = 300
 
@@ -42,18 +46,23 @@ class Tally:
         seen = self._answers.get(body)
         if seen is not None:
             self._answers[body] = seen + 1
-        elif len(self._answers) < DISTINCT_ANSWERS and self._answer_bytes + len(body) <= DISTINCT_ANSWER_BYTES:
+        elif self._has_room(len(body)):
             self._answers[body] = 1
             self._answer_bytes += len(body)
         else:
             self._unchecked += 1
+
+    def _has_room(self, size: int) -> bool:
+        if not self._answers:
+            return size <= LARGEST_ANSWER_BYTES
+        return len(self._answers) < DISTINCT_ANSWERS and self._answer_bytes + size <= DISTINCT_ANSWER_BYTES
 
     def failed(self, kind: str, sample: str) -> None:
         """Count a failed request by kind, with a sight of the first of its kind."""
         self._errors[kind] = self._errors.get(kind, 0) + 1
         self._samples.setdefault(kind, sample[:SAMPLE_CHARACTERS])
 
-    def close(self, now_ns: int, cpu_ns: int, in_flight: int) -> Tick:
+    def close(self, now_ns: int, cpu_ns: int, in_flight: int, oldest_ns: int = 0) -> Tick:
         """Return what was counted since the last call."""
         tick = Tick(
             begin_ns=self._begin_ns,
@@ -68,6 +77,7 @@ class Tally:
             unchecked=self._unchecked,
             in_flight=in_flight,
             cpu_ns=cpu_ns - self._begin_cpu_ns,
+            oldest_ns=oldest_ns,
         )
         self._reset(now_ns, cpu_ns)
         return tick

@@ -58,6 +58,7 @@ class Tick(msgspec.Struct, frozen=True):
         unchecked: Good answers beyond that bound, whose bodies are not among ``answers``.
         in_flight: Requests under way at its end.
         cpu_ns: CPU time that the engine used in it.
+        oldest_ns: How long the oldest of the requests under way had waited at its end.
     """
 
     begin_ns: int
@@ -72,6 +73,7 @@ class Tick(msgspec.Struct, frozen=True):
     unchecked: int
     in_flight: int
     cpu_ns: int
+    oldest_ns: int = 0
 
 
 def frame(message: Plan | Tick) -> bytes:

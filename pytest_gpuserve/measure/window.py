@@ -49,7 +49,7 @@ class Start:
 
     Args:
         windows: The windows after the warm-up, in order.
-        cold_start_seconds: From the launch of its process to its first right answer.
+        cold_start_seconds: From the launch of its process to its first answer.
         discarded: Windows that were cut off the front because the server was not steady yet.
         steady: Whether a steady state was found.
         foreign_cores: Cores that other processes, or other guests of the hypervisor, took meanwhile, on average.

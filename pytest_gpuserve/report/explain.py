@@ -80,7 +80,7 @@ def command_for(judgement: Judgement, nodeid: str, gpu: str) -> str:
     if judgement.verdict is Verdict.MISSING:
         return f"{base} --baseline-update"
     if judgement.verdict is Verdict.INCONCLUSIVE:
-        return f"{base} --baseline-update --reason='more sessions'"
+        return f"{base} --gpuserve-budget=1200"
     return ""
 
 
@@ -88,5 +88,5 @@ def _purpose(verdict: Verdict) -> str:
     return {
         Verdict.REGRESSED: "to accept the new number",
         Verdict.MISSING: "to record it",
-        Verdict.INCONCLUSIVE: "to sharpen the baseline with more sessions of the same commit",
+        Verdict.INCONCLUSIVE: "to look longer",
     }.get(verdict, "next")

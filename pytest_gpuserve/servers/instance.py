@@ -50,11 +50,6 @@ class Instance:
     port: int
     cold_start_seconds: float
 
-    @property
-    def url(self) -> str:
-        """Where it answers."""
-        return f"http://{HOST}:{self.port}"
-
     def counters(self) -> Counters | None:
         """Read its batching counters; see ``ServerKind.read_counters``."""
         return self.kind.read_counters(self.port)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.servers.base import Counters, Launch
 from pytest_gpuserve.servers.prometheus import Sample, scrape
+from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,7 +105,7 @@ class Mosec:
             "server": self.name,
             "app": self.shown,
             "arguments": " ".join(_flags(self.arguments)),
-            "environment": " ".join(f"{name}={self.environment[name]}" for name in sorted(self.environment)),
+            "environment": " ".join(f"{name}={digest(self.environment[name])}" for name in sorted(self.environment)),
         }
 
     def information(self) -> Mapping[str, str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.gate.metric import log_cost
+from pytest_gpuserve.gate.metric import log_cost, requests_needed
 from pytest_gpuserve.gate.stored import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, point, pooled_value
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.here import Here
@@ -37,7 +38,8 @@ class TestJudge:
         here: The circumstances.
         policy: What verdicts mean.
         tolerance_of: The tolerance of each metric.
-        skip: Ends the test as skipped, with a reason.
+        earlier: The judge of an earlier try of the same test, whose sessions are kept: a retry is more data under the
+            same question, never another chance.
         told: Hears every judgement, with the label of its run.
     """
 
@@ -52,8 +54,8 @@ class TestJudge:
         here: Here,
         policy: Policy,
         tolerance_of: Callable[[Metric], float],
-        skip: Callable[[str], NoReturn],
         told: Callable[[str, Judgement], None],
+        earlier: TestJudge | None = None,
     ) -> None:
         self.nodeid = nodeid
         self.measurements: list[Measurement] = []
@@ -61,8 +63,10 @@ class TestJudge:
         self._here = here
         self._policy = policy
         self._tolerance_of = tolerance_of
-        self._skip = skip
         self._told = told
+        self._earlier = earlier
+        self._skips: list[str] = []
+        self._unheld: list[Judgement] = []
 
     # -- measuring
 
@@ -90,7 +94,8 @@ class TestJudge:
         sessions = self._policy.record_sessions if self._records(self._ledger.find(place)) else 1
         measurement = Measurement(Run(label, self, []), target, shape, workload, place)
         self.measurements.append(measurement)
-        for _ in range(sessions):
+        measurement.run.sessions.extend(self._kept(measurement))
+        while len(measurement.run.sessions) < sessions:
             measurement.take(self._tolerance_of)
             # What will not be recorded anyway need not be measured to its end.
             if measurement.run.problems or self._shared(measurement):
@@ -107,21 +112,23 @@ class TestJudge:
         if self._records(stored):
             judgement = self._while_recording(measurement, metric, stored)
             self._tell(measurement, judgement)
-            return Comparison(judgement, holds=self._may_record(judgement))
+            return self._comparison(judgement, holds=self._may_record(judgement))
         judgement = self._unless_shared(measurement, self._settle(measurement, metric, stored))
         self._tell(measurement, judgement)
         if judgement.verdict is Verdict.MISSING:
             self._tell_rest(measurement, judgement)
-        if self._skips(measurement, judgement, stored):
-            self._skip(f"{judgement.verdict}: {'; '.join(judgement.reasons)}")
-        return Comparison(judgement, holds=judgement.verdict.passes)
+        if self._is_skipped(measurement, judgement, stored):
+            # The rest of the test is still run: what it finds must not hide behind this.
+            self._skips.append(f"{judgement.verdict}: {'; '.join(judgement.reasons)}")
+            return Comparison(judgement, holds=True)
+        return self._comparison(judgement, holds=judgement.verdict.passes)
 
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
         measurement = self._measurement(run)
         judgement = self._limited(measurement, metric, limit)
         self._tell(measurement, judgement)
-        return Comparison(judgement, holds=judgement.verdict.passes)
+        return self._comparison(judgement, holds=judgement.verdict.passes)
 
     def judgement(self, run: Run, metric: Metric, kind: ReferenceKind) -> Judgement:
         """The last judgement of a comparison, for its explanation."""
@@ -151,6 +158,14 @@ class TestJudge:
             if not any(judgement.verdict is Verdict.INVALID for judgement in measurement.judgements.values())
             for problem in measurement.run.problems
         ]
+
+    def unheld(self) -> list[Judgement]:
+        """Comparisons that did not hold; a test that went on all the same has forgotten an ``assert``."""
+        return list(self._unheld)
+
+    def skip_reason(self) -> str:
+        """Why the test, if nothing in it failed, is skipped rather than passed; empty if it is not."""
+        return "; ".join(dict.fromkeys(self._skips))
 
     # -- recording
 
@@ -191,7 +206,9 @@ class TestJudge:
                     point(metric, session, self._tolerance_of(metric))
             except NotMeasured as problem:
                 return not_measured(metric, problem)
-            return _because(judgement, "recorded by this run, if the test passes")
+            # That there was nothing is why it is recorded; that there was another workload is worth saying.
+            known = judgement.reasons if stored is not None else ()
+            return replace(judgement, reasons=(*known, "recorded by this run, if the test passes"))
         if not self._policy.reason and _is_looser(judgement):
             needs = f"recording this would loosen {metric.name}, which needs a reason: --reason='why it is worth it'"
             return _because(judgement, needs)
@@ -230,6 +247,13 @@ class TestJudge:
             value = pooled_value(metric, measurement.run.sessions)
         except NotMeasured as problem:
             return Judgement.invalid(metric, "limit", str(problem), reference=limit)
+        needed = requests_needed(metric, self._tolerance_of(metric))
+        requests = sum(start.requests for session in measurement.run.sessions for start in session.starts)
+        if metric.quantile is not None and requests < needed:
+            reason = (
+                f"{metric.name} needs {needed} requests, there are {requests}; give it longer: load(..., seconds=...)"
+            )
+            return Judgement(metric, Verdict.INCONCLUSIVE, "limit", value=value, reference=limit, reasons=(reason,))
         good = value >= limit if metric.higher_is_better else value <= limit
         return Judgement(
             metric,
@@ -246,7 +270,8 @@ class TestJudge:
         if sessions >= LOOKS:
             return f"not decided after {LOOKS} sessions, which is the last look"
         spent = sum(other.seconds for other in self.measurements)
-        another = measurement.seconds / sessions
+        # Sessions that were kept from an earlier try cost this one nothing.
+        another = measurement.seconds / max(1, measurement.taken)
         if spent + another > self._policy.budget_seconds:
             return (
                 f"not decided after {sessions} sessions, and another of about {another:.0f} s would exceed"
@@ -277,15 +302,21 @@ class TestJudge:
         )
 
     def _unless_shared(self, measurement: Measurement, judgement: Judgement) -> Judgement:
-        """A build is not called worse or better for what others did; that it passed in spite of them stands."""
+        """A build is not called worse or better for what others did; that it passed in spite of them stands.
+
+        But for the batching ratio: a server that is kept waiting batches better.
+        """
         shared = self._shared(measurement)
         if shared and judgement.verdict is Verdict.INCONCLUSIVE:
             return _because(judgement, shared)
-        if shared and judgement.verdict in {Verdict.REGRESSED, Verdict.IMPROVED}:
-            return _because(replace(judgement, verdict=Verdict.INVALID, reasons=()), shared)
+        theirs = {Verdict.REGRESSED, Verdict.IMPROVED}
+        if judgement.metric.name == "batching_ratio":
+            theirs.add(Verdict.PASS)
+        if shared and judgement.verdict in theirs:
+            return replace(judgement, verdict=Verdict.INVALID, reasons=(shared,))
         return judgement
 
-    def _skips(self, measurement: Measurement, judgement: Judgement, stored: Stored | None) -> bool:
+    def _is_skipped(self, measurement: Measurement, judgement: Judgement, stored: Stored | None) -> bool:
         if judgement.verdict is Verdict.INCONCLUSIVE:
             return self._policy.skip_inconclusive
         if judgement.verdict is not Verdict.MISSING:
@@ -297,7 +328,21 @@ class TestJudge:
         )
         return self._policy.skip_missing or (self._policy.skip_foreign and foreign)
 
+    def _kept(self, measurement: Measurement) -> list[Session]:
+        """Sound sessions of an earlier try of this test under the same load."""
+        if self._earlier is None:
+            return []
+        for other in self._earlier.measurements:
+            if other.place == measurement.place and other.workload.must_match == measurement.workload.must_match:
+                return [session for session in other.run.sessions if not session.problems]
+        return []
+
     # -- telling
+
+    def _comparison(self, judgement: Judgement, *, holds: bool) -> Comparison:
+        if not holds:
+            self._unheld.append(judgement)
+        return Comparison(judgement, holds=holds)
 
     def _measurement(self, run: Run) -> Measurement:
         return next(measurement for measurement in self.measurements if measurement.run is run)

@@ -30,6 +30,7 @@ class Measurement:
         workload: What it is, for a baseline.
         place: Where its baseline is.
         seconds: Time spent on it.
+        taken: Sessions that it was spent on.
         compared: Whether the test compared it with its baseline.
         judgements: The last judgement of each metric and kind of reference, in the order of asking.
     """
@@ -40,6 +41,7 @@ class Measurement:
     workload: Workload
     place: Place
     seconds: float = 0.0
+    taken: int = 0
     compared: bool = False
     judgements: dict[tuple[str, str], Judgement] = field(default_factory=dict)
 
@@ -55,6 +57,7 @@ class Measurement:
         try:
             self.run.sessions.append(take_session(self.target, replace(self.shape, requests_wanted=wanted)))
         finally:
+            self.taken += 1
             self.seconds += time.monotonic() - began
 
     def value(self, metric: Metric) -> float | None:

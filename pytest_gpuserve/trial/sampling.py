@@ -18,7 +18,7 @@ from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.steady import truncate
 from pytest_gpuserve.measure.window import Session, Start, Window
 from pytest_gpuserve.servers.instance import HOST, Instance
-from pytest_gpuserve.units import utc_now
+from pytest_gpuserve.units import format_seconds, utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +37,9 @@ LENGTHEN_AT_MOST = 3
 
 DEATH_GRACE_SECONDS = 1.0
 """After errors, how long to look whether the server is dying, before the errors are taken for the cause."""
+
+STUCK_SECONDS = 1.0
+"""A shorter wait is not called stuck, however fast the other answers were."""
 
 REMEMBERED_ANSWERS = 4096
 """Distinct answers whose check is remembered; the check of a repeated answer is then free."""
@@ -63,8 +66,10 @@ class LoadShape:
     requests_wanted: int = 0
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1:
+        if type(self.concurrency) is not int or self.concurrency < 1:
             raise UsageProblem(f"load(concurrency=...) is a whole number of users, not {self.concurrency!r}")
+        if type(self.starts) is not int:
+            raise UsageProblem(f"load(starts=...) is a whole number, not {self.starts!r}")
         if self.starts < 2:
             raise UsageProblem(
                 f"load(starts={self.starts}): a session has two fresh starts at least",
@@ -72,13 +77,17 @@ class LoadShape:
             )
         for name in ("seconds", "warmup_seconds", "timeout_seconds"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (number and math.isfinite(value) and value > 0):
                 argument = "timeout" if name == "timeout_seconds" else name
                 raise UsageProblem(f"load({argument}=...) is a number of seconds above 0, not {value!r}")
 
     def workload(self) -> Mapping[str, str]:
-        """What a baseline must have in common with it; how long it was looked at is no part of it."""
-        return {"load": "closed loop", "concurrency": str(self.concurrency)}
+        """What a baseline must have in common with it.
+
+        How long it was looked at is no part of it; the number of starts is, for sessions of more starts vary less.
+        """
+        return {"load": "closed loop", "concurrency": str(self.concurrency), "starts": str(self.starts)}
 
     @property
     def windows(self) -> int:
@@ -115,6 +124,8 @@ def take_session(target: Target, shape: LoadShape) -> Session:
         problems.extend(load.problems)
         if problems:
             break
+    if not problems and target.request.expect is not None and not checks.checked:
+        problems.append(f"none of {checks.answers} answers could be checked: each is larger than the engine passes on")
     return Session(
         starts=tuple(starts),
         at=at,
@@ -144,7 +155,8 @@ class _Checks:
                     self._known.clear()
                 self._known[answer.body] = check_answer(self._expect, answer.body)
             complaint = self._known[answer.body]
-            self.checked += answer.count
+            if self._expect is not None:
+                self.checked += answer.count
             if complaint is not None:
                 count += answer.count
                 first = first or complaint
@@ -161,6 +173,7 @@ class _LoadedStart:
     checks: _Checks
     problems: list[str] = field(default_factory=list)
     batch_sizes: dict[str, int] = field(default_factory=dict)
+    oldest_ns: int = 0
 
     def measure(self) -> Start:
         """Warm up, measure, lengthen where needed, cut off what was not steady."""
@@ -177,20 +190,23 @@ class _LoadedStart:
         windows: list[Window] = []
         with Engine(plan) as engine:
             self._ticks(engine, max(1, round(shape.warmup_seconds / TICK_SECONDS)))
-            before = first = self._read_counters()
+            readings = [self._read_counters()]
             cpu = read_cpu(_our_processes())
             wanted = shape.windows
             while len(windows) < wanted and not self.problems:
-                window, before = self._window(engine, before)
+                window, reading = self._window(engine, readings[-1])
                 windows.append(window)
+                readings.append(reading)
                 if len(windows) == wanted:
                     wanted = self._lengthened(windows)
             taken = cores_taken_by_others(cpu, read_cpu(_our_processes()))
         if self.problems:
             return Start(tuple(windows), self.instance.cold_start_seconds)
-        if first is not None and before is not None:
-            self.batch_sizes = _difference(first, before)
         cut = truncate([window.throughput for window in windows])
+        self._check_stuck(windows)
+        first, last = readings[cut.discard], readings[-1]
+        if first is not None and last is not None:
+            self.batch_sizes = _difference(first, last)
         if not cut.steady:
             self.problems.append(
                 f"no steady state: after {len(windows)} windows of {TICK_SECONDS * TICKS_A_WINDOW:.1f} s the"
@@ -203,6 +219,17 @@ class _LoadedStart:
             steady=cut.steady,
             foreign_cores=taken,
         )
+
+    def _check_stuck(self, windows: list[Window]) -> None:
+        """Requests without an answer have no latency: a server that has lost some of its users looks fast."""
+        slowest_seconds = max(window.latency_max_seconds for window in windows)
+        oldest_seconds = self.oldest_ns / 1e9
+        if oldest_seconds > max(STUCK_SECONDS, 2 * slowest_seconds):
+            self.problems.append(
+                f"stuck requests: at the end one had waited {format_seconds(oldest_seconds)} for its answer, while the"
+                f" slowest that was answered took {format_seconds(slowest_seconds)}; if the server is that uneven,"
+                " measure longer: load(..., seconds=...)"
+            )
 
     def _lengthened(self, windows: list[Window]) -> int:
         """How many windows the start should have, now that some are known."""
@@ -257,6 +284,7 @@ class _LoadedStart:
         for _ in range(count):
             tick = engine.next_tick()
             ticks.append(tick)
+            self.oldest_ns = tick.oldest_ns
             wrong, complaint = self.checks.wrong(tick)
             # A dying server first shows as a hundred reset connections, which would hide the cause.
             death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS if tick.errors else 0.0)

@@ -1,7 +1,7 @@
 """DistilBERT behind mosec: one sentence over 50 and 80 connections, to one and two inference processes.
 
 On a GPU this is the setting of the published benchmark (full size, batches of at most 32, 10 ms of waiting); on the
-CPU it is a smaller model of the same architecture. To see it fail, give ``mosec_server`` the argument ``slowdown=0.3``.
+CPU it is a smaller model of the same architecture. ``DISTILBERT_SLOWDOWN=1.0`` makes every batch take twice as long.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def test_wrong_answers(project: Project) -> None:
 
 def test_expect_function_says_what_is_wrong(project: Project) -> None:
     """A check given as a function may raise; its words are in the message."""
-    project.write(expect="lambda body: (_ for _ in ()).throw(AssertionError('too foxy')) if body == b'FOX' else None")
+    project.write(expect="lambda body: (_ for _ in ()).throw(AssertionError('too foxy')) if body == b'FOX' else True")
     result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*wrong answers:*AssertionError: too foxy*"])

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tests.plugin.conftest import text_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.plugin.conftest import Project
+
+
+@contextmanager
+def burning() -> Iterator[None]:
+    """Another process that wants a core."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as burner:
+        try:
+            yield
+        finally:
+            burner.kill()
 
 
 def test_recorded_file_is_reviewable(recorded: Path) -> None:
@@ -48,7 +62,7 @@ def test_update_new_leaves_what_is_there(project: Project, recorded: Path) -> No
     test.write_text(
         test.read_text() + "\n\ndef test_new(server, load, baseline):\n    test_it(server, load, baseline)\n"
     )
-    result = project.run("--baseline-update-new", "--on-inconclusive=skip")
+    result = project.run("--baseline-update-new", "--on-inconclusive=skip", "--gpuserve-budget=1")
     assert "test_new: recorded (2 sessions)" in text_of(result)
     assert "test_it: " not in text_of(result).replace("test_perf.py::test_it: ", "")
     assert project.entry() == stored
@@ -62,7 +76,7 @@ def test_unused_entries_are_reported_and_removed_on_update(project: Project, rec
     file["summary"]["test_gone"] = file["summary"]["test_it"]
     project.baseline.parent.mkdir(parents=True)
     project.baseline.write_text(json.dumps(file))
-    result = project.run("--on-inconclusive=skip")
+    result = project.run("--on-inconclusive=skip", "--gpuserve-budget=1")
     assert "test_gone: unused" in text_of(result)
     assert "test_gone" in project.baseline.read_text()
 
@@ -90,17 +104,25 @@ def test_baseline_dir_is_elsewhere(project: Project, recorded: Path) -> None:
 
 def test_a_shared_host_is_not_recorded(project: Project) -> None:
     """While other processes use the CPU nothing is recorded: a slow baseline would hide regressions later."""
-    import subprocess
-    import sys
-
     project.ini(gpuserve_foreign_cores="0.25")
-    burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
+    with burning():
         result = project.run("--baseline-update")
-    finally:
-        burner.kill()
-        burner.wait()
     result.assert_outcomes(failed=1)
     assert "INVALID" in text_of(result)
     assert "the host was shared" in text_of(result)
     assert not project.baseline.exists()
+
+
+def test_a_shared_host_is_no_regression(project: Project, recorded: Path) -> None:
+    """A build that is slower while other processes use the CPU is INVALID, not REGRESSED: it may be their doing."""
+    project.baseline.parent.mkdir(parents=True)
+    project.baseline.write_bytes(recorded.read_bytes())
+    app = project.path / "suites" / "perf" / "app.py"
+    app.write_text(app.read_text().replace("options().work_ms / 1000", "4 * options().work_ms / 1000"))
+    project.ini(gpuserve_foreign_cores="0.25")
+    with burning():
+        result = project.run("--gpuserve-budget=1")
+    result.assert_outcomes(failed=1)
+    assert "INVALID: throughput" in text_of(result)
+    assert "the host was shared" in text_of(result)
+    assert "REGRESSED" not in text_of(result)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         ("--gpuserve-budget=-1", "-1"),
         ("--gpuserve-budget=nan", "nan"),
         ("--gpuserve-json=no/such/folder/out.json", "no/such/folder"),
-        ("--gpu=", "''"),
+        ("--gpu=", "--gpu="),
     ],
 )
 def test_wrong_option_is_exit_4(project: Project, option: str, named: str) -> None:

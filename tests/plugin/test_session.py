@@ -135,3 +135,54 @@ def test_several_loads_of_a_test_have_entries_of_their_own(project: Project) -> 
     text = project.baseline.read_text()
     assert '"test_it":' in text
     assert '"test_it few":' in text
+
+
+def test_a_forgotten_assert_is_found(project: Project) -> None:
+    """A comparison that does not hold fails its test also where the `assert` before it was forgotten."""
+    project.write("run.throughput >= 1e9")
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*nothing asserted it*", "*REGRESSED: throughput*limit*"])
+
+
+def test_what_is_skipped_hides_nothing(project: Project) -> None:
+    """A missing baseline that skips lets the test go on: a limit that is broken further down still fails it."""
+    project.write("assert run.throughput >= baseline.throughput\n    assert run.latency.p50 <= 1e-9")
+    broken = project.run("--on-missing=skip")
+    broken.assert_outcomes(failed=1)
+    project.write("assert run.throughput >= baseline.throughput\n    assert run.latency.p50 <= 10.0")
+    kept = project.run("--on-missing=skip", "-rs")
+    kept.assert_outcomes(skipped=1)
+    assert "MISSING" in text_of(kept)
+
+
+def test_a_project_may_have_fixtures_of_our_names(project: Project) -> None:
+    """A project's own `load` and `device` are its own: no session of ours is made, no lock, no refusal under xdist."""
+    (project.path / "suites" / "perf" / "test_perf.py").write_text(
+        "import pytest\n\n"
+        "@pytest.fixture\ndef load():\n    return 1\n\n"
+        "@pytest.fixture\ndef device():\n    return 2\n\n"
+        "def test_own(load, device):\n    assert load + device == 3\n"
+    )
+    result = project.run("-n", "1")
+    result.assert_outcomes(passed=1)
+    assert "gpuserve:" not in text_of(result)
+
+
+def test_a_fixture_by_getfixturevalue_is_refused(project: Project) -> None:
+    """Asked for too late to take the device's lock, `load` fails with the reason."""
+    (project.path / "suites" / "perf" / "test_perf.py").write_text(
+        "def test_late(request):\n    request.getfixturevalue('load')\n"
+    )
+    result = project.run()
+    assert result.ret == 1
+    assert "has to stand among the arguments" in text_of(result)
+    assert says_no_traceback(result)
+
+
+def test_an_old_result_is_never_taken_for_a_new_one(project: Project) -> None:
+    """A session that ends before it measures leaves no result of an earlier one behind."""
+    (project.path / "out.json").write_text('{"schema": 1, "tests": []}')
+    result = project.run("--gpu=T4", "--gpuserve-json=out.json")
+    assert result.ret == 4
+    assert not (project.path / "out.json").exists()

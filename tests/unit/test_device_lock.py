@@ -250,9 +250,13 @@ def test_devices_do_not_wait_for_each_other(tmp_path: Path) -> None:
         assert other.path.parent == tmp_path
 
 
-def test_the_default_folder_is_the_machine_s() -> None:
-    """Sessions meet in the folder for temporary files."""
-    assert DeviceLock("cpu", command="").path == Path(tempfile.gettempdir()) / "pytest-gpuserve-cpu.lock"
+def test_the_default_folder_is_the_machine_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions meet in a folder that everybody shares, whatever TMPDIR each of them has."""
+    ordinary = DeviceLock("cpu", command="").path
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert DeviceLock("cpu", command="").path == ordinary
+    assert ordinary.name == "pytest-gpuserve-cpu.lock"
+    assert ordinary.parent.stat().st_mode & stat.S_IWOTH
 
 
 def test_a_link_in_the_lock_s_place_is_refused(tmp_path: Path) -> None:

@@ -65,15 +65,25 @@ def test_distinct_bodies_are_kept_up_to_a_number() -> None:
 
 
 def test_bodies_are_kept_up_to_a_number_of_bytes() -> None:
-    """Bodies that exactly fill the bound are kept; one byte more is unchecked, as is one body above it all."""
+    """Bodies that exactly fill the bound are kept; one byte more is unchecked."""
     half = DISTINCT_ANSWER_BYTES // 2
     tally = Tally(0, 0)
-    tally.answered(1, b"x" * (DISTINCT_ANSWER_BYTES + 1))
     for body in (b"a" * half, b"b" * half, b"c"):
         tally.answered(1, body)
     tick = tally.close(1, 1, 0)
     assert [len(answers.body) for answers in tick.answers] == [half, half]
-    assert tick.unchecked == 2
+    assert tick.unchecked == 1
+
+
+def test_a_large_body_is_still_looked_at() -> None:
+    """The first body of a tick is kept whatever its size, or a server of large answers would never be checked."""
+    tally = Tally(0, 0)
+    for _ in range(3):
+        tally.answered(1, b"x" * (10 * DISTINCT_ANSWER_BYTES))
+    tally.answered(1, b"y" * (10 * DISTINCT_ANSWER_BYTES))
+    tick = tally.close(1, 1, 0)
+    assert [(len(answers.body), answers.count) for answers in tick.answers] == [(10 * DISTINCT_ANSWER_BYTES, 3)]
+    assert tick.unchecked == 1
 
 
 def test_samples_of_errors_are_short() -> None:

@@ -67,7 +67,7 @@ def test_small_moves_explain_nothing() -> None:
     [
         (Verdict.REGRESSED, ["--baseline-update", "--reason=why it is worth it"]),
         (Verdict.MISSING, ["--baseline-update"]),
-        (Verdict.INCONCLUSIVE, ["--baseline-update", "--reason=more sessions"]),
+        (Verdict.INCONCLUSIVE, ["--gpuserve-budget=1200"]),
     ],
 )
 @pytest.mark.parametrize("nodeid", ["suites/x/test_y.py::test_z[50]", "t.py::test_z['a b' $HOME;ü]"])
