@@ -36,7 +36,8 @@ def format_seconds(seconds: float) -> str:
         return str(seconds)
     if abs(seconds) >= 120:
         minutes, rest = divmod(round(abs(seconds)), 60)
-        return f"{'-' if seconds < 0 else ''}{minutes} min {rest} s"
+        shown = f"{minutes} min {rest} s" if rest else f"{minutes} min"
+        return f"-{shown}" if seconds < 0 else shown
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         # Compared after rounding to three digits, so that 0.9999 s is not written as 1000 ms.
         if abs(float(f"{seconds:.3g}")) >= scale:
