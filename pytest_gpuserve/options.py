@@ -133,6 +133,8 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
     json_path = _anchored(config, "gpuserve_json", json_text) if json_text else None
     if json_path is not None and not json_path.parent.is_dir():
         raise pytest.UsageError(f"--gpuserve-json={json_text}: there is no folder {json_path.parent}")
+    if json_path is not None and json_path.is_dir():
+        raise pytest.UsageError(f"--gpuserve-json={json_text}: this is a folder, not a file")
     directory = _text(config, "baseline_dir")
     ci = bool(environment.get("CI"))
     return Settings(

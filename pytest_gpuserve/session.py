@@ -14,7 +14,6 @@ import pytest
 
 from pytest_gpuserve.device import Device, DeviceLock, Holder, list_cards, read_host, read_software, select_device
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError, UsageProblem
-from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
 from pytest_gpuserve.options import COLLECTED, MEASURING, Settings, Update, tolerance_of, tolerances
 from pytest_gpuserve.report.explain import command_for, explain, headline
 from pytest_gpuserve.report.result_json import document
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from pytest_gpuserve.gate.verdict import ReferenceKind
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.trial.handle import Starter
     from pytest_gpuserve.trial.measurement import Measurement
@@ -289,8 +289,7 @@ class GateSession:
         for item in self._session.items:
             if MEASURING not in getattr(item, "fixturenames", ()) or self._measurements(item.nodeid):
                 continue
-            nodeid = item.nodeid
-            used.pop(self._ledger.place(nodeid, "").path, None)
+            used.pop(self._ledger.place(item.nodeid, "").path, None)
         for path, keys in used.items():
             for key in self._ledger.unused(path, keys):
                 if self._settings.update is Update.ALL:
@@ -325,7 +324,6 @@ def _distinct_reasons(tests: list[TestResult]) -> list[str]:
     for test in tests:
         for run in test.runs:
             for judgement in run.judgements:
-                if judgement.verdict is not Verdict.PASS:
-                    for reason in judgement.reasons:
-                        seen.setdefault(f"{judgement.verdict}: {reason}")
+                for reason in judgement.reasons:
+                    seen.setdefault(f"{judgement.verdict}: {reason}")
     return list(seen)

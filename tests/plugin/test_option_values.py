@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ("--gpuserve-budget=-1", "-1"),
         ("--gpuserve-budget=nan", "nan"),
         ("--gpuserve-json=no/such/folder/out.json", "no/such/folder"),
+        ("--gpuserve-json=.", "a folder"),
         ("--gpu=", "--gpu="),
     ],
 )
