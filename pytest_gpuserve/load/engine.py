@@ -27,7 +27,7 @@ RECONNECT_SECONDS: Final = 0.05
 """Pause of a user whose connection failed, so that a dead server is not hammered."""
 
 PIPE_BYTES: Final = 1 << 20
-"""Room for about ten seconds of ticks, so that a busy owner never makes the load wait."""
+"""Room for a second of the fullest ticks, very large answers apart: a busy owner rarely makes the load wait."""
 
 
 class ClosedLoop:
