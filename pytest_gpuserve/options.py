@@ -1,4 +1,4 @@
-"""Command line, ini file and markers, turned once into frozen values; every mistake in them is found here."""
+"""Command line and ini file, turned once into frozen values; every mistake in them is found here."""
 
 from __future__ import annotations
 
@@ -12,20 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.gate.metric import METRICS, Metric, metric_by_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-MARKER: Final = "gpuserve"
-
-ONE_AT_A_TIME: Final = "one_at_a_time"
-
-MARKER_HELP: Final = (
-    "gpuserve(throughput=0.05, p99=0.2, ..., one_at_a_time=True): how much worse each metric may get, as a fraction;"
-    f" metrics: {', '.join(metric.option for metric in METRICS.values())}. {ONE_AT_A_TIME}=True: the two servers of a"
-    " comparison do not fit into memory together, so their starts alternate"
-)
 
 SESSION_NAME: Final = "gpuserve-session"
 """Name under which the session object is registered as a plugin."""
@@ -208,57 +197,6 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         confirm=not (config.getini("no_confirm") if config.getoption("--no-confirm") is None else True),
         selftest_minutes=selftest_minutes,
     )
-
-
-def tolerances(item: pytest.Item) -> dict[str, float]:
-    """The tolerances that the markers of a test set, by metric name; the closest marker wins.
-
-    Raises:
-        pytest.UsageError: A marker names an unknown metric, has a positional argument, or a value that is none.
-    """
-    found: dict[str, float] = {}
-    for where, option, value in _marked(item):
-        if option != ONE_AT_A_TIME:
-            found.setdefault(metric_by_option(option).name, _tolerance(f"{where}({option}=...)", value))
-    return found
-
-
-def one_at_a_time(item: pytest.Item) -> bool:
-    """Whether the servers that a test compares may not run at the same time; the closest marker wins.
-
-    Raises:
-        pytest.UsageError: As for `tolerances`.
-    """
-    return next((bool(value) for _, option, value in _marked(item) if option == ONE_AT_A_TIME), False)
-
-
-def _marked(item: pytest.Item) -> list[tuple[str, str, object]]:
-    """Where each argument of a test's markers stands, its name and its value, the closest marker's first."""
-    known = [*(metric.option for metric in METRICS.values()), ONE_AT_A_TIME]
-    found: list[tuple[str, str, object]] = []
-    for marker in item.iter_markers(MARKER):
-        where = f"{item.nodeid}: @pytest.mark.{MARKER}"
-        if marker.args:
-            raise pytest.UsageError(f"{where} takes only names such as throughput=0.05, not {marker.args[0]!r}")
-        unknown = sorted(set(marker.kwargs) - set(known))
-        if unknown:
-            raise pytest.UsageError(f"{where} does not know {', '.join(unknown)}; it knows {', '.join(known)}")
-        alone = marker.kwargs.get(ONE_AT_A_TIME, False)
-        if not isinstance(alone, bool):
-            raise pytest.UsageError(f"{where}({ONE_AT_A_TIME}=...): it is True or False, not {alone!r}")
-        found.extend((where, option, value) for option, value in marker.kwargs.items())
-    return found
-
-
-def tolerance_of(metric: Metric, set_by_markers: Mapping[str, float]) -> float:
-    """The tolerance of a metric: the marker's, else its default."""
-    return set_by_markers.get(metric.name, metric.default_tolerance)
-
-
-def _tolerance(where: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 < value <= 1:
-        raise pytest.UsageError(f"{where}: a tolerance is a fraction above 0 and up to 1, such as 0.05, not {value!r}")
-    return float(value)
 
 
 def _update(config: pytest.Config, *, ci: bool) -> Update:

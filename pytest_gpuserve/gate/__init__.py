@@ -1,6 +1,6 @@
 """Verdicts from numbers: pure functions without clocks, files, processes or randomness."""
 
-from pytest_gpuserve.gate.family import Family, holm
+from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.metric import METRICS, Metric, log_cost, metric_by_option, requests_needed
 from pytest_gpuserve.gate.occasions import withstand_drift
 from pytest_gpuserve.gate.paired import (
@@ -36,7 +36,6 @@ __all__ = [
     "adjusted_p",
     "default_prior",
     "first_look",
-    "holm",
     "judge_stored",
     "learn_prior",
     "levels",

@@ -14,12 +14,8 @@ A claim that is not upheld yet is no PASS: it is measured on. A regression is up
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.sequential import ALPHA
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -62,25 +58,6 @@ class Family:
     def at_least(self, planned: int) -> Family:
         """The family when there turn out to be more comparisons; what was upheld before stays upheld."""
         return replace(self, planned=max(self.planned, planned))
-
-
-def holm(p_values: Mapping[str, float], alpha: float = ALPHA) -> frozenset[str]:
-    """Which of all claims are upheld once all are known: Holm's step-down.
-
-    Args:
-        p_values: Of each claim, by a name.
-        alpha: How likely any upheld claim may be wrong.
-
-    Raises:
-        ValueError: Alpha does not lie between 0 and 0.5.
-    """
-    _check_alpha(alpha)
-    upheld: set[str] = set()
-    for name in sorted(p_values, key=lambda name: p_values[name]):
-        if p_values[name] > alpha / (len(p_values) - len(upheld)):
-            break
-        upheld.add(name)
-    return frozenset(upheld)
 
 
 def _check_alpha(alpha: float) -> None:

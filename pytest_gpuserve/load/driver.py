@@ -19,8 +19,8 @@ import msgspec
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.engine.http2_codec import check_endpoint
 from pytest_gpuserve.load.engine.loop import OWN_FILES
+from pytest_gpuserve.load.merging import merge_ticks
 from pytest_gpuserve.load.schedule import Closed, Steps
-from pytest_gpuserve.load.totals import merge_ticks
 from pytest_gpuserve.load.wire import LENGTH, MAX_MESSAGE_BYTES, Again, Begin, Order, Plan, Ready, Report, Tick, frame
 
 if TYPE_CHECKING:

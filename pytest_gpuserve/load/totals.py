@@ -1,4 +1,4 @@
-"""Adds up what engines report: over the processes that share a load, and over time."""
+"""Adds up over time what the engines of a load report together."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 import msgspec
 
-from pytest_gpuserve.load.wire import Answers, Latencies, Tick
+from pytest_gpuserve.load.merging import added
+from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import Histogram, merge, seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
+    from collections.abc import Iterable, Mapping
 
 COURSE_LENGTH: Final = 256
 
@@ -193,7 +193,7 @@ class Totals:
         return _over(self.cpu_seconds, self.requests + self.error_count)
 
     def plus(self, tick: Tick) -> Totals:
-        """Add the tick that came next, of all engines together (``merge_ticks``).
+        """Add the tick that came next, of all engines together (``merging.merge_ticks``).
 
         Raises:
             ValueError: The tick ends before it begins.
@@ -206,7 +206,7 @@ class Totals:
             nanoseconds=self.nanoseconds + nanoseconds,
             end_ns=max(self.end_ns, tick.end_ns),
             requests=self.requests + tick.requests,
-            errors=_added([self.errors, tick.errors]),
+            errors=added([self.errors, tick.errors]),
             error_samples={**tick.error_samples, **self.error_samples},
             latency=self.latency.plus(tick.latency),
             service=self.service.plus(tick.service),
@@ -296,54 +296,6 @@ def total(ticks: Iterable[Tick]) -> Totals:
     return running.totals()
 
 
-def merge_ticks(ticks: Sequence[Tick]) -> Tick:
-    """Make one tick of those that the engines of a load report for the same time; exact, whatever their order.
-
-    Only of an error's sample the first engine's is kept.
-
-    Raises:
-        ValueError: There are none, or their numbers differ.
-    """
-    if len(ticks) == 1:
-        return ticks[0]
-    numbers = {tick.number for tick in ticks}
-    if len(numbers) != 1:
-        raise ValueError(f"ticks of one number belong together, not of {sorted(numbers)}")
-    samples: dict[str, str] = {}
-    for tick in ticks:
-        for kind, sample in tick.error_samples.items():
-            samples.setdefault(kind, sample)
-    return Tick(
-        number=ticks[0].number,
-        begin_ns=min(tick.begin_ns for tick in ticks),
-        end_ns=max(tick.end_ns for tick in ticks),
-        requests=sum(tick.requests for tick in ticks),
-        latency=_pooled(tick.latency for tick in ticks),
-        service=_pooled(tick.service for tick in ticks),
-        lag=_pooled(tick.lag for tick in ticks),
-        first_token=_pooled(tick.first_token for tick in ticks),
-        between_tokens=_pooled(tick.between_tokens for tick in ticks),
-        tokens=sum(tick.tokens for tick in ticks),
-        due=sum(tick.due for tick in ticks),
-        sent=sum(tick.sent for tick in ticks),
-        held=sum(tick.held for tick in ticks),
-        errors=_added(tick.errors for tick in ticks),
-        error_samples=samples,
-        answers=_joined(answer for tick in ticks for answer in tick.answers),
-        unchecked=sum(tick.unchecked for tick in ticks),
-        in_flight=sum(tick.in_flight for tick in ticks),
-        in_flight_ns=sum(tick.in_flight_ns for tick in ticks),
-        failed_ns=sum(tick.failed_ns for tick in ticks),
-        opening=sum(tick.opening for tick in ticks),
-        oldest_opening_ns=max(tick.oldest_opening_ns for tick in ticks),
-        cpu_ns=sum(tick.cpu_ns for tick in ticks),
-        oldest_ns=max(tick.oldest_ns for tick in ticks),
-        bytes_received=sum(tick.bytes_received for tick in ticks),
-        users=sum(tick.users for tick in ticks),
-        last=all(tick.last for tick in ticks),
-    )
-
-
 def _course(totals: Totals, tick: Tick) -> _Course:
     """Note one more number; where there are many, every second one is as good."""
     course, every = totals.in_flight_course, totals.course_every
@@ -352,41 +304,6 @@ def _course(totals: Totals, tick: Tick) -> _Course:
     if len(course) > COURSE_LENGTH:
         course, every = course[1::2], 2 * every
     return {"in_flight_course": course, "course_every": every}
-
-
-def _pooled(parts: Iterable[Latencies]) -> Latencies:
-    known = [part for part in parts if part.counts]
-    return Latencies(
-        counts=dict(merge(Histogram(part.counts) for part in known).counts),
-        sum_ns=sum(part.sum_ns for part in known),
-        max_ns=max((part.max_ns for part in known), default=0),
-    )
-
-
-def _joined(answers: Iterable[Answers]) -> list[Answers]:
-    same: dict[tuple[int, bytes], Answers] = {}
-    for answer in answers:
-        key = (answer.index, answer.body)
-        known = same.get(key)
-        same[key] = (
-            answer
-            if known is None
-            else Answers(
-                index=answer.index,
-                body=answer.body,
-                count=known.count + answer.count,
-                number=min(known.number, answer.number),
-            )
-        )
-    return list(same.values())
-
-
-def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for part in parts:
-        for kind, count in part.items():
-            counts[kind] = counts.get(kind, 0) + count
-    return counts
 
 
 def _over(amount: float, whole: float) -> float | None:

@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
-from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.measure.profile import profile_of
-from pytest_gpuserve.measure.window import Client
-from pytest_gpuserve.report.attribution import attribution
 from pytest_gpuserve.trial.arena import Contest
 from pytest_gpuserve.trial.assertions import Comparison, Run
 from pytest_gpuserve.trial.dueling import Duel
@@ -282,30 +278,9 @@ class TestJudge:
         """The last answer to a comparison with a baseline, a limit or a duel's opponent, for its explanation."""
         return self._measurement(run).answers[metric.name, kind]
 
-    def other_changes(self, run: Run, metric: Metric, judgement: Judgement) -> Mapping[str, float]:
-        """How the other metrics of a run stand against what it was compared with, as plain fractions."""
-        before, after = self._both(self._measurement(run), judgement)
-        changes = {}
-        for other in METRICS.values():
-            try:
-                change = pooled_value(other, after) / pooled_value(other, before) - 1
-            except NotMeasured:
-                continue
-            if other != metric:
-                changes[other.name] = change
-        return changes
-
-    def attribution(self, run: Run, judgement: Judgement) -> list[str]:
-        """Which part of the server's time moved, in lines; empty where nothing was compared."""
-        before, after = self._both(self._measurement(run), judgement)
-        windows = [[window for session in sessions for window in session.windows] for sessions in (before, after)]
-        if not all(windows) or not all(any(window.requests for window in side) for side in windows):
-            return []
-        clients = [Client.pooled(session.client for session in sessions) for sessions in (before, after)]
-        return attribution(profile_of(windows[0], clients[0]), profile_of(windows[1], clients[1]))
-
-    def _both(self, measurement: Measurement, judgement: Judgement) -> tuple[Sequence[Session], Sequence[Session]]:
-        """What was compared: the reference's sessions and the run's."""
+    def compared(self, run: Run, judgement: Judgement) -> tuple[Sequence[Session], Sequence[Session]]:
+        """The sessions that a judgement compared: the reference's and the run's; none where nothing was compared."""
+        measurement = self._measurement(run)
         if judgement.reference_kind in {"against", "duel"} and measurement.paired is not None:
             return measurement.paired.sessions("base"), measurement.paired.sessions("candidate")
         stored = self._ledger.find(measurement.place)

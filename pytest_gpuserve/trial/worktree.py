@@ -80,15 +80,6 @@ def resolve_revision(root: Path, rev: str) -> str:
     )
 
 
-def missing_commit_reason(root: Path, commit: str) -> str:
-    """Why the commit of a baseline cannot be had here, with what would help; empty if it can."""
-    try:
-        resolve_revision(root, commit)
-    except UsageProblem as problem:
-        return str(problem)
-    return ""
-
-
 class Worktree:
     """The files of a commit, in a temporary folder; a context manager.
 

@@ -1,9 +1,8 @@
 """What a machine does to measurements of one build, on the scale of log cost: a seeded model of its noise.
 
-A session (one run on one host) has an offset; so has every server start in it. What is left of a window is drift, in
-which neighbours in time are alike (AR(1)), the window's own noise, both with the heavy tails of Student's t with 4
-degrees of freedom, and now and then a stall, of exponential size. Servers that are measured by turns share the session
-and the drift, not the starts.
+Every server start has an offset. What is left of a window is drift, in which neighbours in time are alike (AR(1)), the
+window's own noise, both with the heavy tails of Student's t with 4 degrees of freedom, and now and then a stall, of
+exponential size. Servers that are measured by turns share the drift, not the starts.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ class Noise:
 
     Attributes:
         name: For tests and tables.
-        session_sd: Between sessions of one build.
-        start_sd: Between server starts of one session.
+        start_sd: Between server starts of one build.
         drift_sd: Of the drift at any one window.
         drift_rho: Correlation of the drift of neighbouring windows.
         own_sd: Of what one window has alone.
@@ -41,7 +39,6 @@ class Noise:
     """
 
     name: str
-    session_sd: float
     start_sd: float
     drift_sd: float
     drift_rho: float
@@ -72,16 +69,6 @@ class Noise:
         differences: Numbers = coins * inner_minus_outer + starts
         return differences
 
-    def sessions(self, random: np.random.Generator, count: int, *, starts: int, windows: int) -> Numbers:
-        """Log costs of windows as a tool that does not pair them meets them: one server alone, session by session.
-
-        Returns:
-            Of shape (count, starts, windows); the windows of a start are in the order of time.
-        """
-        sessions = random.normal(0.0, self.session_sd, (count, 1, 1))
-        offsets = random.normal(0.0, self.start_sd, (count, starts, 1))
-        return sessions + offsets + self._windows(random, (count, starts), windows)
-
     def _windows(self, random: np.random.Generator, shape: tuple[int, int], count: int) -> Numbers:
         """Drift, own noise and stalls of ``count`` windows in a row."""
         innovations = self.drift_sd * _heavy_tailed(random, (count, *shape))
@@ -104,8 +91,8 @@ def _heavy_tailed(random: np.random.Generator, shape: tuple[int, ...]) -> Number
     return draws
 
 
-QUIET: Final = Noise("quiet", 0.01, 0.003, 0.01, 0.3, 0.005, 0.005, 0.10)
-TYPICAL: Final = Noise("typical", 0.02, 0.006, 0.02, 0.3, 0.01, 0.02, 0.15)
-NOISY: Final = Noise("noisy", 0.03, 0.01, 0.03, 0.8, 0.015, 0.04, 0.20)
+QUIET: Final = Noise("quiet", 0.003, 0.01, 0.3, 0.005, 0.005, 0.10)
+TYPICAL: Final = Noise("typical", 0.006, 0.02, 0.3, 0.01, 0.02, 0.15)
+NOISY: Final = Noise("noisy", 0.01, 0.03, 0.8, 0.015, 0.04, 0.20)
 
 NOISES: Final = (QUIET, TYPICAL, NOISY)

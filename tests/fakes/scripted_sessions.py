@@ -27,22 +27,17 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
-from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.load.totals import RunningTotals
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.rounds import Side
 from pytest_gpuserve.measure.window import Client, Session, Start, Window
 from pytest_gpuserve.options import SESSION_NAME
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from contextlib import ExitStack
+    from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.servers.mosec import Mosec
-    from pytest_gpuserve.trial.contender import Pace
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.shape import LoadShape
     from pytest_gpuserve.trial.watch import Progress
@@ -62,9 +57,6 @@ SPREAD: Final = 0.1
 
 LAG_NS: Final = 20_000
 CEILING: Final = 20_000.0
-
-BLOCK_NOISE: Final = 10.0
-"""Times the noise: what the windows of both servers in a block have in common, as a machine's drift; it cancels."""
 
 _SPEED: Final = re.compile(r"^SPEED = (.+)$", re.MULTILINE)
 
@@ -125,7 +117,7 @@ class ScriptedSessions:
         self.taken += 1
         script = msgspec.json.decode(self.path.read_bytes(), type=Script)
         noise = Noise(script, str(self.taken))
-        speed = script.speed * _speed_of(target, script)
+        speed = script.speed * speed_of(target, script)
         interrupted = self.taken == script.interrupted_session
         short = interrupted or bool(script.problems)
         speed *= noise.factor()
@@ -164,125 +156,8 @@ class Noise:
         return math.exp(self._random.gauss(0.0, self._size))
 
 
-@dataclass
-class ScriptedContenders:
-    """Makes contenders by the script, in the place of the class ``trial.contender.Contender``.
-
-    Args:
-        path: The script; every start reads it anew.
-    """
-
-    path: Path
-    turns: int = field(default=0, init=False)
-    _starts: dict[tuple[str, Path], int] = field(default_factory=dict, init=False)
-    _running: int = field(default=0, init=False)
-
-    def started(
-        self, arm: Arm, target: Target, shape: LoadShape, progress: Progress, stack: ExitStack
-    ) -> ScriptedContender:
-        """Stand for ``Contender.started``.
-
-        Raises:
-            ServerFailed: Where the script says so.
-        """
-        script = msgspec.json.decode(self.path.read_bytes(), type=Script)
-        app = _kind(target).app
-        if arm in script.fails:
-            raise ServerFailed("mosec ended before it was ready", found=script.fails[arm])
-        if script.memory_for_one and self._running:
-            raise ServerFailed("mosec ended before it was ready", log_tail="torch.OutOfMemoryError: CUDA out of memory")
-        self._tell(f"start {arm} {app}")
-        self._running += 1
-        stack.callback(self._end, arm)
-        number = self._starts[arm, app] = self._starts.get((arm, app), 0) + 1
-        noise = Noise(script, f"{arm} {app.name} {number} {sum(self._starts.values())}")
-        speed = script.speed * _speed_of(target, script, start=number) * noise.factor()
-        return ScriptedContender(self, arm, target, script, speed, noise, progress)
-
-    def _end(self, arm: Arm) -> None:
-        self._running -= 1
-        self._tell(f"end {arm}")
-
-    def _tell(self, line: str) -> None:
-        with self.path.with_name(STARTS_NAME).open("a") as log:
-            log.write(f"{line}\n")
-
-
-@dataclass
-class ScriptedContender:
-    """A started server that is none.
-
-    Args:
-        makers: Who made it, and counts the turns of all.
-        arm: Its side.
-        target: What is sent to it.
-        script: The script.
-        speed: Of this start.
-        noise: Of its windows.
-        progress: Told of each window.
-        varies: Whether its load would be begun anew for each turn.
-        problems: Why nothing may be concluded from it.
-    """
-
-    makers: ScriptedContenders
-    arm: Arm
-    target: Target
-    script: Script
-    speed: float
-    noise: Noise
-    progress: Progress
-    varies: bool = False
-    problems: list[str] = field(default_factory=list)
-    _windows: list[Window] = field(default_factory=list)
-
-    def pace(self, requests_wanted: int) -> Pace:
-        """As if windows were long enough."""
-        from pytest_gpuserve.trial.contender import Pace
-
-        return Pace(settle=2, window=10)
-
-    def turn(self, pace: Pace, *, seed: int) -> Window:
-        """Make up a window, with what it has in common with the other server's.
-
-        Raises:
-            KeyboardInterrupt: Where the script says so.
-        """
-        self.makers.turns += 1
-        if self.makers.turns == self.script.interrupted_turn:
-            raise KeyboardInterrupt
-        block = Noise(msgspec.structs.replace(self.script, noise=BLOCK_NOISE * self.script.noise), f"block {seed}")
-        speed = self.speed * block.factor() * self.noise.factor()
-        window = _window(self.script, speed, self.noise.factor())
-        _show((window,), self.progress)
-        self._windows.append(window)
-        return window
-
-    def discard(self, windows: Iterable[Window]) -> None:
-        """Forget turns that are no part of the round."""
-        gone = {id(window) for window in windows}
-        self._windows = [window for window in self._windows if id(window) not in gone]
-
-    def rest(self) -> None:
-        """End no load."""
-
-    def judge(self) -> None:
-        """Have the problems of the script."""
-        if self.arm == "candidate":
-            self.problems.extend(self.script.paired_problems)
-
-    def side(self) -> Side:
-        """What is known of it beside its windows."""
-        requests = sum(window.requests for window in self._windows)
-        return Side(
-            cold_start_seconds=(1.0,),
-            client=_client(self._windows),
-            batch_sizes={str(math.ceil(self.script.batch)): sum(window.batches or 0 for window in self._windows)},
-            answers=requests,
-            answers_checked=requests if any(request.expect is not None for request in self.target.requests) else 0,
-        )
-
-
-def _kind(target: Target) -> Mosec:
+def kind_of(target: Target) -> Mosec:
+    """The kind of the server that would be loaded."""
     from pytest_gpuserve.servers.mosec import Mosec
 
     kind = target.server.kind
@@ -290,23 +165,24 @@ def _kind(target: Target) -> Mosec:
     return kind
 
 
-def _speed_of(target: Target, script: Script, *, start: int | None = None) -> float:
+def speed_of(target: Target, script: Script, *, start: int | None = None) -> float:
     """The speed of a build, by its app file and interpreter: that of its start so and so, or the lasting one."""
-    kind = _kind(target)
-    found = _SPEED.search(kind.app.read_text())
+    kind = kind_of(target)
+    found = _SPEED.search(kind.app.file.read_text())
     speeds = [float(speed) for speed in found[1].split(",")] if found is not None else [1.0]
     speed = speeds[-1] if start is None else speeds[min(start, len(speeds)) - 1]
-    return speed * script.pythons.get(kind.python, 1.0)
+    return speed * script.pythons.get(kind.app.python, 1.0)
 
 
 def _start(script: Script, noise: Noise, speed: float, windows: int, progress: Progress) -> Start:
     speed *= noise.factor()
-    measured = tuple(_window(script, speed * noise.factor(), noise.factor()) for _ in range(windows))
-    _show(measured, progress)
-    return Start(measured, cold_start_seconds=1.0, foreign_cores=script.foreign_cores, client=_client(measured))
+    measured = tuple(window_of(script, speed * noise.factor(), noise.factor()) for _ in range(windows))
+    show(measured, progress)
+    return Start(measured, cold_start_seconds=1.0, foreign_cores=script.foreign_cores, client=client_of(measured))
 
 
-def _client(windows: Sequence[Window]) -> Client:
+def client_of(windows: Sequence[Window]) -> Client:
+    """What is known of a client that took these windows: it was never late."""
     if not windows:
         return Client()
     return Client(
@@ -316,7 +192,8 @@ def _client(windows: Sequence[Window]) -> Client:
     )
 
 
-def _window(script: Script, speed: float, batch_factor: float) -> Window:
+def window_of(script: Script, speed: float, batch_factor: float) -> Window:
+    """Make up a window of a build of this speed."""
     latencies_ns = [round(latency / speed) for latency in _latencies_ns(script.requests)]
     counts: dict[int, int] = {}
     for bucket in map(bucket_of, latencies_ns):
@@ -341,7 +218,7 @@ def _latencies_ns(count: int) -> tuple[float, ...]:
     return tuple(math.exp(normal.inv_cdf((i + 0.5) / count)) for i in range(count))
 
 
-def _show(windows: tuple[Window, ...], progress: Progress) -> None:
+def show(windows: tuple[Window, ...], progress: Progress) -> None:
     """Tell of each window what a real load tells of each of its ticks."""
     so_far = RunningTotals()
     now_ns = 0
@@ -378,6 +255,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if config.pluginmanager.get_plugin(SESSION_NAME) is None:
         return
     from pytest_gpuserve.trial import measurement, pairing
+    from tests.fakes.scripted_contender import ScriptedContenders
 
     path = config.rootpath / SCRIPT_NAME
     patch = pytest.MonkeyPatch()

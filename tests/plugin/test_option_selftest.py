@@ -18,6 +18,7 @@ import pytest
 
 from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.options import SELFTEST_MINUTES, read_settings
+from tests.fakes.children.toolkit import eventually
 from tests.plugin.conftest import says_no_traceback, text_of
 
 if TYPE_CHECKING:
@@ -68,11 +69,44 @@ def test_a_short_one(real_project: Project, own_folder: Path) -> None:
     assert left_behind(own_folder) == []
 
 
+def environment_of(project: Project, **more: str) -> dict[str, str]:
+    """All environment variables of a run of a project that is started by hand."""
+    ours = {**os.environ, **project.environment, **more}
+    return {name: value for name, value in ours.items() if value is not None}
+
+
+def serves(pid: int) -> bool:
+    """Whether a process below this one listens, as a server does."""
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any(each.status == psutil.CONN_LISTEN for each in process.net_connections("tcp")):
+                return True
+    return False
+
+
+def test_killed_it_leaves_nothing_behind(real_project: Project, own_folder: Path) -> None:
+    """After kill -9 of pytest, while a server runs, neither a temporary file is left nor a process."""
+    command = [sys.executable, "-m", "pytest", *real_project.options(), "--gpu=cpu", "--gpuserve-selftest=5"]
+    with subprocess.Popen(
+        command,
+        cwd=real_project.path,
+        env=environment_of(real_project),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            # Another run may measure on this device, for which it waits.
+            eventually(lambda: process.poll() is not None or serves(process.pid), "a server listens", seconds=150)
+            assert process.poll() is None
+        finally:
+            process.kill()
+    eventually(lambda: left_behind(own_folder) == [], "all is gone")
+
+
 def test_ctrl_c_on_a_terminal(real_project: Project, own_folder: Path) -> None:
     """One line says how it gets on; cut short it prints what is known, decides nothing and leaves nothing behind."""
     leader, follower = pty.openpty()
-    ours = {**real_project.environment, "TERM": "xterm", "PY_COLORS": "1", "COLUMNS": "100"}
-    environment = {name: value for name, value in {**os.environ, **ours}.items() if value is not None}
+    environment = environment_of(real_project, TERM="xterm", PY_COLORS="1", COLUMNS="100")
     options = ("--gpu=cpu", "--gpuserve-selftest=5", "--gpuserve-budget=10")
     command = [sys.executable, "-m", "pytest", *real_project.options(), *options]
     with subprocess.Popen(

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.engine import __main__ as engine_main
+from pytest_gpuserve.load.engine import pipes
 from pytest_gpuserve.load.engine.outputs import OutputPlaces
 from pytest_gpuserve.load.engine.reactor import Reactor
 from pytest_gpuserve.load.engine.tally import DISTINCT_ANSWER_BYTES, DISTINCT_ANSWERS
@@ -381,7 +382,7 @@ def test_a_reader_that_pauses_loses_nothing_and_stalls_nothing(server: Serving) 
     assert totals.requests == totals.answers.total() == server.seen("/numbered").requests
     assert (totals.unchecked, set(totals.answers.values())) == (0, {1})
     assert [tick.number for tick in totals.ticks] == list(range(len(totals.ticks)))
-    assert sum(map(len, totals.answers)) > 2 * engine_main.PIPE_BYTES
+    assert sum(map(len, totals.answers)) > 2 * pipes.PIPE_BYTES
     assert max(tick.end_ns - tick.begin_ns for tick in totals.ticks) < pause_ns / 2
 
 
@@ -392,7 +393,7 @@ def test_a_reader_that_pauses_loses_nothing_and_stalls_nothing(server: Serving) 
 def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Let the engine's standard output be a pipe; gives the end to read from."""
     reading, writing = os.pipe()
-    monkeypatch.setattr(engine_main, "STDOUT", writing)
+    monkeypatch.setattr(pipes, "STDOUT", writing)
     yield reading
     os.close(reading)
     os.close(writing)
@@ -401,12 +402,12 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def test_reports_wait_in_order_for_a_slow_reader(pipe: int) -> None:
     """Far more than the pipe holds is put without waiting, and read in pieces exactly as it was put."""
     reactor = Reactor()
-    outbox = engine_main.Outbox(reactor)
+    outbox = pipes.Outbox(reactor)
     reports = [bytes([number]) * (number * 40_000 + 1) for number in range(20)]
     for report in reports:
         outbox.put(report)
     expected = b"".join(reports)
-    assert len(expected) > 4 * engine_main.PIPE_BYTES
+    assert len(expected) > 4 * pipes.PIPE_BYTES
     received = bytearray()
 
     def read() -> None:
@@ -425,12 +426,12 @@ def test_reports_wait_in_order_for_a_slow_reader(pipe: int) -> None:
 def test_reports_that_nobody_reads_end_the_engine(pipe: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before memory runs out, and in words."""
     # So much that five megabytes are enough, and four are not, whether the pipe holds one or only the usual 64 kB.
-    monkeypatch.setattr(engine_main, "MOST_PENDING_BYTES", (4 << 20) - 10_000)
+    monkeypatch.setattr(pipes, "MOST_PENDING_BYTES", (4 << 20) - 10_000)
     reactor = Reactor()
-    outbox = engine_main.Outbox(reactor)
+    outbox = pipes.Outbox(reactor)
     for _ in range(5):
         outbox.put(bytes(1 << 20))
-    with pytest.raises(engine_main.Unread, match="were not read"):
+    with pytest.raises(pipes.Unread, match="were not read"):
         outbox.put(b"")
     reactor.close()
 
@@ -464,7 +465,7 @@ def test_a_large_message_is_read_in_a_time_that_its_size_explains(monkeypatch: p
                 os.write(writing, data[place : place + (1 << 16)])
 
         writer = threading.Thread(target=write)
-        monkeypatch.setattr(engine_main, "STDIN", reading)
+        monkeypatch.setattr(pipes, "STDIN", reading)
         writer.start()
         try:
             begin = time.thread_time()
@@ -480,10 +481,10 @@ def test_a_large_message_is_read_in_a_time_that_its_size_explains(monkeypatch: p
     def at_least() -> bytearray:
         found = bytearray()
         while len(found) < len(data):
-            found += os.read(engine_main.STDIN, 1 << 20)
+            found += os.read(pipes.STDIN, 1 << 20)
         return found
 
-    taken = min(seconds(lambda: engine_main._read_exactly(len(data), os.getppid())) for _ in range(3))
+    taken = min(seconds(lambda: pipes.read_exactly(len(data), os.getppid())) for _ in range(3))
     assert taken < 8 * min(seconds(at_least) for _ in range(3))
 
 

@@ -14,14 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import http1
-from pytest_gpuserve.load.engine.http1 import (
-    KNOWN_ANSWER_BYTES,
-    KNOWN_ANSWERS,
-    HttpLane,
-    Malformed,
-    Parsed,
-    ResponseParser,
-)
+from pytest_gpuserve.load.engine.http1 import KNOWN_ANSWER_BYTES, KNOWN_ANSWERS, HttpLane
+from pytest_gpuserve.load.engine.http1_parser import Malformed, Parsed, ResponseParser
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE
 from tests.fakes.http_lane import PAYLOAD, Event, FakeOpening, FakeSocket, User
 from tests.fakes.http_server import ANSWERS, BIG, BODY, ok

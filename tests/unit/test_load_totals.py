@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.totals import COURSE_LENGTH, Durations, Totals, merge_ticks, requests_to_know, total
+from pytest_gpuserve.load.merging import merge_ticks
+from pytest_gpuserve.load.totals import COURSE_LENGTH, Durations, Totals, requests_to_know, total
 from pytest_gpuserve.load.wire import Answers, Latencies, Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 

@@ -22,13 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load import inbox as inbox_module
 from pytest_gpuserve.load.engine import worker as worker_module
 from pytest_gpuserve.load.engine.lane import IDLE
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.worker import Seat, Worker
-from pytest_gpuserve.load.inbox import Inbox
 from pytest_gpuserve.load.wire import Endpoint
+from pytest_gpuserve.process import inbox as inbox_module
+from pytest_gpuserve.process.inbox import Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ KINDS = {"protocol", "incomplete answer", "connection closed", "connection reset
 
 BACK_END = """
 import os, sys
-from pytest_gpuserve.load.inbox import Inbox
+from pytest_gpuserve.process.inbox import Inbox
 
 with Inbox(sys.argv[1]) as inbox:
     print("ready", flush=True)
@@ -712,7 +712,7 @@ def test_closing_works_without_its_socket_file() -> None:
 
 def test_too_many_engines_are_sent_away(monkeypatch: pytest.MonkeyPatch, inbox: Inbox) -> None:
     """Threads are bounded: beyond it a connection is closed, and accepted again when another has gone."""
-    monkeypatch.setattr("pytest_gpuserve.load.inbox.MAX_CONNECTIONS", 1)
+    monkeypatch.setattr("pytest_gpuserve.process.inbox.MAX_CONNECTIONS", 1)
     with client(inbox) as first:
         first.send_bytes(request(1, b""))
         item = inbox.get(GUARD_SECONDS)
@@ -736,7 +736,7 @@ def test_a_path_that_cannot_be_is_a_usage_problem(path: str) -> None:
 
 def test_an_answer_beyond_the_bound_is_the_workers_error(monkeypatch: pytest.MonkeyPatch, inbox: Inbox) -> None:
     """What an engine would take for garbage is not sent."""
-    monkeypatch.setattr("pytest_gpuserve.load.inbox.MAX_BODY_BYTES", 10)
+    monkeypatch.setattr("pytest_gpuserve.process.inbox.MAX_BODY_BYTES", 10)
     with client(inbox) as connection:
         connection.send_bytes(request(1, b""))
         item = inbox.get(GUARD_SECONDS)
@@ -872,7 +872,7 @@ def test_an_engine_for_whom_nothing_is_left_is_sent_away(
 @contextlib.contextmanager
 def inbox_elsewhere() -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A worker process with an inbox in a temporary folder; gives the folder, which is gone at the end."""
-    program = "from pytest_gpuserve.load.inbox import Inbox; print(Inbox().path, flush=True); input()"
+    program = "from pytest_gpuserve.process.inbox import Inbox; print(Inbox().path, flush=True); input()"
     argv = [sys.executable, "-c", program]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.family import holm
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.trial.claims import Claims
+from tests.unit.holm import holm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

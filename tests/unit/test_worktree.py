@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.trial.worktree import Worktree, checkout_of, missing_commit_reason, resolve_revision
+from pytest_gpuserve.trial.worktree import Worktree, checkout_of, resolve_revision
 from tests.fakes.children.toolkit import ROOT, eventually, report
 
 if TYPE_CHECKING:
@@ -334,15 +334,6 @@ def test_a_shallow_clone_says_so(root: Path, tmp_path: Path) -> None:
     assert "`fetch-depth: 0` of actions/checkout" in str(told.value)
     git(tmp_path / "shallow", "fetch", "--quiet", "--unshallow")
     assert resolve_revision(tmp_path / "shallow", "HEAD~1") == git(root, "rev-parse", "HEAD~1")
-
-
-def test_a_commit_of_a_baseline_is_there_or_not(root: Path, tmp_path: Path) -> None:
-    """No reason for what git has; for what a shallow clone lacks the reason and what helps."""
-    first = git(root, "rev-parse", "HEAD~1")
-    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
-    assert missing_commit_reason(root, first) == ""
-    assert "git fetch --unshallow" in missing_commit_reason(tmp_path / "shallow", first)
-    assert "needs git" in missing_commit_reason(tmp_path, first)
 
 
 def test_outside_of_git_it_is_told(tmp_path: Path) -> None:

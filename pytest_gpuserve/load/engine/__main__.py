@@ -9,7 +9,6 @@ end of standard input (by its owner, or by the owner's death) the process ends. 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import os
 import resource
@@ -17,7 +16,6 @@ import select
 import socket
 import sys
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -27,31 +25,21 @@ from pytest_gpuserve.load.engine.http1 import Http1
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.loop import OWN_FILES, Loop
 from pytest_gpuserve.load.engine.open_loop import OpenLoop
-from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
+from pytest_gpuserve.load.engine.pipes import OWNER_SECONDS, STDIN, STDOUT, Outbox, Unread, read_order, read_plan
+from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tally import Tally
 from pytest_gpuserve.load.engine.worker import Worker
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
-from pytest_gpuserve.load.wire import LENGTH, Again, Begin, Order, Plan, Ready, Tick, frame
+from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, Tick, frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuserve.load.engine.lane import Issuer, Transport
 
-STDIN: Final = 0
-STDOUT: Final = 1
-
-PIPE_BYTES: Final = 1 << 20
-
 SETTLE_NS: Final = 20_000_000
 """How often the tally is settled: at 10 000 requests/s that takes about a tenth of a millisecond each time."""
-
-MOST_PENDING_BYTES: Final = 1 << 27
-"""Reports that nobody reads; beyond, the owner is as good as dead."""
-
-OWNER_SECONDS: Final = 0.1
-"""How often an engine that waits for its owner, to read or to be told something, looks whether it is still there."""
 
 REST_NS: Final = 5_000_000_000
 """How long a load that is to begin anew waits for the answers to what it has sent. A server whose clients hang up works
@@ -59,63 +47,6 @@ on for them, and some servers (mosec) remember such requests for ever; but one t
 
 COLLECT_NS: Final = 1_000_000_000
 """Garbage is collected no more often than this: that takes milliseconds where there are thousands of lanes."""
-
-
-class Unread(Exception):
-    """The owner does not read reports any more."""
-
-
-class Outbox:
-    """Writes reports without ever making the load wait for their reader."""
-
-    def __init__(self, reactor: Reactor) -> None:
-        self._reactor = reactor
-        self._pending: deque[memoryview] = deque()
-        self._pending_bytes = 0
-        os.set_blocking(STDOUT, False)
-        # F_SETPIPE_SZ; the kernel may allow less.
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(STDOUT, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-
-    def put(self, data: bytes) -> None:
-        """Write, now or as soon as there is room.
-
-        Raises:
-            BrokenPipeError: Nobody will read it.
-            Unread: Nobody has read for so long that memory would run out.
-        """
-        if self._pending_bytes > MOST_PENDING_BYTES:
-            raise Unread(f"{self._pending_bytes} bytes of reports were not read: their reader is too slow")
-        idle = not self._pending
-        self._pending.append(memoryview(data))
-        self._pending_bytes += len(data)
-        if idle and not self._write():
-            self._reactor.watch(STDOUT, self._writable, WRITABLE)
-
-    def flush(self, owner: int) -> None:
-        """Write all that is left, waiting for the reader as long as it is there."""
-        # A fork of a killed owner may keep the other end open, and never read.
-        while not self._write() and os.getppid() == owner:
-            select.select([], [STDOUT], [], OWNER_SECONDS)
-
-    def _writable(self, _mask: int) -> None:
-        if self._write():
-            self._reactor.forget(STDOUT)
-
-    def _write(self) -> bool:
-        """Write what fits; whether all did."""
-        while self._pending:
-            data = self._pending[0]
-            try:
-                count = os.write(STDOUT, data)
-            except BlockingIOError:
-                return False
-            self._pending_bytes -= count
-            if count == len(data):
-                self._pending.popleft()
-            else:
-                self._pending[0] = data[count:]
-        return True
 
 
 class Engine:
@@ -224,7 +155,7 @@ class Engine:
     def _input(self, _mask: int) -> None:
         # Whatever is said to us after the begin, the load ends with it.
         try:
-            self._again = _read_order(self._owner)
+            self._again = read_order(self._owner)
         except EOFError:
             self._reactor.stop()
             return
@@ -303,41 +234,6 @@ def _raise_file_limit() -> int:
     return hard
 
 
-def _read_plan(owner: int) -> Plan:
-    return msgspec.msgpack.decode(_read_message(owner), type=Plan)
-
-
-def _read_order(owner: int) -> Order:
-    # mypy does not take a union for a type.
-    return msgspec.msgpack.decode(_read_message(owner), type=Order)  # type: ignore[no-any-return]
-
-
-def _read_message(owner: int) -> bytearray:
-    (length,) = LENGTH.unpack(_read_exactly(LENGTH.size, owner))
-    return _read_exactly(length, owner)
-
-
-def _read_exactly(count: int, owner: int) -> bytearray:
-    """Read so many bytes of standard input without reading ahead, so that its end is seen by the reactor.
-
-    Raises:
-        EOFError: It ended, or who should write to it has.
-    """
-    data = bytearray(count)
-    missing = memoryview(data)
-    while missing:
-        if not select.select([STDIN], [], [], OWNER_SECONDS)[0]:
-            # A fork of a killed owner may keep the other end open.
-            if os.getppid() != owner:
-                raise EOFError("the process that started this one is gone")
-            continue
-        size = os.readv(STDIN, [missing])
-        if not size:
-            raise EOFError("standard input ended early")
-        missing = missing[size:]
-    return data
-
-
 def main() -> None:
     """Read the plan and run it, as often as the owner says."""
     try:
@@ -347,19 +243,19 @@ def main() -> None:
 
 
 def _serve(owner: int) -> None:
-    plan = _read_plan(owner)
+    plan = read_plan(owner)
     engine = _ready(plan, owner)
-    order = _read_order(owner)
+    order = read_order(owner)
     # It could have begun, so this is how its owner ends it.
     with contextlib.suppress(BrokenPipeError, EOFError):
         while True:
             if isinstance(order, Begin):
-                order = engine.run(order.at_ns) or _read_order(owner)
+                order = engine.run(order.at_ns) or read_order(owner)
             engine.close()
             assert isinstance(order, Again)
             plan = msgspec.structs.replace(plan, seed=order.seed)
             engine = _ready(plan, owner)
-            order = _read_order(owner)
+            order = read_order(owner)
 
 
 def _ready(plan: Plan, owner: int) -> Engine:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.load.engine.events import EventCounter
-from pytest_gpuserve.load.engine.http1 import Http1, HttpLane, Malformed, Parsed, ResponseParser
+from pytest_gpuserve.load.engine.http1 import Http1, HttpLane
+from pytest_gpuserve.load.engine.http1_parser import Malformed, Parsed, ResponseParser
 from pytest_gpuserve.load.engine.lane import IDLE
 
 if TYPE_CHECKING:

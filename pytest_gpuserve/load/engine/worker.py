@@ -15,19 +15,12 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.load.engine.lane import Issuer, Lane, Transport
 from pytest_gpuserve.load.engine.opening import Connected, Opening, resolve
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
+from pytest_gpuserve.process.queue_format import ERROR, GOOD, MAX_BODY_BYTES, NUMBER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpuserve.load.wire import Endpoint
-
-GOOD: Final = 0
-ERROR: Final = 1
-
-NUMBER_BYTES: Final = 8
-
-MAX_BODY_BYTES: Final = 1 << 28
-"""A greater announced length is taken for garbage, and not waited for."""
 
 MAX_LATE: Final = 1 << 14
 """So many requests that timed out may still be answered; a worker that owes more is given up."""

@@ -4,9 +4,10 @@ To be used in the process that runs the model, as the back end of a server would
 
     with Inbox(path) as inbox:
         while batch := inbox.get_batch(max_size=8, max_wait_seconds=0.002):
-            outputs = model(torch.stack([pickle.loads(item.body) for item in batch]))
+            rows = [torch.frombuffer(bytearray(item.body), dtype=torch.float32) for item in batch]
+            outputs = model(torch.stack(rows))
             for item, output in zip(batch, outputs):
-                inbox.answer(item, pickle.dumps(output))
+                inbox.answer(item, output.numpy().tobytes())
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.engine.worker import ERROR, GOOD, MAX_BODY_BYTES, NUMBER_BYTES
+from pytest_gpuserve.process.queue_format import ERROR, GOOD, MAX_BODY_BYTES, NUMBER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,60 @@
+"""Entries of baseline files that nothing asks for any more: their tests or loads are gone, or have other names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.options import COLLECTED, MEASURING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from pytest_gpuserve.trial.ledger import Ledger
+    from pytest_gpuserve.trial.measurement import Measurement
+
+
+def all_was_run(session: pytest.Session) -> bool:
+    """Whether an entry that nothing asked for is really unused: nothing was selected, failed or cut short."""
+    kept = {item.nodeid for item in session.items}
+    selected = session.config.stash.get(COLLECTED, set()) - kept or any("::" in t for t in session.config.args)
+    return not selected and not session.testsfailed and not session.shouldstop
+
+
+def settle_unused(
+    items: Sequence[pytest.Item],
+    measurements: Mapping[str, Sequence[Measurement]],
+    ledger: Ledger,
+    *,
+    remove: bool,
+    note: Callable[[str], None],
+) -> None:
+    """Tell which entries of the baseline files of a run nothing asked for, or remove them.
+
+    Args:
+        items: Its tests.
+        measurements: What they measured, by their ids.
+        ledger: The baselines.
+        remove: Whether such entries are removed.
+        note: Told of each, in a line.
+
+    Raises:
+        BaselineUnusable: A file cannot be read or written.
+    """
+    used: dict[Path, set[str]] = {}
+    for measured in measurements.values():
+        for measurement in measured:
+            used.setdefault(measurement.place.path, set()).add(measurement.place.key)
+    # A test that was skipped before it measured leaves its file undecided.
+    for item in items:
+        if MEASURING in getattr(item, "fixturenames", ()) and not measurements.get(item.nodeid):
+            used.pop(ledger.place(item.nodeid, "").path, None)
+    for path, keys in used.items():
+        for key in ledger.unused(path, keys):
+            if remove:
+                ledger.remove(path, [key])
+                note(f"{key}: unused, removed from {path}")
+            else:
+                note(f"{key}: unused in {path}; remove it with --baseline-update")

@@ -1,0 +1,144 @@
+"""Contenders of a comparison side by side that are made up, by the script of ``scripted_sessions``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.measure.rounds import Side
+from pytest_gpuserve.trial.contender import Pace
+from tests.fakes.scripted_sessions import STARTS_NAME, Noise, Script, client_of, kind_of, show, speed_of, window_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from pytest_gpuserve.measure.rounds import Arm
+    from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.trial.handle import Target
+    from pytest_gpuserve.trial.shape import LoadShape
+    from pytest_gpuserve.trial.watch import Progress
+
+BLOCK_NOISE: Final = 10.0
+"""Times the noise: what the windows of both servers in a block have in common, as a machine's drift; it cancels."""
+
+
+@dataclass
+class ScriptedContenders:
+    """Makes contenders by the script, in the place of the class ``trial.contender.Contender``.
+
+    Args:
+        path: The script; every start reads it anew.
+    """
+
+    path: Path
+    turns: int = field(default=0, init=False)
+    _starts: dict[tuple[str, Path], int] = field(default_factory=dict, init=False)
+    _running: int = field(default=0, init=False)
+
+    def started(
+        self, arm: Arm, target: Target, shape: LoadShape, progress: Progress, stack: ExitStack
+    ) -> ScriptedContender:
+        """Stand for ``Contender.started``.
+
+        Raises:
+            ServerFailed: Where the script says so.
+        """
+        script = msgspec.json.decode(self.path.read_bytes(), type=Script)
+        app = kind_of(target).app.file
+        if arm in script.fails:
+            raise ServerFailed("mosec ended before it was ready", found=script.fails[arm])
+        if script.memory_for_one and self._running:
+            raise ServerFailed("mosec ended before it was ready", log_tail="torch.OutOfMemoryError: CUDA out of memory")
+        self._tell(f"start {arm} {app}")
+        self._running += 1
+        stack.callback(self._end, arm)
+        number = self._starts[arm, app] = self._starts.get((arm, app), 0) + 1
+        noise = Noise(script, f"{arm} {app.name} {number} {sum(self._starts.values())}")
+        speed = script.speed * speed_of(target, script, start=number) * noise.factor()
+        return ScriptedContender(self, arm, target, script, speed, noise, progress)
+
+    def _end(self, arm: Arm) -> None:
+        self._running -= 1
+        self._tell(f"end {arm}")
+
+    def _tell(self, line: str) -> None:
+        with self.path.with_name(STARTS_NAME).open("a") as log:
+            log.write(f"{line}\n")
+
+
+@dataclass
+class ScriptedContender:
+    """A started server that is none.
+
+    Args:
+        makers: Who made it, and counts the turns of all.
+        arm: Its side.
+        target: What is sent to it.
+        script: The script.
+        speed: Of this start.
+        noise: Of its windows.
+        progress: Told of each window.
+        varies: Whether its load would be begun anew for each turn.
+        problems: Why nothing may be concluded from it.
+    """
+
+    makers: ScriptedContenders
+    arm: Arm
+    target: Target
+    script: Script
+    speed: float
+    noise: Noise
+    progress: Progress
+    varies: bool = False
+    problems: list[str] = field(default_factory=list)
+    _windows: list[Window] = field(default_factory=list)
+
+    def pace(self, requests_wanted: int) -> Pace:
+        """As if windows were long enough."""
+        return Pace(settle=2, window=10)
+
+    def turn(self, pace: Pace, *, seed: int) -> Window:
+        """Make up a window, with what it has in common with the other server's.
+
+        Raises:
+            KeyboardInterrupt: Where the script says so.
+        """
+        self.makers.turns += 1
+        if self.makers.turns == self.script.interrupted_turn:
+            raise KeyboardInterrupt
+        block = Noise(msgspec.structs.replace(self.script, noise=BLOCK_NOISE * self.script.noise), f"block {seed}")
+        speed = self.speed * block.factor() * self.noise.factor()
+        window = window_of(self.script, speed, self.noise.factor())
+        show((window,), self.progress)
+        self._windows.append(window)
+        return window
+
+    def discard(self, windows: Iterable[Window]) -> None:
+        """Forget turns that are no part of the round."""
+        gone = {id(window) for window in windows}
+        self._windows = [window for window in self._windows if id(window) not in gone]
+
+    def rest(self) -> None:
+        """End no load."""
+
+    def judge(self) -> None:
+        """Have the problems of the script."""
+        if self.arm == "candidate":
+            self.problems.extend(self.script.paired_problems)
+
+    def side(self) -> Side:
+        """What is known of it beside its windows."""
+        requests = sum(window.requests for window in self._windows)
+        return Side(
+            cold_start_seconds=(1.0,),
+            client=client_of(self._windows),
+            batch_sizes={str(math.ceil(self.script.batch)): sum(window.batches or 0 for window in self._windows)},
+            answers=requests,
+            answers_checked=requests if any(request.expect is not None for request in self.target.requests) else 0,
+        )
