@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import sys
-import tempfile
 import time
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -17,7 +13,7 @@ import pytest
 from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.progress import progress_line
-from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.process.kept import kept_folder
 from pytest_gpuserve.report.selftest import selftest_report
 from pytest_gpuserve.selftest.counts import summary
 from pytest_gpuserve.selftest.plan import BATCH, SERVICE_SECONDS, interleaved
@@ -30,8 +26,9 @@ from pytest_gpuserve.store.history import History
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from pytest_gpuserve.device import Device, Holder
     from pytest_gpuserve.load.totals import RunningTotals
@@ -93,7 +90,7 @@ class SelftestCommand:
             lock.acquire(wait_seconds=self._settings.lock_wait_seconds, on_wait=self._say_waiting)
         except UsageProblem as problem:
             raise pytest.UsageError(str(problem)) from None
-        with lock, _own_folder() as folder:
+        with lock, kept_folder("gpuserve-selftest-") as (folder, _):
             self._run(device, folder)
         return True
 
@@ -220,19 +217,6 @@ class _Progress:
 
     def _write(self, text: str) -> None:
         self._reporter.write(text, flush=True)
-
-
-@contextmanager
-def _own_folder() -> Iterator[Path]:
-    """A temporary folder that ends with the block, and also when this process ends in any way, SIGKILL included."""
-    folder = Path(tempfile.mkdtemp(prefix="gpuserve-selftest-"))
-    # It ends at once; its keeper stays after it, as the owner of the folder.
-    nothing = Command((sys.executable, "-I", "-S", "-c", ""), os.environ, folder, folder / "keeper.log")
-    try:
-        with Process.start(nothing, owned_folders=[folder]):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _starter(device: Device, folder: Path) -> Starter:

@@ -13,24 +13,25 @@ import shlex
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import uuid
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.logs import read_tail
+from pytest_gpuserve.process.keeper import AFTER_SECONDS, finish
+from pytest_gpuserve.process.kept import Kept
+from pytest_gpuserve.process.logs import printable, read_tail
 from pytest_gpuserve.process.ports import describe_process
+from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
@@ -45,7 +46,6 @@ START_ALLOWANCE_SECONDS = 30.0
 END_ALLOWANCE_SECONDS = 30.0
 """Longest wait, beyond the grace, for a killed tree to be gone (a GPU driver may hold a process for seconds)."""
 
-_KEEPER = Path(__file__).with_name("keeper.py")
 _MESSAGE_BYTES = 1 << 16
 
 
@@ -80,6 +80,7 @@ class _Reports:
     exited: int | None = None
     gone: bool = False
     severed: bool = False
+    unfinished: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
     def add(self, received: bytes) -> None:
@@ -102,60 +103,57 @@ class Process:
     """
 
     def __init__(
-        self, command: Command, keeper: subprocess.Popen[bytes], link: socket.socket, folders: Sequence[Path], mark: str
+        self,
+        command: Command,
+        kept: Kept,
+        after: Sequence[Sequence[str]],
     ) -> None:
         self.command = command
         self.pid = 0
-        self._keeper = keeper
-        self._keeper_identity = psutil.Process(keeper.pid)
-        self._link = link
-        self._folders = folders
-        self._mark = mark
+        self._keeper = kept.keeper
+        self._keeper_identity = psutil.Process(kept.keeper.pid)
+        self._link = kept.link
+        self._folders = kept.folders
+        self._after = [list(argv) for argv in after]
+        self._mark = uuid.uuid4().hex
         self._reports = _Reports()
         self._reading = threading.Lock()
         self._stopped = False
-        self._log_start = 0
+        self._log_start = kept.log_start
 
     @classmethod
-    def start(cls, command: Command, *, owned_folders: Sequence[Path] = ()) -> Process:
+    def start(
+        cls,
+        command: Command,
+        *,
+        owned_folders: Sequence[Path] = (),
+        after: Sequence[Sequence[str]] = (),
+        kept: Kept | None = None,
+    ) -> Process:
         """Start the command.
 
         Args:
             command: What to start.
             owned_folders: Absolute folders which are removed, with all that is in them, after the end of the tree.
+            after: Commands, program and arguments each, that end what is not in the tree, such as a container that a
+                daemon runs. They are run one after the other, with the child's environment and in the folder /, when
+                the tree has ended, for whatever reason, and before the folders are removed; each is killed after
+                15 s (`pytest_gpuserve.process.keeper.AFTER_SECONDS`). None is run if the program was never executed.
+                What they are to end may be gone already: that must be a success.
+            kept: The keeper to start it with, and its folders, instead of ``owned_folders``; its log is the command's.
 
         Returns:
             The process; its program has been executed, but may be far from ready (see `pytest_gpuserve.process.ready`).
 
         Raises:
             ServerFailed: The program, its folder or its log cannot be used; nothing is left running.
-            ValueError: An owned folder is relative, or is or holds the home folder or the working folder.
+            ValueError: An owned folder is relative, or is or holds the home folder or the working folder; or a command
+                of ``after`` is a line and no sequence, or empty.
         """
-        for folder in owned_folders:
-            if not folder.is_absolute() or any(place.is_relative_to(folder) for place in (Path.home(), Path.cwd())):
-                raise ValueError(f"{folder} cannot be owned by a server: it would be removed with all that is in it")
-        mark = uuid.uuid4().hex
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                with command.log.open("ab") as log:
-                    log_start = log.tell()
-                    keeper = subprocess.Popen(
-                        [sys.executable, "-I", "-S", str(_KEEPER), str(theirs.fileno())],
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        cwd="/",
-                        pass_fds=[theirs.fileno()],
-                        start_new_session=True,
-                    )
-            except OSError as error:
-                ours.close()
-                raise ServerFailed(
-                    f"{command} could not be started", found=str(error), looked=[str(command.log)]
-                ) from error
-        process = cls(command, keeper, ours, owned_folders, mark)
-        process._log_start = log_start
+        for argv in after:
+            if isinstance(argv, str) or not all(isinstance(each, str) for each in argv) or not argv:
+                raise ValueError(f"{argv!r} cannot follow a server: it must be a sequence, a program and its arguments")
+        process = cls(command, kept or Kept.reserve(owned_folders, log=command.log), after)
         try:
             process._order()
         except BaseException:
@@ -189,8 +187,8 @@ class Process:
         return f"killed by {names.get(-status, f'signal {-status}')}"
 
     def tail(self, lines: int = 30) -> str:
-        """Last lines that this start wrote to its log, made printable; empty when there are none."""
-        return read_tail(self.command.log, start=self._log_start, lines=lines)
+        """Last lines that this start wrote to its log, printable and without secrets; empty when there are none."""
+        return without_secrets(read_tail(self.command.log, start=self._log_start, lines=lines), self.command.env)
 
     def tree(self) -> list[psutil.Process]:
         """All live processes of the tree, the child first; daemons and orphans are among them."""
@@ -206,6 +204,13 @@ class Process:
     def listening_ports(self) -> dict[int, int]:
         """TCP ports on which the tree listens, each with the pid that holds it (the child before its descendants)."""
         ports: dict[int, int] = {}
+        for (_, port), pid in self.listening_addresses().items():
+            ports.setdefault(port, pid)
+        return ports
+
+    def listening_addresses(self) -> dict[tuple[str, int], int]:
+        """Addresses and TCP ports on which the tree listens, each with the pid that holds it; as `listening_ports`."""
+        addresses: dict[tuple[str, int], int] = {}
         for member in self.tree():
             try:
                 connections = member.net_connections("tcp")
@@ -213,21 +218,22 @@ class Process:
                 continue
             for connection in connections:
                 if connection.status == psutil.CONN_LISTEN:
-                    ports.setdefault(connection.laddr.port, member.pid)
-        return ports
+                    addresses.setdefault((connection.laddr.ip, connection.laddr.port), member.pid)
+        return addresses
 
     def stop(self, grace_seconds: float = 5.0) -> None:
-        """End the tree and remove the owned folders; does nothing the second time.
+        """End the tree, run the commands that follow it, remove the owned folders; does nothing the second time.
 
         Args:
             grace_seconds: Time from SIGTERM to the SIGKILL of what is left.
 
         Raises:
-            ServerFailed: A process survives SIGKILL, or an owned folder cannot be removed.
+            ServerFailed: A process survives SIGKILL, a command that follows fails, or an owned folder cannot be
+                removed.
         """
         if self._stopped:
             return
-        deadline = Deadline.after(grace_seconds + END_ALLOWANCE_SECONDS)
+        deadline = Deadline.after(grace_seconds + END_ALLOWANCE_SECONDS + len(self._after) * AFTER_SECONDS)
         self._say(stop=grace_seconds)
         while not (self._reports.gone or self._reports.severed):
             if deadline.expired():
@@ -239,6 +245,14 @@ class Process:
         self._stopped = True
         with self._reading:
             self._link.close()
+        if self._reports.unfinished:
+            left = [f"and {folder} could not be removed" for folder in self._reports.left]
+            lines = "\n".join([*self._reports.unfinished, *left]).splitlines()
+            raise ServerFailed(
+                f"{self.command} has ended, but what it started elsewhere may still run",
+                found="\n".join(map(printable, lines)),
+                remedies=[f"mend the cause, then run by hand: {shlex.join(argv)}" for argv in self._after],
+            )
         if self._reports.left:
             raise ServerFailed(
                 f"{self.command} has ended, but its folders could not be removed",
@@ -262,7 +276,7 @@ class Process:
             argv=command.argv,
             env={**command.env, TREE_VARIABLE: self._mark},
             cwd=str(command.cwd),
-            folders=[str(folder) for folder in self._folders],
+            after=self._after,
             owner=os.getpid(),
         )
         reports = self._reports
@@ -310,7 +324,7 @@ class Process:
         return [member for member in psutil.process_iter() if _alive(member) and _mark_of(member) == self._mark]
 
     def _sweep(self, deadline: Deadline) -> None:
-        """Do what the keeper can do no more: end what carries our mark, remove the folders."""
+        """Do what the keeper can do no more: end what carries our mark, run what follows, remove the folders."""
         while members := self._marked():
             if deadline.expired():
                 raise self._immortal(members, deadline)
@@ -318,6 +332,9 @@ class Process:
                 with contextlib.suppress(psutil.Error):
                     member.kill()
             psutil.wait_procs(members, timeout=min(1.0, deadline.remaining()))
+        if not self._reports.failed:
+            troubles = [finish(argv, dict(self.command.env)) for argv in self._after]
+            self._reports.unfinished = [trouble for trouble in troubles if trouble is not None]
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
         self._reports.left = [str(folder) for folder in self._folders if folder.exists()]

@@ -1,22 +1,24 @@
 """The supervisor script between the test session and a server: the server's whole tree ends, whatever happens.
 
-It is run as ``python -I -S keeper.py FD``, where FD is its end of a socket pair; the other end is held by the owner
+It is run as ``python -I -S keeper.py FD [FOLDER...]``, where FD is its end of a socket pair and the folders are removed
+at its end, also where it is never told what to start; the other end is held by the owner
 (`pytest_gpuserve.process.child.Process`) alone. One JSON object a line travels each way:
 
-* owner to keeper: first the order ``{"argv", "env", "cwd", "folders", "owner"}``, later ``{"stop": GRACE_SECONDS}``;
+* owner to keeper: first the order ``{"argv", "env", "cwd", "after", "owner"}``, later ``{"stop": GRACE_SECONDS}``;
 * keeper to owner: ``{"started": PID}`` or ``{"failed": TEXT}``, ``{"exited": STATUS}`` as soon as the started child
-  ended (negative: killed by that signal), and last ``{"gone": true, "left": [FOLDER, ...]}``.
+  ended (negative: killed by that signal), and last ``{"gone": true, "unfinished": [TEXT, ...], "left": [FOLDER,
+  ...]}``.
 
 The keeper lives in a session of its own, out of reach of the terminal's Ctrl-C, and starts the child in yet another.
 It is a child subreaper, so whatever the child forks stays below it: daemons and orphans too. The tree is ended on a
 stop line, on SIGTERM, and when the owner is no more (end of file on the link, or another parent process than before,
 which holds even where a fork of the owner keeps the link open). After the tree it removes the POSIX shared memory and
-semaphores which the tree left behind, and the owned folders.
+semaphores which the tree left behind, runs the ``after`` commands of a child that was started, and removes the owned
+folders. ``after`` is for what the tree had an outside daemon start (docker, systemd): that is nobody's descendant here.
 
 What is not covered: if the keeper itself is killed by SIGKILL, the kernel kills the direct child with it
-(PR_SET_PDEATHSIG), but the child's own children and the owned folders are then left to the owner's ``stop()``, shared
-memory is left to its creators, and if the owner dies as well nobody ends those. A process that the tree asks an outside
-daemon to start (docker, systemd) is nobody's descendant here and was never covered.
+(PR_SET_PDEATHSIG), but the child's own children, the ``after`` commands and the owned folders are then left to the
+owner's ``stop()``, shared memory is left to its creators, and if the owner dies as well nobody does any of that.
 
 Only the standard library is imported, and as little of it as possible: every server start waits for this.
 """
@@ -43,9 +45,17 @@ OWNERLESS_GRACE_SECONDS = 1.5
 TRACKER_GRACE_SECONDS = 1.0
 """How long SIGKILL spares multiprocessing's resource trackers, which end by themselves and unlink named semaphores."""
 
+AFTER_SECONDS = 15.0
+"""Longest time for one command that follows the end of the tree, all tries together; then it is killed."""
+
 SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - where shm_open and sem_open put their names; nothing is created there
 """The folder of POSIX shared memory and named semaphores, whose names are flat."""
 
+_OF_ALL_CONTAINERS = "libpod_"
+"""How podman begins the name of its locks in /dev/shm: made by its first command, used by all of this user's."""
+
+_LAST_WORDS_BYTES = 2000  # of an `after` command that failed; far below what the link takes in one write
+_PAUSES_SECONDS = (0.2, 1.0)  # before such a command is tried again
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PASS_SECONDS = 0.02
@@ -106,8 +116,6 @@ class Keeper:
         self._child = 0
         self._told_to_end = False
         self._shared: set[int] = set()
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGCHLD):
             # Without a handler of Python's own the wake-up descriptor is not written to.
             signal.signal(number, lambda *_: None)
@@ -147,6 +155,17 @@ class Keeper:
         self._ask(deadline)
         self._kill()
         unlink_shared(self._shared - self._known_before)
+
+    def tidy(self, commands: list[list[str]], env: dict[str, str]) -> list[str]:
+        """Run the commands that follow the end of the tree, one after the other; returns what went wrong."""
+        unfinished = []
+        for argv in commands:
+            trouble = finish(argv, env)
+            self._kill()
+            if trouble is not None:
+                unfinished.append(trouble)
+                print(trouble, file=sys.stderr)  # noqa: T201 - this is the log, and an owner may be no more
+        return unfinished
 
     def _ask(self, deadline: float) -> None:
         members = descendants(os.getpid())
@@ -248,13 +267,48 @@ def shared_of(pid: int) -> set[int]:
 
 
 def unlink_shared(inodes: set[int]) -> None:
-    """Remove these files from /dev/shm, as far as they are this user's and no process that we can see uses them."""
-    left = [entry for entry in _entries(SHARED_MEMORY) if entry.inode() in inodes and _is_own_file(entry)]
+    """Remove these files from /dev/shm, as far as they are this user's and no process that we can see uses them.
+
+    podman's locks stay: the tree only happened to be the first to need them since the machine was started.
+    """
+    left = [
+        entry
+        for entry in _entries(SHARED_MEMORY)
+        if entry.inode() in inodes and not entry.name.startswith(_OF_ALL_CONTAINERS) and _is_own_file(entry)
+    ]
     used = {inode for pid in _pids() for inode in shared_of(pid)} if left else set()
     for entry in left:
         if entry.inode() not in used:
             with contextlib.suppress(OSError):
                 os.unlink(entry.path)  # noqa: PTH108 - as in _read
+
+
+def finish(argv: list[str], env: dict[str, str], timeout_seconds: float = AFTER_SECONDS) -> str | None:
+    """Run a command that tidies up after the tree, in the folder / and with no input.
+
+    One that fails is tried again: what was killed a moment ago may hold a mount or a lock for yet another.
+
+    Args:
+        argv: Program and arguments; the program is looked up along the PATH of ``env``.
+        env: Its full environment.
+        timeout_seconds: For all tries; then it is killed, with its process group.
+
+    Returns:
+        None if it succeeded, else the command, its end, and the last that it wrote to its standard error.
+    """
+    end = time.monotonic() + timeout_seconds
+    for pause_seconds in (*_PAUSES_SECONDS, 0.0):
+        try:
+            status, said = _run(argv, env, end - time.monotonic())
+        except (OSError, ValueError) as error:
+            return f"{' '.join(argv)}: {error}"
+        if status == 0:
+            return None
+        if status is None or time.monotonic() + pause_seconds > end:
+            break
+        time.sleep(pause_seconds)
+    ended = f"killed after {timeout_seconds:g} s" if status is None else f"exit status {status}"
+    return f"{' '.join(argv)}: {ended}\n{said}".rstrip()
 
 
 def remove_folders(folders: list[str]) -> list[str]:
@@ -264,6 +318,31 @@ def remove_folders(folders: list[str]) -> list[str]:
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     return [folder for folder in folders if os.path.lexists(folder)]
+
+
+def _run(argv: list[str], env: dict[str, str], timeout_seconds: float) -> tuple[int | None, str]:
+    """Run a command once; its exit status (None: killed, with its group) and the end of its standard error."""
+    import subprocess  # noqa: PLC0415 - as in remove_folders
+
+    # A file and no pipe, for what the command leaves running could hold a pipe open for ever.
+    with open(os.memfd_create("stderr"), "r+b") as errors:  # noqa: PTH123 - it has no path
+        running = subprocess.Popen(
+            argv,
+            env=env,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+        status: int | None = None
+        try:
+            status = running.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            _send(-running.pid, signal.SIGKILL)
+            running.wait()
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+        return status, errors.read().decode(errors="replace")
 
 
 def _become(argv: list[str], env: dict[str, str], cwd: str, keeper: int, failure: int) -> NoReturn:
@@ -329,20 +408,32 @@ def _send(pid: int, number: int) -> None:
 
 def main() -> None:
     """Serve one owner: start the child, watch, end the tree, tidy up."""
-    owner = Owner(int(sys.argv[1]))
-    order = owner.order()
+    folders = sys.argv[2:]
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    try:
+        owner = Owner(int(sys.argv[1]))
+        order = owner.order()
+    except BaseException:
+        remove_folders(folders)
+        raise
     if order is None:
+        remove_folders(folders)
         return
     keeper = Keeper(owner)
     grace_seconds = 0.0
+    after: list[list[str]] = []
     try:
         keeper.start(order["argv"], order["env"], order["cwd"])
+        after = order["after"]
         grace_seconds = keeper.watch()
     except OSError as error:
         owner.tell(failed=str(error))
     finally:
         keeper.end(grace_seconds)
-        owner.tell(gone=True, left=remove_folders(order["folders"]))
+        unfinished = keeper.tidy(after, order["env"])
+        owner.tell(gone=True, unfinished=unfinished, left=remove_folders(folders))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import socket
 from typing import TYPE_CHECKING
@@ -18,10 +19,18 @@ _REACHED_BY_LOOPBACK = frozenset({"127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.
 
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that was free a moment ago (`ready.owned_port_probe` sees if somebody was quicker)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different TCP ports of 127.0.0.1, free as of ``free_port``."""
+    with contextlib.ExitStack() as held:
+        ports: list[int] = []
+        for _ in range(count):
+            probe = held.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            ports.append(probe.getsockname()[1])
+    return ports
 
 
 def port_owner(port: int, *, besides: Collection[int] = ()) -> str | None:
@@ -34,7 +43,25 @@ def port_owner(port: int, *, besides: Collection[int] = ()) -> str | None:
     Returns:
         Pid and command line, "an unknown process" if it cannot be looked at, None if there is nobody.
     """
-    listeners = [
+    found = _listening(port)
+    for pid in found:
+        if pid not in besides:
+            return describe_process(pid)
+    return None if found or not _answers(port) else describe_process(None)
+
+
+def listeners(port: int) -> set[int]:
+    """Pids of who listens where a connection to 127.0.0.1:port would arrive, with all below them; as far as known."""
+    found: set[int] = set()
+    for pid in _listening(port):
+        if pid is not None:
+            with contextlib.suppress(psutil.Error):
+                found |= {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
+    return found
+
+
+def _listening(port: int) -> list[int | None]:
+    return [
         connection.pid
         for connection in psutil.net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN
@@ -42,10 +69,6 @@ def port_owner(port: int, *, besides: Collection[int] = ()) -> str | None:
         and connection.laddr.port == port
         and connection.laddr.ip in _REACHED_BY_LOOPBACK
     ]
-    for pid in listeners:
-        if pid not in besides:
-            return describe_process(pid)
-    return None if listeners or not _answers(port) else describe_process(None)
 
 
 def describe_process(pid: int | None) -> str:

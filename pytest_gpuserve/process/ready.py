@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import http.client
 import socket
+import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+import psutil
+
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.ports import port_owner
+from pytest_gpuserve.process.queue_format import ask_queue
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
 
     from pytest_gpuserve.process.child import Process
     from pytest_gpuserve.process.deadline import Deadline
@@ -68,6 +74,7 @@ def http_probe(
     accept: Callable[[int, bytes], str | None] = status_200,
     *,
     timeout_seconds: float = 2.0,
+    tls: ssl.SSLContext | None = None,
 ) -> Probe:
     """Make a probe that is content when the server answers a request as it should.
 
@@ -78,17 +85,28 @@ def http_probe(
         accept: Gets status and body; returns None if they are right, else what is wrong with them.
         timeout_seconds: For each step of one try (connect, each read). The deadline of the wait does not cut it, so
             keep it small; but an inference asked for here must fit into it.
+        tls: What checks the certificate of a server that speaks TLS.
     """
-    asked = f"{request.method} http://{host}:{port}{request.path}"
+    asked = f"{request.method} http{'s' if tls else ''}://{host}:{port}{request.path}"
 
     def probe() -> NotReady | None:
-        connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
+        connection = (
+            http.client.HTTPConnection(host, port, timeout=timeout_seconds)
+            if tls is None
+            else http.client.HTTPSConnection(host, port, timeout=timeout_seconds, context=tls)
+        )
         try:
             connection.request(request.method, request.path, request.body or None, dict(request.headers))
             response = connection.getresponse()
             status, body = response.status, response.read(_MOST_BODY_BYTES)
         except TimeoutError:
             return NotReady(f"{asked} was not answered in {format_seconds(timeout_seconds)}")
+        except ssl.SSLCertVerificationError as error:
+            raise ServerFailed(
+                f"{asked}: the server's certificate is not to be trusted",
+                found=error.verify_message,
+                remedies=["name the certificates that sign it: ca_file=; it is always checked"],
+            ) from None
         except (OSError, http.client.HTTPException) as error:
             return NotReady(f"{asked} failed: {type(error).__name__}: {error}")
         finally:
@@ -97,6 +115,31 @@ def http_probe(
         if wrong is None:
             return None
         return NotReady(f"{asked} answered status {status}, body {body[:_BODY_SHOWN_BYTES]!r}: {wrong}")
+
+    return probe
+
+
+def queue_probe(
+    path: Path, body: bytes, accept: Callable[[int, bytes], str | None], *, timeout_seconds: float = 2.0
+) -> Probe:
+    """Make a probe that is content when a worker answers a request in its queue as it should.
+
+    Args:
+        path: Of the queue's Unix socket.
+        body: What to ask.
+        accept: Gets the status of the answer (``queue_format``) and its body, as for `http_probe`.
+        timeout_seconds: For one try; see `http_probe`.
+    """
+
+    def probe() -> NotReady | None:
+        try:
+            status, answer = ask_queue(path, body, timeout_seconds)
+        except TimeoutError:
+            return NotReady(f"a request in its queue was not answered in {format_seconds(timeout_seconds)}")
+        except OSError as error:
+            return NotReady(f"it does not answer at {path}: {type(error).__name__}: {error}")
+        wrong = accept(status, answer)
+        return None if wrong is None else NotReady(f"a request in its queue was answered: {wrong}")
 
     return probe
 
@@ -114,18 +157,26 @@ def tcp_probe(port: int, *, timeout_seconds: float = 1.0) -> Probe:
     return probe
 
 
-def owned_port_probe(process: Process, port: int) -> Probe:
+def owned_port_probe(process: Process, port: int, *, also: Callable[[], Collection[int]] = frozenset) -> Probe:
     """Make a probe that is content when the process's own tree, and nobody else, listens on the port.
 
     Ask it before any other probe: otherwise another server's answer is taken for this one's. Its `ServerFailed` names
     the stranger.
+
+    Args:
+        process: The server.
+        port: TCP port.
+        also: Asked for the pids which belong to the server but not to its tree, as those of a container that a daemon
+            runs do (`container.member_pids`); only when somebody beyond the tree listens.
     """
 
     def probe() -> NotReady | None:
+        others: Collection[int] = ()
         stranger = port_owner(port, besides=[member.pid for member in process.tree()])
         if stranger is not None:
-            # Asked again, for a worker that the tree started in between is none.
-            stranger = port_owner(port, besides=[member.pid for member in process.tree()])
+            # The tree is asked again, for a worker that it started in between is no stranger.
+            others = also()
+            stranger = port_owner(port, besides={*others, *(member.pid for member in process.tree())})
         if stranger is not None:
             raise ServerFailed(
                 f"a foreign server answers on port {port}, which {process.command} was to use",
@@ -134,11 +185,19 @@ def owned_port_probe(process: Process, port: int) -> Probe:
                 remedies=["end that process, or give the server another port: port="],
                 log_tail=process.tail(),
             )
-        if port not in process.listening_ports():
+        if port not in process.listening_ports() and not any(_listens(pid, port) for pid in others):
             return NotReady(f"it does not listen on port {port} yet")
         return None
 
     return probe
+
+
+def _listens(pid: int, port: int) -> bool:
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return False
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections)
 
 
 def all_of(*probes: Probe) -> Probe:
@@ -152,6 +211,29 @@ def all_of(*probes: Probe) -> Probe:
         return None
 
     return probe
+
+
+def wait_for(probe: Probe, deadline: Deadline, *, what: str) -> None:
+    """Wait until the probe is content with a server that somebody else runs.
+
+    Args:
+        probe: What must be so; asked at least once.
+        deadline: End of the wait; a probe that is looking then may finish.
+        what: Name of the server for messages.
+
+    Raises:
+        ServerFailed: The deadline passed first; says what was seen last.
+    """
+    pause_seconds = _FIRST_PAUSE_SECONDS
+    while (seen := probe()) is not None:
+        if deadline.expired():
+            raise ServerFailed(
+                f"{what} did not come in {format_seconds(deadline.seconds)}",
+                found=seen.reason,
+                remedies=[f"if it only needs longer, allow more: start_timeout={2 * deadline.seconds:g}"],
+            )
+        time.sleep(min(pause_seconds, deadline.remaining()))
+        pause_seconds = min(1.5 * pause_seconds, _LONGEST_PAUSE_SECONDS)
 
 
 def wait(probe: Probe, process: Process, deadline: Deadline, *, what: str) -> None:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process import keeper
-from pytest_gpuserve.process.child import Process
+from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.process.kept import kept_folder
 from pytest_gpuserve.process.ports import free_port, port_owner
 from tests.fakes.children.toolkit import HERE, SAFETY_SECONDS, alive, child, eventually, program, report
 
@@ -27,9 +29,16 @@ PROMISED_SECONDS = 5.0
 
 
 @contextmanager
-def owner(folder: Path, *commands: tuple[str, ...], owned: tuple[Path, ...] = (), fork: bool = False) -> Iterator[Any]:
+def owner(
+    folder: Path,
+    *commands: tuple[str, ...],
+    owned: tuple[Path, ...] = (),
+    fork: bool = False,
+    after: tuple[tuple[str, ...], ...] = (),
+) -> Iterator[Any]:
     """Run an owner of these commands in a process of its own; yields its Popen and its report."""
-    order = {"commands": commands, "folder": str(folder), "owned": list(map(str, owned)), "fork": fork}
+    order: dict[str, Any] = {"commands": commands, "folder": str(folder), "owned": list(map(str, owned)), "fork": fork}
+    order["after"] = after
     (folder / "order").write_text(json.dumps(order))
     argv = [sys.executable, str(HERE / "owner.py"), str(folder / "order"), str(folder / "owner_report")]
     with subprocess.Popen(argv, start_new_session=True) as running:
@@ -89,6 +98,168 @@ def test_interrupting_the_owner_does_not_reach_the_server(tmp_path: Path) -> Non
         assert running.wait(SAFETY_SECONDS) == 0
     assert not any(map(alive, started["children"]))
     assert "SIGINT" not in (tmp_path / "log0").read_text()
+
+
+@contextmanager
+def elsewhere() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is in nobody's tree, as one that a daemon runs."""
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_what_an_owner_had_started_elsewhere_is_ended_with_it(number: signal.Signals, tmp_path: Path) -> None:
+    """The command that follows a server ends a process outside of its tree after kill -9 and Ctrl-C of the owner."""
+    port = free_port()
+    server = child("web", port, folder=tmp_path).argv
+    with (
+        elsewhere() as outside,
+        owner(tmp_path, server, after=(("sh", "-c", f"kill {outside.pid}"),)) as (running, started),
+    ):
+        eventually(lambda: port_owner(port) is not None, "the server listens")
+        assert outside.poll() is None
+        os.killpg(running.pid, number)
+        eventually(lambda: outside.poll() is not None, "the process elsewhere is ended", PROMISED_SECONDS)
+        assert not any(map(alive, started["children"]))
+
+
+def test_commands_follow_the_tree_in_order_and_precede_the_removal_of_folders(tmp_path: Path) -> None:
+    """They run one after the other in / with the child's variables, when no process is left and the folder still is."""
+    owned, seen = tmp_path / "owned", tmp_path / "seen"
+    owned.mkdir()
+    command = Command(
+        ("sh", "-c", 'echo $$ > "$0/pid"; exec sleep 600', str(tmp_path)),
+        {**os.environ, "WORD": "w"},
+        tmp_path,
+        tmp_path / "log",
+    )
+    first = f'test -e /proc/$(cat {tmp_path}/pid) || ls -d {owned} "$PWD" > {seen}'
+    after = [("sh", "-c", first), ("sh", "-c", f'echo "$WORD" >> {seen}')]
+    with Process.start(command, owned_folders=[owned], after=after):
+        eventually((tmp_path / "pid").exists, "the child runs")
+        assert not seen.exists()
+    assert seen.read_text().splitlines() == [*sorted(["/", str(owned)]), "w"]
+    assert not owned.exists()
+
+
+def test_commands_follow_stop_and_not_the_exit_of_the_child(tmp_path: Path) -> None:
+    """A child that ended by itself may have left a tree: what follows waits for the end of that, and runs once."""
+    seen = tmp_path / "seen"
+    with Process.start(
+        program("sh", "-c", "exit 3", folder=tmp_path), after=[("sh", "-c", f"echo x >> {seen}")]
+    ) as process:
+        assert process.wait(SAFETY_SECONDS) == 3
+        assert not seen.exists()
+        process.stop()
+        assert seen.read_text() == "x\n"
+    assert seen.read_text() == "x\n"
+
+
+def test_commands_follow_a_start_that_fails_after_the_program_was_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt just after the start leaves nothing; a program that was never executed has nothing that follows."""
+    started, seen = Process._order, tmp_path / "seen"
+
+    def interrupted(process: Process) -> None:
+        started(process)
+        raise KeyboardInterrupt
+
+    after = [("touch", str(seen))]
+    with pytest.raises(ServerFailed, match="no-such-server"):
+        Process.start(program("no-such-server", folder=tmp_path), after=after)
+    assert not seen.exists()
+    monkeypatch.setattr(Process, "_order", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Process.start(program("sleep", "600", folder=tmp_path), after=after)
+    assert seen.exists()
+
+
+@pytest.mark.parametrize("keeper", ["there", "lost"])
+def test_a_command_that_fails_is_not_silent_and_does_not_keep_the_next(keeper: str, tmp_path: Path) -> None:
+    """Stop, also in place of a lost keeper, runs all, tidies up, and then names each failure with its last words."""
+    owned, seen = tmp_path / "owned", tmp_path / "seen"
+    owned.mkdir()
+    failing = ("sh", "-c", "echo unimportant; printf 'no\\033[1m daemon\\n' >&2; exit 4")
+    after = [failing, ("no-such-client",), ("sh", "-c", f"pwd > {seen}")]
+    process = Process.start(program("sleep", "600", folder=tmp_path), owned_folders=[owned], after=after)
+    if keeper == "lost":
+        os.kill(process._keeper.pid, signal.SIGKILL)
+    with pytest.raises(ServerFailed, match="what it started elsewhere may still run") as failure:
+        process.stop()
+    assert "exit status 4\n" in failure.value.found
+    assert failure.value.found.splitlines()[1] == "no\N{REPLACEMENT CHARACTER}[1m daemon"
+    assert "no-such-client: [Errno 2]" in failure.value.found
+    assert "unimportant" not in failure.value.found.splitlines()
+    assert seen.read_text() == "/\n"
+    assert failure.value.remedies[1] == "mend the cause, then run by hand: no-such-client"
+    assert not owned.exists()
+    assert not alive(process.pid)
+    process.stop()
+    assert ("no-such-client" in (tmp_path / "log").read_text()) == (keeper == "there")
+
+
+def test_a_keeper_that_is_told_to_terminate_still_runs_what_follows(tmp_path: Path) -> None:
+    """SIGTERM to the keeper is no reason to leave anything elsewhere."""
+    with Process.start(program("sleep", "600", folder=tmp_path), after=[("touch", str(tmp_path / "seen"))]) as process:
+        os.kill(process._keeper.pid, signal.SIGTERM)
+        eventually((tmp_path / "seen").exists, "the command is run")
+
+
+def test_a_command_that_hangs_is_killed_with_its_group(tmp_path: Path) -> None:
+    """Even one that ignores SIGTERM and whose own children hold its output open ends at its limit, and says so."""
+    script = f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/pid; echo waiting >&2; wait"
+    trouble = keeper.finish(["sh", "-c", script], dict(os.environ), 0.5)
+    assert trouble is not None
+    assert trouble.endswith(": killed after 0.5 s\nwaiting")
+    eventually(lambda: not alive(int((tmp_path / "pid").read_text())), "its child is killed")
+
+
+def test_what_a_following_command_leaves_running_is_ended(tmp_path: Path) -> None:
+    """A process that such a command puts into a session of its own does not outlive the keeper."""
+    script = f"setsid sleep 600 & echo $! > {tmp_path}/pid"
+    with Process.start(program("sleep", "600", folder=tmp_path), after=[("sh", "-c", script)]):
+        pass
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_a_command_that_fails_for_a_moment_succeeds(tmp_path: Path) -> None:
+    """What was killed just now may still be in the way: the third try counts as well as the first, a fourth is none."""
+    script = f"echo x >> {tmp_path}/tries; test $(wc -l < {tmp_path}/tries) -ge "
+    assert keeper.finish(["sh", "-c", f"{script} 3"], dict(os.environ)) is None
+    (tmp_path / "tries").unlink()
+    assert keeper.finish(["sh", "-c", f"{script} 4"], dict(os.environ)) is not None
+    assert (tmp_path / "tries").read_text() == "x\n" * 3
+
+
+def test_the_last_words_of_a_chatty_failure_are_few() -> None:
+    """Megabytes on standard error neither block the command nor the report of its failure."""
+    trouble = keeper.finish(["sh", "-c", "yes | head -c 3000000 >&2; echo last >&2; exit 1"], dict(os.environ))
+    assert trouble is not None
+    assert trouble.endswith("y\nlast")
+    assert len(trouble) < 3000
+
+
+@pytest.mark.parametrize("after", [["docker rm x"], [[]], [["docker", 1]]])
+def test_a_command_that_is_no_sequence_of_arguments_is_refused(after: list[list[Any]], tmp_path: Path) -> None:
+    """What could not be executed in the end is refused before anything starts."""
+    with pytest.raises(ValueError, match="cannot follow a server"):
+        Process.start(program("true", folder=tmp_path), after=after)
+    assert not (tmp_path / "log").exists()
+
+
+def test_locks_of_all_of_podmans_containers_are_no_leftovers() -> None:
+    """The file of podman's locks, though made by a tree's first container, is not unlinked: others rely on it."""
+    file = Path(f"/dev/shm/libpod_gpuserve_test_{os.getpid()}")
+    file.touch()
+    try:
+        keeper.unlink_shared({file.stat().st_ino})
+        assert file.exists()
+    finally:
+        file.unlink()
 
 
 def test_a_grace_under_way_is_cut_short_by_the_death_of_the_owner(tmp_path: Path) -> None:
@@ -205,11 +376,45 @@ def test_the_keeper_needs_nothing_but_a_bare_interpreter() -> None:
 
 @pytest.mark.parametrize("said", [b"", b'{"stop"'])
 def test_an_owner_that_is_gone_before_its_order_starts_nothing(said: bytes, tmp_path: Path) -> None:
-    """End of file in place of a whole order ends the keeper quietly."""
+    """End of file in place of a whole order ends the keeper quietly, and its folders are gone."""
+    folder = tmp_path / "owned"
+    folder.mkdir()
     reading, writing = os.pipe()
     os.write(writing, said)
     os.close(writing)
-    argv = [sys.executable, "-I", "-S", str(keeper.__file__), str(reading)]
+    argv = [sys.executable, "-I", "-S", str(keeper.__file__), str(reading), str(folder)]
     done = subprocess.run(argv, pass_fds=[reading], check=False, capture_output=True, text=True, timeout=SAFETY_SECONDS)
     os.close(reading)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not folder.exists()
+
+
+KILLED_EARLY = """
+import os, signal, sys
+from pytest_gpuserve.process.kept import kept_folder
+
+with kept_folder("gpuserve-") as (folder, kept):
+    (folder / "file").write_text("")
+    print(folder, flush=True)
+    os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT"])
+def test_a_folder_is_owned_before_it_is_made(how: str, tmp_path: Path) -> None:
+    """Whoever is killed between making a folder and starting what is to own it leaves no folder."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(keeper.__file__).parents[2])}
+    argv = [sys.executable, "-c", KILLED_EARLY, how]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=SAFETY_SECONDS, check=False)
+    folder = Path(done.stdout.strip())
+    assert folder.parent == tmp_path, done.stderr
+    eventually(lambda: not folder.exists(), "the folder is gone")
+
+
+def test_a_folder_that_nothing_was_started_in_ends_with_its_block() -> None:
+    """Its keeper is waited for, so that it is gone when the block is left."""
+    with kept_folder("gpuserve-") as (folder, kept):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not folder.exists()
+    assert kept.keeper.poll() == 0

@@ -1,0 +1,88 @@
+"""A small HTTP server with counters and bad habits. Arguments: PORT HABIT...
+
+It answers GET /health, GET /metrics (items, batches, requests as Prometheus text) and POST /infer, which upper-cases.
+Habits: ``never`` (always 503), ``exit=CODE`` (before it listens), ``chatter=MIB`` (printed before it listens),
+``immortal`` (ignores SIGTERM), ``breed`` (workers in sessions of their own that ignore SIGTERM), ``die=N`` (kills
+itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``reset=N`` (its counters begin
+anew when they are read for the Nth time), ``wide`` (listens on all addresses), ``segment`` (leaves a segment of shared
+memory), ``says=TEXT``.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import resource_tracker, shared_memory
+
+port = int(sys.argv[1])
+habits = dict(word.partition("=")[::2] for word in sys.argv[2:])
+counting = threading.Lock()
+counts = {"all": 0, "counted": 0, "read": 0}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        """Tell how it is."""
+        if self.path == "/health":
+            self.tell(200, b"ok")
+            return
+        with counting:
+            counts["read"] += 1
+            if counts["read"] == int(habits.get("reset", -1)):
+                counts["counted"] = 0
+            counted = counts["counted"]
+        lines = (f"{name}_total {counted}\n" for name in ("items", "batches", "requests"))
+        self.tell(200, "".join(lines).encode())
+
+    def do_POST(self) -> None:
+        """Do the model's work."""
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        with counting:
+            counts["all"] += 1
+            counts["counted"] += 1
+            number = counts["all"]
+        if number == int(habits.get("die", -1)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "never" in habits or number >= int(habits.get("hollow", 1 << 60)):
+            self.tell(503, b"no worker")
+            return
+        time.sleep(0.002)
+        self.tell(200, body.upper())
+
+    def tell(self, status: int, body: bytes) -> None:
+        """Send an answer in one piece."""
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+for _ in range(int(habits.get("chatter", 0)) << 10):
+    sys.stdout.write("x" * 1023 + "\n")
+sys.stdout.flush()
+if "says" in habits:
+    print(habits["says"], flush=True)  # noqa: T201 -- into its log
+if "exit" in habits:
+    sys.exit(int(habits["exit"]))
+if "immortal" in habits:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if "segment" in habits:
+    segment = shared_memory.SharedMemory(create=True, size=4096)
+    resource_tracker.unregister(f"/{segment.name}", "shared_memory")
+for _ in range(2 if "breed" in habits else 0):
+    if os.fork() == 0:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            signal.pause()
+ThreadingHTTPServer(("" if "wide" in habits else "127.0.0.1", port), Handler).serve_forever()

@@ -1,0 +1,205 @@
+"""A server in a real container, run by each engine that works here: it gets ready, and nothing of it is left."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import urllib.request
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.process import ready
+from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.process.container import (
+    Container,
+    ContainerCommand,
+    Engine,
+    container_command,
+    find_engine,
+    image_id,
+    member_pids,
+)
+from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.process.ports import free_port, port_owner
+from tests.fakes.children.toolkit import HERE, SAFETY_SECONDS, alive, eventually, report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PYTHON = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+SYSTEM = [Path(f"/{name}") for name in ("bin", "lib", "lib64", "sbin")]
+"""Beside /usr these make up a running system; on most they are only links into it."""
+
+READ_ONLY = {path: str(path) for path in (Path("/usr"), Path(sys.base_prefix), HERE)}
+READ_ONLY |= {path: str(path) for path in SYSTEM if path.is_dir() and not path.is_symlink()}
+
+OPTIONS: tuple[tuple[str, ...], ...] = ((), ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"))
+"""What the engine needs for a container here: where limits cannot be raised, podman must not try to."""
+
+
+def bare_image() -> bytes:
+    """An image with nothing but the places where parts of this machine are mounted: no registry is asked."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name in ("usr", "proc", "sys", "dev", "etc", "tmp"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(folder)
+        for path in filter(Path.is_symlink, SYSTEM):
+            link = tarfile.TarInfo(path.name)
+            link.type, link.linkname = tarfile.SYMTYPE, str(path.readlink())
+            archive.addfile(link)
+    return packed.getvalue()
+
+
+def server(image: str, port: int, manner: str) -> Container:
+    """The server that all these tests run."""
+    argv = (PYTHON, "-I", str(HERE / "contained.py"), str(port), manner)
+    return Container(image, argv, {"GREETING": "good day"}, READ_ONLY)
+
+
+@pytest.fixture(scope="module", params=["docker", "podman"])
+def place(request: pytest.FixtureRequest) -> Iterator[tuple[Engine, str]]:
+    """An engine that can run a container here, and an image."""
+    try:
+        engine = find_engine((request.param,))
+    except ServerFailed as failure:
+        pytest.skip(f"{request.param}: {failure.found}")
+    image = f"gpuserve-test-{uuid.uuid4().hex[:12]}"
+    imported = subprocess.run(
+        [*engine.command, "import", "-", image], check=False, input=bare_image(), capture_output=True
+    )
+    if imported.returncode != 0:
+        pytest.skip(f"{request.param} cannot make an image: {imported.stderr.decode(errors='replace')}")
+    try:
+        for options in OPTIONS:
+            usable = Engine(engine.command, options, engine.kind)
+            run = container_command(usable, Container(image, (PYTHON, "-V"), {}, READ_ONLY), client_env=os.environ)
+            with tempfile.TemporaryDirectory() as folder:
+                command = Command(run.argv, run.env, Path(folder), Path(folder) / "log")
+                with Process.start(command, after=run.after) as tried:
+                    status, said = tried.wait(SAFETY_SECONDS), tried.tail()
+            if status == 0:
+                break
+        else:
+            pytest.skip(f"{request.param} cannot run a container: {said}")
+        yield usable, image
+    finally:
+        subprocess.run([*engine.command, "rmi", "--force", image], check=True, capture_output=True)
+
+
+@contextmanager
+def running(
+    place: tuple[Engine, str], folder: Path, port: int, manner: str
+) -> Iterator[tuple[Process, ContainerCommand]]:
+    """A server that is ready; in the end it is stopped, and nothing of it may be left."""
+    engine, image = place
+    run = container_command(engine, server(image, port, manner), client_env=os.environ)
+    inside: set[int] = set()
+    with Process.start(Command(run.argv, run.env, folder, folder / "log"), after=run.after) as process:
+        members = member_pids(engine, run)
+        probe = ready.owned_port_probe(process, port, also=members)
+        ready.wait(probe, process, Deadline.after(SAFETY_SECONDS), what="the server in a container")
+        inside |= {*members(), *(each.pid for each in process.tree())}
+        yield process, run
+    assert nothing_left(engine, run.name, port, inside)
+
+
+def nothing_left(engine: Engine, name: str, port: int, pids: set[int]) -> bool:
+    """Say whether container, processes (the engine's watchers too) and listener are all gone."""
+    listed = subprocess.run(
+        [*engine.command, "ps", "--all", "--quiet", f"--filter=name={name}"], check=True, capture_output=True
+    )
+    lines = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+    watchers = [line for line in lines if name in line]
+    return not listed.stdout and not watchers and not any(map(alive, pids)) and port_owner(port) is None
+
+
+def test_a_server_in_a_container_is_ready_and_stopped_like_any_other(place: tuple[Engine, str], tmp_path: Path) -> None:
+    """It answers on loopback with its variable, is told to end by SIGTERM, says so in the log, and leaves nothing."""
+    port = free_port()
+    with running(place, tmp_path, port, "polite") as (process, run):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=SAFETY_SECONDS) as answer:
+            assert answer.read() == b"good day"
+        assert len(member_pids(place[0], run)()) == 2
+    assert "told to end" in process.tail()
+
+
+def test_a_stubborn_server_in_a_container_is_killed(place: tuple[Engine, str], tmp_path: Path) -> None:
+    """A server that ignores SIGTERM is gone after the grace, container and all."""
+    with running(place, tmp_path, free_port(), "stubborn") as (process, _):
+        process.stop(0.5)
+
+
+def test_a_container_outlives_its_keeper_only_until_stop(place: tuple[Engine, str], tmp_path: Path) -> None:
+    """Where the keeper was killed, and the client with it, the container is still known, and stop ends it."""
+    with running(place, tmp_path, free_port(), "polite") as (process, run):
+        os.kill(process._keeper.pid, signal.SIGKILL)
+        assert process.wait(SAFETY_SECONDS) == -signal.SIGKILL
+        inside = member_pids(place[0], run)()
+        assert len(inside) == 2
+        assert inside <= {each.pid for each in process.tree()}
+
+
+@pytest.mark.parametrize("manner", ["polite", "stubborn"])
+def test_no_container_outlives_an_owner_that_is_killed(manner: str, place: tuple[Engine, str], tmp_path: Path) -> None:
+    """After kill -9 of the owner there is soon no container, process, watcher or listener of it."""
+    engine, image = place
+    port = free_port()
+    run = container_command(engine, server(image, port, manner), client_env=os.environ)
+    order = {"commands": [run.argv], "folder": str(tmp_path), "owned": [], "fork": False, "after": run.after}
+    (tmp_path / "order").write_text(json.dumps(order))
+    argv = [sys.executable, str(HERE / "owner.py"), str(tmp_path / "order"), str(tmp_path / "report")]
+    with subprocess.Popen(argv, env=run.env, start_new_session=True) as owner:
+        try:
+            started = report(tmp_path / "report")
+            eventually(lambda: port_owner(port) is not None, "the server listens")
+            pids = {*member_pids(engine, run)(), *started["children"], *started["keepers"]}
+            assert len(pids) == 4
+        finally:
+            owner.kill()
+    eventually(lambda: nothing_left(engine, run.name, port, pids), "everything of the killed owner's is gone")
+
+
+def test_an_image_goes_by_its_id_and_a_missing_one_is_named(place: tuple[Engine, str]) -> None:
+    """A name is resolved to what it stands for; an image that is not here comes with the command that fetches it."""
+    engine, image = place
+    assert len(image_id(engine, image, env=os.environ).removeprefix("sha256:")) == 64
+    missing = f"{image}-missing"
+    with pytest.raises(ServerFailed, match=f"pull {missing}"):
+        image_id(engine, missing, env=os.environ)
+
+
+def test_what_is_mounted_read_only_cannot_be_written(place: tuple[Engine, str], tmp_path: Path) -> None:
+    """A read-only folder stays as it is, and a writable one gets what the container writes, as a file of ours."""
+    engine, image = place
+    folders = {name: tmp_path / name for name in ("kept", "changed")}
+    for folder in folders.values():
+        folder.mkdir()
+    script = "import pathlib, sys; [pathlib.Path(p, 'new').touch() for p in sys.argv[1:]]"
+    for inside in ("/tmp/kept", "/tmp/changed"):
+        container = Container(
+            image,
+            (PYTHON, "-I", "-c", script, inside),
+            read_only={**READ_ONLY, folders["kept"]: "/tmp/kept"},
+            writable={folders["changed"]: "/tmp/changed"},
+        )
+        run = container_command(engine, container, client_env=os.environ)
+        with Process.start(Command(run.argv, run.env, tmp_path, tmp_path / "log"), after=run.after) as process:
+            status = process.wait(SAFETY_SECONDS)
+        assert (status == 0) == (inside == "/tmp/changed"), process.tail()
+    assert "Read-only file system" in (tmp_path / "log").read_text()
+    assert not list(folders["kept"].iterdir())
+    assert [each.stat().st_uid for each in folders["changed"].iterdir()] == [os.geteuid()]
