@@ -10,6 +10,8 @@ from pytest_gpuserve.measure.window import Client
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.settings import Setting
     from pytest_gpuserve.measure.window import Window
 
 Arm = Literal["base", "candidate"]
@@ -50,18 +52,25 @@ class Side:
     """What is known of one server in a round, beside its windows.
 
     Args:
-        cold_start_seconds: From the launch of its process to its first answer, of each of its starts.
+        cold_start_seconds: From the launch of its process to its first answer, of each of its starts; None where it was
+            not started by us.
         client: What the load engine saw beside the latencies.
         batch_sizes: How often the server executed each batch size.
         answers: Answers received; ``answers_checked`` of them were compared with what the test expects.
         answers_checked: See ``answers``.
+        cold_start_parts: What it says that its last cold start went to, in seconds.
+        settings: How it was really set up, beside what it was asked for.
+        counters: What it counted within its windows; None where it does not count.
     """
 
-    cold_start_seconds: tuple[float, ...]
+    cold_start_seconds: tuple[float | None, ...]
     client: Client = field(default_factory=Client)
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
     answers: int = 0
     answers_checked: int = 0
+    cold_start_parts: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    counters: Counters | None = None
 
 
 @dataclass(frozen=True, slots=True)

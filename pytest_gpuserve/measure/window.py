@@ -10,6 +10,9 @@ from pytest_gpuserve.measure.histogram import Histogram, merge
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.settings import Setting
+
 SERVER: Final = "server"
 """Stage, counted by request: from its arrival at the server to its answer."""
 
@@ -25,6 +28,14 @@ batches, with what carries data there and back."""
 
 OTHER_COMPUTE: Final = "compute."
 """What the names of the pipeline's other stages begin with: ``compute.Preprocess_1``."""
+
+COMPILING: Final = "compiling"
+"""Stage, counted by execution: those in which the model was compiled, and which took as long as that."""
+
+PER_REQUEST: Final = "request."
+"""What the names of stages begin with that Triton counts by request, where each request of a batch is charged the whole
+time of its batch: ``request.input``, ``request.infer``, ``request.output``. They make up a request's latency, and say
+nothing of how long the device was busy; that is `COMPUTE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +58,6 @@ class StageTime:
             ZeroDivisionError: There was none.
         """
         return self.seconds / self.count
-
-
-def stages_between(before: Mapping[str, StageTime], after: Mapping[str, StageTime]) -> dict[str, StageTime]:
-    """Time of each stage between two readings of a server's counters.
-
-    What did not happen in between is left out, and so is a stage whose counters went backwards: it is not known.
-    """
-    found = {}
-    for name, late in after.items():
-        early = before.get(name, StageTime(0.0, 0))
-        if late.count > early.count and late.seconds >= early.seconds:
-            found[name] = StageTime(late.seconds - early.seconds, late.count - early.count)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +137,25 @@ class Start:
 
     Args:
         windows: The windows after the warm-up, in order.
-        cold_start_seconds: From the launch of its process to its first answer.
+        cold_start_seconds: From the launch of its process to its first answer; None where it was not started by us.
         discarded: Windows that were cut off the front because the server was not steady yet.
         steady: Whether a steady state was found.
         foreign_cores: Cores that other processes, or other guests of the hypervisor, took meanwhile, on average.
         client: What the load engine saw beside the latencies.
+        cold_start_parts: What the server says that its cold start went to, in seconds.
+        settings: How the server was really set up, beside what it was asked for.
+        counters: What the server counted within the windows; None where it does not count.
     """
 
     windows: tuple[Window, ...]
-    cold_start_seconds: float
+    cold_start_seconds: float | None
     discarded: int = 0
     steady: bool = True
     foreign_cores: float = 0.0
     client: Client = field(default_factory=Client)
+    cold_start_parts: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    counters: Counters | None = None
 
     @property
     def seconds(self) -> float:

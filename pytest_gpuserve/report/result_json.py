@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.window import Client
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
@@ -78,6 +80,7 @@ def _verdict(label: str, judgement: Judgement) -> dict[str, Any]:
 
 def _run(run: RunResult) -> dict[str, Any]:
     windows = [window for session in run.sessions for window in session.windows]
+    starts = [start for session in run.sessions for start in session.starts]
     client = Client.pooled(session.client for session in run.sessions)
     errors: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -103,17 +106,40 @@ def _run(run: RunResult) -> dict[str, Any]:
         "client_ceiling": client.ceiling,
         "telemetry": None,
         "sessions": len(run.sessions),
-        "starts": sum(len(session.starts) for session in run.sessions),
-        "cold_start_seconds": [start.cold_start_seconds for session in run.sessions for start in session.starts],
+        "starts": len(starts),
+        "cold_start_seconds": [start.cold_start_seconds for start in starts],
+        "cold_start_parts": [dict(start.cold_start_parts) for start in starts],
+        "counters": _counters(added([start.counters for start in starts if start.counters is not None])),
         "answers": sum(session.answers for session in run.sessions),
         "answers_checked": sum(session.answers_checked for session in run.sessions),
-        "foreign_cores": [start.foreign_cores for session in run.sessions for start in session.starts],
+        "foreign_cores": [start.foreign_cores for start in starts],
         "client_cpu_seconds": sum(window.client_cpu_seconds for window in windows),
         "problems": [problem for session in run.sessions for problem in session.problems],
         "load": dict(run.load),
         "server": dict(run.server),
+        "settings": {
+            name: {"asked": setting.asked, "used": setting.used}
+            for start in starts[-1:]
+            for name, setting in start.settings.items()
+        },
         "base": None if run.base is None else _base(run.base, run.base_sessions),
     }
+
+
+def _counters(counted: Counters | None) -> dict[str, Any] | None:
+    """What the server counted within the measured windows, whole and for each of its models or stages."""
+    if counted is None:
+        return None
+    plain: dict[str, Any] = {
+        "items": counted.items,
+        "executions": counted.batches,
+        "batch_sizes": dict(counted.batch_sizes),
+        "requests": counted.requests,
+        "stages": {name: {"seconds": time.seconds, "count": time.count} for name, time in counted.stages.items()},
+    }
+    if counted.parts:
+        plain["parts"] = {name: _counters(part) for name, part in counted.parts.items()}
+    return plain
 
 
 def _base(name: str, sessions: Sequence[Session]) -> dict[str, Any]:

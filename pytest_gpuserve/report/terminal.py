@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.measure.settings import differences
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.explain import REFERENCE_WORDS
 from pytest_gpuserve.units import format_change, format_fraction, format_seconds, format_value
@@ -70,6 +71,20 @@ def distinct_reasons(tests: Sequence[TestResult]) -> list[str]:
     judgements = [judgement for test in tests for run in test.runs for judgement in run.judgements]
     lines = (f"{judgement.verdict}: {reason}" for judgement in judgements for reason in judgement.reasons)
     return list(dict.fromkeys(lines))
+
+
+def settings_lines(tests: Sequence[TestResult]) -> list[str]:
+    """Say in a line each where a server used something else than what it was asked for."""
+    return list(
+        dict.fromkeys(
+            f"server settings of {_printable(_short(test.nodeid))}: {_printable(difference)}"
+            for test in tests
+            for run in test.runs
+            for session in run.sessions
+            for start in session.starts
+            for difference in differences(start.settings)
+        )
+    )
 
 
 def client_lines(tests: Sequence[TestResult]) -> list[str]:

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed
 from pytest_gpuserve.load.driver import module_command
+from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import StageTime
 from pytest_gpuserve.selftest.server import METRICS, PREFIX, Options
-from pytest_gpuserve.servers.base import Counters, Launch
+from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.prometheus import scrape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
     from typing import NoReturn
 
+    from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.servers.base import Site, Transport
     from pytest_gpuserve.servers.prometheus import Sample
     from pytest_gpuserve.servers.relocation import Relocation
 
@@ -31,15 +33,29 @@ class BuiltIn:
 
     options: Options
     name: str = field(default="self-test", init=False)
+    ports: tuple[str, ...] = field(default=("http",), init=False)
+    transport: Transport = field(default="http", init=False)
+    health: str = field(default="", init=False)
+    default_model: str = field(default="", init=False)
 
-    def launch(self, port: int, folder: Path) -> Launch:
+    def launch(self, site: Site) -> Launch:
         """See ``ServerKind``."""
-        command = module_command("pytest_gpuserve.selftest.server", f"--port={port}", *self.options.flags())
-        return Launch(argv=tuple(command), environment={}, cwd=folder)
+        command = module_command("pytest_gpuserve.selftest.server", f"--port={site.port}", *self.options.flags())
+        return Launch(argv=tuple(command), environment={}, cwd=site.folder)
 
-    def read_counters(self, port: int) -> Counters:
+    def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``."""
-        return counters_of(scrape(port, METRICS))
+        return counters_of(scrape(site.port, METRICS))
+
+    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+        """See ``ServerKind``; it has none that it was not asked for."""
+        del site
+        return {}
+
+    def read_cold_start(self, site: Site) -> Mapping[str, float]:
+        """See ``ServerKind``; there is next to none."""
+        del site
+        return {}
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""

@@ -34,7 +34,7 @@ class ClientRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SideRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A ``Side``."""
 
-    cold_start_seconds: tuple[NotNegative, ...]
+    cold_start_seconds: tuple[NotNegative | None, ...]
     client: ClientRecord
     batch_sizes: dict[str, Count]
     answers: Count

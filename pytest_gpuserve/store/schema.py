@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from pytest_gpuserve.measure.histogram import Histogram
+from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import Session, StageTime, Start, Window
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A ``Start``."""
 
-    cold_start_seconds: Positive
+    cold_start_seconds: Positive | None
     discarded: Count
     foreign_cores: NotNegative
     windows: Annotated[list[WindowRecord], msgspec.Meta(min_length=1)]
@@ -82,11 +83,12 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     power_limit_watts: NotNegative | None
 
 
-class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A ``Session`` with where, when and on what it was measured.
 
     Args:
         occasion: Begin of the run of pytest that measured it, which its other sessions share.
+        settings: How the server was really set up; left out where it does not tell.
     """
 
     occasion: Moment
@@ -98,6 +100,7 @@ class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answers: Count
     answers_checked: Count
     starts: Annotated[list[StartRecord], msgspec.Meta(min_length=2)]
+    settings: dict[str, str] = {}
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,7 +148,7 @@ def window_record(window: Window) -> WindowRecord:
 def start_record(start: Start) -> StartRecord:
     """Turn a start into its record."""
     return StartRecord(
-        cold_start_seconds=_rounded(start.cold_start_seconds),
+        cold_start_seconds=None if start.cold_start_seconds is None else _rounded(start.cold_start_seconds),
         discarded=start.discarded,
         foreign_cores=_rounded(start.foreign_cores),
         windows=[window_record(window) for window in start.windows],
@@ -166,6 +169,7 @@ def session_of(record: SessionRecord) -> Session:
                 cold_start_seconds=start.cold_start_seconds,
                 discarded=start.discarded,
                 foreign_cores=start.foreign_cores,
+                settings={name: Setting(used) for name, used in record.settings.items()},
             )
             for i, start in enumerate(record.starts)
         ),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.profile import profile_of
+from pytest_gpuserve.measure.settings import moved
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.attribution import attribution
 
@@ -31,9 +32,16 @@ def other_changes(metric: Metric, before: Sequence[Session], after: Sequence[Ses
 
 
 def attributed(before: Sequence[Session], after: Sequence[Session]) -> list[str]:
-    """Which part of the server's time moved, in lines; empty where nothing was compared."""
+    """Which settings and which part of the server's time moved, in lines; empty where nothing was compared."""
     windows = [[window for session in sessions for window in session.windows] for sessions in (before, after)]
     if not all(windows) or not all(any(window.requests for window in side) for side in windows):
         return []
     clients = [Client.pooled(session.client for session in sessions) for sessions in (before, after)]
-    return attribution(profile_of(windows[0], clients[0]), profile_of(windows[1], clients[1]))
+    settings = [
+        next((start.settings for session in reversed(sessions) for start in session.starts if start.settings), {})
+        for sessions in (before, after)
+    ]
+    return [
+        *moved(*settings),
+        *attribution(profile_of(windows[0], clients[0]), profile_of(windows[1], clients[1])),
+    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -13,21 +12,22 @@ from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.load.schedule import is_open
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.validity import LATENCIES_LONG
+from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.rounds import Arm, Side
 from pytest_gpuserve.trial.shape import TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS
-from pytest_gpuserve.trial.watch import Watch, batch_sizes, client_of
+from pytest_gpuserve.trial.watch import Watch, client_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from contextlib import ExitStack
 
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Window
-    from pytest_gpuserve.servers.base import Counters
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.shape import LoadShape
-    from pytest_gpuserve.trial.watch import Progress
+    from pytest_gpuserve.trial.watch import Progress, Reading
 
 SETTLE_TICKS: Final = 2
 """Of a turn, thrown away: the time in which the load builds up again."""
@@ -64,12 +64,12 @@ class _Turn:
     Args:
         window: What was measured.
         ticks: What it was made of.
-        batch_sizes: How often the server executed each batch size meanwhile.
+        counted: What the server counted meanwhile; None where it does not count.
     """
 
     window: Window
     ticks: list[Tick]
-    batch_sizes: dict[str, int]
+    counted: Counters | None
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Contender:
     engines: Engines
     _warmup: list[Tick] = field(default_factory=list)
     _turns: list[_Turn] = field(default_factory=list)
-    _last: Counters | None = None
+    _last: Reading | None = None
     _loading: bool = False
 
     @classmethod
@@ -170,8 +170,8 @@ class Contender:
             self._last = before
         ticks = self.watch.ticks(self.engines, None if self.shape.finite else pace.window)
         after = self.watch.read_counters() if not self.problems else None
-        window = self.watch.window(ticks, self._last, after)
-        sizes = batch_sizes(self._last, after)
+        counted = self.watch.counted(self._last, after)
+        window = self.watch.window(ticks, counted)
         self._last = after
         if self.shape.finite:
             # It has ended by itself, and the next turn begins it anew.
@@ -180,13 +180,17 @@ class Contender:
             self.problems.append("nothing measured: the load ended as soon as it had begun")
         if self.problems or window is None:
             return None
-        self._turns.append(_Turn(window, ticks, sizes))
+        self._turns.append(_Turn(window, ticks, counted))
         return window
 
     def discard(self, windows: Iterable[Window]) -> None:
         """Forget turns that are no part of the round, so that it is not judged by them either."""
         gone = {id(window) for window in windows}
         self._turns = [turn for turn in self._turns if id(turn.window) not in gone]
+
+    def members(self) -> Collection[int]:
+        """Pids of its server's processes that are not below this one."""
+        return self.watch.instance.members()
 
     def rest(self) -> None:
         """End its load; the server goes on.
@@ -208,15 +212,17 @@ class Contender:
 
     def side(self) -> Side:
         """What is known of it beside its windows."""
-        sizes: Counter[str] = Counter()
-        for turn in self._turns:
-            sizes.update(turn.batch_sizes)
+        counters = added([turn.counted for turn in self._turns if turn.counted is not None])
+        instance = self.watch.instance
         return Side(
-            cold_start_seconds=(self.watch.instance.cold_start_seconds,),
+            cold_start_seconds=(instance.cold_start_seconds,),
             client=client_of(self._totals(), None),
-            batch_sizes=dict(sizes),
+            batch_sizes={} if counters is None else counters.batch_sizes,
             answers=self.watch.check.answers,
             answers_checked=self.watch.check.checked,
+            cold_start_parts=instance.cold_start_parts,
+            settings=instance.settings,
+            counters=counters,
         )
 
     def _totals(self) -> Totals:

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load.kserve import Inference, Output, http_request, inputs_of
+from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.request import Expect, Request
-from pytest_gpuserve.load.wire import Endpoint
+from pytest_gpuserve.load.tensors import close_to
+from pytest_gpuserve.load.url import authority_of
+from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.servers.base import Ask, ServerKind
-from pytest_gpuserve.servers.instance import HOST, Instance
+from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
     from pytest_gpuserve.servers.relocation import Relocation
+
+Protocol = Literal["http", "sse", "grpc", "queue"]
 
 Starter = Callable[[ServerKind, Ask], AbstractContextManager[Instance]]
 """Starts a server of a kind and ends it with its block; made by the session, which knows device and log folder."""
@@ -57,6 +63,11 @@ class ServerHandle:
         Raises:
             UsageProblem: A part cannot stand in an HTTP request.
         """
+        if self.kind.transport == "queue":
+            raise UsageProblem(
+                f"the {self.kind.name} takes no HTTP requests: it is asked over its queue",
+                remedies=["describe tensors for it: server.infer({...})"],
+            )
         return Target(
             self,
             (
@@ -68,8 +79,63 @@ class ServerHandle:
                     expect=expect.encode() if isinstance(expect, str) else expect,
                 ),
             ),
-            stream=stream,
+            protocol="sse" if stream else "http",
         )
+
+    def infer(
+        self,
+        inputs: Mapping[str, object],
+        *,
+        model: str = "",
+        outputs: Sequence[str] = (),
+        expect: Mapping[str, object] | Expect | None = None,
+        grpc: bool = False,
+        version: str = "",
+        request_id: str = "",
+        parameters: Mapping[str, bool | int | float | str] | None = None,
+    ) -> Target:
+        """Describe an inference in the protocol KServe v2, which Triton, pytriton and a torch worker take.
+
+        Args:
+            inputs: Arrays, or nested lists of numbers or strings, by name; their first dimension is the batch.
+            model: Its name; may be left out where the server has only one to be asked.
+            outputs: Which to return; none for all.
+            expect: Arrays by name, compared with `pytest_gpuserve.load.tensors.close_to`; or as for ``request``.
+            grpc: Whether it is sent over gRPC instead of HTTP; answers are decoded alike.
+            version: Of the model; empty leaves it to the server.
+            request_id: Comes back with the answer.
+            parameters: Of the request, such as ``{"sequence_id": 7}``.
+
+        Raises:
+            UsageProblem: A part cannot stand in such a request, the model is not known, or there is no gRPC.
+        """
+        inference = Inference(
+            model or self._only_model(),
+            inputs_of(inputs),
+            outputs=tuple(map(Output, outputs)),
+            version=version,
+            request_id=request_id,
+            parameters=dict(parameters or {}),
+        )
+        check = close_to(expect) if isinstance(expect, Mapping) else expect
+        request = http_request(inference, check)
+        if self.kind.transport == "queue":
+            if grpc:
+                raise UsageProblem(f"the {self.kind.name} speaks no gRPC", remedies=["leave out grpc=True"])
+            return Target(self, (request,), protocol="queue")
+        if not grpc:
+            return Target(self, (request,))
+        if "grpc" not in self.kind.ports:
+            raise UsageProblem(f"the {self.kind.name} server speaks no gRPC", remedies=["leave out grpc=True"])
+        return Target(self, (request,), protocol="grpc", messages=(grpc_message(inference),))
+
+    def _only_model(self) -> str:
+        if not self.kind.default_model:
+            raise UsageProblem(
+                f"infer(...) to the {self.kind.name} server has to say which model",
+                remedies=['server.infer({...}, model="NAME"), or model="NAME" where the server is described'],
+            )
+        return self.kind.default_model
 
     def post(
         self,
@@ -104,11 +170,17 @@ class ServerHandle:
             raise UsageProblem("rotate([...]) takes one request at least", remedies=["rotate([server.post(...), ...])"])
         if any(target.server != self for target in targets):
             raise UsageProblem("rotate([...]) takes requests to its own server, and one is for another")
-        if len({(target.stream, target.requests[0].method == "HEAD") for target in targets}) > 1:
-            raise UsageProblem("rotate([...]): streams and others, or HEAD and others, cannot be mixed in one load")
-        requests = tuple(request for target in targets for request in target.requests)
-        shuffled = shuffled or any(target.shuffled for target in targets)
-        return Target(self, requests, shuffled=shuffled, stream=targets[0].stream)
+        if len({(target.protocol, target.requests[0].method == "HEAD") for target in targets}) > 1:
+            raise UsageProblem(
+                "rotate([...]): streams and others, gRPC and others, or HEAD and others, cannot be mixed in one load"
+            )
+        return Target(
+            self,
+            tuple(request for target in targets for request in target.requests),
+            shuffled=shuffled or any(target.shuffled for target in targets),
+            protocol=targets[0].protocol,
+            messages=tuple(message for target in targets for message in target.messages),
+        )
 
     def relocated(self, relocation: Relocation) -> ServerHandle:
         """Make the same deployment of another checkout or interpreter.
@@ -127,13 +199,15 @@ class Target:
         server: The deployment.
         requests: They rotate.
         shuffled: Whether in a seeded order instead of in turn.
-        stream: Whether answers are server-sent events.
+        protocol: What is spoken: HTTP, HTTP with answers as server-sent events, gRPC, or an in-process worker's queue.
+        messages: Of gRPC, the requests as messages; the HTTP form of the first tells whether the model answers.
     """
 
     server: ServerHandle
     requests: tuple[Request, ...]
     shuffled: bool = False
-    stream: bool = False
+    protocol: Protocol = "http"
+    messages: tuple[bytes, ...] = ()
 
     def relocated(self, relocation: Relocation) -> Target:
         """Make the same requests to the same deployment of another checkout or interpreter.
@@ -150,11 +224,23 @@ class Target:
 
     def endpoint(self, instance: Instance) -> Endpoint:
         """Where the requests go."""
-        return Endpoint("sse" if self.stream else "http", HOST, instance.port)
+        site = instance.site
+        if self.protocol == "queue":
+            return Endpoint("worker", str(site.queue))
+        tls = Tls(site.host, ca_file=site.ca_file) if site.tls else None
+        if self.protocol == "grpc":
+            port = site.ports["grpc"]
+            return Endpoint("grpc", site.host, port, tls, rpc=RPC, authority=authority_of(site.host, port))
+        return Endpoint(self.protocol, site.host, site.port, tls)
 
     def payloads(self, instance: Instance) -> tuple[tuple[bytes, ...], ...]:
         """The serialised requests, as a plan has them."""
-        return tuple((request.to_bytes(HOST, instance.port),) for request in self.requests)
+        if self.protocol == "queue":
+            return tuple((request.body,) for request in self.requests)
+        if self.protocol == "grpc":
+            return tuple((message,) for message in self.messages)
+        site = instance.site
+        return tuple((request.to_bytes(site.host, site.port),) for request in self.requests)
 
     def fingerprint(self) -> dict[str, str]:
         """What makes it this load and no other, for a baseline."""
@@ -162,8 +248,10 @@ class Target:
         words = prints[0] if len(prints) == 1 else _joined(prints)
         if self.shuffled:
             words["rotation"] = "shuffled"
-        if self.stream:
+        if self.protocol == "sse":
             words["answers"] = "server-sent events"
+        elif self.protocol != "http":
+            words["protocol"] = self.protocol
         return words
 
 

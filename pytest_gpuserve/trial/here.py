@@ -75,4 +75,11 @@ class Here:
             answers=session.answers,
             answers_checked=session.answers_checked,
             starts=[start_record(start) for start in session.starts],
+            settings=used_settings(session),
         )
+
+
+def used_settings(session: Session) -> dict[str, str]:
+    """How the server was set up in a session, by its own word; what it does not tell is left out."""
+    settings = session.starts[-1].settings if session.starts else {}
+    return {name: setting.used for name, setting in settings.items() if setting.used is not None}

@@ -12,17 +12,18 @@ from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.validity import LATENCIES_LONG
+from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.steady import truncate
 from pytest_gpuserve.measure.window import Start, Window
 from pytest_gpuserve.trial.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS
-from pytest_gpuserve.trial.watch import Watch, batch_sizes, client_of, our_processes
+from pytest_gpuserve.trial.watch import Watch, client_of, our_processes
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.answers import AnswerCheck
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.wire import Tick
-    from pytest_gpuserve.servers.base import Counters
+    from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.shape import LoadShape
@@ -46,7 +47,6 @@ class LoadedStart:
     shape: LoadShape
     check: AnswerCheck
     progress: Progress
-    batch_sizes: dict[str, int] = field(default_factory=dict)
     interrupted: bool = False
     _ticks_kept: list[list[Tick]] = field(default_factory=list)
     _goal: int = 0
@@ -66,16 +66,15 @@ class LoadedStart:
         what was measured is safe, by who finds ``interrupted``.
         """
         windows: list[Window] = []
-        readings: list[Counters | None] = []
+        counted: list[Counters | None] = []
         taken, discard, ceiling, steady = 0.0, 0, None, True
         try:
-            taken = self._load(windows, readings)
+            taken = self._load(windows, counted)
             if not self.problems:
                 discard, steady = self._cut(windows)
-                self.batch_sizes = batch_sizes(readings[discard], readings[-1])
                 plan = self._watch.plan(self.shape.schedule)
                 ceiling = load_ceiling(plan, self.shape.processes, self._totals(discard))
-                self._watch.judge(self._totals(discard), windows, ceiling)
+                self._watch.judge(self._totals(discard), windows[discard:], ceiling)
         except KeyboardInterrupt:
             self.interrupted = True
             self.problems.append(f"interrupted by Ctrl-C after {len(windows)} windows: not decided")
@@ -88,6 +87,9 @@ class LoadedStart:
             steady=steady,
             foreign_cores=taken,
             client=client_of(self._totals(discard), ceiling),
+            cold_start_parts=self.instance.cold_start_parts,
+            settings=self.instance.settings,
+            counters=added([each for each in counted[discard:] if each is not None]),
         )
 
     def _cut(self, windows: list[Window]) -> tuple[int, bool]:
@@ -105,8 +107,8 @@ class LoadedStart:
     def _totals(self, discard: int) -> Totals:
         return total(tick for ticks in self._ticks_kept[discard:] for tick in ticks)
 
-    def _load(self, windows: list[Window], readings: list[Counters | None]) -> float:
-        """Fill the windows, with the server's counters before, between and after; returns cores taken by others."""
+    def _load(self, windows: list[Window], counted: list[Counters | None]) -> float:
+        """Fill the windows, and what the server counted in each; returns cores taken by others."""
         shape = self.shape
         self._goal = shape.windows
         warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
@@ -119,17 +121,19 @@ class LoadedStart:
             return 0.0
         with Engines(self._watch.plan(shape.schedule), shape.processes) as engines:
             self._watch.ticks(engines, warmup_ticks)
-            readings.append(self._watch.read_counters())
-            cpu = read_cpu(our_processes())
+            before = self._watch.read_counters()
+            cpu = read_cpu(our_processes(self.instance.members()))
             while not self.problems and not self._watch.ended and not self._enough(windows):
                 ticks = self._watch.ticks(engines, TICKS_A_WINDOW)
-                reading = self._watch.read_counters() if not self.problems else None
-                window = self._watch.window(ticks, readings[-1], reading)
+                after = self._watch.read_counters() if not self.problems else None
+                found = self._watch.counted(before, after)
+                before = after
+                window = self._watch.window(ticks, found)
                 if window is not None:
                     windows.append(window)
-                    readings.append(reading)
+                    counted.append(found)
                     self._ticks_kept.append(ticks)
-            return cores_taken_by_others(cpu, read_cpu(our_processes()))
+            return cores_taken_by_others(cpu, read_cpu(our_processes(self.instance.members())))
 
     def _enough(self, windows: list[Window]) -> bool:
         shape = self.shape

@@ -12,6 +12,7 @@ from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.sequential import BLOCKS
+from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.pairs import round_point
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round, Side
@@ -219,7 +220,7 @@ class Pairing:
         order = ABBA if coin.random() < 0.5 else BAAB
         # Random arrivals are others in each window of a server, and the same for both servers.
         seeds = [self._terms.shape.seed + coin.randrange(1 << 30) for _ in range(len(order) // 2)]
-        cpu = read_cpu(our_processes())
+        cpu = read_cpu(our_processes(_members(opened.contenders.values())))
         windows: list[Window] = []
         for arm in order:
             contender = opened.contenders[arm]
@@ -231,7 +232,7 @@ class Pairing:
             if window is None:
                 return
             windows.append(window)
-        taken = cores_taken_by_others(cpu, read_cpu(our_processes()))
+        taken = cores_taken_by_others(cpu, read_cpu(our_processes(_members(opened.contenders.values()))))
         if taken > self._terms.most_foreign_cores and opened.rejected < MOST_REJECTED:
             opened.rejected += 1
             for contender in opened.contenders.values():
@@ -285,9 +286,10 @@ class Pairing:
                 contender = self._started(arm, stack)
                 pace = contender.pace(self._terms.requests_wanted)
                 # While it runs: what a server that has ended used would be taken for that of others.
-                cpu = read_cpu(our_processes())
+                cpu = read_cpu(our_processes(contender.members()))
                 window = contender.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
-                foreign_cores = max(foreign_cores, cores_taken_by_others(cpu, read_cpu(our_processes())))
+                taken = cores_taken_by_others(cpu, read_cpu(our_processes(contender.members())))
+                foreign_cores = max(foreign_cores, taken)
                 contender.rest()
                 if window is not None:
                     contender.judge()
@@ -316,6 +318,10 @@ def _other(arm: Arm) -> Arm:
     return "base" if arm == "candidate" else "candidate"
 
 
+def _members(contenders: Iterable[Contender]) -> list[int]:
+    return [pid for contender in contenders for pid in contender.members()]
+
+
 def _joined(sides: list[Side]) -> Side:
     sizes: dict[str, int] = {}
     for side in sides:
@@ -327,6 +333,9 @@ def _joined(sides: list[Side]) -> Side:
         batch_sizes=sizes,
         answers=sum(side.answers for side in sides),
         answers_checked=sum(side.answers_checked for side in sides),
+        cold_start_parts=sides[-1].cold_start_parts,
+        settings=sides[-1].settings,
+        counters=added([side.counters for side in sides if side.counters is not None]),
     )
 
 

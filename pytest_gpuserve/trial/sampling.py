@@ -50,7 +50,8 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
                 start = loaded.measure()
             if start.windows:
                 starts.append(start)
-            batch_sizes.update(loaded.batch_sizes)
+            if start.counters is not None:
+                batch_sizes.update(start.counters.batch_sizes)
             problems.extend(loaded.problems)
             interrupted = loaded.interrupted
     except KeyboardInterrupt:

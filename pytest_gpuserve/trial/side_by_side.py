@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.paired import RoundPoint, paired_claim, paired_limit_verdict, paired_verdict
@@ -15,6 +15,15 @@ from pytest_gpuserve.measure.pairs import paired_value, round_point
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.window import Session, Start
 from pytest_gpuserve.store.sequence import KeptMetric
+from pytest_gpuserve.trial.course import (
+    FIRST_BLOCKS,
+    Course,
+    in_rounds,
+    points_of,
+    rounds_until,
+    said_alone,
+    windows_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,32 +35,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.claims import Claims
     from pytest_gpuserve.trial.memory import Memory
     from pytest_gpuserve.trial.pairing import Pairing
-
-FIRST_BLOCKS: Final = LOOKS[0][1]
-"""Blocks before the first look."""
-
-
-@dataclass
-class _Course:
-    """How far one metric has come."""
-
-    tolerance: float
-    seen: list[Seen]
-    decision: Verdict | None = None
-    decided_at: int | None = None
-    is_kept: bool = False
-    remark: str = ""
-
-    @classmethod
-    def of(cls, kept: KeptMetric) -> _Course:
-        """How far an earlier try had come."""
-        seen, remark = list(kept.looks), ""
-        for look in seen:
-            if kept.decision is not Verdict.REGRESSED and _said(look) is Verdict.REGRESSED:
-                remark = f"REGRESSED by itself after {_rounds(LOOKS[look.look][0])} of an earlier try, but not upheld"
-        if kept.decision is None or not seen:
-            return cls(kept.tolerance, seen, remark=remark)
-        return cls(kept.tolerance, seen, kept.decision, seen[-1].look, is_kept=True, remark=remark)
 
 
 class SideBySide:
@@ -95,7 +78,7 @@ class SideBySide:
         self._most_foreign_cores = most_foreign_cores
         self._last_seconds = 0.0
         self._round_seconds = 0.0
-        self._courses = {name: _Course.of(kept) for name, kept in memory.metrics.items()}
+        self._courses = {name: Course.of(kept) for name, kept in memory.metrics.items()}
 
     # -- measuring
 
@@ -154,16 +137,16 @@ class SideBySide:
         self._claims.count((*self._comparison, metric.name))
         if self.problems:
             return Judgement.invalid(metric, self._kind, *self.problems, value=self._value(metric, "candidate"))
-        course = self._courses.setdefault(metric.name, _Course(tolerance, []))
+        course = self._courses.setdefault(metric.name, Course(tolerance, []))
         if course.tolerance != tolerance:
             # Another question: its looks begin anew, on the same data.
-            course = self._courses[metric.name] = _Course(tolerance, [])
+            course = self._courses[metric.name] = Course(tolerance, [])
         look = course.decided_at if course.decided_at is not None else self._look()
         if look is None or look < first_look(metric):
             return self._undecided(metric, "not looked at yet: it takes a full round")
-        rounds = _until(self.rounds, look)
+        rounds = rounds_until(self.rounds, look)
         try:
-            points = _points(metric, rounds, tolerance)
+            points = points_of(metric, rounds, tolerance)
         except TooFewRequests as problem:
             if look == 0:
                 return self._undecided(metric, "not looked at yet: it takes a full round")
@@ -184,9 +167,9 @@ class SideBySide:
         look = self._look()
         if look is None or look < first_look(metric):
             return self._undecided(metric, "not looked at yet: it takes a full round", limit=limit)
-        rounds = _until(self.rounds, look)
+        rounds = rounds_until(self.rounds, look)
         try:
-            points = _points(metric, rounds, metric.default_tolerance)
+            points = points_of(metric, rounds, metric.default_tolerance)
             ratio = self._ratio(metric, rounds)
         except TooFewRequests as problem:
             if look == 0:
@@ -210,7 +193,7 @@ class SideBySide:
             rounds=len(points),
             looks=len(LOOKS),
             reasons=reasons if self.seconds else (*reasons, self._memory.remark),
-            windows=_windows(rounds),
+            windows=windows_of(rounds),
         )
 
     def _look(self) -> int | None:
@@ -221,7 +204,7 @@ class SideBySide:
         return look_index(len(self.rounds), BLOCKS if last.by_turns else len(last.blocks))
 
     def _judged(
-        self, metric: Metric, points: Sequence[RoundPoint], rounds: Sequence[Round], course: _Course, look: int
+        self, metric: Metric, points: Sequence[RoundPoint], rounds: Sequence[Round], course: Course, look: int
     ) -> Judgement:
         prior, level = self._prior_of(metric), levels()[look]
         verdict, evidence, reasons = paired_verdict(metric, points, prior, tolerance=course.tolerance, level=level)
@@ -229,9 +212,9 @@ class SideBySide:
         taken = next((seen for seen in course.seen if seen.look == look), None)
         if taken is None:
             course.seen.append(Seen.of(look, evidence, claim))
-        elif course.decision is None and verdict is not _said(taken):
+        elif course.decision is None and verdict is not said_alone(taken):
             # What was learned since then about other starts must not decide a look that is over.
-            verdict, reasons = _said(taken), ("this look was taken before, and did not decide it",)
+            verdict, reasons = said_alone(taken), ("this look was taken before, and did not decide it",)
         if course.decision is not None:
             verdict, reasons = course.decision, (self._memory.remark,) if course.is_kept else ()
         elif verdict is Verdict.REGRESSED:
@@ -239,7 +222,7 @@ class SideBySide:
             if not self._claims.uphold((*self._comparison, metric.name), p):
                 verdict = Verdict.INCONCLUSIVE
                 course.remark = (
-                    f"REGRESSED by itself after {_rounds(len(rounds))} (p = {p:.2g}), but not among the"
+                    f"REGRESSED by itself after {in_rounds(len(rounds))} (p = {p:.2g}), but not among the"
                     f" {self._claims.planned} comparisons of this run"
                 )
                 reasons = (f"{course.remark}: one of so many looks like that by chance",)
@@ -259,7 +242,7 @@ class SideBySide:
             reference=paired_value(metric, rounds, "base"),
             rounds=len(points),
             looks=len(LOOKS),
-            windows=_windows(rounds),
+            windows=windows_of(rounds),
         )
         remarks = () if verdict is not evidence.verdict else judgement.reasons
         return replace(
@@ -280,7 +263,7 @@ class SideBySide:
             value=value,
             reference=reference,
             rounds=len(self.rounds),
-            windows=_windows(self.rounds),
+            windows=windows_of(self.rounds),
             reasons=(reason,),
         )
 
@@ -323,9 +306,12 @@ def session_of(measured: Round, arm: Arm) -> Session:
     side = measured.sides[arm]
     start = Start(
         measured.windows(arm),
-        side.cold_start_seconds[0] if side.cold_start_seconds else 0.0,
+        side.cold_start_seconds[0] if side.cold_start_seconds else None,
         foreign_cores=measured.foreign_cores,
         client=side.client,
+        cold_start_parts=side.cold_start_parts,
+        settings=side.settings,
+        counters=side.counters,
     )
     return Session(
         starts=(start,) if start.windows else (),
@@ -335,44 +321,6 @@ def session_of(measured: Round, arm: Arm) -> Session:
         answers=side.answers,
         answers_checked=side.answers_checked,
     )
-
-
-def _said(look: Seen) -> Verdict:
-    """What a look that decided nothing said by itself: it may have been a claim that was not upheld."""
-    claims = look.p_regressed < levels()[look.look] <= look.p_pass
-    return Verdict.REGRESSED if claims else Verdict.INCONCLUSIVE
-
-
-def _until(rounds: Sequence[Round], look: int) -> Sequence[Round]:
-    """The rounds as they were at a look."""
-    count, blocks = LOOKS[look]
-    if look == 0:
-        return [replace(rounds[0], blocks=rounds[0].blocks[:blocks])]
-    return list(rounds[:count])
-
-
-def _points(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list[RoundPoint]:
-    """The rounds as they are judged.
-
-    A first round that ended after three blocks, because its servers had to make room or the run ended, has too few
-    requests for many a quantile; that must not keep all later rounds from being judged.
-    """
-    points = []
-    for measured in rounds:
-        try:
-            points.append(round_point(metric, measured, tolerance))
-        except TooFewRequests:
-            if len(rounds) == 1 or len(measured.blocks) != FIRST_BLOCKS:
-                raise
-    return points
-
-
-def _windows(rounds: Sequence[Round]) -> int:
-    return sum(len(block.windows) for measured in rounds for block in measured.blocks)
-
-
-def _rounds(count: int) -> str:
-    return f"{count} round{'s' if count != 1 else ''}"
 
 
 def _change(metric: Metric, log_ratio: float) -> float | None:

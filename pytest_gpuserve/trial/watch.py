@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import contextlib
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -15,18 +16,18 @@ from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.validity import SATURATED_SHARE, reasons
 from pytest_gpuserve.load.wire import Plan, Tick
-from pytest_gpuserve.measure.window import Client, StageTime, Window, stages_between
+from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
+from pytest_gpuserve.measure.window import COMPILING, Client, Window
 from pytest_gpuserve.trial.shape import TICK_SECONDS, WINDOW_SECONDS
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpuserve.load.answers import AnswerCheck, Complaint
     from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import Totals
-    from pytest_gpuserve.servers.base import Counters
     from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.shape import LoadShape
@@ -36,6 +37,38 @@ DEATH_GRACE_SECONDS: Final = 1.0
 
 STUCK_SECONDS: Final = 1.0
 """A shorter wait is not called stuck, however fast the other answers were."""
+
+
+OTHERS_SHARE: Final = 0.05
+"""By so much the server may have answered more requests than we sent: what it counts and what we saw are not looked at
+at the same instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A reading of a server's counters.
+
+    Args:
+        counters: What it says.
+        at_seconds: When, by the monotonic clock, as the middle of the reading.
+        took_seconds: How long the reading took.
+    """
+
+    counters: Counters
+    at_seconds: float
+    took_seconds: float
+
+
+@dataclass
+class _Seen:
+    """What server and client have each counted of the same stretches of time, to be held against each other."""
+
+    server_requests: int = 0
+    server_seconds: float = 0.0
+    unsure_seconds: float = 0.0
+    client_requests: int = 0
+    client_seconds: float = 0.0
+    latency_seconds: float = 0.0
 
 
 class Progress(Protocol):
@@ -74,6 +107,7 @@ class Watch:
     so_far: RunningTotals = field(default_factory=RunningTotals)
     ended: bool = False
     _complaints: list[Complaint] = field(default_factory=list)
+    _seen: _Seen = field(default_factory=_Seen)
 
     def plan(self, schedule: Schedule) -> Plan:
         """The plan of a load engine, for this schedule."""
@@ -108,20 +142,15 @@ class Watch:
             self.progress.show(self.so_far, tick, self.seconds_left())
         return ticks
 
-    def window(self, ticks: Sequence[Tick], before: Counters | None, after: Counters | None) -> Window | None:
-        """Make a window of ticks and the server's counters around them; None where no time has passed."""
+    def window(self, ticks: Sequence[Tick], counted: Counters | None) -> Window | None:
+        """Make a window of ticks and what the server counted meanwhile; None where no time has passed."""
         totals = total(ticks)
         if totals.nanoseconds <= 0:
             return None
-        items = batches = None
-        stages: Mapping[str, StageTime] = {}
-        if before is not None and after is not None:
-            items, batches = after.items - before.items, after.batches - before.batches
-            stages = stages_between(before.stages, after.stages)
-            if items < 0 or batches < 0:
-                self.problems.append("the server's counters went backwards: a worker of it was restarted under load")
-                items = batches = None
-                stages = {}
+        if counted is not None and counted.requests is not None:
+            self._seen.client_requests += totals.requests
+            self._seen.client_seconds += totals.seconds
+            self._seen.latency_seconds += totals.latency.sum_ns / 1e9
         return Window(
             seconds=totals.seconds,
             requests=totals.requests,
@@ -129,20 +158,40 @@ class Watch:
             latency=totals.latency.histogram,
             latency_sum_seconds=totals.latency.sum_ns / 1e9,
             latency_max_seconds=totals.latency.max_ns / 1e9,
-            items=items,
-            batches=batches,
+            items=None if counted is None else counted.items,
+            batches=None if counted is None else counted.batches,
             client_cpu_seconds=totals.cpu_seconds,
-            stages=stages,
+            stages={} if counted is None else counted.stages,
         )
 
-    def read_counters(self) -> Counters | None:
+    def read_counters(self) -> Reading | None:
         """Read the server's counters; None where it has none, or where that has failed, which is a problem."""
+        began = time.monotonic()
         try:
-            return self.instance.counters()
+            counters = self.instance.counters()
         except ServerFailed as problem:
             death = self.instance.death()
             self.problems.append(death or str(problem))
             return None
+        ended = time.monotonic()
+        return None if counters is None else Reading(counters, (began + ended) / 2, ended - began)
+
+    def counted(self, before: Reading | None, after: Reading | None) -> Counters | None:
+        """What the server counted between two readings; None where it does not count, or counted nonsense."""
+        if before is None or after is None:
+            return None
+        try:
+            counted = counted_between(before.counters, after.counters)
+        except WentBackwards as problem:
+            self.problems.append(
+                f"the server's counters went backwards ({problem}): it, or a worker of it, was restarted under load"
+            )
+            return None
+        if counted.requests is not None:
+            self._seen.server_requests += counted.requests
+            self._seen.server_seconds += after.at_seconds - before.at_seconds
+            self._seen.unsure_seconds += (before.took_seconds + after.took_seconds) / 2
+        return counted
 
     def judge(self, totals: Totals, windows: Sequence[Window], ceiling: float | None) -> None:
         """Note what shows that not the server was measured."""
@@ -156,6 +205,13 @@ class Watch:
             ceiling_per_second=ceiling,
         )
         self.problems.extend(map(str, found))
+        self.problems.extend(_another_client(self._seen))
+        compiled = sum(window.stages[COMPILING].count for window in windows if COMPILING in window.stages)
+        if compiled:
+            self.problems.append(
+                f"compiled under load: in {compiled} executions of the measured time the model was compiled, for shapes"
+                " that it had not seen; let it see them before: load(..., warmup_seconds=...)"
+            )
         if shape.finite:
             # On average a quiet step hides one in which the client could not keep up.
             self.problems.extend(self._saturated(windows))
@@ -212,16 +268,35 @@ def client_of(totals: Totals, ceiling: float | None) -> Client:
     )
 
 
-def batch_sizes(first: Counters | None, last: Counters | None) -> dict[str, int]:
-    """How often each batch size was executed between two readings."""
-    if first is None or last is None:
-        return {}
-    sizes = Counter(last.batch_sizes)
-    sizes.subtract(first.batch_sizes)
-    return {size: count for size, count in sizes.items() if count > 0}
+def _another_client(seen: _Seen) -> list[str]:
+    """Whether the server answered more requests than we sent it.
+
+    Rates are compared, for the server's stretch of time and ours do not begin and end at the same instant.
+    """
+    if seen.client_seconds <= 0 or seen.server_seconds <= 0:
+        return []
+    client_per_second = seen.client_requests / seen.client_seconds
+    server_per_second = seen.server_requests / seen.server_seconds
+    in_flight = seen.latency_seconds / seen.client_seconds
+    allowed = 2 + 2 * in_flight + client_per_second * seen.unsure_seconds
+    if server_per_second <= client_per_second * (1 + OTHERS_SHARE) + allowed / seen.server_seconds:
+        return []
+    text = (
+        f"another client: the server answered {server_per_second:.0f} requests a second, we sent it"
+        f" {client_per_second:.0f}; make sure that nobody else uses it"
+    )
+    return [text]
 
 
-def our_processes() -> list[psutil.Process]:
-    """This process and all below it: the engines, the keepers, and through them the servers."""
+def our_processes(beyond: Iterable[int] = ()) -> list[psutil.Process]:
+    """This process and all below it: the engines, the keepers, and through them the servers.
+
+    Args:
+        beyond: Pids of servers that are below somebody else; see ``Instance.members``.
+    """
     own = psutil.Process()
-    return [own, *own.children(recursive=True)]
+    found = {process.pid: process for process in (own, *own.children(recursive=True))}
+    for pid in beyond:
+        with contextlib.suppress(psutil.Error):
+            found.setdefault(pid, psutil.Process(pid))
+    return list(found.values())

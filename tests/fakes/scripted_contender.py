@@ -124,6 +124,10 @@ class ScriptedContender:
         gone = {id(window) for window in windows}
         self._windows = [window for window in self._windows if id(window) not in gone]
 
+    def members(self) -> tuple[int, ...]:
+        """There is no server."""
+        return ()
+
     def rest(self) -> None:
         """End no load."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.profile import Profile, QueueFrom, profile_of
@@ -18,7 +17,6 @@ from pytest_gpuserve.measure.window import (
     Client,
     StageTime,
     Window,
-    stages_between,
 )
 from tests.unit.builders import histogram, window
 
@@ -121,16 +119,3 @@ def test_what_is_not_counted_is_not_known() -> None:
     assert (seen.items_per_batch, seen.formation_seconds, seen.outside_seconds, seen.clock_mhz) == (None,) * 4
     with pytest.raises(ValueError, match="without a request"):
         profile_of([window(())], Client())
-
-
-@given(before=st.dictionaries(st.sampled_from("ab"), TIMES), after=st.dictionaries(st.sampled_from("ab"), TIMES))
-def test_only_what_went_on_is_between_two_readings(before: dict[str, StageTime], after: dict[str, StageTime]) -> None:
-    """Between two readings no time is negative and no count below one; a stage seen late began at nothing."""
-    found = stages_between(before, after)
-    assert all(time.seconds >= 0 and time.count >= 1 for time in found.values())
-    for name, late in after.items():
-        early = before.get(name, StageTime(0.0, 0))
-        went_on = late.count > early.count and late.seconds >= early.seconds
-        assert found.get(name) == (
-            StageTime(late.seconds - early.seconds, late.count - early.count) if went_on else None
-        )

@@ -16,10 +16,11 @@ import pytest
 
 import pytest_gpuserve.selftest.server as server_module
 from pytest_gpuserve.errors import NotInRevision, ServerFailed
-from pytest_gpuserve.measure.window import COMPUTE, FORMATION, QUEUE, SERVER, stages_between
+from pytest_gpuserve.measure.counters import Counters, counted_between
+from pytest_gpuserve.measure.window import COMPUTE, FORMATION, QUEUE, SERVER
 from pytest_gpuserve.selftest.kind import BuiltIn, counters_of
 from pytest_gpuserve.selftest.server import INFER, PREFIX, WRONG_ANSWER, Options, turns_of
-from pytest_gpuserve.servers.base import Ask, Counters
+from pytest_gpuserve.servers.base import Ask, Site
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.prometheus import Sample
 from pytest_gpuserve.servers.relocation import Relocation
@@ -58,6 +59,11 @@ def ask_at_once(port: int, bodies: Sequence[bytes], *, path: str = INFER) -> lis
         return [(answer.status, answer.read()) for answer in answers]
 
 
+def connected(instance: Instance) -> socket.socket:
+    """A connection to it."""
+    return socket.create_connection(("127.0.0.1", instance.site.port), 30)
+
+
 def counters(instance: Instance) -> Counters:
     """Its counters now."""
     found = instance.counters()
@@ -70,16 +76,17 @@ def test_counters_add_up(tmp_path: Path) -> None:
     with running(QUICK, tmp_path) as instance:
         before = counters(instance)
         for _ in range(5):
-            answers = ask_at_once(instance.port, [b"fox %d" % number for number in range(9)])
+            answers = ask_at_once(instance.site.port, [b"fox %d" % number for number in range(9)])
             assert answers == [(200, b"FOX %d" % number) for number in range(9)]
         after = counters(instance)
     assert before.items == before.batches == 1
-    items, batches = after.items - before.items, after.batches - before.batches
+    counted = counted_between(before, after)
+    items, batches = counted.items, counted.batches
     assert items == 45
     assert sum(after.batch_sizes.values()) == after.batches
     assert sum(int(size) * count for size, count in after.batch_sizes.items()) == after.items
     assert max(map(int, after.batch_sizes)) <= QUICK.max_batch
-    stages = stages_between(before.stages, after.stages)
+    stages = counted.stages
     assert {name: stage.count for name, stage in stages.items()} == {
         SERVER: items,
         QUEUE: items,
@@ -93,9 +100,9 @@ def test_counters_add_up(tmp_path: Path) -> None:
 def test_a_batch_waits_until_it_is_full(tmp_path: Path) -> None:
     """Requests that come together go together; what is left over goes when the wait is over."""
     with running(replace(QUICK, max_wait_seconds=2.0), tmp_path) as instance:
-        ask_at_once(instance.port, [b"a"] * 8)
+        ask_at_once(instance.site.port, [b"a"] * 8)
         assert counters(instance).batch_sizes == {"1": 1, "4": 2}
-        ask_at_once(instance.port, [b"a"] * 3)
+        ask_at_once(instance.site.port, [b"a"] * 3)
         found = counters(instance)
     assert found.batch_sizes == {"1": 1, "3": 1, "4": 2}
     # Two lone batches waited for the time that they may, and full ones did not.
@@ -109,7 +116,7 @@ def test_every_so_many_batches_take_longer(tmp_path: Path) -> None:
     with running(options, tmp_path) as instance:
         for _ in range(8):
             before = counters(instance).stages[COMPUTE].seconds
-            ask_at_once(instance.port, [b"a"])
+            ask_at_once(instance.site.port, [b"a"])
             seconds.append(counters(instance).stages[COMPUTE].seconds - before)
     # The first batch answered whether the server is ready.
     tail, others = [seconds[1], seconds[4], seconds[7]], [seconds[number] for number in (0, 2, 3, 5, 6)]
@@ -119,7 +126,7 @@ def test_every_so_many_batches_take_longer(tmp_path: Path) -> None:
 def test_every_so_many_answers_are_wrong(tmp_path: Path) -> None:
     """Neither more nor fewer."""
     with running(replace(QUICK, wrong_every=5), tmp_path) as instance:
-        bodies = [ask_at_once(instance.port, [b"a"])[0][1] for _ in range(19)]
+        bodies = [ask_at_once(instance.site.port, [b"a"])[0][1] for _ in range(19)]
     # The first answer was that to the question whether the server is ready.
     assert [number for number, body in enumerate(bodies, 2) if body != b"A"] == [5, 10, 15, 20]
     assert bodies.count(WRONG_ANSWER) == 4
@@ -130,7 +137,7 @@ def test_a_connection_goes_on_in_pieces_and_in_heaps(tmp_path: Path) -> None:
     request = b"POST /infer HTTP/1.1\r\ncontent-LENGTH:  3\r\n\r\nabc"
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nABC"
     missing = b"HTTP/1.1 404 Not Found\r\n"
-    with running(QUICK, tmp_path) as instance, socket.create_connection(("127.0.0.1", instance.port), 30) as client:
+    with running(QUICK, tmp_path) as instance, connected(instance) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for number in range(len(request)):
             client.sendall(request[number : number + 1])
@@ -142,7 +149,7 @@ def test_a_connection_goes_on_in_pieces_and_in_heaps(tmp_path: Path) -> None:
         assert receive(client, 3 * len(answer)) == 3 * answer
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert receive(client, len(missing)) == missing
-        assert [status for status, _ in ask_at_once(instance.port, [b""], path="/metrics")] == [404]
+        assert [status for status, _ in ask_at_once(instance.site.port, [b""], path="/metrics")] == [404]
 
 
 def receive(client: socket.socket, size: int) -> bytes:
@@ -158,7 +165,8 @@ def receive(client: socket.socket, size: int) -> bytes:
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     """The server ends with its block, and its port is free again."""
     with running(QUICK, tmp_path) as instance:
-        pid, port = instance.process.pid, instance.port
+        assert instance.process is not None
+        pid, port = instance.process.pid, instance.site.port
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     with socket.socket() as probe:
@@ -181,7 +189,7 @@ def test_calibration_is_of_this_machine() -> None:
 def test_every_option_is_passed_on() -> None:
     """The command line names each of them with its value."""
     options = Options(7, 0.5, 3, 2.5, 9, 0.125, 11)
-    assert BuiltIn(options).launch(1234, Path("/")).argv[-8:] == (
+    assert BuiltIn(options).launch(Site(Path("/"), {"http": 1234})).argv[-8:] == (
         "--port=1234",
         "--turns=7",
         "--slower=0.5",

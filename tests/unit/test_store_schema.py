@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.histogram import LARGEST_BUCKET, Histogram
+from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import Session, StageTime, Start, Window
 from pytest_gpuserve.store.schema import SessionRecord, WindowRecord, session_of, window_record
 from tests.unit.builders import OCCASION, here, session, start, window
@@ -45,16 +46,24 @@ def windows(draw: st.DrawFn) -> Window:
 STARTS = st.builds(
     Start,
     windows=st.lists(windows(), min_size=1, max_size=3).map(tuple),
-    cold_start_seconds=SECONDS,
+    cold_start_seconds=SECONDS | st.none(),
     discarded=st.integers(0, 100),
     foreign_cores=SECONDS,
 )
 
 
 @UNHURRIED
-@given(starts=st.lists(STARTS, min_size=2, max_size=3), answers=COUNT, sizes=st.dictionaries(st.text(), COUNT))
-def test_a_session_is_read_back_as_it_was(starts: list[Start], answers: int, sizes: dict[str, int]) -> None:
+@given(
+    starts=st.lists(STARTS, min_size=2, max_size=3),
+    answers=COUNT,
+    sizes=st.dictionaries(st.text(), COUNT),
+    used=st.dictionaries(st.text(), st.builds(Setting, st.text())),
+)
+def test_a_session_is_read_back_as_it_was(
+    starts: list[Start], answers: int, sizes: dict[str, int], used: dict[str, Setting]
+) -> None:
     """Through a record and JSON nothing changes but the seventh digit of a time."""
+    starts = [replace(one, settings=used) for one in starts]
     measured = Session(tuple(starts), "2025-01-02T03:04:05+00:00", (), sizes, answers, answers)
     text = msgspec.json.encode(here().session_record(measured))
     assert session_of(msgspec.json.decode(text, type=SessionRecord)) == measured

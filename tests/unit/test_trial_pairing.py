@@ -182,6 +182,10 @@ class FakeContender:
         self.windows.append(window((0.01,) * self.stage.rate(self.arm, self.taken - 1)))
         return self.windows[-1]
 
+    def members(self) -> tuple[int, ...]:
+        """There are no processes."""
+        return ()
+
     def rest(self) -> None:
         """Rest."""
         self.rests += self.loading
@@ -230,7 +234,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 def foreign(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Cores that others take, of each block to come; none after these."""
     taken: list[float] = []
-    monkeypatch.setattr(pairing, "our_processes", list)
+    monkeypatch.setattr(pairing, "our_processes", lambda _: [])
     monkeypatch.setattr(pairing, "read_cpu", lambda _ours: CpuReading(0.0, 0.0, 0.0, 0.0))
     monkeypatch.setattr(pairing, "cores_taken_by_others", lambda _before, _after: taken.pop(0) if taken else 0.0)
     return taken

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.window import Session, Start, Window
 from pytest_gpuserve.trial import sampling
@@ -46,14 +47,13 @@ class Loaded:
 
     problems: tuple[str, ...] = ()
     interrupted = False
-    batch_sizes = {"8": 1}  # noqa: RUF012 -- never written to
 
     def __init__(self, *_arguments: Any) -> None:  # noqa: ANN401 -- whatever it is made of
         pass
 
     def measure(self) -> Start:
         """Measure."""
-        return Start((WINDOW,), 1.0)
+        return Start((WINDOW,), 1.0, counters=Counters(items=8, batches=1, batch_sizes={"8": 1}))
 
 
 def taken(monkeypatch: pytest.MonkeyPatch, loaded: type[Loaded], target: FakeTarget) -> tuple[Session, bool]:

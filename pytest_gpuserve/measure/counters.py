@@ -1,0 +1,116 @@
+"""What a server counts of its own work, and what it counted between two readings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.measure.window import StageTime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class WentBackwards(ValueError):
+    """A counter is smaller than it was: what counted was started anew in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """A reading of a server's own counters; they only ever rise while it lives, but for ``pending``.
+
+    Args:
+        items: Items executed by its batching stage since it started.
+        batches: Executions, that is batches that they were executed in.
+        batch_sizes: Executions by batch size; the key is the upper edge of the server's own bucket. Empty where it does
+            not tell.
+        stages: Where its time went since it started, by the names of ``measure/window.py``, such as ``compute``; a
+            stage that it does not count is left out.
+        requests: Requests that it answered well, whoever sent them; None where it does not tell.
+        pending: Requests that are in it right now, as far as it counts them; None where it does not tell.
+        parts: The same for each of its models, or stages of its pipeline, by name; their own parts are empty.
+    """
+
+    items: int
+    batches: int
+    batch_sizes: Mapping[str, int] = field(default_factory=dict)
+    stages: Mapping[str, StageTime] = field(default_factory=dict)
+    requests: int | None = None
+    pending: int | None = None
+    parts: Mapping[str, Counters] = field(default_factory=dict)
+
+
+def counted_between(before: Counters, after: Counters) -> Counters:
+    """What a server counted between two readings; ``pending`` is that of the later one.
+
+    Batch sizes, stages and parts in which nothing happened are left out.
+
+    Raises:
+        WentBackwards: A counter is smaller than before, or a part that had counted is gone; names it.
+    """
+    return _between("", before, after)
+
+
+def _between(where: str, before: Counters, after: Counters) -> Counters:
+    stages = {}
+    for name in before.stages.keys() | after.stages.keys():
+        early = before.stages.get(name, StageTime(0.0, 0))
+        late = after.stages.get(name, StageTime(0.0, 0))
+        count = _rise(f"{where}count of {name}", early.count, late.count)
+        # Sums of floating-point seconds over workers may lose their last digit.
+        if late.seconds < early.seconds * (1 - 1e-9) - 1e-9:
+            raise WentBackwards(f"{where}seconds of {name} fell from {early.seconds:g} to {late.seconds:g}")
+        if count:
+            stages[name] = StageTime(max(0.0, late.seconds - early.seconds), count)
+    sizes = {
+        size: _rise(f"{where}batches of {size}", before.batch_sizes.get(size, 0), after.batch_sizes.get(size, 0))
+        for size in before.batch_sizes.keys() | after.batch_sizes.keys()
+    }
+    nothing = Counters(items=0, batches=0)
+    parts = {
+        name: _between(f"{name}: ", before.parts.get(name, nothing), after.parts.get(name, nothing))
+        for name in before.parts.keys() | after.parts.keys()
+    }
+    known = after.requests is not None and before.requests is not None
+    return Counters(
+        items=_rise(f"{where}items", before.items, after.items),
+        batches=_rise(f"{where}batches", before.batches, after.batches),
+        batch_sizes={size: sizes[size] for size in sorted(sizes) if sizes[size]},
+        stages={name: stages[name] for name in sorted(stages)},
+        requests=_rise(f"{where}requests", before.requests or 0, after.requests or 0) if known else None,
+        pending=after.pending,
+        parts={name: parts[name] for name in sorted(parts) if parts[name].batches or parts[name].requests},
+    )
+
+
+def _rise(what: str, before: int, after: int) -> int:
+    if after < before:
+        raise WentBackwards(f"{what} fell from {before} to {after}")
+    return after - before
+
+
+def added(readings: list[Counters]) -> Counters | None:
+    """Put together what was counted in several stretches; None of none. ``pending`` has no sum."""
+    if not readings:
+        return None
+    sizes: dict[str, int] = {}
+    stages: dict[str, StageTime] = {}
+    parts: dict[str, list[Counters]] = {}
+    for reading in readings:
+        for size, count in reading.batch_sizes.items():
+            sizes[size] = sizes.get(size, 0) + count
+        for name, time in reading.stages.items():
+            known = stages.get(name, StageTime(0.0, 0))
+            stages[name] = StageTime(known.seconds + time.seconds, known.count + time.count)
+        for name, part in reading.parts.items():
+            parts.setdefault(name, []).append(part)
+    requests = [reading.requests for reading in readings]
+    whole = {name: added(found) for name, found in parts.items()}
+    return Counters(
+        items=sum(reading.items for reading in readings),
+        batches=sum(reading.batches for reading in readings),
+        batch_sizes=sizes,
+        stages=stages,
+        requests=None if None in requests else sum(count or 0 for count in requests),
+        parts={name: part for name, part in whole.items() if part is not None},
+    )

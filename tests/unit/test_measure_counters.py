@@ -1,0 +1,125 @@
+"""What a server counted between two readings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.measure.counters import Counters, WentBackwards, added, counted_between
+from pytest_gpuserve.measure.settings import Setting, differences, moved
+from pytest_gpuserve.measure.window import COMPUTE, StageTime
+
+COUNT = st.integers(0, 10**9)
+TIMES = st.builds(StageTime, st.floats(0, 1e6), COUNT)
+SIZES = st.dictionaries(st.sampled_from(["1", "4", "8"]), st.integers(1, 10**6), max_size=3)
+PART = st.builds(
+    Counters,
+    items=COUNT,
+    batches=st.integers(1, 10**9),
+    batch_sizes=SIZES,
+    stages=st.dictionaries(st.sampled_from([COMPUTE, "queue"]), TIMES),
+    requests=st.none() | COUNT,
+)
+READING = st.builds(replace, PART, parts=st.dictionaries(st.sampled_from("ab"), PART))
+
+EARLY = Counters(
+    items=10,
+    batches=4,
+    batch_sizes={"1": 1, "4": 3},
+    stages={COMPUTE: StageTime(1.0, 4)},
+    requests=9,
+    pending=7,
+    parts={"model": Counters(items=10, batches=4)},
+)
+
+
+def risen(early: Counters, by: Counters) -> Counters:
+    """A later reading."""
+    whole = added([early, by])
+    assert whole is not None
+    return whole
+
+
+@given(before=READING, meanwhile=READING)
+def test_what_was_counted_meanwhile_is_found(before: Counters, meanwhile: Counters) -> None:
+    """The difference of two readings is what was added in between, whatever a stage, size or part is called."""
+    found = counted_between(before, risen(before, meanwhile))
+    assert (found.items, found.batches, found.batch_sizes) == (
+        meanwhile.items,
+        meanwhile.batches,
+        dict(sorted(meanwhile.batch_sizes.items())),
+    )
+    assert found.requests == (meanwhile.requests if before.requests is not None else None)
+    for name, time in meanwhile.stages.items():
+        if time.count:
+            assert found.stages[name].count == time.count
+            assert found.stages[name].seconds == pytest.approx(time.seconds, rel=1e-6, abs=1e-6)
+    assert {name: part.items for name, part in found.parts.items()} == {
+        name: part.items for name, part in meanwhile.parts.items()
+    }
+
+
+@given(before=READING)
+def test_nothing_happened_between_equal_readings(before: Counters) -> None:
+    """Of a server that did nothing no stage, size or part is left."""
+    found = counted_between(before, before)
+    assert (found.items, found.batches) == (0, 0)
+    assert not found.batch_sizes
+    assert not found.stages
+    assert not found.parts
+
+
+@pytest.mark.parametrize(
+    ("late", "named"),
+    [
+        (replace(EARLY, items=9), "items fell from 10 to 9"),
+        (replace(EARLY, batches=3), "batches fell from 4 to 3"),
+        (replace(EARLY, requests=8), "requests fell from 9 to 8"),
+        (replace(EARLY, batch_sizes={"1": 1}), "batches of 4 fell from 3 to 0"),
+        (replace(EARLY, stages={}), "count of compute fell from 4 to 0"),
+        (replace(EARLY, stages={COMPUTE: StageTime(0.5, 4)}), "seconds of compute fell from 1 to 0.5"),
+        (replace(EARLY, parts={}), "model: items fell from 10 to 0"),
+        (replace(EARLY, items=20, batches=9, parts={"model": Counters(items=12, batches=1)}), "model: batches fell"),
+    ],
+)
+def test_a_counter_that_was_reset_is_named(late: Counters, named: str) -> None:
+    """Any counter that is smaller than before says that something was started anew, also where others rose."""
+    with pytest.raises(WentBackwards, match=named):
+        counted_between(EARLY, late)
+
+
+def test_waiting_requests_are_those_of_the_later_reading() -> None:
+    """How many wait goes up and down, and is no reset."""
+    assert counted_between(EARLY, replace(EARLY, pending=2)).pending == 2
+
+
+def test_several_stretches_add_up() -> None:
+    """Counts are added, and what is not known of one of them is not known of all; of none there is nothing."""
+    assert added([]) is None
+    both = added([EARLY, replace(EARLY, requests=None)])
+    assert both is not None
+    assert (both.items, both.batches, both.batch_sizes) == (20, 8, {"1": 2, "4": 6})
+    assert both.requests is None
+    assert both.stages == {COMPUTE: StageTime(2.0, 8)}
+    assert both.parts["model"].items == 20
+
+
+def test_only_known_differences_are_told() -> None:
+    """What was not asked for, or is not told, differs from nothing."""
+    settings = {
+        "same": Setting("8", "8"),
+        "wait": Setting("10", "50"),
+        "free": Setting("4"),
+        "silent": Setting(None, "4"),
+    }
+    assert differences(settings) == ["wait: asked for 50, the server uses 10"]
+
+
+def test_settings_that_moved_are_told() -> None:
+    """Only what is known before and now, and is not the same, has moved."""
+    before = {"limit": Setting("32"), "wait": Setting("10"), "silent": Setting(None), "gone": Setting("1")}
+    now = {"limit": Setting("16"), "wait": Setting("10"), "silent": Setting("3"), "new": Setting("2")}
+    assert moved(before, now) == ["setting limit: 32 before, 16 now"]
