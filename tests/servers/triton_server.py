@@ -1,4 +1,4 @@
-"""A real Triton on 127.0.0.1 with a small model, for tests and benchmarks.
+"""A real Triton on 127.0.0.1 with a small model, for tests.
 
 Its model ``echo`` takes ``X`` (FP32) and, where ``TEXT`` is asked for, ``TEXT`` (BYTES); returns them, and ``SUM``,
 the sum of each row of ``X``. It batches up to 8 requests.
@@ -7,21 +7,21 @@ the sum of each row of ``X``. It batches up to 8 requests.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.process.child import Command, Process
-from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.ports import free_port
-from pytest_gpuserve.process.ready import HttpRequest, all_of, http_probe, owned_port_probe, wait
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.servers import triton
+from pytest_gpuserve.servers.base import Ask
+from pytest_gpuserve.servers.instance import started
+from pytest_gpuserve.servers.triton_config import DynamicBatching, InstanceGroup, ModelConfig, Tensor, write_model
+from pytest_gpuserve.servers.triton_install import find_triton
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,34 +51,14 @@ class TritonPythonModel:
         return responses
 '''
 
-CONFIG = """
-backend: "python"
-max_batch_size: 8
-input [
-  { name: "X" data_type: TYPE_FP32 dims: [ -1 ] },
-  { name: "TEXT" data_type: TYPE_STRING dims: [ -1 ] optional: true }
-]
-output [
-  { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] },
-  { name: "SUM" data_type: TYPE_FP32 dims: [ 1 ] },
-  { name: "SAID" data_type: TYPE_STRING dims: [ -1 ] }
-]
-dynamic_batching { max_queue_delay_microseconds: 100 }
-instance_group [ { kind: KIND_CPU count: 1 } ]
-"""
-
-FACTS = """
-import importlib.metadata, json, sys, sysconfig
-import numpy
-package = importlib.metadata.distribution("nvidia-pytriton")
-print(json.dumps({
-    "folder": str(package.locate_file("pytriton/tritonserver").resolve()),
-    "libraries": str(package.locate_file("nvidia_pytriton.libs").resolve()),
-    "python_libraries": sysconfig.get_config_var("LIBDIR"),
-    "numpy": numpy.__version__,
-    "version": "%d.%d" % sys.version_info[:2],
-}))
-"""
+CONFIG = ModelConfig(
+    "echo",
+    inputs=(Tensor("X", "FP32", (-1,)), Tensor("TEXT", "BYTES", (-1,), optional=True)),
+    outputs=(Tensor("Y", "FP32", (-1,)), Tensor("SUM", "FP32", (1,)), Tensor("SAID", "BYTES", (-1,))),
+    max_batch_size=8,
+    dynamic_batching=DynamicBatching(max_queue_delay_us=100),
+    instances=(InstanceGroup("CPU", 1),),
+)
 
 
 @dataclass(frozen=True)
@@ -92,74 +72,27 @@ class Triton:
     host: str = "127.0.0.1"
 
 
+def triton_python() -> str:
+    """The interpreter whose Triton is tested; skips the test where it has none that works."""
+    python = os.environ.get(PYTHON_VARIABLE, sys.executable)
+    try:
+        find_triton(python)
+    except ServerFailed as problem:
+        pytest.skip(f"{problem}\nor name another interpreter by {PYTHON_VARIABLE}")
+    return python
+
+
 @contextlib.contextmanager
 def running_triton() -> Iterator[Triton]:
     """Run Triton; skips the test where it is not installed."""
-    python = os.environ.get(PYTHON_VARIABLE, sys.executable)
-    facts = find_triton(python)
+    python = triton_python()
     with tempfile.TemporaryDirectory(prefix="triton-") as name:
-        folder = Path(name)
-        _write(folder, facts)
-        server = Triton(free_port(), free_port(), 0)
-        command = Command(
-            argv=(
-                f"{facts['folder']}/bin/tritonserver",
-                f"--model-repository={folder / 'models'}",
-                f"--backend-directory={folder / 'backends'}",
-                f"--http-address={server.host}",
-                f"--http-port={server.http_port}",
-                f"--grpc-address={server.host}",
-                f"--grpc-port={server.grpc_port}",
-                "--allow-metrics=false",
-                "--exit-timeout-secs=2",
-            ),
-            env=_environment(python, facts),
-            cwd=folder,
-            log=folder / "log",
-        )
-        with Process.start(command) as process:
-            probe = all_of(
-                owned_port_probe(process, server.http_port),
-                owned_port_probe(process, server.grpc_port),
-                http_probe(server.host, server.http_port, HttpRequest(f"/v2/models/{server.model}/ready")),
-            )
-            wait(probe, process, Deadline.after(START_SECONDS), what="Triton")
-            yield Triton(server.http_port, server.grpc_port, process.pid)
-
-
-def find_triton(python: str) -> dict[str, Any]:
-    """Look where an interpreter has Triton; skips the test where it has none that works."""
-    asked = subprocess.run([python, "-c", FACTS], capture_output=True, text=True, timeout=START_SECONDS, check=False)
-    if asked.returncode:
-        reason = (asked.stderr.strip().splitlines() or ["no output"])[-1]
-        pytest.skip(f"{python} has no nvidia-pytriton ({reason}): install it, or name another by {PYTHON_VARIABLE}")
-    facts: dict[str, Any] = json.loads(asked.stdout)
-    if int(facts["numpy"].partition(".")[0]) >= 2:
-        # Its python backend was built for numpy 1: with 2 all outputs are empty, and the status is 200.
-        pytest.skip(f"{python} has numpy {facts['numpy']}, Triton needs one below 2: name another by {PYTHON_VARIABLE}")
-    return facts
-
-
-def _write(folder: Path, facts: dict[str, Any]) -> None:
-    model = folder / "models" / "echo"
-    (model / "1").mkdir(parents=True)
-    (model / "1" / "model.py").write_text(MODEL)
-    (model / "config.pbtxt").write_text(CONFIG)
-    backend = folder / "backends" / "python"
-    backend.mkdir(parents=True)
-    server = Path(facts["folder"])
-    for file in (
-        server / "backends" / "python" / "libtriton_python.so",
-        server / "backends" / "python" / "triton_python_backend_utils.py",
-        server / "python_backend_stubs" / facts["version"] / "triton_python_backend_stub",
-    ):
-        (backend / file.name).symlink_to(file)
-
-
-def _environment(python: str, facts: dict[str, Any]) -> dict[str, str]:
-    # The stub ignores PYTHONPATH; it takes the packages of the `python3` that is first on PATH.
-    return {
-        **os.environ,
-        "PATH": f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "LD_LIBRARY_PATH": f"{facts['python_libraries']}{os.pathsep}{facts['libraries']}",
-    }
+        repository = Path(name) / "models"
+        write_model(repository, CONFIG, {"model.py": MODEL})
+        kind = triton.Triton(repository, "models", python=python)
+        ask = Ask("GET", "/v2/models/echo/ready", b"", {})
+        log = Path(name) / "log"
+        with started(kind, ask, environment={}, log=log, start_timeout_seconds=START_SECONDS) as instance:
+            assert instance.process is not None
+            ports = instance.site.ports
+            yield Triton(ports["http"], ports["grpc"], instance.process.pid)

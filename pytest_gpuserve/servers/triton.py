@@ -1,0 +1,329 @@
+"""Triton Inference Server (https://github.com/triton-inference-server): a model repository that it serves.
+
+The server is the one in nvidia-pytriton's wheel, whose only backend is Python's; or, with ``image``, the vendor's
+container with all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
+from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.process.container import Container, find_engine, image_id
+from pytest_gpuserve.servers.base import ContainerLaunch, Launch
+from pytest_gpuserve.servers.imports import installed_versions
+from pytest_gpuserve.servers.inherited import inherited_environment
+from pytest_gpuserve.servers.relocation import PYTHONPATH
+from pytest_gpuserve.servers.triton_counters import STATISTICS, counters_of
+from pytest_gpuserve.servers.triton_http import ask_triton, read_configs, roles_of
+from pytest_gpuserve.servers.triton_install import find_triton
+from pytest_gpuserve.servers.triton_repository import (
+    check_files,
+    config_text,
+    fingerprints,
+    main_model,
+    model_folders,
+    overlay,
+    untracked_data,
+)
+from pytest_gpuserve.servers.triton_settings import asked_settings, used_settings
+from pytest_gpuserve.units import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.process.container import Engine
+    from pytest_gpuserve.servers.base import Argument, Site, Transport
+    from pytest_gpuserve.servers.relocation import Relocation
+    from pytest_gpuserve.servers.triton_http import Roles
+
+EXIT_SECONDS: Final = 0
+"""How long Triton waits at its end for its models, each of which takes more than a second; what they leave is cleared
+away without them, but their ``finalize`` may not be run."""
+
+OURS: Final = frozenset(
+    {
+        "model_repository",
+        "model_store",
+        "model_control_mode",
+        "load_model",
+        "backend_directory",
+        "exit_timeout_secs",
+        "allow_http",
+        "http_address",
+        "http_port",
+        "reuse_http_port",
+        "allow_grpc",
+        "grpc_address",
+        "grpc_port",
+        "reuse_grpc_port",
+        "allow_metrics",
+        "metrics_address",
+        "metrics_port",
+        "log_file",
+        # These open ports of their own, on all addresses.
+        "allow_sagemaker",
+        "allow_vertex_ai",
+    }
+)
+"""Triton's own options that the fixture sets itself, or that would take away what it needs."""
+
+SHM_PREFIX: Final = "shm-region-prefix-name"
+
+IMAGE_MODELS: Final = "/models"
+"""Where a container sees the repository."""
+
+IMAGE_SHM_BYTES: Final = 1 << 30
+"""Python models get their tensors by shared memory, of which a container has 64 MiB; this is what NVIDIA recommends."""
+
+
+@dataclass(frozen=True)
+class Triton:
+    """Triton with a model repository.
+
+    Args:
+        repository: The folder of the models; it is served from where it is.
+        shown: How it is named in a baseline: relative to the project, so that a checkout may move.
+        models: The models to load, with those that ensembles among them are made of; empty: all.
+        model: The model whose batches are counted; None takes the one that batches, see `triton_http.choose_roles`.
+        asked: The model that requests name; None takes the one ensemble, else ``model``.
+        arguments: Options of Triton by name: ``http_thread_count=4`` is ``--http-thread-count=4``, True and False are
+            ``true`` and ``false``, None is left out.
+        extra: More of them as they stand on the command line, such as those that may be repeated or have no value.
+        environment: Variables for the server on top of the inherited ones. ``PYTHONPATH`` counts for the models too.
+        python: The interpreter that has nvidia-pytriton, and what the models import; not used with an image.
+        image: The container image to run instead, such as ``nvcr.io/nvidia/tritonserver:24.12-py3``; empty for none. It
+            sees the repository alone, and has its own Python.
+        engine: What runs containers, with its own options; None: docker or podman, whichever works.
+        engine_options: More options of its ``run``, such as ``--ipc=host``, without which a client's shared memory
+            cannot be used.
+        cwd: Its working folder, which models may import from; None: the one that the repository is in.
+        data: Files of ``moved_from``'s repository that git does not track, such as weights; both share them.
+        moved_from: The server that this one is in another checkout; both are the same workload.
+
+    Raises:
+        UsageProblem: There is no such repository or model, or an option is set by the fixture.
+    """
+
+    repository: Path
+    shown: str
+    models: tuple[str, ...] = ()
+    model: str | None = None
+    asked: str | None = None
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    extra: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+    image: str = ""
+    engine: tuple[str, ...] | None = None
+    engine_options: tuple[str, ...] = ()
+    cwd: Path | None = None
+    data: tuple[Path, ...] = ()
+    moved_from: Triton | None = None
+    name: str = field(default="triton", init=False)
+    ports: tuple[str, ...] = field(default=("http", "grpc", "metrics"), init=False)
+    transport: Transport = field(default="http", init=False)
+    health: str = field(default="/v2/health/ready", init=False)
+
+    def __post_init__(self) -> None:
+        self._check_repository()
+        self._check_options()
+
+    @property
+    def default_model(self) -> str:
+        """See ``ServerKind``: what is ``asked``, else the one model to load, the one ensemble, or ``model``."""
+        return self.asked or main_model(self.repository, self.models) or self.model or ""
+
+    def launch(self, site: Site) -> Launch | ContainerLaunch:
+        """See ``ServerKind``.
+
+        Raises:
+            ServerFailed: The interpreter has no Triton that works, a model's file is missing, or no engine works.
+        """
+        repository = self.repository
+        if self.moved_from is not None:
+            repository = overlay(repository, self.data, self.moved_from.repository, site.folder / "models")
+        check_files(model_folders(repository, self.models))
+        if self.image:
+            return self._container(site, repository)
+        install = find_triton(self.python)
+        variables = {**inherited_environment(os.environ), **self.environment}
+        backends = install.write_backends(site, searched=variables.get(PYTHONPATH, ""))
+        return Launch(
+            argv=(str(install.server), f"--backend-directory={backends}", *self._command_line(site, str(repository))),
+            environment={**self.environment, **install.environment(variables)},
+            cwd=self.cwd or self.repository.parent,
+        )
+
+    def read_counters(self, site: Site) -> Counters:
+        """See ``ServerKind``; one request for the statistics of all models."""
+        return counters_of(ask_triton(site.host, site.port, STATISTICS), self._roles(site))
+
+    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+        """See ``ServerKind``; ``asked`` only of models that `triton_config.ModelConfig` wrote.
+
+        Raises:
+            ServerFailed: It did not answer, its answer makes no sense, or it cannot be told which model to count.
+        """
+        try:
+            self._roles(site)
+        except UsageProblem as problem:
+            raise ServerFailed(problem.summary, found=problem.found, remedies=problem.remedies) from None
+        server = ask_triton(site.host, site.port, "/v2")
+        settings = {"triton": Setting(str(server.get("version")) if isinstance(server, dict) else None)}
+        for name, config in read_configs(site.host, site.port).items():
+            try:
+                used = used_settings(config)
+            except (LookupError, TypeError, ValueError) as problem:
+                raise ServerFailed(
+                    f"Triton's configuration of model {name} makes no sense", found=str(problem) or repr(problem)
+                ) from None
+            asked = asked_settings(config_text(self.repository / name))
+            settings.update({f"{name}.{key}": Setting(value, asked.get(key)) for key, value in used.items()})
+        return settings
+
+    def read_cold_start(self, site: Site) -> Mapping[str, float]:
+        """See ``ServerKind``; Triton tells none of it."""
+        del site
+        return {}
+
+    def workload(self) -> Mapping[str, str]:
+        """See ``ServerKind``."""
+        if self.moved_from is not None:
+            return self.moved_from.workload()
+        return {
+            "server": self.name,
+            "repository": self.shown,
+            "models": " ".join(sorted(self.models)) or "all",
+            "counted": self.model or "",
+            "asked": self.asked or "",
+            "arguments": " ".join(self._flags()),
+            "environment": " ".join(f"{name}={digest(self.environment[name])}" for name in sorted(self.environment)),
+        }
+
+    def information(self) -> Mapping[str, str]:
+        """See ``ServerKind``: a fingerprint of each file of the models."""
+        found = fingerprints(model_folders(self.repository, self.models))
+        if self.image:
+            found["image"] = f"{self.image} {image_id(self._engine(), self.image, env=os.environ)}"
+        elif self.python != sys.executable:
+            versions = installed_versions(self.python)
+            found["interpreter"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+        return found
+
+    def relocated(self, relocation: Relocation) -> Triton:
+        """See ``ServerKind``; an interpreter of its own is kept, weights that git does not track are shared."""
+        repository = relocation.path(self.repository)
+        missing = [place for name in ("", *self.models) if not (place := repository / name).is_dir()]
+        if missing:
+            raise NotInRevision(
+                f"{relocation.revision} has no {self.shown}" + (" with these models" if self.models else ""),
+                looked=[str(place) for place in missing],
+                remedies=["a model that is new has nothing to be compared with there"],
+            )
+        folder = self.cwd or self.repository.parent
+        moved = replace(
+            self,
+            repository=repository,
+            arguments={
+                name: relocation.argument(value, folder) if isinstance(value, str) else value
+                for name, value in self.arguments.items()
+            },
+            extra=tuple(relocation.argument(word, folder) for word in self.extra),
+            python=self.python if self.image else relocation.interpreter(self.python),
+        )
+        environment = self._environment(relocation, folder)
+        # An inherited variable that names the checkout, such as PWD, makes no other server.
+        telling = {name: value for name, value in environment.items() if name in self.environment or name == PYTHONPATH}
+        if replace(moved, environment=telling) == self:
+            raise NotInRevision(
+                f"nothing of triton_server({self.shown}) would be another on the other side",
+                found=f"its model repository is {self.repository}, its interpreter {self.python}",
+                remedies=[
+                    "--against-python=EXE replaces only the interpreter that runs pytest: leave out python=...",
+                    "--against=REV moves only what git tracks: the model repository, or a package its models import",
+                ],
+            )
+        data = tuple(untracked_data(self.repository)) if repository != self.repository else ()
+        return replace(moved, environment=environment, cwd=relocation.path(folder), data=data, moved_from=self)
+
+    def _environment(self, relocation: Relocation, folder: Path) -> dict[str, str]:
+        if self.image:
+            return dict(self.environment)
+        inherited = inherited_environment(os.environ)
+        return relocation.environment(self.environment, inherited=inherited, python=self.python, cwd=folder)
+
+    def _container(self, site: Site, repository: Path) -> ContainerLaunch:
+        mounted = {repository: IMAGE_MODELS}
+        if self.moved_from is not None and repository != self.repository:
+            # It consists of links to files in these two.
+            mounted |= {place: str(place) for place in (self.repository, self.moved_from.repository)}
+        container = Container(
+            self.image,
+            argv=("tritonserver", *self._command_line(site, IMAGE_MODELS)),
+            env=self.environment,
+            read_only=mounted,
+            shm_bytes=IMAGE_SHM_BYTES,
+        )
+        return ContainerLaunch(self._engine(), container)
+
+    def _engine(self) -> Engine:
+        return find_engine(self.engine, options=self.engine_options)
+
+    def _command_line(self, site: Site, repository: str) -> list[str]:
+        return [
+            f"--model-repository={repository}",
+            "--model-control-mode=explicit",
+            *(f"--load-model={name}" for name in self.models or ("*",)),
+            # Triton's own names are the same for all: what is left over could not be told from another server's.
+            f"--backend-config=python,{SHM_PREFIX}={site.folder.name}-",
+            *(f"--{name}-address={site.host}" for name in self.ports),
+            *(f"--{name}-port={site.ports[name]}" for name in self.ports),
+            f"--exit-timeout-secs={EXIT_SECONDS}",
+            *self._flags(),
+        ]
+
+    def _check_repository(self) -> None:
+        if not self.repository.is_dir():
+            raise UsageProblem(
+                f"triton_server: there is no model repository {self.repository}",
+                remedies=["name its folder relative to the test file, or give an absolute path"],
+            )
+        missing = [name for name in self.models if not (self.repository / name).is_dir()]
+        if missing:
+            there = ", ".join(folder.name for folder in model_folders(self.repository, ()))
+            raise UsageProblem(
+                f"triton_server: the model repository has no {', '.join(missing)}",
+                found=there or "no model",
+                looked=[str(self.repository)],
+                remedies=["a model is a folder with config.pbtxt, and its files in a folder 1"],
+            )
+
+    def _check_options(self) -> None:
+        words = [word for word in (*self.extra, *(f"--{name}" for name in self.arguments)) if word.startswith("-")]
+        given = {word.lstrip("-").partition("=")[0].replace("-", "_") for word in words}
+        # Triton takes a name that is cut short, too.
+        ours = sorted(name for name in given if any(option.startswith(name) for option in OURS))
+        if any(SHM_PREFIX in word for word in (*self.extra, *map(str, self.arguments.values()))):
+            ours.append(SHM_PREFIX)
+        if ours:
+            raise UsageProblem(f"triton_server sets {', '.join(ours)} itself", remedies=["leave it out of args="])
+
+    def _flags(self) -> list[str]:
+        """Its own options as they stand on the command line, those by name in alphabetical order."""
+        flags = []
+        for name in sorted(self.arguments):
+            value = self.arguments[name]
+            if value is not None:
+                text = str(value).lower() if isinstance(value, bool) else value
+                flags.append(f"--{name.replace('_', '-')}={text}")
+        return [*flags, *self.extra]
+
+    def _roles(self, site: Site) -> Roles:
+        return roles_of(site.folder, site.host, site.port, model=self.model, asked=self.asked)

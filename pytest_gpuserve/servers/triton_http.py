@@ -1,0 +1,179 @@
+"""Asking a running Triton by its HTTP interface, and which of its models are counted."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from pytest_gpuserve.errors import ServerFailed, UsageProblem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIMEOUT_SECONDS: Final = 5.0
+
+READY: Final = "READY"
+
+Config = Mapping[str, Any]
+"""A model's configuration as the server tells it, defaults filled in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What the models of a server are to a measurement.
+
+    Args:
+        asked: The model that requests name: an ensemble, or a model itself.
+        counted: The model whose batches are counted.
+        pipeline: The models that work on a request, the counted one among them.
+    """
+
+    asked: str
+    counted: str
+    pipeline: tuple[str, ...]
+
+
+def ask_triton(
+    host: str, port: int, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
+) -> Any:  # noqa: ANN401 -- whatever JSON it is
+    """Ask Triton something that it answers in JSON.
+
+    Args:
+        host: Its address.
+        port: Of its HTTP API.
+        path: What is asked.
+        method: How.
+        headers: Sent along, such as a token.
+
+    Raises:
+        ServerFailed: It did not answer, not with 200, or not in JSON.
+    """
+    asked = f"{method} http://{host}:{port}{path}"
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request(method, path, headers=dict(headers or {}))
+        answer = connection.getresponse()
+        status, body = answer.status, answer.read()
+    except (OSError, http.client.HTTPException) as problem:
+        raise ServerFailed(f"Triton does not answer {asked}", found=str(problem) or repr(problem)) from None
+    finally:
+        connection.close()
+    if status != http.client.OK:
+        found = f"status {status}: {body[:200].decode(errors='replace')}"
+        raise ServerFailed(f"Triton does not answer {asked}", found=found)
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise ServerFailed(f"Triton's answer to {asked} is no JSON", found=repr(body[:200])) from None
+
+
+def read_configs(host: str, port: int) -> dict[str, Config]:
+    """The configuration of every loaded model, by name.
+
+    Raises:
+        ServerFailed: Triton does not answer, or not as it should.
+    """
+    index = ask_triton(host, port, "/v2/repository/index", method="POST")
+    if not isinstance(index, list) or not all(isinstance(entry, dict) and "name" in entry for entry in index):
+        raise ServerFailed("Triton's list of models makes no sense", found=repr(index)[:200])
+    names = sorted({str(entry["name"]) for entry in index if entry.get("state") == READY})
+    configs = {name: ask_triton(host, port, f"/v2/models/{quote(name, safe='')}/config") for name in names}
+    for name, config in configs.items():
+        if not isinstance(config, dict):
+            raise ServerFailed(f"Triton's configuration of model {name} makes no sense", found=repr(config)[:200])
+    return configs
+
+
+@lru_cache(maxsize=8)
+def roles_of(folder: Path, host: str, port: int, *, model: str | None, asked: str | None) -> Roles:
+    """What is counted of a running server; asked once for each start, which its folder names.
+
+    Raises:
+        ServerFailed: Triton does not answer, or not as it should.
+        UsageProblem: It cannot be told which model is to be counted.
+    """
+    del folder
+    return choose_roles(read_configs(host, port), model=model, asked=asked)
+
+
+def choose_roles(configs: Mapping[str, Config], *, model: str | None, asked: str | None) -> Roles:
+    """Choose what is asked and what is counted, by the configurations alone.
+
+    Asked is by default the one ensemble, else the model that is counted. Counted is by default the one model that
+    batches: of those that the asked one is made of, where that is an ensemble, else the asked one, else of all.
+
+    Args:
+        configs: Of all loaded models, by name.
+        model: The model to be counted; None: the default.
+        asked: The model that requests name; None: the default.
+
+    Raises:
+        UsageProblem: There is no such model, or no default; names the argument that helps.
+    """
+    for argument, name in (("model", model), ("asked", asked)):
+        if name is not None and name not in configs:
+            raise UsageProblem(
+                f"triton_server: {argument}={name!r} is none of the loaded models",
+                found=", ".join(sorted(configs)) or "no model is loaded",
+                remedies=[f"name one of these by {argument}=, or have it loaded by models="],
+            )
+    ensembles = [name for name in configs if _steps(configs[name])]
+    if model in ensembles:
+        raise UsageProblem(
+            f"triton_server: model={model!r} is an ensemble, which batches nothing itself",
+            found=f"it is made of {', '.join(_parts(model, configs))}",
+            remedies=["name one of these by model=, and the ensemble by asked="],
+        )
+    if asked is None and len(ensembles) == 1:
+        asked = ensembles[0]
+    pool = _parts(asked, configs) if asked in ensembles else tuple(name for name in configs if name not in ensembles)
+    counted = model or _only_one_that_batches(pool, asked, configs)
+    pipeline = pool if asked in ensembles else (counted,)
+    return Roles(asked or counted, counted, tuple(dict.fromkeys((*pipeline, counted))))
+
+
+def _only_one_that_batches(pool: tuple[str, ...], asked: str | None, configs: Mapping[str, Config]) -> str:
+    batching = [name for name in pool if _batches(configs[name])]
+    if asked in batching:
+        return str(asked)
+    if len(batching) == 1:
+        return batching[0]
+    if len(pool) == 1:
+        return pool[0]
+    found = f"these batch: {', '.join(batching)}" if batching else f"none of {', '.join(pool)} has dynamic batching"
+    raise UsageProblem(
+        "triton_server: it cannot be told which model's batches are to be counted",
+        found=found if pool else "no model is loaded",
+        remedies=["name it: model=...", "or load less: models=[...]"],
+    )
+
+
+def _batches(config: Config) -> bool:
+    size = config.get("max_batch_size")
+    return isinstance(size, int) and size > 1 and ("dynamic_batching" in config or "sequence_batching" in config)
+
+
+def _steps(config: Config) -> tuple[str, ...]:
+    scheduling = config.get("ensemble_scheduling")
+    steps = scheduling.get("step") if isinstance(scheduling, Mapping) else None
+    return tuple(str(step["model_name"]) for step in steps or () if isinstance(step, Mapping) and "model_name" in step)
+
+
+def _parts(name: str | None, configs: Mapping[str, Config]) -> tuple[str, ...]:
+    """The models that an ensemble is made of, those of ensembles in it too; each once, in order."""
+    found: dict[str, None] = {}
+    todo = list(_steps(configs.get(name or "", {})))
+    while todo:
+        step = todo.pop(0)
+        inner = _steps(configs.get(step, {}))
+        if inner:
+            # It has an end: Triton loads no ensemble that contains itself.
+            todo[:0] = inner
+        elif step in configs:
+            found[step] = None
+    return tuple(found)

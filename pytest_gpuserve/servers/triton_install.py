@@ -1,0 +1,255 @@
+"""Finding the Triton that nvidia-pytriton's wheel carries, and what its Python backend needs of an interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.servers.imports import ASK_SECONDS, PREPARE, ask_interpreter
+from pytest_gpuserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpuserve.servers.base import Site
+
+PACKAGE: Final = "nvidia-pytriton==0.7.0"
+
+_SHARED: Final = "name an interpreter that was built with --enable-shared: python=..."
+
+_NOT_LOADED: Final = 127
+"""The exit status of a program whose shared libraries are not found."""
+
+# Neither pytriton nor numpy is imported: both are slow, and pytriton changes the variables of its process.
+_FACTS: Final = """
+import importlib.metadata, os, sysconfig
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+facts = {
+    "executable": sys.executable,
+    "base_prefix": sys.base_prefix,
+    "venv": sys.prefix != sys.base_prefix,
+    "version": "%d.%d" % sys.version_info[:2],
+    "library_folder": sysconfig.get_config_var("LIBDIR") or "",
+    "platform": sysconfig.get_config_var("MULTIARCH") or "",
+    "shared": bool(sysconfig.get_config_var("Py_ENABLE_SHARED")),
+    "pytriton": version("nvidia-pytriton"),
+    "numpy": version("numpy"),
+}
+if facts["pytriton"]:
+    package = importlib.metadata.distribution("nvidia-pytriton")
+    for name, path in (("server", "pytriton/tritonserver"), ("libraries", "nvidia_pytriton.libs")):
+        facts[name] = os.path.abspath(str(package.locate_file(path)))
+print("\\n" + json.dumps(facts))
+"""
+
+
+@dataclass(frozen=True)
+class TritonInstall:
+    """A Triton, and the interpreter that runs its Python models.
+
+    Args:
+        python: The interpreter.
+        programs: The folder that its ``python3`` is in.
+        folder: The server's, with ``bin``, ``backends`` and ``python_backend_stubs``.
+        stub: The program of a Python model's process, made for that version of Python.
+        python_libraries: The folder that the interpreter's libpython is in.
+        libraries: The folder of what the wheel brings along.
+        version: Of nvidia-pytriton.
+    """
+
+    python: str
+    programs: Path
+    folder: Path
+    stub: Path
+    python_libraries: Path
+    libraries: Path
+    version: str
+
+    @property
+    def server(self) -> Path:
+        """The server's program."""
+        return self.folder / "bin" / "tritonserver"
+
+    def write_backends(self, site: Site, *, searched: str) -> Path:
+        """Put the Python backend and the stub side by side in a start's folder, and return the ``backends`` folder.
+
+        Args:
+            site: Where the server lives.
+            searched: Its ``PYTHONPATH``. The stub, unlike ``python``, does not look at it, so it is put on the models'
+                ``sys.path`` by the first module that the stub imports.
+        """
+        backend = site.folder / "backends" / "python"
+        backend.mkdir(parents=True)
+        source = self.folder / "backends" / "python"
+        (backend / self.stub.name).symlink_to(self.stub)
+        for file in source.iterdir():
+            if file.is_file() and not (searched and file.name == _UTILITIES):
+                (backend / file.name).symlink_to(file)
+        if searched:
+            entries = [entry for entry in searched.split(os.pathsep) if entry]
+            (backend / _UTILITIES).write_text(_SEARCHING.format(entries=entries, file=str(source / _UTILITIES)))
+        return backend.parent
+
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Variables with which the stub finds its interpreter's library and packages, on top of others.
+
+        The stub takes the packages of the ``python3`` that is first on the ``PATH``; its libpython must be of the same
+        build, so where several are installed that folder comes first.
+
+        Args:
+            variables: All that the server gets, the inherited ones too.
+        """
+        libraries = (self.python_libraries, self.libraries, variables.get("LD_LIBRARY_PATH", ""))
+        return {
+            "PATH": os.pathsep.join((str(self.programs), variables.get("PATH", os.defpath))),
+            "LD_LIBRARY_PATH": os.pathsep.join(str(entry) for entry in libraries if str(entry)),
+        }
+
+
+_UTILITIES: Final = "triton_python_backend_utils.py"
+
+_SEARCHING: Final = """\
+import os, sys
+sys.path[1:1] = [os.path.abspath(entry) for entry in {entries!r}]
+__file__ = {file!r}
+with open(__file__, encoding="utf-8") as _file:
+    exec(compile(_file.read(), __file__, "exec"))
+"""
+
+
+@lru_cache
+def find_triton(python: str) -> TritonInstall:
+    """Find an interpreter's Triton; asked once for each interpreter.
+
+    Args:
+        python: The interpreter, an absolute path.
+
+    Raises:
+        ServerFailed: It has no nvidia-pytriton, or one that would not work with it; says what helps.
+    """
+    facts = ask_interpreter(python, PREPARE + _FACTS, os.environ, Path.cwd(), what="for its Triton")
+    version = facts["version"]
+    if not facts["pytriton"]:
+        raise ServerFailed(
+            "the interpreter has no Triton",
+            found="nvidia-pytriton, whose wheel carries one, is not installed",
+            looked=[python],
+            remedies=[
+                f"{python} -m pip install {PACKAGE}",
+                "or name an interpreter that has it: python=...",
+                "or run the vendor's container: image=...",
+            ],
+        )
+    folder = Path(facts["server"])
+    stubs = sorted(
+        (stub.parent.name for stub in folder.glob("python_backend_stubs/*/triton_python_backend_stub")),
+        key=lambda name: [int(part) for part in name.split(".") if part.isdigit()],
+    )
+    if version not in stubs:
+        raise ServerFailed(
+            f"Triton's Python backend was not built for Python {version}",
+            found=f"it is there for {', '.join(stubs)}" if stubs else "it is there for no version",
+            looked=[python, str(folder / "python_backend_stubs")],
+            remedies=["name an interpreter of one of these versions that has nvidia-pytriton: python=..."],
+        )
+    _check_numpy(python, facts["numpy"])
+    install = TritonInstall(
+        python=python,
+        programs=_programs(python, facts),
+        folder=folder,
+        stub=folder / "python_backend_stubs" / version / "triton_python_backend_stub",
+        python_libraries=_python_libraries(python, facts),
+        libraries=Path(facts["libraries"]),
+        version=facts["pytriton"],
+    )
+    _check_stub(install)
+    return install
+
+
+def _check_stub(install: TritonInstall) -> None:
+    """Run the stub for nothing: where it does not find its libraries, Triton's start does not fail, it hangs.
+
+    It complains of the missing arguments if it can be run, but that is not our trouble.
+    """
+    try:
+        done = subprocess.run(
+            [str(install.stub)],
+            env=install.environment(os.environ),
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=ASK_SECONDS,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        found = f"no end in {format_seconds(ASK_SECONDS)}"
+    except OSError as problem:
+        found = str(problem)
+    else:
+        if done.returncode != _NOT_LOADED and done.returncode >= 0:
+            return
+        found = done.stderr.strip()[-2000:] or f"exit code {done.returncode}"
+    raise ServerFailed(
+        "the program that runs Triton's Python models cannot be run",
+        found=found,
+        looked=[str(install.stub), str(install.python_libraries)],
+        remedies=[_SHARED],
+    )
+
+
+def _check_numpy(python: str, version: str | None) -> None:
+    """The backend reads arrays as numpy 1 lays them out: with 2, outputs are empty, and the status is 200."""
+    if version is not None and version.partition(".")[0] in {"0", "1"}:
+        return
+    raise ServerFailed(
+        "Triton's Python backend was built for numpy below 2",
+        found=f"numpy {version}" if version else "no numpy",
+        looked=[python],
+        remedies=[f"{python} -m pip install 'numpy<2'", "or name an interpreter that has it: python=..."],
+    )
+
+
+def _programs(python: str, facts: Mapping[str, Any]) -> Path:
+    """The folder of the interpreter, where its ``python3`` must be it."""
+    executable = Path(facts["executable"])
+    named = executable.parent / "python3"
+    if named.exists() and named.resolve() == executable.resolve():
+        return executable.parent
+    raise ServerFailed(
+        "Triton's Python backend looks for a `python3`, and would find another one",
+        found=f"{named} is {named.resolve()}" if named.exists() else f"there is no {named}",
+        looked=[python],
+        remedies=[f"make a virtual environment, and name its interpreter: {python} -m venv .venv; python=..."],
+    )
+
+
+def _python_libraries(python: str, facts: Mapping[str, Any]) -> Path:
+    """The folder of the interpreter's libpython."""
+    name = f"libpython{facts['version']}.so.1.0"
+    base = Path(facts["base_prefix"]) / "lib"
+    folders = [Path(facts["library_folder"]), base]
+    places = [place for folder in folders for place in (folder, folder / facts["platform"])]
+    for place in dict.fromkeys(places):
+        if (place / name).is_file():
+            return place
+    built = "it was built without --enable-shared" if not facts["shared"] else "its library is not installed"
+    raise ServerFailed(
+        f"Triton's Python backend needs {name}, and the interpreter has none",
+        found=built,
+        looked=[python, *dict.fromkeys(str(place / name) for place in places)],
+        remedies=[
+            f"on Debian or Ubuntu, for the system's Python: apt-get install libpython{facts['version']}",
+            "with pyenv: PYTHON_CONFIGURE_OPTS=--enable-shared pyenv install ...",
+            _SHARED,
+        ],
+    )

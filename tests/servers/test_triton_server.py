@@ -1,0 +1,391 @@
+"""A real Triton by its adapter: it counts what its models count, listens here only, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.measure.counters import counted_between
+from pytest_gpuserve.measure.settings import differences
+from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
+from pytest_gpuserve.servers.base import Ask
+from pytest_gpuserve.servers.instance import Instance, started
+from pytest_gpuserve.servers.triton import Triton
+from pytest_gpuserve.servers.triton_config import (
+    DynamicBatching,
+    InstanceGroup,
+    ModelConfig,
+    Step,
+    Tensor,
+    write_model,
+)
+from pytest_gpuserve.servers.triton_http import ask_triton, read_configs
+from tests.servers.triton_server import START_SECONDS, triton_python
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpuserve.measure.counters import Counters
+
+THREADS = 8
+REQUESTS_EACH = 9
+ROW = [1.0, 2.0]
+BAD = -1.0
+"""With this in a request, the whole execution fails."""
+
+CORE = '''
+import os
+import time
+
+import triton_python_backend_utils as pb_utils
+from doubling import double
+
+
+class TritonPythonModel:
+    """Doubles, and keeps count of its batches."""
+
+    def execute(self, requests):
+        """Take as long for one request as for many."""
+        inputs = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        if any((x < 0).any() for x in inputs):
+            raise ValueError("negative")
+        with open(os.environ["COUNTS"], "a") as file:
+            file.write("%d %d\\n" % (sum(len(x) for x in inputs), len(requests)))
+        time.sleep(0.02)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", double(x))]) for x in inputs]
+'''
+
+PRE = '''
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """Passes on."""
+
+    def execute(self, requests):
+        """Answer with what came."""
+        inputs = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]) for x in inputs]
+'''
+
+X = (Tensor("X", "FP32", (-1,)),)
+Y = (Tensor("Y", "FP32", (-1,)),)
+CPU = InstanceGroup("CPU", 1)
+CORE_CONFIG = ModelConfig(
+    "core",
+    X,
+    Y,
+    max_batch_size=8,
+    dynamic_batching=DynamicBatching(preferred_batch_size=(4, 8), max_queue_delay_us=3000),
+    instances=(InstanceGroup("CPU", 2),),
+)
+PRE_CONFIG = ModelConfig("pre", X, Y, max_batch_size=8, instances=(CPU,))
+CHAIN_CONFIG = ModelConfig(
+    "chain",
+    (Tensor("IN", "FP32", (-1,)),),
+    (Tensor("OUT", "FP32", (-1,)),),
+    max_batch_size=8,
+    steps=(Step("pre", {"X": "IN"}, {"Y": "middle"}), Step("core", {"X": "middle"}, {"Y": "OUT"})),
+)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running ensemble, and the file in which its model counts."""
+
+    instance: Instance
+    counts: Path
+
+    def counted(self) -> list[tuple[int, int]]:
+        """Items and requests of each execution so far, by the model itself."""
+        lines = self.counts.read_text().splitlines() if self.counts.exists() else []
+        return [(int(items), int(requests)) for items, requests in map(str.split, lines)]
+
+    def counted_since(self, before: Counters | None, requests: int) -> Counters:
+        """What the server counted, read when it has counted these requests: it sends an answer before that."""
+        assert before is not None
+        deadline = time.monotonic() + 10
+        counted = previous = None
+        seen = -1
+        while seen < requests or counted != previous:
+            assert time.monotonic() < deadline, f"{seen} of {requests} requests were counted"
+            previous = counted
+            time.sleep(0.05)
+            after = self.instance.counters()
+            assert after is not None
+            counted = counted_between(before, after)
+            seen = counted.requests or 0
+        assert counted is not None
+        return counted
+
+    @property
+    def tree(self) -> list[psutil.Process]:
+        """All processes of the server."""
+        assert self.instance.process is not None
+        top = psutil.Process(self.instance.process.pid)
+        return [top, *top.children(recursive=True)]
+
+
+def body(rows: int, name: str = "IN", value: float | None = None) -> bytes:
+    """A request of so many rows, as JSON."""
+    data = ROW * rows if value is None else [value] * (2 * rows)
+    return json.dumps({"inputs": [{"name": name, "datatype": "FP32", "shape": [rows, 2], "data": data}]}).encode()
+
+
+def infer(port: int, sent: bytes, model: str = "chain", timeout: float = 20.0) -> tuple[int, bytes]:
+    """Ask once."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request("POST", f"/v2/models/{model}/infer", sent)
+        with connection.getresponse() as answer:
+            return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def load(port: int) -> list[int]:
+    """Ask from several threads, one to three rows a request; return the statuses."""
+    statuses: list[int] = []
+
+    def ask(rows: int) -> None:
+        statuses.extend(infer(port, body(rows))[0] for _ in range(REQUESTS_EACH))
+
+    threads = [threading.Thread(target=ask, args=(1 + number % 3,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return statuses
+
+
+def write_chain(folder: Path) -> Path:
+    """A repository with the ensemble ``chain`` and a model that cannot be loaded."""
+    repository = folder / "models"
+    write_model(repository, CORE_CONFIG, {"model.py": CORE})
+    write_model(repository, PRE_CONFIG, {"model.py": PRE})
+    write_model(repository, CHAIN_CONFIG)
+    write_model(repository, ModelConfig("broken", X, Y), {"model.py": "raise RuntimeError('broken')\n"})
+    (folder / "library").mkdir()
+    (folder / "library" / "doubling.py").write_text("def double(x):\n    return x * 2\n")
+    return repository
+
+
+ASK = Ask("POST", "/v2/models/chain/infer", body(1), {})
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[Served]:
+    """Run the ensemble."""
+    repository = write_chain(folder)
+    environment = {"COUNTS": str(folder / "counts"), "PYTHONPATH": str(folder / "library")}
+    kind = Triton(repository, "models", models=("chain",), environment=environment, python=triton_python())
+    with started(kind, ASK, environment={}, log=folder / "log", start_timeout_seconds=START_SECONDS) as instance:
+        yield Served(instance, folder / "counts")
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One server for all tests that leave it as it is."""
+    with served(tmp_path_factory.mktemp("chain")) as running:
+        yield running
+
+
+def test_it_counts_what_its_model_counts(chain: Served) -> None:
+    """Items, executions, batch sizes and requests under load are exactly the model's own; times fit to them."""
+    before, early = chain.instance.counters(), len(chain.counted())
+    statuses = load(chain.instance.site.port)
+    assert statuses == [200] * (THREADS * REQUESTS_EACH)
+    counted, executions = chain.counted_since(before, len(statuses)), chain.counted()[early:]
+    assert counted.items == sum(items for items, _ in executions)
+    assert counted.batches == len(executions) < len(statuses)
+    sizes = Counter(str(items) for items, _ in executions)
+    assert counted.batch_sizes == dict(sorted(sizes.items()))
+    assert counted.requests == len(statuses)
+    assert counted.stages[COMPUTE].count == len(executions)
+    assert counted.stages[COMPUTE].seconds > 0.02 * len(executions)
+    for stage in (SERVER, QUEUE, "request.infer"):
+        assert counted.stages[stage].count == len(statuses)
+    assert counted.stages[OTHER_COMPUTE + "pre"].count == len(statuses)
+
+
+def test_time_of_requests_is_told_from_time_of_executions(chain: Served) -> None:
+    """What Triton adds once per request is that many times its executions' time, and is not taken for it."""
+    before, early = chain.instance.counters(), len(chain.counted())
+    requests = len(load(chain.instance.site.port))
+    stages, executions = chain.counted_since(before, requests).stages, chain.counted()[early:]
+    requests_each = sum(requests for _, requests in executions) / len(executions)
+    assert requests_each > 1.3
+    ratio = stages["request.infer"].seconds / stages[COMPUTE].seconds
+    assert ratio == pytest.approx(requests_each, rel=0.25)
+    assert stages[SERVER].seconds > stages[QUEUE].seconds + stages["request.infer"].seconds
+
+
+def test_each_model_is_a_part(chain: Served) -> None:
+    """Every loaded model has counters of its own; an ensemble's batches are its requests."""
+    before = chain.instance.counters()
+    assert infer(chain.instance.site.port, body(3))[0] == 200
+    parts = chain.counted_since(before, 1).parts
+    counted = {name: (part.items, part.batches, part.requests) for name, part in parts.items()}
+    assert counted == dict.fromkeys(("chain", "core", "pre"), (3, 1, 1))
+
+
+def test_failed_requests_are_not_counted_as_answered(chain: Served) -> None:
+    """A request whose execution fails is neither among the requests nor among the items; the execution is counted."""
+    before = chain.instance.counters()
+    status, answer = infer(chain.instance.site.port, body(2, value=BAD))
+    assert status == 500
+    assert b"negative" in answer
+    assert infer(chain.instance.site.port, body(1))[0] == 200
+    counted = chain.counted_since(before, 1)
+    assert (counted.items, counted.requests) == (1, 1)
+    assert counted.batch_sizes == {"1": 1, "2": 1}
+
+
+def test_settings_are_read_back(chain: Served) -> None:
+    """What was written into each configuration is what the server says that it uses; its version is told."""
+    settings = chain.instance.settings
+    assert settings["triton"].used
+    used = {name: setting.used for name, setting in settings.items() if name.startswith("core.")}
+    assert used == {
+        "core.max_batch_size": "8",
+        "core.preferred_batch_size": "4 8",
+        "core.max_queue_delay_us": "3000",
+        "core.instances": "2 x CPU",
+    }
+    assert settings["chain.max_batch_size"].used == "8"
+    assert settings["pre.max_queue_delay_us"].used == "no dynamic batching"
+    assert [name for name, setting in settings.items() if setting.asked is None] == ["triton"]
+    assert differences(settings) == []
+
+
+def test_what_another_configuration_asked_for_is_a_difference(chain: Served) -> None:
+    """Where the file asks for something else than what runs, that is reported."""
+    kind = chain.instance.kind
+    assert isinstance(kind, Triton)
+    file = kind.repository / "pre" / "config.pbtxt"
+    kept = file.read_text()
+    try:
+        file.write_text(ModelConfig("pre", X, Y, max_batch_size=4, instances=PRE_CONFIG.instances).to_pbtxt())
+        found = differences(kind.read_settings(chain.instance.site))
+    finally:
+        file.write_text(kept)
+    assert found == ["pre.max_batch_size: asked for 4, the server uses 8"]
+
+
+def test_a_model_that_is_not_loaded_cannot_be_counted(chain: Served) -> None:
+    """A start whose counted model is not there fails, with what is there and the argument that names another."""
+    assert isinstance(chain.instance.kind, Triton)
+    kind = replace(chain.instance.kind, model="broken")
+    with pytest.raises(ServerFailed, match=r"model='broken' is none of the loaded models\n  found: chain, core, pre"):
+        kind.read_settings(chain.instance.site)
+
+
+def test_it_listens_on_the_loopback_only(chain: Served) -> None:
+    """The whole tree listens on the site's three ports, all of them on this machine's own address."""
+    addresses = {
+        (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
+        for process in chain.tree
+        for connection in process.net_connections("all")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert addresses == {("127.0.0.1", port) for port in chain.instance.site.ports.values()}
+
+
+def test_only_what_is_asked_for_is_loaded(chain: Served) -> None:
+    """The ensemble and its models are there; a broken model beside them is not even tried."""
+    site = chain.instance.site
+    assert sorted(read_configs(site.host, site.port)) == ["chain", "core", "pre"]
+    index = ask_triton(site.host, site.port, "/v2/repository/index", method="POST")
+    assert {"name": "broken"} in index
+
+
+def shared_memory() -> set[str]:
+    """Names in /dev/shm."""
+    return set(os.listdir("/dev/shm"))  # noqa: PTH208 -- names are what is compared
+
+
+def test_a_dead_stub_fails_the_asking_not_the_health(tmp_path: Path) -> None:
+    """With its model's processes dead Triton calls itself healthy, but asking the model fails; the end leaves nothing.
+
+    That is why readiness asks the model.
+    """
+    memory = shared_memory()
+    with served(tmp_path) as running:
+        port, folder = running.instance.site.port, running.instance.site.folder
+        tree = running.tree
+        mine = {name for name in shared_memory() - memory if name.startswith(folder.name)}
+        assert mine
+        stubs = [process for process in tree if "/core/" in " ".join(process.cmdline())]
+        assert len(stubs) == 2
+        loading = threading.Thread(target=lambda: load_until_failure(port))
+        loading.start()
+        time.sleep(0.2)
+        for stub in stubs:
+            stub.kill()
+        loading.join()
+        status, answer = infer(port, ASK.body)
+        assert status == 500
+        assert b"is not healthy" in answer
+        for path in ("/v2/health/ready", "/v2/models/core/ready"):
+            assert status_of(port, path) == 200
+    assert not any(process.is_running() for process in tree)
+    assert not folder.exists()
+    assert not mine & shared_memory()
+
+
+def status_of(port: int, path: str) -> int:
+    """The status of a GET."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def load_until_failure(port: int) -> None:
+    """Ask until an answer is bad."""
+    deadline = time.monotonic() + 20
+    while infer(port, body(1))[0] == 200 and time.monotonic() < deadline:
+        pass
+
+
+def start_to_failure(kind: Triton, folder: Path) -> str:
+    """Start what does not start; return the error's text."""
+    with (
+        pytest.raises(ServerFailed) as failed,
+        started(kind, ASK, environment={}, log=folder / "log", start_timeout_seconds=START_SECONDS),
+    ):
+        pytest.fail("it started")
+    return str(failed.value)
+
+
+def test_a_missing_model_file_is_told(tmp_path: Path) -> None:
+    """A Python model without its file fails the start before Triton can hang on it, and the file is named."""
+    repository = write_chain(tmp_path)
+    (repository / "pre" / "1" / "model.py").unlink()
+    message = start_to_failure(Triton(repository, "models", models=("chain",), python=triton_python()), tmp_path)
+    assert f"there is no {repository}/pre/1/model.py" in message
+    assert "MODEL/1/model.py" in message
+
+
+def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+    """A model that fails at its import fails the start at once, with its own words."""
+    repository = write_chain(tmp_path)
+    kind = Triton(repository, "models", models=("broken",), python=triton_python())
+    began = time.monotonic()
+    message = start_to_failure(kind, tmp_path)
+    assert time.monotonic() - began < START_SECONDS
+    assert "RuntimeError: broken" in message

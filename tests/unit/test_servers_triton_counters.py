@@ -1,0 +1,253 @@
+"""Triton's statistics, read as they are, and which of its models they are read of."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER, StageTime
+from pytest_gpuserve.servers.triton_counters import counters_of
+from pytest_gpuserve.servers.triton_http import Roles, choose_roles
+
+MS = 1_000_000
+CHAIN = Roles(asked="chain", counted="core", pipeline=("pre", "core"))
+
+
+def spent(count: int, milliseconds: int) -> dict[str, int]:
+    """A duration as Triton tells it."""
+    return {"count": count, "ns": milliseconds * MS}
+
+
+def model(
+    name: str, *, requests: int, queue: int = 0, batches: dict[int, int], each: int = 10, version: str = "1"
+) -> dict[str, Any]:
+    """A model's statistics: ``batches`` by size, each of which computes for ``each`` ms, plus 1 in and 2 out."""
+    executions = sum(batches.values())
+    return {
+        "name": name,
+        "version": version,
+        "last_inference": 1,
+        "inference_count": sum(size * count for size, count in batches.items()),
+        "execution_count": executions,
+        "inference_stats": {
+            "success": spent(requests, 100 * requests),
+            "fail": spent(7, 7),
+            "queue": spent(requests, queue),
+            "compute_input": spent(requests, requests),
+            "compute_infer": spent(requests, each * requests),
+            "compute_output": spent(requests, 2 * requests),
+            "cache_hit": spent(0, 0),
+            "cache_miss": spent(0, 0),
+        },
+        "response_stats": {},
+        "batch_stats": [
+            {
+                "batch_size": size,
+                "compute_input": spent(count, count),
+                "compute_infer": spent(count, each * count),
+                "compute_output": spent(count, 2 * count),
+            }
+            for size, count in batches.items()
+        ],
+        "memory_usage": [],
+    }
+
+
+def answer(*models: dict[str, Any]) -> dict[str, Any]:
+    """The whole answer."""
+    return {"model_stats": list(models)}
+
+
+ENSEMBLE = answer(
+    model("chain", requests=20, batches={1: 20}, each=30),
+    # It was asked by itself four times, too.
+    model("core", requests=24, queue=40, batches={4: 4, 8: 1}),
+    model("pre", requests=20, batches={1: 20}, each=5),
+)
+
+
+def test_an_ensemble() -> None:
+    """Batches are those of the counted model, requests and whole times those of the ensemble; failures are in none."""
+    counters = counters_of(ENSEMBLE, CHAIN)
+    assert (counters.items, counters.batches, counters.requests) == (24, 5, 20)
+    assert counters.batch_sizes == {"4": 4, "8": 1}
+    assert {name: (round(time.seconds, 9), time.count) for name, time in counters.stages.items()} == {
+        SERVER: (2.0, 20),
+        QUEUE: (0.04, 24),
+        COMPUTE: (0.065, 5),
+        OTHER_COMPUTE + "pre": (0.16, 20),
+        "request.input": (0.024, 24),
+        "request.infer": (0.24, 24),
+        "request.output": (0.048, 24),
+    }
+    assert counters.pending is None
+
+
+def test_parts() -> None:
+    """Every model is there by itself, without parts."""
+    parts = counters_of(ENSEMBLE, CHAIN).parts
+    assert {name: (part.items, part.batches, part.requests) for name, part in parts.items()} == {
+        "chain": (20, 20, 20),
+        "core": (24, 5, 24),
+        "pre": (20, 20, 20),
+    }
+    assert not any(part.parts for part in parts.values())
+    assert parts["pre"].stages[SERVER].count == 20
+
+
+def test_versions_of_a_model_are_added() -> None:
+    """Two versions of a model count together, size by size."""
+    both = answer(
+        model("core", requests=5, queue=3, batches={4: 1, 1: 1}),
+        model("core", requests=4, queue=2, batches={4: 1}, version="2"),
+    )
+    counters = counters_of(both, Roles("core", "core", ("core",)))
+    assert (counters.items, counters.batches, counters.requests) == (9, 3, 9)
+    assert counters.batch_sizes == {"4": 2, "1": 1}
+    assert counters.stages[QUEUE].seconds == pytest.approx(0.005)
+    assert counters.stages[QUEUE].count == 9
+    assert counters.stages[COMPUTE].count == 3
+
+
+def test_before_the_first_request() -> None:
+    """All is zero, and nothing is missing."""
+    counters = counters_of(answer(model("core", requests=0, batches={})), Roles("core", "core", ("core",)))
+    assert (counters.items, counters.batches, counters.requests, counters.batch_sizes) == (0, 0, 0, {})
+    assert counters.stages[COMPUTE] == StageTime(0.0, 0)
+
+
+@pytest.mark.parametrize("roles", [Roles("chain", "other", ()), Roles("other", "core", ())])
+def test_a_model_that_is_not_there_is_an_error(roles: Roles) -> None:
+    """A model that was unloaded has no zero counters: it has none."""
+    with pytest.raises(ServerFailed, match="no statistics of model other"):
+        counters_of(ENSEMBLE, roles)
+
+
+def places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Paths to all that the parser reads."""
+    unread = {"last_inference", "version", "fail", "cache_hit", "cache_miss", "response_stats", "memory_usage"}
+    found = [path] if path else []
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key not in unread:
+                found += places(inner, (*path, key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            found += places(inner, (*path, number))
+    return found
+
+
+# Of an execution only the time of its parts is read, and how often it was by one of them.
+READ = [
+    path
+    for path in places(ENSEMBLE)
+    if not ("batch_stats" in path and path[-1] == "count" and path[-2] != "compute_infer")
+]
+
+
+@given(st.sampled_from(READ), st.sampled_from([None, -1, 1.5, "x", True, float("nan"), [1], {"a": 1}]))
+def test_nonsense_is_an_error(path: tuple[str | int, ...], value: object) -> None:
+    """Whatever stands where a number, name, list or object belongs, it is an error and never a number."""
+    broken: Any = copy.deepcopy(ENSEMBLE)
+    inner = broken
+    for key in path[:-1]:
+        inner = inner[key]
+    if path[-1] == "name" and value == "x":
+        value = 5
+    inner[path[-1]] = value
+    with pytest.raises(ServerFailed):
+        counters_of(broken, CHAIN)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    )
+)
+def test_any_json_is_an_error(value: object) -> None:
+    """No other JSON is taken for statistics."""
+    for whole in (value, {"model_stats": value}, {"model_stats": [value]}):
+        with pytest.raises(ServerFailed):
+            counters_of(whole, CHAIN)
+
+
+@given(
+    st.dictionaries(st.integers(1, 64), st.integers(0, 9), max_size=6),
+    st.dictionaries(st.integers(1, 64), st.integers(0, 9), max_size=6),
+)
+def test_executions_are_counted(first: dict[int, int], second: dict[int, int]) -> None:
+    """Executions and items are the sums over all sizes and versions, whatever the order."""
+    versions = (model("m", requests=3, batches=first), model("m", requests=4, batches=second, version="2"))
+    counters = counters_of(answer(*versions), Roles("m", "m", ("m",)))
+    executions = sum(first.values()) + sum(second.values())
+    assert sum(counters.batch_sizes.values()) == counters.batches == counters.stages[COMPUTE].count == executions
+    assert sum(int(size) * count for size, count in counters.batch_sizes.items()) == counters.items
+    assert counters.stages[COMPUTE].seconds == pytest.approx(0.013 * executions)
+
+
+BATCHING = {"max_batch_size": 8, "dynamic_batching": {}}
+PLAIN = {"max_batch_size": 8}
+SINGLE = {"max_batch_size": 0}
+
+
+def ensemble(*steps: str) -> dict[str, Any]:
+    """An ensemble of these models."""
+    return {"max_batch_size": 8, "ensemble_scheduling": {"step": [{"model_name": step} for step in steps]}}
+
+
+@pytest.mark.parametrize(
+    ("configs", "model", "asked", "roles"),
+    [
+        ({"m": SINGLE}, None, None, Roles("m", "m", ("m",))),
+        ({"a": PLAIN, "b": BATCHING}, None, None, Roles("b", "b", ("b",))),
+        ({"a": PLAIN, "b": {"max_batch_size": 4, "sequence_batching": {}}}, None, None, Roles("b", "b", ("b",))),
+        ({"e": ensemble("a", "b"), "a": PLAIN, "b": BATCHING}, None, None, Roles("e", "b", ("a", "b"))),
+        # A model beside the ensemble batches too, but the ensemble's requests do not reach it.
+        ({"e": ensemble("a", "b"), "a": PLAIN, "b": BATCHING, "c": BATCHING}, None, None, Roles("e", "b", ("a", "b"))),
+        ({"e": ensemble("a"), "a": PLAIN}, None, None, Roles("e", "a", ("a",))),
+        ({"a": BATCHING, "b": BATCHING}, "a", None, Roles("a", "a", ("a",))),
+        ({"a": BATCHING, "b": BATCHING}, None, "b", Roles("b", "b", ("b",))),
+        ({"e": ensemble("a", "b"), "a": BATCHING, "b": BATCHING}, "a", None, Roles("e", "a", ("a", "b"))),
+        ({"e": ensemble("a"), "f": ensemble("b"), "a": BATCHING, "b": BATCHING}, None, "f", Roles("f", "b", ("b",))),
+        (
+            {"e": ensemble("a", "f"), "f": ensemble("b", "a"), "a": PLAIN, "b": BATCHING},
+            None,
+            "e",
+            Roles("e", "b", ("a", "b")),
+        ),
+        # A model that calls others by itself: what it calls is counted.
+        ({"caller": PLAIN, "b": BATCHING}, None, "caller", Roles("caller", "b", ("b",))),
+        ({"a": {"max_batch_size": 1, "dynamic_batching": {}}, "b": BATCHING}, None, None, Roles("b", "b", ("b",))),
+    ],
+)
+def test_what_is_counted(configs: dict[str, Any], model: str | None, asked: str | None, roles: Roles) -> None:
+    """By the configurations alone it is told which model is asked and which one batches."""
+    assert choose_roles(configs, model=model, asked=asked) == roles
+
+
+@pytest.mark.parametrize(
+    ("configs", "model", "asked", "message"),
+    [
+        ({"a": BATCHING, "b": BATCHING}, None, None, "these batch: a, b"),
+        ({"a": PLAIN, "b": PLAIN}, None, None, "none of a, b has dynamic batching"),
+        ({"e": ensemble("a", "b"), "a": BATCHING, "b": BATCHING}, None, None, "these batch: a, b"),
+        ({}, None, None, "no model is loaded"),
+        ({"a": PLAIN}, "x", None, "model='x' is none of the loaded models"),
+        ({"a": PLAIN}, None, "x", "asked='x' is none of the loaded models"),
+        ({"e": ensemble("a"), "a": PLAIN}, "e", None, "is an ensemble, which batches nothing itself"),
+    ],
+)
+def test_what_cannot_be_told_is_asked_for(
+    configs: dict[str, Any], model: str | None, asked: str | None, message: str
+) -> None:
+    """Where more than one model may be meant, none is guessed."""
+    with pytest.raises(UsageProblem) as problem:
+        choose_roles(configs, model=model, asked=asked)
+    assert message in str(problem.value)
+    assert "model=" in str(problem.value) or "asked=" in str(problem.value)
