@@ -1,0 +1,60 @@
+"""Running an app's file as Python itself would, in a process in which something was prepared for it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.process
+import os
+import runpy
+import sys
+import traceback
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+
+def run_as_main(file: Path, arguments: Sequence[str], *, scratch: Path) -> NoReturn:
+    """Run it as ``python FILE ARGUMENTS...`` does, and end this process with its exit status.
+
+    The file is ``__main__``, so what it defines can be pickled, and spawned workers import it as they always do; its
+    folder is the first place that it imports from.
+
+    Args:
+        file: The app.
+        arguments: Its command line.
+        scratch: Folder for the sockets of `multiprocessing`, which a killed app would leave behind elsewhere.
+    """
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(file.resolve().parent)
+    sys.argv[1:] = arguments
+    # There is no public way; children take it over, and TMPDIR would move the app's caches too.
+    multiprocessing.process.current_process()._config["tempdir"] = str(scratch)  # type: ignore[attr-defined]  # noqa: SLF001
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+        status = 0
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            status = end.code or 0
+        else:
+            sys.stderr.write(f"{end.code}\n")
+            status = 1
+    except BaseException as problem:  # noqa: BLE001 - all that Python itself would show
+        traceback.print_exception(type(problem), problem, _from(file, problem.__traceback__))
+        status = 1
+    if status == 0:
+        sys.exit(0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # An orderly exit would wait for the app's other processes, which wait for it.
+    os._exit(status)
+
+
+def _from(file: Path, trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without what led to the app."""
+    found = trace
+    while found is not None and found.tb_frame.f_code.co_filename != str(file):
+        found = found.tb_next
+    return found

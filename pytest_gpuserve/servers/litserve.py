@@ -1,0 +1,253 @@
+"""LitServe (https://lightning.ai/docs/litserve): an app file that calls ``LitServer(...).run()``."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.measure.counters import Counters, added
+from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.window import COMPUTE, SERVER, StageTime
+from pytest_gpuserve.servers.base import Launch
+from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, Reading, read_tally
+from pytest_gpuserve.servers.inside.litserve_app import ANSWERS, EXECUTIONS, FACTS, MODULE, READY_PATH
+from pytest_gpuserve.servers.own_package import with_own_package
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_gpuserve.servers.app import App
+    from pytest_gpuserve.servers.base import Argument, Site, Transport
+    from pytest_gpuserve.servers.relocation import Relocation
+
+LONGEST_SOCKET_FOLDER = 65
+"""Linux takes 107 bytes for a Unix socket's path; LitServe appends ``/zmq-``, 32 digits and ``.ipc``."""
+
+
+@dataclass(frozen=True)
+class LitServe:
+    """A LitServe app with its arguments.
+
+    Its address and its port are the fixture's, whatever it says itself; it writes no client file, and no line for each
+    request unless it passes ``access_log=True`` to ``run``.
+
+    Args:
+        app: The app.
+    """
+
+    app: App
+    name: str = field(default="litserve", init=False)
+    ports: tuple[str, ...] = field(default=("http",), init=False)
+    transport: Transport = field(default="http", init=False)
+    health: str = field(default=READY_PATH, init=False)
+    default_model: str = field(default="", init=False)
+
+    def launch(self, site: Site) -> Launch:
+        """See ``ServerKind``.
+
+        Raises:
+            ServerFailed: LitServe's Unix sockets would not fit into that folder's name.
+        """
+        folder = _folder(site)
+        if len(os.fsencode(folder)) > LONGEST_SOCKET_FOLDER:
+            raise ServerFailed(
+                f"litserve_server: LitServe makes Unix sockets in a folder of at most {LONGEST_SOCKET_FOLDER}"
+                " characters",
+                found=f"{folder} has {len(os.fsencode(folder))}",
+                looked=["TMPDIR", tempfile.gettempdir()],
+                remedies=["run with a shorter folder for temporary files, such as TMPDIR=/tmp"],
+            )
+        folder.mkdir()
+        return Launch(
+            argv=(
+                self.app.python,
+                "-m",
+                MODULE,
+                f"--host={site.host}",
+                f"--port={site.port}",
+                f"--folder={folder}",
+                str(self.app.file),
+                *self.app.flags(),
+            ),
+            environment=with_own_package(site, self.app.environment),
+            cwd=self.app.file.parent,
+        )
+
+    def read_counters(self, site: Site) -> Counters | None:
+        """See ``ServerKind``; None where an API has a loop of the user's own, whose batches nobody knows.
+
+        Items are requests of one input each, but for an API with a spec, whose requests may ask for several, and for
+        continuous batching, where an item is a sequence in a step. Only executions that succeed are counted, and
+        nothing of ``setup``. A restarted worker counts on beside what its predecessor left.
+        """
+        apis = _facts(site)["apis"]
+        if not all(api["counted"] for api in apis.values()):
+            return None
+        writers = _writers(site)
+        parts = {path: _counters_of(path, writers) for path in sorted(apis)}
+        whole = added(list(parts.values()))
+        if whole is None or len(parts) == 1:
+            return whole
+        return replace(whole, parts=parts)
+
+    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+        """See ``ServerKind``; those of each API bear its path where there are several.
+
+        What the app's arguments of the same name say is what it was asked for.
+        """
+        facts = _facts(site)
+        used: dict[str, object] = {"litserve": facts["version"], **facts["server"]}
+        names = {name: name for name in used}
+        writers = [writer for writer in _writers(site) if writer.counts == EXECUTIONS]
+        for path, api in sorted(facts["apis"].items()):
+            own = [writer.about for writer in writers if writer.path == path]
+            found = {name: value for name, value in api.items() if name != "counted"}
+            for name in ("max_batch_size", "batch_timeout"):
+                # A model may choose them when it knows its device.
+                found[name] = _agreed([about[name] for about in own]) or api[name]
+            found["worker_starts"] = len(own) if api["counted"] else None
+            for name, value in found.items():
+                key = name if len(facts["apis"]) == 1 else f"{name} {path}"
+                used[key] = value
+                names[key] = name
+        asked = self.app.arguments
+        return {key: Setting(_text(value), _asked(asked.get(names[key]))) for key, value in used.items()}
+
+    def read_cold_start(self, site: Site) -> Mapping[str, float]:
+        """See ``ServerKind``: the app's imports until it calls ``run``, and the slowest worker's ``setup``.
+
+        Each worker imports the app once more in between.
+        """
+        setups = [writer.about["setup_seconds"] for writer in _writers(site) if writer.counts == EXECUTIONS]
+        parts = {"import": float(_facts(site)["import_seconds"])}
+        if setups:
+            parts["setup"] = float(max(setups))
+        return parts
+
+    def workload(self) -> Mapping[str, str]:
+        """See ``ServerKind``."""
+        return {"server": self.name, **self.app.workload()}
+
+    def information(self) -> Mapping[str, str]:
+        """See ``ServerKind``."""
+        return self.app.information()
+
+    def relocated(self, relocation: Relocation) -> LitServe:
+        """See ``ServerKind``; an interpreter of its own is kept."""
+        return replace(self, app=self.app.relocated(relocation))
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """A process of the server that counts: what, of which API path, and what it says about itself."""
+
+    counts: str
+    path: str
+    about: Mapping[str, Any]
+    tally: Path
+
+    def read(self) -> Reading:
+        """Read what it counted.
+
+        Raises:
+            ServerFailed: Its tally makes no sense.
+        """
+        try:
+            return read_tally(self.tally)
+        except (ValueError, OSError) as problem:
+            raise ServerFailed("litserve's counts make no sense", found=str(problem)) from None
+
+
+def _folder(site: Site) -> Path:
+    return site.folder / "litserve"
+
+
+def _facts(site: Site) -> dict[str, Any]:
+    """What the server says of itself."""
+    place = _folder(site) / FACTS
+    try:
+        facts: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise ServerFailed(
+            "the app's LitServer does not say how it was set up",
+            found=str(problem),
+            looked=[str(place)],
+            remedies=["call LitServer(...).run() in the process of the app itself"],
+        ) from None
+    return facts
+
+
+def _writers(site: Site) -> list[_Writer]:
+    """All that have counted so far, those that died too."""
+    writers = []
+    for tally in sorted(_folder(site).glob(f"*{SUFFIX}")):
+        try:
+            about = json.loads(tally.with_suffix(".json").read_text(encoding="utf-8"))
+            writers.append(_Writer(about["counts"], about["path"], about, tally))
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise ServerFailed("litserve's counts make no sense", found=f"{tally.name}: {problem!r}") from None
+    return writers
+
+
+def _counters_of(path: str, writers: Sequence[_Writer]) -> Counters:
+    """What was executed and answered of one API.
+
+    Raises:
+        ServerFailed: It answers, but no worker of it counts.
+    """
+    executions = [writer.read() for writer in writers if writer.path == path and writer.counts == EXECUTIONS]
+    answers = [writer.read() for writer in writers if writer.path == path and writer.counts == ANSWERS]
+    requests = sum(reading.executions for reading in answers)
+    if requests and not executions:
+        raise ServerFailed(
+            f"litserve answers {path}, but none of its workers counts what it executes",
+            remedies=["leave litserve.LitServer's `callbacks` and the worker's processes as they are"],
+        )
+    sizes: dict[int, int] = {}
+    for reading in executions:
+        for size, count in reading.sizes.items():
+            sizes[size] = sizes.get(size, 0) + count
+    batches = sum(reading.executions for reading in executions)
+    larger = batches - sum(sizes.values())
+    return Counters(
+        items=sum(reading.items for reading in executions),
+        batches=batches,
+        batch_sizes={**{str(size): sizes[size] for size in sorted(sizes)}, **({"inf": larger} if larger > 0 else {})},
+        stages={SERVER: _time(answers), COMPUTE: _time(executions)},
+        requests=requests,
+    )
+
+
+def _time(readings: Sequence[Reading]) -> StageTime:
+    return StageTime(
+        sum(reading.nanoseconds for reading in readings) / 1e9, sum(reading.executions for reading in readings)
+    )
+
+
+def _agreed(values: list[object]) -> object:
+    """What all workers say; what they say one after the other where they differ; None of none."""
+    different = sorted(set(map(_text, values)))
+    return ", ".join(different) if different else None
+
+
+def _asked(value: Argument) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _text(value: object) -> str:
+    """A setting as text, the same for a number however it was written."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    try:
+        number = float(str(value))
+    except ValueError:
+        return str(value)
+    return f"{number:.12g}" if math.isfinite(number) else str(value)

@@ -1,0 +1,167 @@
+"""pytriton (https://triton-inference-server.github.io/pytriton): an app that binds callables to a Triton of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.servers.base import Launch
+from pytest_gpuserve.servers.inherited import inherited_environment
+from pytest_gpuserve.servers.inside.pytriton_app import FACTS, MODULE, PORTS
+from pytest_gpuserve.servers.own_package import with_own_package
+from pytest_gpuserve.servers.triton_counters import STATISTICS, counters_of
+from pytest_gpuserve.servers.triton_http import Roles, ask_triton
+from pytest_gpuserve.servers.triton_install import find_triton
+from pytest_gpuserve.servers.triton_settings import used_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.servers.app import App
+    from pytest_gpuserve.servers.base import Site, Transport
+    from pytest_gpuserve.servers.relocation import Relocation
+
+TOKEN_HEADER = "triton-access-token"  # noqa: S105 - the header's name
+"""In which Triton wants the token that pytriton made."""
+
+LIBRARIES = "LD_LIBRARY_PATH"
+
+
+@dataclass(frozen=True)
+class PyTriton:
+    """A pytriton app with its arguments.
+
+    Its addresses, its ports and its workspace are the fixture's, whatever it says itself.
+
+    Args:
+        app: The app.
+        model: The name of the model that is measured, as the app binds it. Triton answers before anything is bound, so
+            without a name nobody could tell when it may be asked.
+
+    Raises:
+        UsageProblem: The model has no name.
+    """
+
+    app: App
+    model: str
+    name: str = field(default="pytriton", init=False)
+    ports: tuple[str, ...] = field(default=PORTS, init=False)
+    transport: Transport = field(default="http", init=False)
+    health: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise UsageProblem(
+                "pytriton_server: model= is empty", remedies=["give the name that the app binds: bind(model_name=...)"]
+            )
+        object.__setattr__(self, "health", f"{self._path}/ready")
+
+    @property
+    def _path(self) -> str:
+        return f"/v2/models/{quote(self.model, safe='')}"
+
+    @property
+    def default_model(self) -> str:
+        """See ``ServerKind``."""
+        return self.model
+
+    def launch(self, site: Site) -> Launch:
+        """See ``ServerKind``.
+
+        Raises:
+            ServerFailed: The interpreter has no Triton that works.
+        """
+        install = find_triton(self.app.python)
+        before = {**inherited_environment(os.environ), **self.app.environment}.get(LIBRARIES, "")
+        libraries = os.pathsep.join(filter(None, (str(install.python_libraries), before)))
+        folder = _folder(site)
+        folder.mkdir(mode=0o700)
+        return Launch(
+            argv=(
+                self.app.python,
+                "-m",
+                MODULE,
+                f"--host={site.host}",
+                *(f"--{name}={site.ports[name]}" for name in self.ports),
+                f"--folder={folder}",
+                str(self.app.file),
+                *self.app.flags(),
+            ),
+            # The stub, which runs beside the server, must find this interpreter's libpython before any other.
+            environment=with_own_package(site, {**self.app.environment, LIBRARIES: libraries}),
+            cwd=self.app.file.parent,
+        )
+
+    def read_counters(self, site: Site) -> Counters:
+        """See ``ServerKind``; every model of the app is a part."""
+        roles = Roles(self.model, self.model, (self.model,))
+        return counters_of(_ask(site, STATISTICS), roles)
+
+    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+        """See ``ServerKind``; what the app's arguments of the same name say is what it was asked for."""
+        config, server = _ask(site, f"{self._path}/config"), _ask(site, "/v2")
+        try:
+            used = {**used_settings(config), "triton": str(server["version"])}
+        except (LookupError, TypeError, ValueError) as problem:
+            raise ServerFailed(
+                "pytriton's settings make no sense", found=f"{type(problem).__name__}: {problem}"
+            ) from None
+        used["pytriton"] = str(_facts(site)["version"])
+        asked = self.app.arguments
+        return {
+            name: Setting(value, None if asked.get(name) is None else str(asked[name])) for name, value in used.items()
+        }
+
+    def read_cold_start(self, site: Site) -> Mapping[str, float]:
+        """See ``ServerKind``: what the app did before it made its ``Triton``, and until that was up."""
+        facts = _facts(site)
+        named = {"import": facts["import_seconds"], "triton": facts["triton_seconds"]}
+        return {name: float(seconds) for name, seconds in named.items() if seconds is not None}
+
+    def workload(self) -> Mapping[str, str]:
+        """See ``ServerKind``."""
+        return {"server": self.name, "model": self.model, **self.app.workload()}
+
+    def information(self) -> Mapping[str, str]:
+        """See ``ServerKind``."""
+        return self.app.information()
+
+    def relocated(self, relocation: Relocation) -> PyTriton:
+        """See ``ServerKind``; an interpreter of its own is kept."""
+        return replace(self, app=self.app.relocated(relocation))
+
+
+def _folder(site: Site) -> Path:
+    return site.folder / "pytriton"
+
+
+def _facts(site: Site) -> dict[str, Any]:
+    """What the server says of itself."""
+    place = _folder(site) / FACTS
+    try:
+        facts: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise ServerFailed(
+            "the app's Triton does not say how it was set up",
+            found=str(problem),
+            looked=[str(place)],
+            remedies=["make pytriton.triton.Triton(...) in the process of the app itself"],
+        ) from None
+    return facts
+
+
+def _ask(site: Site, path: str) -> Any:  # noqa: ANN401 - whatever JSON it is
+    """Ask the app's Triton something that it answers in JSON, as its owner.
+
+    Raises:
+        ServerFailed: It did not answer, not with 200, or not in JSON.
+    """
+    token = _facts(site)["token"]
+    return ask_triton(site.host, site.port, path, headers={TOKEN_HEADER: token} if token else {})

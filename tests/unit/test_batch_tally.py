@@ -1,0 +1,127 @@
+"""Counts in a mapped file: exact, whole at any time, and readable after their writer's death."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.servers.inside.batch_tally import MAGIC, WORD, Reading, Tally, read_tally
+
+EXECUTIONS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 10**12)), max_size=40)
+
+
+@settings(max_examples=50)
+@given(executions=EXECUTIONS)
+def test_what_is_added_is_read(executions: list[tuple[int, int]]) -> None:
+    """Executions, items, time and sizes are those that were added; sizes beyond the places are in the sums alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.tally"
+        tally = Tally(path, 8)
+        for size, nanoseconds in executions:
+            tally.add(size, nanoseconds)
+        assert read_tally(path) == Reading(
+            len(executions),
+            sum(size for size, _ in executions),
+            sum(nanoseconds for _, nanoseconds in executions),
+            dict(sorted(Counter(size for size, _ in executions if size <= 8).items())),
+        )
+
+
+def test_threads_share_a_tally(tmp_path: Path) -> None:
+    """Nothing is lost when threads count at the same time."""
+    tally = Tally(tmp_path / "a.tally", 4)
+
+    def add() -> None:
+        for _ in range(3000):
+            tally.add(2, 3)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=add) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert read_tally(tmp_path / "a.tally") == Reading(12000, 24000, 36000, {2: 12000})
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from pytest_gpuserve.servers.inside.batch_tally import Tally
+tally = Tally(Path(sys.argv[1]), 4)
+print(flush=True)
+while True:
+    tally.add(3, 7)
+    sum(range(300))  # some microseconds, where a batch takes hundreds
+"""
+
+
+def test_an_execution_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
+    """While another process counts more often than any model, the numbers always fit together, and they rise."""
+    path = tmp_path / "a.tally"
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
+        try:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            readings = [read_tally(path) for _ in range(400)]
+        finally:
+            writer.kill()
+    for reading in readings:
+        assert reading == Reading(
+            reading.executions,
+            3 * reading.executions,
+            7 * reading.executions,
+            {3: reading.executions} if reading.executions else {},
+        )
+    seen = [reading.executions for reading in readings]
+    assert seen == sorted(seen)
+    assert seen[-1] > seen[0]
+    assert read_tally(path).executions >= seen[-1]
+
+
+def test_a_writer_that_died_in_the_middle_holds_up_nobody(tmp_path: Path) -> None:
+    """A tally whose last change was never finished is read as it is."""
+    path = tmp_path / "a.tally"
+    Tally(path, 2).add(2, 5)
+    octets = bytearray(path.read_bytes())
+    octets[WORD : 2 * WORD] = (3).to_bytes(WORD, sys.byteorder)
+    path.write_bytes(octets)
+    assert read_tally(path) == Reading(1, 2, 5, {2: 1})
+
+
+@settings(max_examples=50)
+@given(octets=st.binary(max_size=100))
+def test_another_file_is_no_tally(octets: bytes) -> None:
+    """What does not begin and end as a tally is refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.tally"
+        path.write_bytes(octets)
+        with pytest.raises(ValueError, match=r"a\.tally"):
+            read_tally(path)
+
+
+def test_a_tally_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    """The beginning alone is not enough."""
+    path = tmp_path / "a.tally"
+    path.write_bytes(MAGIC.to_bytes(WORD, sys.byteorder) + bytes(4 * WORD))
+    with pytest.raises(ValueError, match="40 bytes"):
+        read_tally(path)
+
+
+def test_a_tally_is_its_writers_alone(tmp_path: Path) -> None:
+    """Nobody else may write it, and a second writer cannot take its place."""
+    Tally(tmp_path / "a.tally", 1)
+    assert (tmp_path / "a.tally").stat().st_mode & 0o077 == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tally"]

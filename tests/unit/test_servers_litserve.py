@@ -1,0 +1,386 @@
+"""LitServe's counts: what is put before a model, what counts answers, and what is read of both."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.window import COMPUTE, SERVER
+from pytest_gpuserve.servers.app import App
+from pytest_gpuserve.servers.base import Argument, Site
+from pytest_gpuserve.servers.inside.batch_tally import Tally, read_tally
+from pytest_gpuserve.servers.inside.litserve_app import (
+    ANSWERS,
+    EXECUTIONS,
+    FACTS,
+    READY_PATH,
+    Answers,
+    count_predictions,
+    open_tally,
+    write_json,
+)
+from pytest_gpuserve.servers.litserve import LitServe
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.servers.inside.litserve_app import Message, Receive, Send
+
+API = {
+    "max_batch_size": 8,
+    "batch_timeout": 0.01,
+    "workers": 2,
+    "stream": False,
+    "loop": "BatchedLoop",
+    "counted": True,
+    "spec": None,
+}
+
+
+@dataclass
+class Model:
+    """What LitServe calls of an API."""
+
+    wanted: list[object] = field(default_factory=list)
+
+    def batch(self, inputs: list[str], context: object) -> list[str]:
+        """With the context."""
+        self.wanted.append(context)
+        return inputs
+
+    def predict(self, x: object) -> object:
+        """Without it."""
+        if x == ["bad"]:
+            raise ValueError("this cannot be read")
+        return x
+
+
+class Streams:
+    """The same, as a stream."""
+
+    def batch(self, inputs: list[str]) -> list[str]:
+        """Nothing to be done."""
+        return inputs
+
+    def predict(self, x: list[str]) -> Iterator[str]:
+        """Give away one after the other."""
+        yield from x
+
+
+class Later:
+    """The same, as a coroutine."""
+
+    def batch(self, inputs: list[str]) -> list[str]:
+        """Nothing to be done."""
+        return inputs
+
+    async def predict(self, x: list[str]) -> list[str]:
+        """Return it."""
+        return x
+
+
+class LaterStreams:
+    """The same, as an asynchronous stream."""
+
+    def batch(self, inputs: list[str]) -> list[str]:
+        """Nothing to be done."""
+        return inputs
+
+    async def predict(self, x: list[str]) -> AsyncIterator[str]:
+        """Give away one after the other."""
+        for each in x:
+            yield each
+
+
+def counted(model: object, folder: Path) -> Path:
+    """Count a model, and say where."""
+    path = folder / "a.tally"
+    count_predictions(model, Tally(path, 8))
+    return path
+
+
+def test_a_batch_is_counted_with_its_size(tmp_path: Path) -> None:
+    """Three texts in one batch and then a single one that was not batched."""
+    model: Any = Model()
+    path = counted(model, tmp_path)
+    assert model.predict(model.batch(["a", "b", "c"], context=[1, 2, 3])) == ["a", "b", "c"]
+    assert model.wanted == [[1, 2, 3]]
+    assert read_tally(path).sizes == {3: 1}
+
+
+def test_what_is_not_batched_is_one_item(tmp_path: Path) -> None:
+    """LitServe's loop for single requests never calls ``batch``."""
+    model = Model()
+    path = counted(model, tmp_path)
+    model.predict("abc")
+    assert read_tally(path)[:2] == (1, 1)
+
+
+def test_an_execution_that_fails_is_not_counted(tmp_path: Path) -> None:
+    """Its exception goes on to LitServe."""
+    model = Model()
+    path = counted(model, tmp_path)
+    with pytest.raises(ValueError, match="cannot be read"):
+        model.predict(["bad"])
+    assert read_tally(path).executions == 0
+
+
+def test_a_stream_is_one_execution(tmp_path: Path) -> None:
+    """It is counted at its end, and its function still looks like a stream's."""
+    model = Streams()
+    path = counted(model, tmp_path)
+    assert inspect.isgeneratorfunction(model.predict)
+    stream = model.predict(model.batch(["a", "b"]))
+    assert next(stream) == "a"
+    assert read_tally(path).executions == 0
+    assert list(stream) == ["b"]
+    assert read_tally(path).sizes == {2: 1}
+
+
+def test_coroutines_are_counted(tmp_path: Path) -> None:
+    """A coroutine stays one."""
+    model = Later()
+    path = counted(model, tmp_path)
+    assert inspect.iscoroutinefunction(model.predict)
+    assert asyncio.run(model.predict(["a"])) == ["a"]
+    assert read_tally(path).executions == 1
+
+
+def test_asynchronous_streams_are_counted(tmp_path: Path) -> None:
+    """An asynchronous stream stays one, and one that is given up is not counted."""
+    model = LaterStreams()
+    path = counted(model, tmp_path)
+    assert inspect.isasyncgenfunction(model.predict)
+
+    async def take(count: int) -> list[str]:
+        taken = []
+        stream = model.predict(["a", "b"])
+        async for each in stream:
+            taken.append(each)
+            if len(taken) == count:
+                break
+        await stream.aclose()  # type: ignore[attr-defined]
+        return taken
+
+    assert asyncio.run(take(1)) == ["a"]
+    assert read_tally(path).executions == 0
+    assert asyncio.run(take(3)) == ["a", "b"]
+    assert read_tally(path).executions == 1
+
+
+def answered(folder: Path, path: str, status: int, states: dict[str, str] | None = None) -> tuple[int, bytes]:
+    """Send a request through the middleware to an app that answers with that status."""
+    sent: list[Message] = []
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": status})
+        await send({"type": "http.response.body", "body": b"its own"})
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    middleware = Answers(app, folder=folder, paths={"/predict": "/predict"}, states=lambda: states or {})
+    asyncio.run(middleware({"type": "http", "path": path}, receive, send))
+    return sent[0]["status"], sent[1]["body"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "counted_requests"),
+    [("/predict", 200, 1), ("/predict", 500, 0), ("/predict", 422, 0), ("/health", 200, 0)],
+)
+def test_good_answers_are_counted(tmp_path: Path, path: str, status: int, counted_requests: int) -> None:
+    """Answers of the API with a 2xx status count, others do not; all are passed on."""
+    assert answered(tmp_path, path, status) == (status, b"its own")
+    (tally,) = tmp_path.glob("answers-*.tally")
+    assert read_tally(tally).executions == counted_requests
+
+
+@pytest.mark.parametrize(
+    ("states", "status"),
+    [({"0": "ready", "1": "ready"}, 200), ({"0": "ready", "1": "starting"}, 503), ({"0": "error"}, 503), ({}, 503)],
+)
+def test_it_is_ready_when_all_workers_are(tmp_path: Path, states: dict[str, str], status: int) -> None:
+    """LitServe itself answers when the first worker is set up."""
+    assert answered(tmp_path, READY_PATH, 404, states)[0] == status
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """A start of a server that has said how it is set up."""
+    folder = tmp_path / "litserve"
+    folder.mkdir()
+    facts = {"import_seconds": 1.5, "version": "0.2.19", "server": {"devices": "cpu"}, "apis": {"/predict": API}}
+    write_json(folder / FACTS, facts)
+    return Site(tmp_path, {"http": 1})
+
+
+def kind(tmp_path: Path, **arguments: Argument) -> LitServe:
+    """A server of an app that is not started."""
+    app = tmp_path / "app.py"
+    app.touch()
+    return LitServe(App("litserve_server", app, "app.py", arguments))
+
+
+def worker(site: Site, path: str = "/predict", *sizes: int, seconds: float = 0.5) -> None:
+    """A worker that executed batches of these sizes in a microsecond each."""
+    about = {"setup_seconds": seconds, "max_batch_size": 8, "batch_timeout": 0.01}
+    tally = open_tally(site.folder / "litserve", EXECUTIONS, path, 8, **about)
+    for size in sizes:
+        tally.add(size, 1000)
+
+
+def http_process(site: Site, requests: int, path: str = "/predict") -> None:
+    """A process that answered so many requests."""
+    tally = open_tally(site.folder / "litserve", ANSWERS, path, 1)
+    for _ in range(requests):
+        tally.add(1, 5000)
+
+
+def read(site: Site, tmp_path: Path) -> Counters:
+    """The counters, which are there."""
+    found = kind(tmp_path).read_counters(site)
+    assert found is not None
+    return found
+
+
+def test_all_workers_are_added_up(site: Site, tmp_path: Path) -> None:
+    """Two workers, two HTTP processes, and what a dead one left."""
+    worker(site, "/predict", 1, 8)
+    worker(site, "/predict", 8, 3)
+    worker(site, "/predict", 9)
+    http_process(site, 20)
+    http_process(site, 9)
+    found = read(site, tmp_path)
+    assert (found.items, found.batches, found.requests) == (29, 5, 29)
+    assert found.batch_sizes == {"1": 1, "3": 1, "8": 2, "inf": 1}
+    assert found.stages[COMPUTE].count == 5
+    assert found.stages[COMPUTE].seconds == pytest.approx(5e-6)
+    assert found.stages[SERVER].mean == pytest.approx(5e-6)
+    assert found.parts == {}
+
+
+def test_each_api_is_a_part(site: Site, tmp_path: Path) -> None:
+    """Several APIs are counted each by itself and together."""
+    facts = json.loads((site.folder / "litserve" / FACTS).read_text())
+    facts["apis"]["/other"] = API
+    write_json(site.folder / "litserve" / FACTS, facts)
+    worker(site, "/predict", 4)
+    worker(site, "/other", 2, 2)
+    http_process(site, 4)
+    found = read(site, tmp_path)
+    assert (found.items, found.batches, found.requests) == (8, 3, 4)
+    assert {name: part.items for name, part in found.parts.items()} == {"/predict": 4, "/other": 4}
+
+
+def test_answers_of_workers_that_do_not_count_are_an_error(site: Site, tmp_path: Path) -> None:
+    """A server without its counter is not one that batches nothing."""
+    http_process(site, 1)
+    with pytest.raises(ServerFailed, match="none of its workers counts"):
+        read(site, tmp_path)
+
+
+def test_a_loop_of_ones_own_is_not_counted(site: Site, tmp_path: Path) -> None:
+    """Nobody knows what it calls for a batch."""
+    facts = {"apis": {"/predict": {**API, "counted": False}}}
+    write_json(site.folder / "litserve" / FACTS, facts)
+    assert kind(tmp_path).read_counters(site) is None
+
+
+@settings(max_examples=40)
+@example(about=b"0", tally=b"")
+@given(about=st.binary(max_size=60), tally=st.binary(max_size=60))
+def test_damaged_counts_are_a_typed_error(about: bytes, tally: bytes) -> None:
+    """Whatever stands in the files, the error names the server."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "litserve"
+        folder.mkdir()
+        write_json(folder / FACTS, {"apis": {"/predict": API}})
+        (folder / "executions-1-a.json").write_bytes(about)
+        (folder / "executions-1-a.tally").write_bytes(tally)
+        with pytest.raises(ServerFailed, match="litserve's counts make no sense"):
+            kind(Path(name)).read_counters(Site(Path(name)))
+
+
+def test_damaged_numbers_are_a_typed_error(site: Site, tmp_path: Path) -> None:
+    """A good description does not help a bad tally."""
+    worker(site, "/predict", 1)
+    (tally,) = (site.folder / "litserve").glob("*.tally")
+    tally.write_bytes(b"nonsense")
+    with pytest.raises(ServerFailed, match="litserve's counts make no sense"):
+        read(site, tmp_path)
+
+
+def test_an_app_that_said_nothing_is_named(tmp_path: Path) -> None:
+    """Such as one that runs its server in a process of its own."""
+    with pytest.raises(ServerFailed, match="does not say how it was set up"):
+        kind(tmp_path).read_settings(Site(tmp_path))
+
+
+def test_settings_are_those_of_the_workers(site: Site, tmp_path: Path) -> None:
+    """Equal values are equal however they were written; a worker that started anew shows."""
+    worker(site)
+    worker(site)
+    worker(site)
+    found = kind(tmp_path, max_batch_size="16", batch_timeout=1e-2, workers=2).read_settings(site)
+    assert found["max_batch_size"] == Setting("8", "16")
+    assert found["batch_timeout"] == Setting("0.01", "0.01")
+    assert not found["batch_timeout"].differs
+    assert found["workers"] == Setting("2", "2")
+    assert found["worker_starts"] == Setting("3")
+    assert found["litserve"] == Setting("0.2.19")
+    assert found["stream"] == Setting("no")
+
+
+def test_workers_that_disagree_are_all_shown(site: Site, tmp_path: Path) -> None:
+    """A model may choose its batch by its device."""
+    worker(site)
+    more = {"setup_seconds": 0.1, "max_batch_size": 4, "batch_timeout": 0.01}
+    open_tally(site.folder / "litserve", EXECUTIONS, "/predict", 4, **more)
+    assert kind(tmp_path).read_settings(site)["max_batch_size"].used == "4, 8"
+
+
+def test_cold_start_names_the_slowest_setup(site: Site, tmp_path: Path) -> None:
+    """Imports first, then setup."""
+    worker(site, seconds=0.25)
+    worker(site, seconds=3.5)
+    assert list(kind(tmp_path).read_cold_start(site).items()) == [("import", 1.5), ("setup", 3.5)]
+
+
+def test_the_app_is_started_with_its_arguments(tmp_path: Path) -> None:
+    """Ours come before the app, its own after it."""
+    folder = tmp_path / "s"
+    folder.mkdir()
+    site = Site(folder, {"http": 4321})
+    if len(str(folder)) > 50:
+        site = Site(Path(tempfile.mkdtemp(prefix="gpuserve-")), {"http": 4321})
+    try:
+        launch = kind(tmp_path, max_batch_size=4).launch(site)
+    finally:
+        for path in sorted(site.folder.rglob("*"), reverse=True):
+            path.unlink() if path.is_symlink() else path.rmdir()
+        site.folder.rmdir()
+    assert launch.argv[-2:] == (str(tmp_path / "app.py"), "--max-batch-size=4")
+    assert "--port=4321" in launch.argv
+    assert "--host=127.0.0.1" in launch.argv
+    assert launch.environment["PYTHONPATH"].startswith(str(site.folder))
+
+
+def test_a_folder_that_is_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
+    """Named before LitServe would fail over it."""
+    with pytest.raises(ServerFailed, match="Unix sockets"):
+        kind(tmp_path).launch(Site(tmp_path / ("long" * 20), {"http": 1}))
