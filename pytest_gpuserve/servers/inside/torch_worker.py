@@ -1,0 +1,192 @@
+"""The torch worker's process: a model behind a queue, and what its start took apart.
+
+``python -m pytest_gpuserve.servers.inside.torch_worker --model=model.py --callable=build --socket=PATH --folder=PATH``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from pytest_gpuserve.errors import GpuserveError, ServerFailed
+from pytest_gpuserve.process.inbox import Inbox
+from pytest_gpuserve.servers.inside.torch_tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+TALLY_FILE: Final = "torch-worker.tally"
+FACTS_FILE: Final = "torch-worker.json"
+"""What the worker tells in its folder: counters, and ``{"cold_start": {PART: SECONDS}, "settings": {NAME: TEXT}}``."""
+
+IMPORT: Final = "import torch"
+BUILD: Final = "build model"
+LOAD: Final = "load weights"
+COMPILE_CALL: Final = "compile call"
+FIRST_REQUEST: Final = "first request"
+"""The parts of a cold start: `COMPILE_CALL` returns at once but for its imports; to compile is a part of
+`FIRST_REQUEST`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until SIGTERM; a start that fails says why on stderr and exits with 1."""
+    options = _parser().parse_args(arguments)
+    parts: dict[str, float] = {}
+    try:
+        with _timed(parts, IMPORT):
+            torch = _import_torch()
+        _serve(torch, options, parts)
+    except GpuserveError as problem:
+        _give_up(str(problem))
+    except Exception as problem:  # noqa: BLE001 -- whatever the user's file raised
+        traceback.print_exc()
+        _give_up(f"torch_worker: the model did not start: {type(problem).__name__}: {problem}")
+
+
+def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> None:  # noqa: ANN401 -- a module
+    # Their imports are torch's.
+    from pytest_gpuserve.servers.inside.torch_execution import Execution, parameter_names  # noqa: PLC0415
+    from pytest_gpuserve.servers.inside.torch_model import (  # noqa: PLC0415
+        empty_model,
+        fill,
+        load_callable,
+        parameter_facts,
+        random_model,
+    )
+    from pytest_gpuserve.servers.inside.torch_service import Service, on_termination  # noqa: PLC0415
+
+    # Bytes of requests are only read from.
+    warnings.filterwarnings("ignore", message="The given buffer is not writable")
+    device = _device(torch, options.device)
+    sys.path.insert(0, str(options.model.parent))
+    with _timed(parts, BUILD):
+        build = load_callable(options.model, options.callable)
+        make = empty_model if options.weights else random_model
+        model = make(build, json.loads(options.arguments), options.seed)
+    with _timed(parts, LOAD):
+        if options.weights:
+            fill(model, options.weights, device)
+        model = model.eval().to(device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    names = parameter_names(model)
+    settings = {**_facts(torch, options), **parameter_facts(model)}
+    if options.compile:
+        with _timed(parts, COMPILE_CALL):
+            # Not module.compile(), which compiles nothing of torch's own containers, such as Sequential.
+            model = torch.compile(model, backend=options.compile_backend, mode=options.compile_mode or None)
+    batching = options.max_batch_size > 1
+    executions = [Execution(model, names, device, batching=batching) for _ in range(options.workers)]
+    tally = Tally(options.folder / TALLY_FILE)
+
+    def first(seconds: float) -> None:
+        parts[FIRST_REQUEST] = seconds
+        _tell(options.folder, parts, settings)
+
+    _tell(options.folder, parts, settings)
+    with Inbox(options.socket) as inbox:
+        service = Service(
+            inbox,
+            tally,
+            options.callable,
+            executions,
+            max_batch_size=options.max_batch_size,
+            max_wait_seconds=options.max_wait_ms / 1e3,
+            on_first=first,
+        )
+        on_termination(service.close)
+        service.run()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="torch_worker", allow_abbrev=False)
+    parser.add_argument("--model", type=Path, required=True, help="the file with the callable")
+    parser.add_argument("--callable", required=True, help="what returns the module")
+    parser.add_argument("--arguments", default="{}", help="its keyword arguments, as JSON")
+    parser.add_argument("--socket", type=Path, required=True, help="where requests arrive")
+    parser.add_argument("--folder", type=Path, required=True, help="where counters go")
+    parser.add_argument("--weights", type=Path, help="a state dict")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seed", type=int, default=0, help="of weights that are not loaded")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile-backend", default="inductor")
+    parser.add_argument("--compile-mode", default="")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--max-batch-size", type=int, default=1)
+    parser.add_argument("--max-wait-ms", type=float, default=0.0)
+    return parser
+
+
+def _import_torch() -> Any:  # noqa: ANN401 -- a module
+    try:
+        import torch  # noqa: PLC0415 -- timed
+    except ImportError as problem:
+        raise ServerFailed(
+            "torch_worker: this interpreter cannot import torch",
+            found=f"{type(problem).__name__}: {problem}",
+            looked=[sys.executable],
+            remedies=["pip install 'pytest-gpuserve[torch]'", "or name an interpreter that has it: python=..."],
+        ) from problem
+    return torch
+
+
+def _device(torch: Any, name: str) -> Any:  # noqa: ANN401 -- torch's
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ServerFailed(
+            f"torch_worker: torch sees no device {name}",
+            found=f"{torch.cuda.device_count()} CUDA devices, torch {torch.__version__}",
+            remedies=["a torch built for CUDA and a card that CUDA_VISIBLE_DEVICES shows; or device='cpu'"],
+        )
+    return device
+
+
+def _facts(torch: Any, options: argparse.Namespace) -> dict[str, str]:  # noqa: ANN401 -- a module
+    """How this process is set up, as text."""
+    return {
+        "compile_backend": options.compile_backend if options.compile else "",
+        "compile_mode": options.compile_mode,
+        "device": options.device,
+        "workers": str(options.workers),
+        "max_batch_size": str(options.max_batch_size),
+        "max_wait_ms": f"{options.max_wait_ms:g}",
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "threads": str(torch.get_num_threads()),
+        "float32 matmul": str(torch.get_float32_matmul_precision()),
+    }
+
+
+def _tell(folder: Path, parts: dict[str, float], settings: dict[str, str]) -> None:
+    """Write the facts, whole or not at all."""
+    hidden = folder / f"{FACTS_FILE}.new"
+    hidden.write_text(json.dumps({"cold_start": parts, "settings": settings}))
+    hidden.replace(folder / FACTS_FILE)
+
+
+@contextmanager
+def _timed(parts: dict[str, float], name: str) -> Iterator[None]:
+    begin = time.perf_counter()
+    yield
+    parts[name] = time.perf_counter() - begin
+
+
+def _give_up(text: str) -> NoReturn:
+    sys.stderr.write(f"{text}\n")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # An orderly exit would wait for threads of whatever the user's file started.
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""An in-process worker of our own: a torch model behind a queue, compiled or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER, StageTime
+from pytest_gpuserve.servers.base import Launch
+from pytest_gpuserve.servers.inside.torch_tally import read_tally
+from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
+from pytest_gpuserve.servers.own_package import with_own_package
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pytest_gpuserve.servers.app import App
+    from pytest_gpuserve.servers.base import Site, Transport
+    from pytest_gpuserve.servers.relocation import Relocation
+
+MODULE: Final = "pytest_gpuserve.servers.inside.torch_worker"
+
+DEFAULT_BACKEND: Final = "inductor"
+
+LONGEST_SOCKET: Final = 107
+"""Bytes that Linux takes for a Unix socket's path."""
+
+
+@dataclass(frozen=True)
+class TorchWorker:
+    """A torch model in a process of its own.
+
+    Args:
+        app: Its file; what is called by ``arguments`` is the callable, with these keyword arguments as they are.
+        callable: What in the file returns the ``torch.nn.Module``; a dotted name reaches into classes.
+        weights: A state dict to load (``torch.save(model.state_dict(), FILE)``); None for what the model gives itself.
+        compile: Whether the model goes through ``torch.compile``.
+        compile_backend: Of ``torch.compile``; None for its default.
+        compile_mode: Of ``torch.compile``; None for its default.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        workers: Threads that execute the model.
+        max_batch_size: Rows that are put together at most; 1 executes each request by itself, however many it has.
+        max_wait_ms: How long after its arrival a request may be kept waiting for others, in milliseconds.
+        seed: Of the weights that the model gives itself.
+
+    Raises:
+        UsageProblem: An argument is out of range, or two do not go together.
+    """
+
+    app: App
+    callable: str
+    weights: Path | None = None
+    compile: bool = False
+    compile_backend: str | None = None
+    compile_mode: str | None = None
+    device: str = "cpu"
+    workers: int = 1
+    max_batch_size: int = 1
+    max_wait_ms: float = 0.0
+    seed: int = 0
+    name: str = field(default="torch worker", init=False)
+    ports: tuple[str, ...] = field(default=(), init=False)
+    transport: Transport = field(default="queue", init=False)
+    health: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.compile, bool):
+            raise UsageProblem(f"torch_worker(compile=...) is True or False, not {self.compile!r}")
+        if self.app.extra:
+            raise UsageProblem(
+                "torch_worker has no command line: its arguments are those of the callable, by name",
+                found=" ".join(self.app.extra),
+                remedies=["args={'hidden': 64}"],
+            )
+        if not all(part.isidentifier() for part in self.callable.split(".")):
+            raise UsageProblem(
+                f"torch_worker: {self.callable!r} is no name of a callable", remedies=["torch_worker('file.py:build')"]
+            )
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise UsageProblem(f"torch_worker(device=...) is 'cpu', 'cuda' or 'cuda:N', not {self.device!r}")
+        for name, least in (("workers", 1), ("max_batch_size", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise UsageProblem(f"torch_worker({name}=...) is a whole number of {least} at least, not {value!r}")
+        if isinstance(self.max_wait_ms, bool) or not 0 <= self.max_wait_ms < float("inf"):
+            raise UsageProblem(f"torch_worker(max_wait_ms=...) is 0 at least, not {self.max_wait_ms!r}")
+        self._check_compile()
+        if self.weights is not None and not self.weights.is_file():
+            raise UsageProblem(
+                f"torch_worker: there are no weights {self.weights}",
+                remedies=["name the file relative to the test file, or give an absolute path"],
+            )
+
+    def _check_compile(self) -> None:
+        given = [name for name in ("compile_backend", "compile_mode") if getattr(self, name) is not None]
+        if given and not self.compile:
+            raise UsageProblem(f"torch_worker: {' and '.join(given)} without compile", remedies=["compile=True"])
+        if self.workers > 1 and self.compile:
+            raise UsageProblem(
+                "torch_worker: torch.compile is not safe in several threads",
+                found=f"compile=True, workers={self.workers}",
+                remedies=["workers=1", "compile=False"],
+            )
+
+    @property
+    def default_model(self) -> str:
+        """See ``ServerKind``; the callable, for there is no other."""
+        return self.callable
+
+    def launch(self, site: Site) -> Launch:
+        """See ``ServerKind``.
+
+        Raises:
+            ServerFailed: The queue's socket would have too long a name in that folder.
+        """
+        if len(os.fsencode(site.queue)) > LONGEST_SOCKET:
+            raise ServerFailed(
+                f"torch_worker: the path of a Unix socket has {LONGEST_SOCKET} bytes at most",
+                found=f"{site.queue} has {len(os.fsencode(site.queue))}",
+                looked=["TMPDIR", tempfile.gettempdir()],
+                remedies=["run with a shorter folder for temporary files, such as TMPDIR=/tmp"],
+            )
+        options = {
+            "model": self.app.file,
+            "callable": self.callable,
+            "arguments": json.dumps(dict(self.app.arguments)),
+            "socket": site.queue,
+            "folder": site.folder,
+            "device": self.device,
+            "workers": self.workers,
+            "max-batch-size": self.max_batch_size,
+            "max-wait-ms": self.max_wait_ms,
+            "seed": self.seed,
+        }
+        flags = [f"--{name}={value}" for name, value in options.items()]
+        if self.weights is not None:
+            flags.append(f"--weights={self.weights}")
+        if self.compile:
+            flags += ["--compile", f"--compile-backend={self._backend}", f"--compile-mode={self.compile_mode or ''}"]
+        return Launch(
+            argv=(self.app.python, "-m", MODULE, *flags),
+            environment=with_own_package(site, self.app.environment),
+            cwd=self.app.file.parent,
+        )
+
+    def read_counters(self, site: Site) -> Counters:
+        """See ``ServerKind``; an item is a row, and the worker is not asked, it lets its counters be read."""
+        values, sizes = read_tally(site.folder / TALLY_FILE)
+        executions, answered = values["executions"], values["answered"]
+        stages = {
+            SERVER: StageTime(values["server_ns"] / 1e9, answered),
+            QUEUE: StageTime(values["queue_ns"] / 1e9, values["executed"]),
+            COMPUTE: StageTime(values["compute_ns"] / 1e9, executions),
+        }
+        if self.compile:
+            stages[COMPILING] = StageTime(values["compiling_ns"] / 1e9, values["compiling"])
+        return Counters(
+            items=values["items"],
+            batches=executions,
+            batch_sizes={str(rows or "+Inf"): sizes[rows] for rows in sorted(sizes)},
+            stages=stages,
+            requests=answered,
+            pending=values["arrived"] - values["taken"],
+        )
+
+    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+        """See ``ServerKind``; ``compile`` is what dynamo's counters say, not known before the first execution."""
+        used = _facts(site).settings
+        values, _ = read_tally(site.folder / TALLY_FILE)
+        asked = {
+            "device": self.device,
+            "workers": str(self.workers),
+            "max_batch_size": str(self.max_batch_size),
+            "max_wait_ms": f"{self.max_wait_ms:g}",
+        }
+        settings = {"compile": Setting(str(values["frames"] > 0) if values["executions"] else None, str(self.compile))}
+        if self.compile:
+            asked["compile_backend"] = self._backend
+            asked["compile_mode"] = self.compile_mode or ""
+            settings["compiled frames"] = Setting(str(values["frames"]))
+            settings["compiled graphs"] = Setting(str(values["graphs"]))
+            settings["graph breaks"] = Setting(str(values["breaks"]))
+        return {**settings, **{name: Setting(text, asked.get(name)) for name, text in used.items() if text}}
+
+    def read_cold_start(self, site: Site) -> Mapping[str, float]:
+        """See ``ServerKind``; importing torch, building, loading, the call of ``torch.compile``, the first request."""
+        return _facts(site).cold_start
+
+    def workload(self) -> Mapping[str, str]:
+        """See ``ServerKind``; weights by the name of their file, and a card without its number."""
+        settings = {
+            "server": self.name,
+            **self.app.workload(),
+            "callable": self.callable,
+            "arguments": json.dumps(dict(_unmoved(self.app).arguments), sort_keys=True),
+            "weights": "" if self.weights is None else self.weights.name,
+            "compile": str(self.compile),
+            "device": self.device.partition(":")[0],
+            "workers": str(self.workers),
+            "max_batch_size": str(self.max_batch_size),
+            "max_wait_ms": f"{self.max_wait_ms:g}",
+            "seed": str(self.seed),
+        }
+        if self.compile:
+            settings["compile_backend"] = self._backend
+            settings["compile_mode"] = self.compile_mode or ""
+        return settings
+
+    def information(self) -> Mapping[str, str]:
+        """See ``ServerKind``; of weights their size, for to hash gigabytes takes too long."""
+        found = self.app.information()
+        if self.weights is not None:
+            found["weights_bytes"] = str(self.weights.stat().st_size)
+        return found
+
+    def relocated(self, relocation: Relocation) -> TorchWorker:
+        """See ``ServerKind``; weights that git does not track are the same on both sides."""
+        weights = None if self.weights is None else relocation.path(self.weights)
+        return replace(self, app=self.app.relocated(relocation), weights=weights)
+
+    @property
+    def _backend(self) -> str:
+        return self.compile_backend or DEFAULT_BACKEND
+
+
+def _unmoved(app: App) -> App:
+    while app.moved_from is not None:
+        app = app.moved_from
+    return app
+
+
+class _Facts(NamedTuple):
+    """What the worker wrote of its start: seconds by part, and how it is set up, as text."""
+
+    cold_start: dict[str, float]
+    settings: dict[str, str]
+
+
+def _facts(site: Site) -> _Facts:
+    """Read what the worker wrote of its start.
+
+    Raises:
+        ServerFailed: It is not there, or is none.
+    """
+    path = site.folder / FACTS_FILE
+    try:
+        found = json.loads(path.read_text())
+        cold_start = {str(name): float(seconds) for name, seconds in found["cold_start"].items()}
+        settings = {str(name): str(text) for name, text in found["settings"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise ServerFailed(
+            "the torch worker does not tell how it started",
+            found=f"{type(problem).__name__}: {problem}",
+            looked=[str(path)],
+        ) from problem
+    return _Facts(cold_start, settings)

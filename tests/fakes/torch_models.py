@@ -1,0 +1,94 @@
+"""Small models for the torch worker, made by callables as users write them."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import torch
+
+
+class Doubling(torch.nn.Module):
+    """Doubles what it gets, after a known time; keeps count of its own executions and rows in a buffer."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.lock = threading.Lock()
+        self.executions = 0
+        self.rows = 0
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The doubled input, and the count of executions and rows so far, and this one's rows, for each row."""
+        if self.seconds:
+            time.sleep(self.seconds)
+        rows = x.shape[0]
+        with self.lock:
+            self.executions += 1
+            self.rows += rows
+            counts = torch.tensor([[self.executions, self.rows, rows]])
+        return {"doubled": x * 2, "counts": counts.expand(rows, 3)}
+
+
+class Meeting(torch.nn.Module):
+    """From the second execution on two wait for each other, and fail if they never meet; counts executions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+        self.barrier = threading.Barrier(2)
+        self.executions = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Which execution it is, for each row."""
+        with self.lock:
+            self.executions += 1
+            count = self.executions
+        if count > 1:
+            self.barrier.wait(timeout=30)
+        return torch.full((x.shape[0], 1), count)
+
+
+class Small(torch.nn.Module):
+    """A convolution, a normalisation with buffers, a linear layer and a buffer that no state dict has."""
+
+    def __init__(self, classes: int = 5, *, scale: bool = True) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(3, 4, 3)
+        self.normalisation = torch.nn.BatchNorm2d(4)
+        self.linear = torch.nn.Linear(4, classes)
+        if scale:
+            self.register_buffer("scale", torch.arange(1.0, classes + 1), persistent=False)
+        self.scaled = scale
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores of ``[N, 3, H, W]`` images, ``[N, classes]``."""
+        scores = self.linear(self.normalisation(self.convolution(images)).relu().mean((2, 3)))
+        return scores * self.scale if self.scaled else scores
+
+
+def doubling(seconds: float = 0.0) -> torch.nn.Module:
+    """See ``Doubling``."""
+    return Doubling(seconds)
+
+
+def scores(classes: int) -> torch.nn.Module:
+    """Like ``Small``, of torch's own modules alone."""
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3),
+        torch.nn.BatchNorm2d(4),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(4, classes),
+    )
+
+
+def no_module() -> int:
+    """A mistake."""
+    return 7
+
+
+def raising() -> torch.nn.Module:
+    """A mistake of another kind."""
+    raise LookupError("no such configuration")

@@ -1,0 +1,325 @@
+"""Real torch workers: their answers, their counters under a real load, their cold start, and their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load.kserve import Inference, Output, decode_http, http_request, inputs_of
+from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.load.wire import Endpoint, Plan
+from pytest_gpuserve.measure.counters import Counters, counted_between
+from pytest_gpuserve.measure.settings import differences
+from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
+from pytest_gpuserve.process.queue_format import ERROR, GOOD, ask_queue
+from pytest_gpuserve.servers.app import App
+from pytest_gpuserve.servers.base import Ask
+from pytest_gpuserve.servers.instance import started
+from pytest_gpuserve.servers.torch_worker import TorchWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_gpuserve.servers.instance import Instance
+
+torch = pytest.importorskip("torch")
+
+MODELS = Path(__file__).parents[1] / "fakes" / "torch_models.py"
+GUARD_SECONDS = 60.0
+START_SECONDS = 120.0
+
+
+def body(outputs: tuple[str, ...] = (), **tensors: object) -> bytes:
+    """A request with these inputs, in this order."""
+    return http_request(Inference("m", inputs_of(tensors), tuple(map(Output, outputs)))).body
+
+
+def ask(worker: Instance, request: bytes) -> dict[str, Any]:
+    """The worker's answer, which is a good one."""
+    status, answer = ask_queue(worker.site.queue, request, GUARD_SECONDS)
+    assert status == GOOD, answer
+    return decode_http(answer)
+
+
+def refusal(worker: Instance, request: bytes) -> str:
+    """The worker's answer, which is an error."""
+    status, answer = ask_queue(worker.site.queue, request, GUARD_SECONDS)
+    assert status == ERROR
+    return answer.decode()
+
+
+def kind(name: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> TorchWorker:  # noqa: ANN401
+    """A worker with one of the fake models."""
+    app = App("torch_worker", MODELS, "tests/fakes/torch_models.py", arguments=arguments or {})
+    return TorchWorker(app, name, **more)
+
+
+@contextmanager
+def running(worker: TorchWorker, first: bytes, log: Path) -> Iterator[Instance]:
+    """A started worker."""
+    with started(
+        worker, Ask("POST", "", first, {}), environment={}, log=log, start_timeout_seconds=START_SECONDS
+    ) as found:
+        yield found
+
+
+def load(worker: Instance, request: bytes, users: int, seconds: float) -> int:
+    """Load it with the real engine; returns the good answers, and there is nothing else."""
+    plan = Plan(
+        endpoint=Endpoint("worker", str(worker.site.queue)),
+        payloads=((request,),),
+        schedule=Closed(users),
+        tick_ns=100_000_000,
+        timeout_ns=round(GUARD_SECONDS * 1e9),
+        nanoseconds=round(seconds * 1e9),
+        keep_answers="none",
+    )
+    answered = 0
+    with Engines(plan) as engines:
+        while True:
+            tick = engines.next_tick()
+            assert not tick.errors
+            answered += tick.requests
+            if tick.last:
+                return answered
+
+
+def settled(worker: Instance) -> Counters:
+    """Its counters, once what a load left under way is done."""
+    end = time.monotonic() + GUARD_SECONDS
+    while True:
+        counters = worker.counters()
+        assert counters is not None
+        if not counters.pending and counters.requests == counters.stages[QUEUE].count:
+            return counters
+        assert time.monotonic() < end, counters
+        time.sleep(0.02)
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run."""
+    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the workers' output goes."""
+    return tmp_path_factory.mktemp("torch")
+
+
+ROW = body(x=np.arange(3, dtype="f4")[None])
+
+
+@pytest.fixture(scope="module")
+def doubling(logs: Path) -> Iterator[Instance]:
+    """A model of known time that counts its executions itself, with batching."""
+    worker = kind("doubling", {"seconds": 0.004}, max_batch_size=8, max_wait_ms=3.0)
+    with running(worker, ROW, logs / "doubling.log") as instance:
+        yield instance
+
+
+@pytest.fixture(scope="module")
+def weights(logs: Path) -> tuple[Path, Any, Any]:
+    """A state dict, images, and the scores that its model gives when it is called directly."""
+    from tests.fakes.torch_models import scores
+
+    torch.manual_seed(3)
+    model = scores(classes=6).eval()
+    torch.save(model.state_dict(), logs / "small.pth")
+    images = torch.randn(4, 3, 8, 8)
+    with torch.no_grad():
+        return logs / "small.pth", images.numpy(), model(images).numpy()
+
+
+def test_how_it_started_and_is_set_up(doubling: Instance) -> None:
+    """Parts of the cold start are told apart and add up to less than the whole; what was asked for is what runs."""
+    parts = doubling.cold_start_parts
+    assert list(parts) == ["import torch", "build model", "load weights", "first request"]
+    assert all(seconds > 0 for seconds in parts.values())
+    assert parts["first request"] > 0.004
+    assert doubling.cold_start_seconds is not None
+    assert sum(parts.values()) < doubling.cold_start_seconds
+    assert differences(doubling.settings) == []
+    assert (doubling.settings["compile"].used, doubling.settings["max_batch_size"].used) == ("False", "8")
+    assert doubling.settings["torch"].used == torch.__version__
+
+
+def test_it_listens_on_nothing_but_its_queue(doubling: Instance) -> None:
+    """No TCP port, and the queue lies in a folder that is this user's alone."""
+    assert doubling.process is not None
+    assert [c for p in doubling.process.tree() for c in p.net_connections("inet")] == []
+    assert doubling.site.folder.stat().st_mode & 0o077 == 0
+
+
+def test_counters_are_the_models_own(doubling: Instance) -> None:
+    """Under a load of 12 users every execution, row and request is counted, as the model and the engine count them."""
+    first = ask(doubling, ROW)["counts"][0]
+    before = settled(doubling)
+    answered = load(doubling, ROW, users=12, seconds=1.5)
+    after = settled(doubling)
+    last = ask(doubling, ROW)["counts"][0]
+    counted = counted_between(before, after)
+    # The last ask executed once more.
+    assert (counted.batches, counted.items) == (last[0] - first[0] - 1, last[1] - first[1] - 1)
+    assert answered <= counted.items <= answered + 12
+    assert counted.requests == counted.items
+    assert sum(counted.batch_sizes.values()) == counted.batches
+    assert sum(int(size) * count for size, count in counted.batch_sizes.items()) == counted.items
+    assert max(map(int, counted.batch_sizes)) <= 8
+    # 12 users fill batches of 8, or go by turns in halves of 6.
+    assert counted.items / counted.batches > 3
+    stages = counted.stages
+    assert (stages[SERVER].count, stages[QUEUE].count, stages[COMPUTE].count) == (
+        counted.requests,
+        counted.requests,
+        counted.batches,
+    )
+    assert stages[COMPUTE].mean >= 0.004
+    assert stages[SERVER].mean > stages[QUEUE].mean + stages[COMPUTE].mean
+
+
+def test_each_gets_its_own_answer(doubling: Instance) -> None:
+    """Requests of several shapes and batch sizes at the same time: each answer belongs to its request."""
+
+    def one(number: int) -> int:
+        rows, width = 1 + number % 3, 1 + number % 2
+        x = np.full((rows, width), number, "f4")
+        answer = ask(doubling, body(x=x))
+        assert np.array_equal(answer["doubled"], 2 * x)
+        return int(answer["counts"][0][2])
+
+    with ThreadPoolExecutor(16) as pool:
+        sizes = list(pool.map(one, range(96)))
+    assert max(sizes) > 3
+
+
+def test_a_request_larger_than_a_batch_is_one(doubling: Instance) -> None:
+    """It is executed alone and whole."""
+    before = settled(doubling)
+    answer = ask(doubling, body(x=np.ones((20, 1), "f4")))
+    assert answer["counts"][0][2] == 20
+    assert counted_between(before, settled(doubling)).batch_sizes == {"20": 1}
+
+
+def test_bad_requests_are_answered_and_it_goes_on(doubling: Instance) -> None:
+    """Garbage, a wrong shape, an unknown output and a failing model are error answers, counted as no good ones."""
+    before = settled(doubling)
+    assert "no request of KServe v2" in refusal(doubling, b"\0garbage")
+    assert "takes 12 bytes, not 8" in refusal(doubling, ROW[:-4].replace(b'_size":12', b'_size":8'))
+    assert "the inputs announce 12 bytes, 11 follow" in refusal(doubling, ROW[:-1])
+    assert "the model has no output 'tripled'" in refusal(doubling, body(("tripled",), x=np.ones((1, 1), "f4")))
+    assert "the model raised TypeError" in refusal(doubling, body(y=np.ones((1, 1), "f4"), z=np.ones((1, 1), "f4")))
+    answer = ask(doubling, body(("doubled",), x=np.ones((1, 1), "f4")))
+    assert list(answer) == ["doubled"]
+    after = doubling.counters()
+    assert after is not None
+    assert (after.requests, after.pending) == ((before.requests or 0) + 1, 0)
+    # That of the unknown output was executed, too.
+    assert after.batches == before.batches + 2
+
+
+def test_a_compiled_model_from_weights(weights: tuple[Path, Any, Any], logs: Path) -> None:
+    """It gives the direct call's scores and is compiled by dynamo's count, which rises when a new shape is compiled.
+
+    It is one of torch's own containers, which their method ``compile()`` leaves as they are. SIGTERM ends it in good
+    order.
+    """
+    path, images, scores = weights
+    worker = kind("scores", {"classes": 6}, weights=path, compile=True, compile_backend="aot_eager")
+    with running(worker, body(x=images), logs / "compiled.log") as instance:
+        assert differences(instance.settings) == []
+        used = {name: setting.used for name, setting in instance.settings.items()}
+        assert (used["compile"], used["compile_backend"]) == ("True", "aot_eager")
+        assert (used["compiled graphs"], used["graph breaks"]) == ("1", "0")
+        parts = instance.cold_start_parts
+        assert list(parts) == ["import torch", "build model", "load weights", "compile call", "first request"]
+        assert instance.cold_start_seconds is not None
+        assert sum(parts.values()) < instance.cold_start_seconds
+        assert np.allclose(ask(instance, body(x=images))["output"], scores, rtol=1e-4, atol=1e-4)
+        before = settled(instance)
+        assert before.stages[COMPILING].count == 1
+        assert before.stages[COMPILING].seconds > 0.5 * parts["first request"]
+        # Another batch is another shape.
+        ask(instance, body(x=images[:3]))
+        assert counted_between(before, settled(instance)).stages[COMPILING].count == 1
+        assert instance.process is not None
+        os.kill(instance.process.pid, signal.SIGTERM)
+        assert "(exit code 0)" in (instance.death(grace_seconds=GUARD_SECONDS) or "")
+        folder = instance.site.folder
+        assert not instance.site.queue.exists()
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_what_inductor_compiles_gives_the_same(weights: tuple[Path, Any, Any], logs: Path) -> None:
+    """With torch's default backend, too, and whatever that starts to compile ends with the worker."""
+    path, images, scores = weights
+    worker = kind("scores", {"classes": 6}, weights=path, compile=True)
+    with running(worker, body(x=images), logs / "inductor.log") as instance:
+        assert (instance.settings["compile"].used, instance.settings["compile_backend"].used) == ("True", "inductor")
+        assert np.allclose(ask(instance, body(x=images))["output"], scores, rtol=1e-4, atol=1e-4)
+        assert instance.process is not None
+        tree = instance.process.tree()
+    assert not alive(tree)
+
+
+def test_an_eager_model_from_weights(weights: tuple[Path, Any, Any], logs: Path) -> None:
+    """The same weights without compiling: the same scores, and dynamo compiled nothing; then it is killed."""
+    path, images, scores = weights
+    worker = kind("scores", {"classes": 6}, weights=path)
+    with running(worker, body(x=images), logs / "eager.log") as instance:
+        assert np.allclose(ask(instance, body(x=images))["output"], scores, rtol=1e-4, atol=1e-4)
+        assert instance.settings["compile"].used == "False"
+        assert instance.settings["precision"].used == "float32"
+        assert COMPILING not in settled(instance).stages
+        process, folder = instance.process, instance.site.folder
+        assert process is not None
+        tree = process.tree()
+        os.kill(process.pid, signal.SIGKILL)
+        assert "died under load" in (instance.death(grace_seconds=GUARD_SECONDS) or "")
+    assert not folder.exists()
+    assert not alive(tree)
+
+
+def test_two_threads_execute_at_the_same_time(logs: Path) -> None:
+    """A model in which two executions wait for each other answers with two workers; each request is executed once."""
+    with running(kind("Meeting", workers=2), ROW, logs / "two.log") as instance:
+        with ThreadPoolExecutor(4) as pool:
+            counts = sorted(int(answer["output"][0][0]) for answer in pool.map(lambda _: ask(instance, ROW), range(8)))
+        assert counts == list(range(2, 10))
+        assert settled(instance).batch_sizes == {"1": 9}
+
+
+def test_a_start_that_fails_says_why(logs: Path) -> None:
+    """It ends at once with 1 and the reason as the last words of its log."""
+    with pytest.raises(ServerFailed) as problem, running(kind("raising"), ROW, logs / "raising.log"):
+        pass
+    last = problem.value.log_tail.splitlines()[-1]
+    assert last == "torch_worker: the model did not start: LookupError: no such configuration"
+    assert "exit code 1" in problem.value.found
+
+
+@pytest.mark.gpu
+def test_on_a_card(weights: tuple[Path, Any, Any], logs: Path) -> None:
+    """On CUDA, compiled, with batching: the scores of the CPU, and an execution holds its copies."""
+    path, images, scores = weights
+    worker = kind(
+        "Small", {"classes": 6}, weights=path, compile=True, device="cuda:0", max_batch_size=4, max_wait_ms=2.0
+    )
+    with running(worker, body(x=images), logs / "cuda.log") as instance:
+        assert np.allclose(ask(instance, body(x=images))["output"], scores, rtol=1e-2, atol=1e-2)
+        assert instance.settings["device"].used == "cuda:0"
+        assert load(instance, body(x=images[:1]), users=8, seconds=1.0) > 0
+        counters = settled(instance)
+        assert sum(int(size) * count for size, count in counters.batch_sizes.items()) == counters.items

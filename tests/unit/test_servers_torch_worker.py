@@ -1,0 +1,240 @@
+"""The torch worker as a kind of server: what it refuses, how it is started, what is told of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_gpuserve
+from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.measure.settings import Setting, differences
+from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER, StageTime
+from pytest_gpuserve.servers.app import App
+from pytest_gpuserve.servers.base import Site
+from pytest_gpuserve.servers.inside.torch_tally import Tally
+from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
+from pytest_gpuserve.servers.relocation import Relocation
+from pytest_gpuserve.servers.torch_worker import TorchWorker
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> App:
+    """A file that is not run here."""
+    file = tmp_path / "model.py"
+    file.write_text("")
+    return App("torch_worker", file, "suites/model.py")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """A folder of its own."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    return Site(folder)
+
+
+def options(argv: tuple[str, ...]) -> dict[str, str]:
+    """The options of a command line after the module's name."""
+    return {name: text for name, _, text in (word.partition("=") for word in argv[3:])}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"compile": "False"}, "torch_worker(compile=...) is True or False, not 'False'"),
+        ({"compile": 1}, "torch_worker(compile=...) is True or False, not 1"),
+        ({"compile": True, "workers": 2}, "torch.compile is not safe in several threads"),
+        ({"compile_backend": "eager"}, "compile_backend without compile"),
+        ({"compile_mode": "default"}, "compile_mode without compile"),
+        ({"workers": 0}, "torch_worker(workers=...) is a whole number of 1 at least, not 0"),
+        ({"workers": True}, "torch_worker(workers=...) is a whole number"),
+        ({"max_batch_size": 0}, "torch_worker(max_batch_size=...)"),
+        ({"max_wait_ms": -1.0}, "torch_worker(max_wait_ms=...)"),
+        ({"max_wait_ms": float("nan")}, "torch_worker(max_wait_ms=...)"),
+        ({"seed": -1}, "torch_worker(seed=...)"),
+        ({"device": "gpu"}, "torch_worker(device=...) is 'cpu', 'cuda' or 'cuda:N', not 'gpu'"),
+        ({"callable": "build()"}, "'build()' is no name of a callable"),
+        ({"weights": Path("nowhere.pth")}, "there are no weights nowhere.pth"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_starts(app: App, arguments: dict[str, Any], words: str) -> None:
+    """Each is named; above all a compile switch that is no truth value, and compiling in several threads."""
+    with pytest.raises(UsageProblem) as problem:
+        TorchWorker(app, **{"callable": "build", **arguments})
+    assert words in str(problem.value)
+
+
+def test_a_command_line_is_refused(app: App) -> None:
+    """Its arguments are the callable's, by name."""
+    with pytest.raises(UsageProblem, match="no command line"):
+        TorchWorker(dataclasses.replace(app, extra=("--hidden=3",)), "build")
+
+
+def test_how_it_is_started(app: App, site: Site, tmp_path: Path) -> None:
+    """Arguments keep their types on the way, false ones too; this package is there for any interpreter."""
+    weights = tmp_path / "w.pth"
+    weights.touch()
+    app = dataclasses.replace(
+        app, arguments={"scale": False, "n": 3, "text": "a b", "none": None}, environment={"A": "1"}, python="/py"
+    )
+    kind = TorchWorker(app, "Net.build", weights=weights, compile=True, compile_mode="default", max_wait_ms=1.5)
+    launch = kind.launch(site)
+    assert launch.argv[:3] == ("/py", "-m", "pytest_gpuserve.servers.inside.torch_worker")
+    given = options(launch.argv)
+    assert json.loads(given["--arguments"]) == {"scale": False, "n": 3, "text": "a b", "none": None}
+    assert given["--weights"] == str(weights)
+    assert given["--socket"] == str(site.queue)
+    assert (given["--compile-backend"], given["--compile-mode"], given["--max-wait-ms"]) == (
+        "inductor",
+        "default",
+        "1.5",
+    )
+    assert "--compile" in given
+    assert launch.cwd == tmp_path
+    assert launch.environment["A"] == "1"
+    first = Path(launch.environment["PYTHONPATH"].split(os.pathsep)[0])
+    assert (first / "pytest_gpuserve").samefile(Path(pytest_gpuserve.__file__).parent)
+
+
+def test_an_inference_needs_no_model_name(app: App) -> None:
+    """There is one model only."""
+    assert TorchWorker(app, "Net.build").default_model == "Net.build"
+
+
+def test_what_is_not_compiled_is_not_told_how(app: App, site: Site) -> None:
+    """Without compile nothing of it is on the command line."""
+    assert not [name for name in options(TorchWorker(app, "build").launch(site).argv) if "compile" in name]
+
+
+def test_a_long_folder_is_refused(app: App, tmp_path: Path) -> None:
+    """A Unix socket's path has a limit, told before a process is started."""
+    with pytest.raises(ServerFailed, match="107 bytes"):
+        TorchWorker(app, "build").launch(Site(tmp_path / ("x" * 120)))
+
+
+def test_workloads_differ_in_what_matters(app: App, tmp_path: Path) -> None:
+    """Every argument that changes the measured work is in it; the number of a card and the weights' folder are not."""
+    weights = [tmp_path / "a" / "w.pth", tmp_path / "b" / "w.pth"]
+    for each in weights:
+        each.parent.mkdir()
+        each.touch()
+    plain = TorchWorker(app, "build")
+    others = [
+        TorchWorker(app, "other"),
+        TorchWorker(app, "build", weights=weights[0]),
+        TorchWorker(app, "build", compile=True),
+        TorchWorker(app, "build", compile=True, compile_backend="eager"),
+        TorchWorker(app, "build", compile=True, compile_mode="max-autotune"),
+        TorchWorker(app, "build", device="cuda:0"),
+        TorchWorker(app, "build", workers=2),
+        TorchWorker(app, "build", max_batch_size=2),
+        TorchWorker(app, "build", max_wait_ms=2.0),
+        TorchWorker(app, "build", seed=1),
+        TorchWorker(dataclasses.replace(app, arguments={"scale": False}), "build"),
+        TorchWorker(dataclasses.replace(app, arguments={"scale": None}), "build"),
+    ]
+    texts = [json.dumps(dict(kind.workload())) for kind in (plain, *others)]
+    assert len(set(texts)) == len(texts)
+    assert all(str(tmp_path) not in text for text in texts)
+    same = TorchWorker(app, "build", device="cuda:1")
+    assert same.workload() == others[5].workload()
+    assert TorchWorker(app, "build", weights=weights[1]).workload() == others[1].workload()
+    assert TorchWorker(app, "build", weights=weights[1]).information()["weights_bytes"] == "0"
+
+
+def test_the_same_worker_of_another_checkout(app: App, tmp_path: Path) -> None:
+    """File, arguments and weights that git tracks move; the workload stays."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for top in (here, there):
+        top.mkdir()
+        (top / "model.py").write_text("")
+        (top / "w.pth").touch()
+    app = dataclasses.replace(app, file=here / "model.py", arguments={"data": str(here / "w.pth")})
+    kind = TorchWorker(app, "build", weights=here / "w.pth")
+    moved = kind.relocated(Relocation(here, there))
+    assert (moved.app.file, moved.weights) == (there / "model.py", there / "w.pth")
+    assert moved.app.arguments == {"data": str(there / "w.pth")}
+    assert moved.workload() == kind.workload()
+
+
+def test_counters_are_what_was_counted(app: App, site: Site) -> None:
+    """Rows are items, executions batches; times in seconds with what they count; a size without a name is the rest."""
+    tally = Tally(site.folder / TALLY_FILE)
+    for _ in range(6):
+        tally.arrived()
+    tally.taken(4)
+    tally.executed(12, [1_000_000_000] * 3, 2_000_000_000, (1, 1, 0))
+    tally.executed(2, [500_000_000], 1_000_000_000, (1, 1, 0))
+    tally.answered(4_000_000_000)
+    counters = TorchWorker(app, "build", compile=True).read_counters(site)
+    assert (counters.items, counters.batches, counters.requests, counters.pending) == (14, 2, 1, 2)
+    assert counters.batch_sizes == {"2": 1, "12": 1}
+    assert counters.stages == {
+        SERVER: StageTime(4.0, 1),
+        QUEUE: StageTime(3.5, 4),
+        COMPUTE: StageTime(3.0, 2),
+        COMPILING: StageTime(2.0, 1),
+    }
+    assert COMPILING not in TorchWorker(app, "build").read_counters(site).stages
+
+
+@pytest.mark.parametrize(
+    ("asked", "counted", "told"),
+    [
+        (True, (0, 1), ["compile: asked for True, the server uses False"]),
+        (False, (1, 1), ["compile: asked for False, the server uses True"]),
+        (True, (2, 1), []),
+        (False, (0, 1), []),
+        (True, (0, 0), []),
+    ],
+)
+def test_whether_it_is_compiled_is_counted_not_believed(
+    app: App,
+    site: Site,
+    asked: bool,  # noqa: FBT001 -- parametrised
+    counted: tuple[int, int],
+    told: list[str],
+) -> None:
+    """What dynamo counted stands beside what was asked for, and a difference shows; before an execution it is open."""
+    (site.folder / FACTS_FILE).write_text('{"cold_start": {"import torch": 1.5}, "settings": {"device": "cpu"}}')
+    tally = Tally(site.folder / TALLY_FILE)
+    frames, executions = counted
+    for _ in range(executions):
+        tally.executed(1, [], 1, (frames, frames, 0))
+    kind = TorchWorker(app, "build", compile=asked)
+    found = kind.read_settings(site)
+    assert differences(found) == told
+    assert (found["compile"].used is None) == (not executions)
+    assert found["device"] == Setting("cpu", "cpu")
+    assert kind.read_cold_start(site) == {"import torch": 1.5}
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "[]", "{}", '{"cold_start": {"a": "b"}, "settings": {}}', '{"cold_start": {}, "settings": 3}']
+)
+def test_facts_that_make_no_sense_are_refused(app: App, site: Site, text: str | None) -> None:
+    """A worker that does not tell how it started is an error, not a worker without parts."""
+    if text is not None:
+        (site.folder / FACTS_FILE).write_text(text)
+    with pytest.raises(ServerFailed, match="does not tell how it started"):
+        TorchWorker(app, "build").read_cold_start(site)
+
+
+def test_an_interpreter_without_anything_gets_as_far_as_torch(app: App, site: Site) -> None:
+    """The process needs the standard library and torch, and says so where torch is missing, without a traceback."""
+    launch = TorchWorker(app, "build").launch(site)
+    argv = [sys.executable, "-S", *launch.argv[1:]]
+    environment = {"PYTHONPATH": launch.environment["PYTHONPATH"].split(os.pathsep)[0]}
+    ended = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert "torch_worker: this interpreter cannot import torch" in ended.stderr
+    assert "ModuleNotFoundError: No module named 'torch'" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,282 @@
+"""Models from files, their weights, and one execution, with torch in this process."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.servers.inside.torch_wire import ITEM_BYTES, Asked, BadRequest, Tensor
+
+torch = pytest.importorskip("torch")
+
+from pytest_gpuserve.servers.inside import torch_execution, torch_model  # noqa: E402 -- they import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Torch: TypeAlias = Any
+"""A module or tensor of torch, whose types a checker does not see."""
+
+MODELS = Path(__file__).parents[1] / "fakes" / "torch_models.py"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def small() -> Callable[..., Any]:
+    """A model with weights, buffers and a buffer that no state dict has."""
+    return torch_model.load_callable(MODELS, "Small")
+
+
+def executed(module: Torch, *requests: Asked, batching: bool = True) -> list[list[Tensor]]:
+    """What a module answers to requests that are put together."""
+    names = torch_execution.parameter_names(module)
+    with torch.no_grad():
+        return torch_execution.Execution(module, names, CPU, batching=batching)(requests)
+
+
+def module_of(function: Callable[..., object]) -> Torch:
+    """A module that does this."""
+    module = torch.nn.Module()
+    module.forward = function
+    return module
+
+
+def rows_of(*rows: float) -> Asked:
+    """A request with an FP32 input ``x`` of so many rows of one element."""
+    return Asked((Tensor("x", "FP32", (len(rows), 1), np.array(rows, "<f4").tobytes()),))
+
+
+def values(tensor: Tensor) -> list[float]:
+    """Its FP32 elements."""
+    return [float(value) for value in np.frombuffer(bytes(tensor.data), "<f4")]
+
+
+@pytest.mark.parametrize("how", ["whole", "plain"])
+def test_weights_from_a_file_make_the_same_model(small: Callable[..., Any], tmp_path: Path, how: str) -> None:
+    """Built without memory, filled from the file and complete: also what is in no state dict has its value."""
+    arguments = {"classes": 4, "scale": how == "whole"}
+    saved = torch_model.random_model(small, arguments, seed=1).eval()
+    torch.save(saved.state_dict(), tmp_path / "w.pth")
+    model = torch_model.empty_model(small, arguments, seed=2)
+    # Only where nothing would be left without a value is it really without memory.
+    assert all(parameter.is_meta for parameter in model.parameters()) == (how == "plain")
+    torch_model.fill(model, tmp_path / "w.pth", CPU)
+    images = torch.ones(2, 3, 6, 6)
+    assert torch.equal(model.eval()(images), saved(images))
+    assert not list(torch_model._meta_tensors(model))
+
+
+def test_a_plain_attribute_is_not_left_without_a_value() -> None:
+    """A tensor that is neither parameter nor buffer is in no state dict either."""
+
+    def build() -> Torch:
+        module = torch.nn.Linear(2, 2)
+        module.table = torch.arange(3)
+        return module
+
+    assert torch_model.empty_model(build, {}, seed=0).table.tolist() == [0, 1, 2]
+
+
+def test_a_model_that_needs_memory_is_built_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that looks at its weights while it is built, which is impossible on the meta device, is built again."""
+
+    def build() -> Torch:
+        module = torch.nn.Linear(2, 2)
+        module.largest = module.weight.abs().max().item()
+        return module
+
+    assert torch_model.empty_model(build, {}, seed=0).largest > 0
+    assert "it cannot be built on the meta device" in capsys.readouterr().out
+
+
+def test_a_seed_makes_the_weights(small: Callable[..., Any]) -> None:
+    """The same seed gives the same model, another one another."""
+    first, again, other = (torch_model.random_model(small, {}, seed).linear.weight for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_weights_of_another_model_are_refused_by_name(small: Callable[..., Any], tmp_path: Path) -> None:
+    """What is missing, what is too much and what has another shape is named, buffers too."""
+    state = torch_model.random_model(small, {}, seed=0).state_dict()
+    del state["normalisation.running_mean"], state["convolution.bias"]
+    state["head.weight"] = torch.zeros(1)
+    torch.save(state, tmp_path / "w.pth")
+    model = torch_model.empty_model(small, {"classes": 2}, seed=0)
+    with pytest.raises(ServerFailed) as problem:
+        torch_model.fill(model, tmp_path / "w.pth", CPU)
+    assert problem.value.found == (
+        "it lacks convolution.bias, normalisation.running_mean; the model has no head.weight; another shape has"
+        " linear.bias [5], in the model [2], linear.weight [5, 4], in the model [2, 4]"
+    )
+
+
+@pytest.mark.parametrize("content", ["garbage", "empty", "list", "module"])
+def test_what_is_no_state_dict_is_refused(small: Callable[..., Any], tmp_path: Path, content: str) -> None:
+    """Garbage, another object and a pickled module, which is not unpickled, are errors that name the file."""
+    path = tmp_path / "w.pth"
+    if content == "garbage":
+        path.write_bytes(b"garbage" * 100)
+    elif content == "empty":
+        path.touch()
+    else:
+        torch.save([1, 2] if content == "list" else torch.nn.Linear(2, 2), path)
+    with pytest.raises(ServerFailed, match=r"w\.pth cannot be read as a state dict"):
+        torch_model.fill(torch_model.empty_model(small, {}, seed=0), path, CPU)
+
+
+class Mischief:
+    """What unpickling would run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_nothing_in_a_file_of_weights_is_run(
+    small: Callable[..., Any],
+    tmp_path: Path,
+    zipped: bool,  # noqa: FBT001 -- parametrised
+) -> None:
+    """Code that is pickled into a file is refused, not executed, in either of torch's formats."""
+    torch.save({"linear.weight": Mischief(tmp_path / "ran")}, tmp_path / "w.pth", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(ServerFailed, match="cannot be read as a state dict"):
+        torch_model.fill(torch_model.empty_model(small, {}, seed=0), tmp_path / "w.pth", CPU)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_weights_in_torchs_old_format_are_read(small: Callable[..., Any], tmp_path: Path) -> None:
+    """A file that cannot be mapped is read."""
+    state = torch_model.random_model(small, {}, seed=1).state_dict()
+    torch.save(state, tmp_path / "w.pth", _use_new_zipfile_serialization=False)
+    model = torch_model.empty_model(small, {"scale": False}, seed=0)
+    torch_model.fill(model, tmp_path / "w.pth", CPU)
+    assert torch.equal(model.linear.weight, state["linear.weight"])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("nothing", "has no callable nothing"), ("torch.nothing", "has no callable torch.nothing")]
+)
+def test_a_missing_callable_is_named(name: str, words: str) -> None:
+    """And what there is instead."""
+    with pytest.raises(ServerFailed, match=words) as problem:
+        torch_model.load_callable(MODELS, name)
+    assert "doubling" in problem.value.found
+
+
+def test_what_is_no_module_is_refused() -> None:
+    """A callable that returns something else is told so."""
+    with pytest.raises(ServerFailed, match="returned no module"):
+        torch_model.random_model(torch_model.load_callable(MODELS, "no_module"), {}, 0)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(sorted(ITEM_BYTES)),
+    st.lists(st.integers(0, 3), max_size=2),
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    st.integers(0, 7),
+    st.data(),
+)
+def test_elements_go_through_unchanged(
+    datatype: str, trailing: list[int], rows: list[int], shift: int, data: st.DataObject
+) -> None:
+    """Requests of any datatype, from any address, come back as they were, each its own rows; truth values as 0 or 1."""
+    requests = []
+    for count in rows:
+        size = count * math.prod(trailing) * ITEM_BYTES[datatype]
+        raw = data.draw(st.binary(min_size=size, max_size=size))
+        view = memoryview(bytes(shift) + raw)[shift:]
+        requests.append(Asked((Tensor("x", datatype, (count, *trailing), view),)))
+    answers = executed(module_of(lambda x: x), *requests)
+    for request, answer in zip(requests, answers, strict=True):
+        sent = bytes(request.inputs[0].data)
+        expected = bytes(byte != 0 for byte in sent) if datatype == "BOOL" else sent
+        assert answer == [Tensor("output", datatype, request.inputs[0].shape, expected)]
+
+
+def test_a_model_may_spoil_its_inputs() -> None:
+    """They are its own: the bytes of a request stay, alone in a batch too."""
+    request = rows_of(1, 2)
+    (answer,) = executed(module_of(lambda x: x.add_(1)), request)
+    assert values(answer[0]) == [2, 3]
+    assert values(request.inputs[0]) == [1, 2]
+
+
+def test_outputs_that_are_views_are_cut_right() -> None:
+    """Transposed, expanded and sliced outputs are sent as they look."""
+
+    def views(x: Torch) -> dict[str, Torch]:
+        wide = torch.cat([x, x + 10, x + 20], 1)
+        return {"turned": wide.t().contiguous().t(), "spread": x.expand(-1, 2), "middle": wide[:, 1:2]}
+
+    first, second = executed(module_of(views), rows_of(1, 2), rows_of(3))
+    assert [values(tensor) for tensor in first] == [[1, 11, 21, 2, 12, 22], [1, 1, 2, 2], [11, 12]]
+    assert [values(tensor) for tensor in second] == [[3, 13, 23], [3, 3], [13]]
+    assert [tensor.shape for tensor in second] == [(1, 3), (1, 2), (1, 1)]
+
+
+def test_inputs_are_passed_by_name_where_forward_has_them() -> None:
+    """By name whatever their order, otherwise in the request's order."""
+
+    class Minus(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, a: Torch, b: Torch) -> Torch:
+            return a - b
+
+    def request(*names: str) -> Asked:
+        return Asked(tuple(rows_of(number).inputs[0]._replace(name=name) for number, name in enumerate(names, 1)))
+
+    results = [values(executed(Minus(), request(*names))[0][0]) for names in (("a", "b"), ("b", "a"), ("x", "a"))]
+    assert results == [[-1], [1], [-1]]
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda x: 7, "the model returned int; a tensor, or a tuple or dict of them, is needed"),
+        (lambda x: (), "the model returned no tensor"),
+        (lambda x: {"y": None}, "output 'y' is a NoneType; return tensors only"),
+        (lambda x: x.to(torch.complex64), "output 'output' is torch.complex64"),
+        (lambda x: x.to_sparse(), "torch.sparse_coo, which cannot be sent"),
+        (lambda x: x.sum(), "output 'output' has the shape [] for a batch of 3"),
+        (lambda x: (x, x[:1]), "output 'output_1' has the shape [1, 1] for a batch of 3"),
+    ],
+)
+def test_outputs_that_cannot_be_sent_are_named(returned: Callable[..., object], words: str) -> None:
+    """One that cannot be cut into the requests' rows is no answer to any of them."""
+    with pytest.raises(torch_execution.BadOutput) as problem:
+        executed(module_of(returned), rows_of(1, 2), rows_of(3))
+    assert words in str(problem.value)
+
+
+def test_without_batching_outputs_have_any_shape() -> None:
+    """What is never cut need not have rows."""
+    (answer,) = executed(module_of(lambda x: x.sum()), rows_of(1, 2), batching=False)
+    assert (answer[0].shape, values(answer[0])) == ((), [3])
+
+
+def test_outputs_that_are_asked_for() -> None:
+    """Only they are sent, in their order; an unknown one is the request's fault."""
+    outputs = [Tensor(name, "UINT8", (1,), b"1") for name in "abc"]
+    assert [tensor.name for tensor in torch_execution.chosen(outputs, ("c", "a"))] == ["c", "a"]
+    assert torch_execution.chosen(outputs, ()) == outputs
+    with pytest.raises(BadRequest, match="the model has no output 'd'; it has a, b, c"):
+        torch_execution.chosen(outputs, ("d",))
+
+
+def test_precision_is_read_from_the_parameters(small: Callable[..., Any]) -> None:
+    """The precision that the model really has, the most used one first."""
+    model = small()
+    model.linear.half()
+    assert torch_model.parameter_facts(model) == {"precision": "float32, float16", "parameters": "145"}
+    assert torch_model.parameter_facts(torch.nn.ReLU())["precision"] == "no parameters"

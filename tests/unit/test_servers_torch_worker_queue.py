@@ -1,0 +1,265 @@
+"""How waiting requests become batches, and how they are counted, both without torch."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.process.inbox import Item, Sender
+from pytest_gpuserve.servers.inside import torch_queue
+from pytest_gpuserve.servers.inside.torch_queue import RequestQueue, Waiting
+from pytest_gpuserve.servers.inside.torch_tally import FIELDS, MOST_SIZES, Tally, read_tally
+from pytest_gpuserve.servers.inside.torch_wire import Asked, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GUARD_SECONDS = 20.0
+LONG_NS = round(1e9 * GUARD_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def sender() -> Iterator[Sender]:
+    """Somebody to answer, who never is."""
+    here, there = socket.socketpair()
+    with there:
+        found = Sender(here, lambda _: None)
+        yield found
+        found.close()
+
+
+def request(sender: Sender, number: int, rows: int, width: int = 1, arrived_ns: int | None = None) -> Waiting:
+    """A request of so many rows; requests of another width do not fit to it."""
+    tensor = Tensor("x", "UINT8", (rows, width), bytes(rows * width))
+    now_ns = time.perf_counter_ns() if arrived_ns is None else arrived_ns
+    return Waiting(Item(b"", bytes([number]), sender), Asked((tensor,)), now_ns)
+
+
+def numbers(batch: list[Waiting]) -> list[int]:
+    """Which requests they are."""
+    return [waiting.item.number[0] for waiting in batch]
+
+
+@settings(deadline=None)
+@given(
+    waiting=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2)), max_size=12),
+    max_rows=st.integers(1, 6),
+)
+def test_every_request_is_in_one_batch_in_order(sender: Sender, waiting: list[tuple[int, int]], max_rows: int) -> None:
+    """Batches are of one kind, within the limit or a single request, as full as their order allows, oldest first."""
+    taken: list[int] = []
+    queue = RequestQueue(max_rows, 0, taken.append)
+    for number, (rows, width) in enumerate(waiting):
+        queue.put(request(sender, number, rows, width, arrived_ns=number))
+    batches = []
+    while sum(taken) < len(waiting):
+        batches.append(queue.take())
+    assert sorted(number for batch in batches for number in numbers(batch)) == list(range(len(waiting)))
+    for batch in batches:
+        assert len({each.asked.inputs[0].shape[1] for each in batch}) == 1
+        assert len(batch) == 1 or sum(each.asked.rows for each in batch) <= max_rows
+    for width in (1, 2):
+        ours = [batch for batch in batches if batch[0].asked.inputs[0].shape[1] == width]
+        order = [number for batch in ours for number in numbers(batch)]
+        assert order == sorted(order)
+        for batch, following in pairwise(ours):
+            assert sum(each.asked.rows for each in [*batch, following[0]]) > max_rows
+    assert taken == [len(batch) for batch in batches]
+
+
+def test_a_full_batch_does_not_wait(sender: Sender) -> None:
+    """What is full goes at once, past an older one that still waits for others."""
+    queue = RequestQueue(2, LONG_NS, lambda _: None)
+    queue.put(request(sender, 0, 1, width=9))
+    queue.put(request(sender, 1, 1))
+    with ThreadPoolExecutor() as pool:
+        batch = pool.submit(queue.take)
+        queue.put(request(sender, 2, 1))
+        assert numbers(batch.result(GUARD_SECONDS / 2)) == [1, 2]
+
+
+def test_the_oldest_waits_so_long_and_no_longer(sender: Sender) -> None:
+    """A batch that is not full goes when its oldest request has waited enough since it arrived, not before."""
+    queue = RequestQueue(8, 50_000_000, lambda _: None)
+    first = request(sender, 0, 1)
+    queue.put(first)
+    queue.put(request(sender, 1, 1))
+    assert numbers(queue.take()) == [0, 1]
+    assert time.perf_counter_ns() >= first.arrived_ns + 50_000_000
+    # One that waited for the model has waited already.
+    slow = RequestQueue(8, LONG_NS, lambda _: None)
+    slow.put(request(sender, 0, 1, arrived_ns=time.perf_counter_ns() - LONG_NS))
+    assert numbers(slow.take()) == [0]
+
+
+def test_what_a_full_batch_leaves_is_not_full(sender: Sender) -> None:
+    """The rest of a group waits for others again."""
+    queue = RequestQueue(2, LONG_NS, lambda _: None)
+    for number in range(3):
+        queue.put(request(sender, number, 1))
+    assert numbers(queue.take()) == [0, 1]
+    with ThreadPoolExecutor() as pool:
+        batch = pool.submit(queue.take)
+        time.sleep(0.05)
+        assert not batch.done()
+        queue.put(request(sender, 3, 1))
+        assert numbers(batch.result(GUARD_SECONDS / 2)) == [2, 3]
+
+
+def test_the_end_wakes_who_waits(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takers get nothing and putters into a full queue go on once it is closed; nothing is given out then."""
+    monkeypatch.setattr(torch_queue, "MOST_WAITING", 1)
+    empty = RequestQueue(1, 0, lambda _: None)
+    full = RequestQueue(8, LONG_NS, lambda _: None)
+    full.put(request(sender, 0, 1))
+    with ThreadPoolExecutor() as pool:
+        batch = pool.submit(empty.take)
+        second = pool.submit(full.put, request(sender, 1, 1))
+        time.sleep(0.05)
+        assert not batch.done()
+        assert not second.done()
+        empty.close()
+        full.close()
+        assert batch.result(GUARD_SECONDS) == []
+        second.result(GUARD_SECONDS)
+    assert full.take() == []
+
+
+def test_a_full_queue_lets_the_next_in_when_there_is_room(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits at a full queue goes on after a batch was taken."""
+    monkeypatch.setattr(torch_queue, "MOST_WAITING", 2)
+    queue = RequestQueue(1, 0, lambda _: None)
+    for number in range(2):
+        queue.put(request(sender, number, 1))
+    with ThreadPoolExecutor() as pool:
+        third = pool.submit(queue.put, request(sender, 2, 1))
+        time.sleep(0.05)
+        assert not third.done()
+        assert numbers(queue.take()) == [0]
+        third.result(GUARD_SECONDS)
+    assert [numbers(queue.take()) for _ in range(2)] == [[1], [2]]
+
+
+def test_two_takers_share_a_queue(sender: Sender) -> None:
+    """Each request is taken once, whoever takes it."""
+    queue = RequestQueue(3, 100_000, lambda _: None)
+    found: list[int] = []
+
+    def work() -> None:
+        while batch := queue.take():
+            found.extend(numbers(batch))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(200):
+        queue.put(request(sender, number, 1, width=1 + number % 3))
+    end = time.monotonic() + GUARD_SECONDS
+    while len(found) < 200 and time.monotonic() < end:
+        time.sleep(0.01)
+    queue.close()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == list(range(200))
+
+
+# -- counters
+
+
+def test_what_is_counted_is_read(tmp_path: Path) -> None:
+    """Each event is in its fields, sizes exactly, and an execution compiled something where frames became more."""
+    tally = Tally(tmp_path / "tally")
+    assert read_tally(tmp_path / "tally") == (dict.fromkeys(FIELDS, 0), {})
+    for _ in range(5):
+        tally.arrived()
+    tally.taken(3)
+    tally.executed(7, [10, 20, 30], 1000, (2, 3, 1))
+    tally.executed(7, [40], 100, (2, 3, 1))
+    tally.executed(1, [], 50, (3, 4, 1))
+    tally.answered(500)
+    tally.answered(600)
+    tally.failed(4)
+    values, sizes = read_tally(tmp_path / "tally")
+    assert values == {
+        "arrived": 5,
+        "taken": 3,
+        "answered": 2,
+        "failed": 4,
+        "server_ns": 1100,
+        "queue_ns": 100,
+        "compute_ns": 1150,
+        "executions": 3,
+        "executed": 4,
+        "items": 15,
+        "compiling_ns": 1050,
+        "compiling": 2,
+        "frames": 3,
+        "graphs": 4,
+        "breaks": 1,
+    }
+    assert sizes == {7: 2, 1: 1}
+
+
+def test_more_sizes_than_there_is_room_for_are_counted_together(tmp_path: Path) -> None:
+    """No execution is lost; those of further sizes are under 0, and sizes known before stay exact."""
+    tally = Tally(tmp_path / "tally")
+    for rows in [*range(1, MOST_SIZES + 4), 1, MOST_SIZES + 1]:
+        tally.executed(rows, [], 0, (0, 0, 0))
+    values, sizes = read_tally(tmp_path / "tally")
+    assert (sizes[1], sizes[2], sizes[0]) == (2, 1, 4)
+    assert len(sizes) == MOST_SIZES + 1
+    assert sum(sizes.values()) == values["executions"] == MOST_SIZES + 5
+
+
+def test_a_reading_is_of_one_moment(tmp_path: Path) -> None:
+    """While another thread counts, every reading has as many sizes as executions, and rows to match."""
+    tally = Tally(tmp_path / "tally")
+    ended = threading.Event()
+
+    def count() -> None:
+        number = 0
+        while not ended.is_set():
+            number += 1
+            tally.executed(1 + number % 100, [1], 2, (0, 0, 0))
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        for _ in range(300):
+            values, sizes = read_tally(tmp_path / "tally")
+            assert sum(rows * count for rows, count in sizes.items()) == values["items"]
+            assert values["compute_ns"] == 2 * values["executions"] == 2 * values["queue_ns"]
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "odd", "sizes"])
+def test_a_damaged_tally_is_refused(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tally, half of one, one whose writer died in a change, one that contradicts itself: an error, no numbers."""
+    monkeypatch.setattr("pytest_gpuserve.servers.inside.torch_tally._READ_SECONDS", 0.1)
+    path = tmp_path / "tally"
+    Tally(path).executed(1, [], 0, (0, 0, 0))
+    data = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    else:
+        if damage == "cut":
+            del data[100:]
+        elif damage == "odd":
+            data[0] |= 1
+        else:
+            data[8 * (1 + len(FIELDS)) + 8] += 1
+        path.write_bytes(data)
+    with pytest.raises(ServerFailed, match="torch worker"):
+        read_tally(path)
