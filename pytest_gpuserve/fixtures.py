@@ -2,55 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 import pytest
 
 from pytest_gpuserve.options import SESSION_NAME
+from pytest_gpuserve.process.secrets import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from typing import Literal
 
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Window
-    from pytest_gpuserve.servers.mosec import Argument
     from pytest_gpuserve.session import GateSession
     from pytest_gpuserve.trial.assertions import Baseline, Run
     from pytest_gpuserve.trial.dueling import Duel
-    from pytest_gpuserve.trial.handle import ServerHandle, Target
+    from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.judging import TestJudge
-
-
-class MosecServer(Protocol):
-    """What the ``mosec_server`` fixture is."""
-
-    def __call__(
-        self,
-        app: str | Path,
-        *,
-        python: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stage: str | None = None,
-        start_timeout: float = 120.0,
-        **arguments: Argument,
-    ) -> ServerHandle:
-        """Describe a deployment of a mosec app; it is started, afresh, when it is loaded.
-
-        Args:
-            app: The app file, absolute or relative to the file that calls this.
-            python: Interpreter that has mosec; this one by default.
-            env: Variables for the server.
-            stage: The stage whose batches are counted; by default the last one that batches.
-            start_timeout: Seconds from launch to the model's first answer.
-            **arguments: The app's and mosec's own: ``inference_workers=2`` becomes ``--inference-workers=2``.
-
-        Raises:
-            UsageProblem: There is no such file, or an argument is one that the fixture sets.
-        """
 
 
 class Load(Protocol):
@@ -183,38 +154,6 @@ def device(_gpuserve_session: GateSession) -> Device:
     return _gpuserve_session.here.device
 
 
-@pytest.fixture(scope="session")
-def mosec_server(_gpuserve_session: GateSession, tmp_path_factory: pytest.TempPathFactory) -> MosecServer:
-    """Factory of mosec deployments, for fixtures of any scope; see ``MosecServer``."""
-    from pytest_gpuserve.servers.mosec import Mosec
-    from pytest_gpuserve.trial.handle import ServerHandle
-
-    session = _gpuserve_session
-
-    def make(
-        app: str | Path,
-        *,
-        python: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stage: str | None = None,
-        start_timeout: float = 120.0,
-        **arguments: Argument,
-    ) -> ServerHandle:
-        # Relative to the caller's file: the one place that means the same from a test, a fixture and a conftest.
-        path = (Path(sys._getframe(1).f_code.co_filename).parent / app).resolve()  # noqa: SLF001 -- the public way (inspect.stack) reads every file on the stack
-        kind = Mosec(
-            app=path,
-            shown=session.shown_path(path),
-            arguments=arguments,
-            environment=dict(env or {}),
-            python=python or sys.executable,
-            stage=stage,
-        )
-        return ServerHandle(kind, session.starter(tmp_path_factory, start_timeout))
-
-    return make
-
-
 @pytest.fixture
 def _gpuserve_judge(
     request: pytest.FixtureRequest, _gpuserve_measuring: GateSession
@@ -227,7 +166,8 @@ def _gpuserve_judge(
         judge.close()
     problems = judge.unjudged_problems()
     if problems:
-        pytest.fail("\n".join(["INVALID: nothing can be concluded from this test's load", *problems]), pytrace=False)
+        text = "\n".join(["INVALID: nothing can be concluded from this test's load", *problems])
+        pytest.fail(without_secrets(text, os.environ), pytrace=False)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ Nothing heavy is imported here: a project that uses none of our fixtures pays fo
 
 from __future__ import annotations
 
+import os
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,18 +22,27 @@ from pytest_gpuserve.fixtures import (
     device,
     duel,
     load,
-    mosec_server,
 )
+from pytest_gpuserve.markers import MARKER_HELP, tolerances
 from pytest_gpuserve.options import (
     COLLECTED,
-    MARKER_HELP,
     MEASURING,
     NEEDS_DEVICE,
     SELFTEST_NAME,
     SESSION_NAME,
     add_options,
     read_settings,
-    tolerances,
+)
+from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.server_fixtures import (
+    _gpuserve_servers,
+    command_server,
+    litserve_server,
+    mosec_server,
+    pytriton_server,
+    remote_server,
+    torch_worker,
+    triton_server,
 )
 
 if TYPE_CHECKING:
@@ -41,12 +51,19 @@ if TYPE_CHECKING:
 __all__ = [
     "_gpuserve_judge",
     "_gpuserve_measuring",
+    "_gpuserve_servers",
     "_gpuserve_session",
     "baseline",
+    "command_server",
     "device",
     "duel",
+    "litserve_server",
     "load",
     "mosec_server",
+    "pytriton_server",
+    "remote_server",
+    "torch_worker",
+    "triton_server",
 ]
 
 
@@ -144,8 +161,8 @@ def _located(problem: GpuserveError) -> str:
     ours = str(Path(__file__).parent)
     for frame in reversed(traceback.extract_tb(problem.__traceback__)):
         if not frame.filename.startswith(ours) and "site-packages" not in frame.filename:
-            return f"{Path(frame.filename).name}:{frame.lineno}: {problem}"
-    return str(problem)
+            return without_secrets(f"{Path(frame.filename).name}:{frame.lineno}: {problem}", os.environ)
+    return without_secrets(str(problem), os.environ)
 
 
 def _or_usage_error(call: Any) -> Any:  # noqa: ANN401 -- passes through whatever the call returns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -16,24 +17,20 @@ import pytest
 from pytest_gpuserve.comparisons import compared_metrics, planned_comparisons
 from pytest_gpuserve.device import Device, DeviceLock, Holder, list_cards, read_host, read_software, select_device
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError, UsageProblem
-from pytest_gpuserve.options import (
-    COLLECTED,
-    MEASURING,
-    Settings,
-    Update,
-    one_at_a_time,
-    tolerance_of,
-    tolerances,
-)
+from pytest_gpuserve.markers import one_at_a_time, tolerance_of, tolerances
+from pytest_gpuserve.options import MEASURING, Settings, Update
+from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.progress import ProgressLine
 from pytest_gpuserve.report.explain import command_for, explain, headline
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult, TestResult
-from pytest_gpuserve.report.terminal import bases_lines, client_lines, distinct_reasons, table
+from pytest_gpuserve.report.terminal import bases_lines, client_lines, distinct_reasons, settings_lines, table
 from pytest_gpuserve.servers.instance import Instance, started
+from pytest_gpuserve.servers.remote import Remote, reached
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.trial.arena import Arena
 from pytest_gpuserve.trial.assertions import Measured, Reference
+from pytest_gpuserve.trial.changes import attributed, other_changes
 from pytest_gpuserve.trial.claims import Claims
 from pytest_gpuserve.trial.dueling import Ratio
 from pytest_gpuserve.trial.here import Here
@@ -43,6 +40,7 @@ from pytest_gpuserve.trial.opponents import Opponents
 from pytest_gpuserve.trial.policy import Policy
 from pytest_gpuserve.trial.provenance import read_revision
 from pytest_gpuserve.units import format_seconds, utc_now
+from pytest_gpuserve.unused import all_was_run, settle_unused
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -181,6 +179,8 @@ class GateSession:
                 self._log_folder = tmp_path_factory.mktemp("gpuserve-logs")
             self._starts += 1
             log = self._log_folder / f"{self._starts:03d}-{LOG_NAME.sub('-', kind.name)}.log"
+            if isinstance(kind, Remote):
+                return reached(kind, ask, timeout_seconds=start_timeout_seconds)
             return started(
                 kind,
                 ask,
@@ -227,17 +227,19 @@ class GateSession:
         if isinstance(right, Reference):
             kind = "baseline"
         judgement = judge.judgement(left.run, left.metric, kind)
-        return explain(
+        compared = judge.compared(left.run, judgement)
+        lines = explain(
             judgement,
-            judge.other_changes(left.run, left.metric, judgement),
+            other_changes(left.metric, *compared),
             command_for(
                 judgement,
                 judge.nodeid,
                 self.here.device.name,
                 stored=kind == "baseline" and self._arena.against is None,
             ),
-            judge.attribution(left.run, judgement),
+            attributed(*compared),
         )
+        return [without_secrets(line, os.environ) for line in lines]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
@@ -293,10 +295,9 @@ class GateSession:
         writer.section("gpuserve", sep="-", blue=True)
         if tests:
             writer.write_line(table(tests, width=shutil.get_terminal_size((120, 24)).columns, color=writer.hasmarkup))
-        for line in (*bases_lines(tests), *distinct_reasons(tests), *client_lines(tests)):
-            writer.write_line(line)
-        for note in self._notes:
-            writer.write_line(note)
+        lines = (*bases_lines(tests), *distinct_reasons(tests), *settings_lines(tests), *client_lines(tests))
+        for line in (*lines, *self._notes):
+            writer.write_line(without_secrets(line, os.environ))
         if self._arena.against is None:
             writer.write_line(f"baselines: {self._settings.baseline_dir / self.here.device.name}")
         if self._log_folder is not None:
@@ -308,8 +309,10 @@ class GateSession:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Look for unused baselines, write the JSON result, and give the device back."""
         try:
-            if self._all_was_run(session):
-                self._unused()
+            if all_was_run(session):
+                measured = {nodeid: judge.measurements for nodeid, judge in self._judges.items()}
+                remove = self._settings.update is Update.ALL
+                settle_unused(session.items, measured, self._ledger, remove=remove, note=self._note)
             if self._settings.json_path is not None:
                 self._write_json(self._settings.json_path)
         except GpuserveError as problem:
@@ -348,34 +351,11 @@ class GateSession:
         )
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            draft.write_text(document(result), encoding="utf-8")
+            escaped = {name: json.dumps(value)[1:-1] for name, value in os.environ.items()}
+            draft.write_text(without_secrets(document(result), escaped), encoding="utf-8")
             draft.replace(path)
         except OSError as problem:
             raise UsageProblem(f"--gpuserve-json: {path} cannot be written", found=str(problem)) from None
-
-    def _all_was_run(self, session: pytest.Session) -> bool:
-        """Whether an entry that nothing asked for is really unused: nothing was selected, failed or cut short."""
-        kept = {item.nodeid for item in session.items}
-        selected = session.config.stash.get(COLLECTED, set()) - kept or any("::" in t for t in session.config.args)
-        return not selected and not session.testsfailed and not session.shouldstop
-
-    def _unused(self) -> None:
-        used: dict[Path, set[str]] = {}
-        for judge in self._judges.values():
-            for measurement in judge.measurements:
-                used.setdefault(measurement.place.path, set()).add(measurement.place.key)
-        # A test that was skipped before it measured leaves its file undecided.
-        for item in self._session.items:
-            if MEASURING not in getattr(item, "fixturenames", ()) or self._measurements(item.nodeid):
-                continue
-            used.pop(self._ledger.place(item.nodeid, "").path, None)
-        for path, keys in used.items():
-            for key in self._ledger.unused(path, keys):
-                if self._settings.update is Update.ALL:
-                    self._ledger.remove(path, [key])
-                    self._notes.append(f"{key}: unused, removed from {path}")
-                else:
-                    self._notes.append(f"{key}: unused in {path}; remove it with --baseline-update")
 
     def _say_waiting(self, holder: Holder, wait_seconds: float) -> None:
         reporter = self._session.config.pluginmanager.get_plugin("terminalreporter")

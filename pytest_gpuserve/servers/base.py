@@ -3,14 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pytest_gpuserve.measure.window import StageTime
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.process.container import Container, Engine
     from pytest_gpuserve.servers.relocation import Relocation
+
+HOST = "127.0.0.1"
+
+Transport = Literal["http", "queue"]
+"""How requests reach a server: over HTTP (and gRPC beside it), or over the queue of an in-process worker."""
+
+Argument = str | int | float | bool | None
+"""A command line argument of an app, by name: ``inference_workers=2`` is ``--inference-workers=2``, ``debug=True`` is
+``--debug``; False and None are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where one start of a server lives.
+
+    Args:
+        folder: Its private folder, for sockets and the like; removed after its end.
+        ports: Its free loopback ports, by the names of ``ServerKind.ports``.
+        host: Its address; not the loopback's only where somebody else runs it.
+        tls: Whether it is spoken to over TLS, with its certificate checked.
+        ca_file: Certificates to trust instead of the system's; empty for those.
+    """
+
+    folder: Path
+    ports: Mapping[str, int] = field(default_factory=dict)
+    host: str = HOST
+    tls: bool = False
+    ca_file: str = ""
+
+    @property
+    def port(self) -> int:
+        """The port that requests go to: the first; 0 where there is none."""
+        return next(iter(self.ports.values()), 0)
+
+    @property
+    def queue(self) -> Path:
+        """The Unix socket of a server that is asked over a queue."""
+        return self.folder / "queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +69,16 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
-    """A reading of a server's own batching counters; they only ever rise while it lives.
+class ContainerLaunch:
+    """How to start a server in a container.
 
     Args:
-        items: Items executed by its batching stage since it started.
-        batches: Batches that they were executed in.
-        batch_sizes: Batches by size; the key is the upper edge of the server's own bucket.
-        stages: Where its time went since it started, by the names of ``measure/window.py``, such as ``compute``; a
-            stage that it does not count is left out.
+        engine: Who runs containers here.
+        container: What is run, and what it gets to see; variables of the device are added.
     """
 
-    items: int
-    batches: int
-    batch_sizes: Mapping[str, int] = field(default_factory=dict)
-    stages: Mapping[str, StageTime] = field(default_factory=dict)
+    engine: Engine
+    container: Container
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +88,7 @@ class Ask:
     Args:
         method: Its HTTP method.
         path: Its path.
-        body: What is sent.
+        body: What is sent; over a queue all there is.
         headers: Its headers.
     """
 
@@ -64,17 +99,54 @@ class Ask:
 
 
 class ServerKind(Protocol):
-    """One kind of server with its arguments; the swap point between servers."""
+    """One kind of server with its arguments; the swap point between servers.
+
+    `pytest_gpuserve.servers.command` is the shortest one, to be copied for a new server.
+    """
 
     @property
     def name(self) -> str:
         """What people call it, such as ``mosec``."""
 
-    def launch(self, port: int, folder: Path) -> Launch:
-        """Say how to start it on a loopback port, with a private folder for sockets and the like."""
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """Names of the TCP ports that it listens on, the one for requests first; none for a worker with a queue."""
 
-    def read_counters(self, port: int) -> Counters | None:
+    @property
+    def transport(self) -> Transport:
+        """How requests reach it."""
+
+    @property
+    def health(self) -> str:
+        """A path that answers 200 once it is worth asking the model; empty where the model is asked at once."""
+
+    @property
+    def default_model(self) -> str:
+        """The model that an inference is for where the test names none; empty where it has to."""
+
+    def launch(self, site: Site) -> Launch | ContainerLaunch:
+        """Say how to start it there.
+
+        Raises:
+            ServerFailed: It cannot be started there.
+        """
+
+    def read_counters(self, site: Site) -> Counters | None:
         """Read its counters; None where it has none.
+
+        Raises:
+            ServerFailed: It did not answer, or its answer makes no sense.
+        """
+
+    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+        """Read how the running server is really set up, beside what it was asked for.
+
+        Raises:
+            ServerFailed: It did not answer, or its answer makes no sense.
+        """
+
+    def read_cold_start(self, site: Site) -> Mapping[str, float]:
+        """Parts of its cold start that it tells itself, in seconds and in order; empty where it tells none.
 
         Raises:
             ServerFailed: It did not answer, or its answer makes no sense.

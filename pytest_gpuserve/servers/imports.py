@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.units import format_seconds
 
@@ -23,10 +24,21 @@ ASK_SECONDS: Final = 60.0
 """Longest wait for an interpreter's answer; a cold disk may need many of them."""
 
 # Of the first line's folder nothing may be imported: it is the app's, and an app may have a json.py.
-_PREPARE: Final = "import sys; sys.path[:] = [entry for entry in sys.path if entry]\nimport json\n"
+PREPARE: Final = "import sys; sys.path[:] = [entry for entry in sys.path if entry]\nimport json\n"
 
 _VERSION: Final = """
 print("\\n" + json.dumps(list(sys.version_info[:3])))
+"""
+
+_VERSIONS: Final = """
+import importlib.metadata, platform
+found = {"python": platform.python_version()}
+for name in json.loads(sys.argv[1]):
+    try:
+        found[name] = importlib.metadata.version(name) or "unknown"
+    except importlib.metadata.PackageNotFoundError:
+        continue
+print("\\n" + json.dumps(found))
 """
 
 _ROOTS: Final = """
@@ -52,12 +64,13 @@ print("\\n" + json.dumps(found))
 
 
 @lru_cache
-def find_python(name: str, folder: Path) -> str:
+def find_python(name: str, folder: Path, option: str = "--against-python") -> str:
     """Find an interpreter and try it.
 
     Args:
         name: Its file, absolute or relative to the folder, or a name to look up along the PATH.
         folder: Where the name was written.
+        option: The option that it was given by, for messages.
 
     Returns:
         Its absolute path; a link is not followed, for it is by its own place that it finds its packages.
@@ -73,7 +86,7 @@ def find_python(name: str, folder: Path) -> str:
     else:
         path = os.path.abspath(path)  # noqa: PTH100 -- Path.resolve would follow the link
         try:
-            version = _ask(path, _PREPARE + _VERSION, os.environ, folder)
+            version = ask_interpreter(path, PREPARE + _VERSION, os.environ, folder)
         except ServerFailed as problem:
             found = problem.found
         else:
@@ -81,10 +94,10 @@ def find_python(name: str, folder: Path) -> str:
                 return path
             found = f"it calls itself version {version}"
     raise UsageProblem(
-        f"--against-python={name}: this is no Python that servers could be run with",
+        f"{option}={name}: this is no Python that servers could be run with",
         found=found,
         looked=looked,
-        remedies=["give the interpreter of a virtual environment, such as --against-python=/path/to/.venv/bin/python"],
+        remedies=[f"give the interpreter of a virtual environment, such as {option}=/path/to/.venv/bin/python"],
     )
 
 
@@ -99,9 +112,21 @@ def import_roots(python: str, environment: Mapping[str, str], cwd: Path) -> tupl
     Raises:
         ServerFailed: It does not answer.
     """
-    path, editable = _ask(python, _PREPARE + _ROOTS, environment, cwd)
+    path, editable = ask_interpreter(python, PREPARE + _ROOTS, environment, cwd)
     folders = [folder for url in editable if (folder := _folder_of(url)) is not None]
     return tuple(dict.fromkeys([*map(Path, path), *(place for each in folders for place in (each / "src", each))]))
+
+
+@lru_cache
+def installed_versions(python: str) -> dict[str, str]:
+    """The versions of an interpreter and of its packages that matter here; what it does not have is left out.
+
+    Raises:
+        ServerFailed: It does not answer.
+    """
+    names = json.dumps(DEFAULT_DISTRIBUTIONS)
+    found: dict[str, str] = ask_interpreter(python, PREPARE + _VERSIONS, os.environ, Path.cwd(), names)
+    return found
 
 
 def find_modules(folders: Iterable[Path], python: str, environment: Mapping[str, str], cwd: Path) -> dict[str, Path]:
@@ -113,7 +138,7 @@ def find_modules(folders: Iterable[Path], python: str, environment: Mapping[str,
     names = sorted({name for folder in folders for name in _modules_in(folder)})
     if not names:
         return {}
-    found = _ask(python, _PREPARE + _MODULES, environment, cwd, json.dumps(names))
+    found = ask_interpreter(python, PREPARE + _MODULES, environment, cwd, json.dumps(names))
     return {name: Path(origin) for name, origin in found.items()}
 
 
@@ -133,7 +158,27 @@ def _folder_of(url: str) -> Path | None:
     return Path(url2pathname(parts.path)) if parts.scheme == "file" else None
 
 
-def _ask(python: str, script: str, environment: Mapping[str, str], cwd: Path, *arguments: str) -> Any:  # noqa: ANN401 -- whatever the script prints
+def ask_interpreter(
+    python: str,
+    script: str,
+    environment: Mapping[str, str],
+    cwd: Path,
+    *arguments: str,
+    what: str = "where it imports from",
+) -> Any:  # noqa: ANN401 -- whatever the script prints
+    """Run a script in an interpreter and read the last line that it prints, as JSON.
+
+    Args:
+        python: The interpreter.
+        script: What it runs; begin it with `PREPARE`.
+        environment: All its variables.
+        cwd: Its working folder.
+        *arguments: Of the script.
+        what: What it is asked, for messages.
+
+    Raises:
+        ServerFailed: It does not answer.
+    """
     try:
         done = subprocess.run(
             [python, "-c", script, *arguments],
@@ -155,7 +200,7 @@ def _ask(python: str, script: str, environment: Mapping[str, str], cwd: Path, *a
     except (ValueError, IndexError):
         found = (done.stderr or done.stdout).strip()[-2000:] or f"exit code {done.returncode}"
     raise ServerFailed(
-        "the server's interpreter could not be asked where it imports from",
+        f"the server's interpreter could not be asked {what}",
         found=found,
         looked=[python],
         remedies=["make sure that it is a Python of 3.8 or later: python=... of the server, or --against-python=EXE"],

@@ -1,35 +1,42 @@
-"""A fresh start of a server: from a free port to nothing left behind."""
+"""A fresh start of a server: from free ports to nothing left behind."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
-import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.process.container import container_command, member_pids
 from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.ports import free_port, port_owner
-from pytest_gpuserve.process.ready import HttpRequest, all_of, http_probe, owned_port_probe, wait
+from pytest_gpuserve.process.kept import kept_folder
+from pytest_gpuserve.process.ports import free_ports, port_owner
+from pytest_gpuserve.process.queue_format import GOOD
+from pytest_gpuserve.process.ready import HttpRequest, Probe, all_of, http_probe, owned_port_probe, queue_probe, wait
+from pytest_gpuserve.servers.base import Launch, Site
+from pytest_gpuserve.servers.causes import with_likely_cause
+from pytest_gpuserve.servers.inherited import inherited_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from pathlib import Path
 
-    from pytest_gpuserve.servers.base import Ask, Counters, ServerKind
-
-STRIPPED_PREFIXES = ("MOSEC_",)
-"""Inherited variables of these names would change a server behind the baseline's back; ``env=`` may set them."""
-
-HOST = "127.0.0.1"
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.process.kept import Kept
+    from pytest_gpuserve.servers.base import Ask, ContainerLaunch, ServerKind
 
 PROBE_SECONDS = 5.0
 """How long one readiness request may take before it is sent again."""
 
 DEATH_POLL_SECONDS = 0.02
+
+VISIBLE_CARDS = "CUDA_VISIBLE_DEVICES"
+"""The variable of the device that names its cards, by UUID."""
 
 _STILL_STARTING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -40,22 +47,34 @@ class Instance:
 
     Args:
         kind: What it is.
-        process: Its process tree.
-        port: Its loopback port.
-        cold_start_seconds: From the launch of its process to its first answer.
+        site: Where it lives.
+        process: Its process tree; None where somebody else runs it.
+        cold_start_seconds: From the launch of its process to its first answer; None where it was not started by us.
+        cold_start_parts: What it says that this time went to, in seconds.
+        settings: How it is really set up, beside what it was asked for.
+        members: Tells the pids of its processes on this machine that are not in ``process``'s tree, such as those of a
+            container.
     """
 
     kind: ServerKind
-    process: Process
-    port: int
-    cold_start_seconds: float
+    site: Site
+    process: Process | None
+    cold_start_seconds: float | None
+    cold_start_parts: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    members: Callable[[], Collection[int]] = frozenset
 
     def counters(self) -> Counters | None:
         """Read its batching counters; see ``ServerKind.read_counters``."""
-        return self.kind.read_counters(self.port)
+        return self.kind.read_counters(self.site)
 
     def death(self, *, grace_seconds: float = 0.0) -> str | None:
-        """Return how its process ended, with the last lines of its log; None if it lives at the end of the grace."""
+        """Return how its process ended, with the last lines of its log; None if it lives at the end of the grace.
+
+        Of a server that somebody else runs nothing is known: its requests fail.
+        """
+        if self.process is None:
+            return None
         deadline = Deadline.after(grace_seconds)
         while self.process.exit_status() is None:
             if deadline.expired():
@@ -65,7 +84,7 @@ class Instance:
             f"the {self.kind.name} server died under load ({self.process.describe_exit()})",
             log_tail=self.process.tail(),
         )
-        return str(error)
+        return str(with_likely_cause(error))
 
 
 @contextmanager
@@ -82,42 +101,107 @@ def started(
         start_timeout_seconds: One deadline for all waits.
 
     Raises:
-        ServerFailed: It died, did not answer in time, refuses the request, or the port is somebody else's.
+        ServerFailed: It died, did not answer in time, refuses the request, or a port is somebody else's.
     """
     deadline = Deadline.after(start_timeout_seconds)
-    port = free_port()
-    folder = Path(tempfile.mkdtemp(prefix="gpuserve-"))
-    try:
-        launch = kind.launch(port, folder)
-    except BaseException:
-        folder.rmdir()
-        raise
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED_PREFIXES)}
-    # The port was free a moment ago; whoever took it since must not be mistaken for our server.
-    owner = port_owner(port)
-    if owner is not None:
-        folder.rmdir()
-        raise ServerFailed(f"port {port} was taken before the {kind.name} server could start", found=owner)
-    command = Command(
-        argv=launch.argv,
-        env={**inherited, **environment, **launch.environment},
-        cwd=launch.cwd,
-        log=log,
-    )
-    began = time.monotonic()
-    with Process.start(command, owned_folders=[folder]) as process:
-        probe = all_of(
-            owned_port_probe(process, port),
-            http_probe(
-                HOST,
-                port,
-                HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers),
-                _Accept(kind, ask, process),
-                timeout_seconds=min(PROBE_SECONDS, start_timeout_seconds),
-            ),
+    with kept_folder("gpuserve-", log=log) as (folder, kept):
+        site = Site(folder, dict(zip(kind.ports, free_ports(len(kind.ports)), strict=True)))
+        launch = kind.launch(site)
+        _check_ports(kind, site)
+        began = time.monotonic()
+        process, members = _start(launch, site, environment, kept)
+        with process:
+            try:
+                probe = _probe(site, _Accept(kind, ask, process), members, start_timeout_seconds)
+                wait(probe, process, deadline, what=f"the {kind.name} server's answer to {ask.method} {ask.path}")
+                cold_start_seconds = time.monotonic() - began
+                _check_addresses(kind, process)
+                instance = Instance(
+                    kind,
+                    site,
+                    process,
+                    cold_start_seconds,
+                    cold_start_parts=kind.read_cold_start(site),
+                    settings=kind.read_settings(site),
+                    members=members,
+                )
+            except ServerFailed as problem:
+                raise with_likely_cause(problem) from None
+            yield instance
+
+
+def _check_ports(kind: ServerKind, site: Site) -> None:
+    """The ports were free a moment ago; whoever took one since must not be mistaken for our server."""
+    for name, port in site.ports.items():
+        owner = port_owner(port)
+        if owner is not None:
+            raise ServerFailed(f"port {port} ({name}) was taken before the {kind.name} server could start", found=owner)
+
+
+def _start(
+    launch: Launch | ContainerLaunch, site: Site, environment: Mapping[str, str], kept: Kept
+) -> tuple[Process, Callable[[], Collection[int]]]:
+    """Start it, and say what tells the pids that are its own without being in its tree."""
+    inherited = inherited_environment(os.environ)
+    if isinstance(launch, Launch):
+        env = {**inherited, **environment, **launch.environment}
+        return Process.start(Command(launch.argv, env, launch.cwd, kept.log), kept=kept), frozenset
+    cards = tuple(card for card in environment.get(VISIBLE_CARDS, "").split(",") if card)
+    container = replace(launch.container, env={**environment, **launch.container.env}, gpus=cards)
+    run = container_command(launch.engine, container, client_env=inherited)
+    process = Process.start(Command(run.argv, run.env, site.folder, kept.log), after=run.after, kept=kept)
+    return process, member_pids(launch.engine, run)
+
+
+def _check_addresses(kind: ServerKind, process: Process) -> None:
+    """See that nobody but this machine can reach it: models and servers under test are not made for a network."""
+    exposed = sorted(address for address in process.listening_addresses() if not _is_loopback(address[0]))
+    if exposed:
+        host, port = exposed[0]
+        raise ServerFailed(
+            f"the {kind.name} server can be reached from other machines, which no server under test should",
+            found=f"it listens on {host}:{port}",
+            remedies=["let it listen on 127.0.0.1: many servers have --host=127.0.0.1 or --address=127.0.0.1"],
         )
-        wait(probe, process, deadline, what=f"the {kind.name} server's answer to {ask.method} {ask.path}")
-        yield Instance(kind, process, port, cold_start_seconds=time.monotonic() - began)
+
+
+def _is_loopback(host: str) -> bool:
+    address = ipaddress.ip_address(host)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _probe(site: Site, accept: _Accept, members: Callable[[], Collection[int]], timeout_seconds: float) -> Probe:
+    """What tells that all of it is up: its ports, its health, and at last an answer of its model."""
+    kind, ask = accept.kind, accept.ask
+    if kind.transport == "queue":
+        # Asked once only: a first request that compiles the model takes long, and a second one would queue behind it.
+        return queue_probe(site.queue, ask.body, accept.queued, timeout_seconds=timeout_seconds)
+    probes = [owned_port_probe(accept.process, port, also=members) for port in site.ports.values()]
+    timeout_seconds = min(PROBE_SECONDS, timeout_seconds)
+    if kind.health:
+        probes.append(http_probe(site.host, site.port, HttpRequest(kind.health), timeout_seconds=timeout_seconds))
+    request = HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers)
+    probes.append(http_probe(site.host, site.port, request, accept.http, timeout_seconds=timeout_seconds))
+    return all_of(*probes)
+
+
+def verdict_on_status(name: str, ask: Ask, status: int, body: bytes, *, log_tail: str = "") -> str | None:
+    """Accept 2xx (None), say what a starting server answered, and refuse the rest.
+
+    Raises:
+        ServerFailed: It will never take the request.
+    """
+    if 200 <= status < 300:
+        return None
+    if status in _STILL_STARTING:
+        return f"status {status}: {body[:200]!r}"
+    raise ServerFailed(
+        f"the {name} server is up, but refuses {ask.method} {ask.path}",
+        found=f"status {status}: {body[:200]!r}",
+        remedies=["check path, body and headers of the request in the test, and the routes of the app"],
+        log_tail=log_tail,
+    )
 
 
 @dataclass(frozen=True)
@@ -128,14 +212,17 @@ class _Accept:
     ask: Ask
     process: Process
 
-    def __call__(self, status: int, body: bytes) -> str | None:
-        if 200 <= status < 300:
+    def http(self, status: int, body: bytes) -> str | None:
+        """Accept 2xx, wait at what a starting server says, refuse the rest."""
+        return verdict_on_status(self.kind.name, self.ask, status, body, log_tail=self.process.tail())
+
+    def queued(self, status: int, body: bytes) -> str | None:
+        """Accept what is no error; a worker listens when its model is there, so an error is one of the request."""
+        if status == GOOD:
             return None
-        if status in _STILL_STARTING:
-            return f"status {status}: {body[:200]!r}"
         raise ServerFailed(
-            f"the {self.kind.name} server is up, but refuses {self.ask.method} {self.ask.path}",
-            found=f"status {status}: {body[:200]!r}",
-            remedies=["check path, body and headers of the request in the test, and the routes of the app"],
+            f"the {self.kind.name} is up, but refuses the request",
+            found=body[:1000].decode(errors="replace"),
+            remedies=["check names, types and shapes of the inputs in the test"],
             log_tail=self.process.tail(),
         )

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import sys
 import tempfile
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
+import msgspec
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER, StageTime
-from pytest_gpuserve.servers.base import Counters, Launch
-from pytest_gpuserve.servers.instance import STRIPPED_PREFIXES
+from pytest_gpuserve.servers.base import Launch
+from pytest_gpuserve.servers.metric_names import bucket_counts
 from pytest_gpuserve.servers.prometheus import Sample, scrape
-from pytest_gpuserve.servers.relocation import PYTHONPATH
-from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pytest_gpuserve.servers.app import App
+    from pytest_gpuserve.servers.base import Argument, Site, Transport
     from pytest_gpuserve.servers.relocation import Relocation
 
 NAMESPACE = "mosec_service"
@@ -34,7 +36,17 @@ OURS = frozenset({"address", "port", "path", "namespace"})
 LONGEST_SOCKET_FOLDER = 75
 """Linux takes 107 bytes for a Unix socket's path; mosec appends ``/ipc_Worker_1.socket``."""
 
-Argument = str | int | float | bool | None
+
+class _Stage(msgspec.Struct):
+    worker: str
+    max_batch_size: int
+    max_wait_time: int
+
+
+class _Config(msgspec.Struct):
+    capacity: int
+    timeout: int
+    runtimes: list[_Stage]
 
 
 @dataclass(frozen=True)
@@ -42,48 +54,31 @@ class Mosec:
     """A mosec app with its arguments.
 
     Args:
-        app: The app file.
-        shown: How the app file is named in a baseline: relative to the project, so that a checkout may move.
-        arguments: Command line arguments: ``inference_workers=2`` is passed as ``--inference-workers=2``,
-            ``debug=True`` as ``--debug``; False and None are left out. mosec's own (``capacity``, ``timeout``,
-            ``max_request_size`` ...) and the app's go the same way.
-        environment: Variables for the server on top of the inherited ones.
-        python: The interpreter that runs it, which has mosec installed.
+        app: The app; mosec's own arguments (``capacity``, ``timeout``, ``max_request_size`` ...) go the way of its own.
         stage: The stage whose batches are counted, such as ``Inference_2``; None takes the last one that batches.
-        moved_from: The server that this one is in another checkout; both are the same workload.
 
     Raises:
-        UsageProblem: There is no such file, or an argument is set by the fixture.
+        UsageProblem: An argument is set by the fixture.
     """
 
-    app: Path
-    shown: str
-    arguments: Mapping[str, Argument] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    python: str = sys.executable
+    app: App
     stage: str | None = None
-    moved_from: Mosec | None = None
     name: str = field(default="mosec", init=False)
+    ports: tuple[str, ...] = field(default=("http",), init=False)
+    transport: Transport = field(default="http", init=False)
+    health: str = field(default="", init=False)
+    default_model: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        if not self.app.is_file():
-            raise UsageProblem(
-                f"mosec_server: there is no app file {self.app}",
-                remedies=["name it relative to the test file, or give an absolute path"],
-            )
-        ours = sorted(OURS.intersection(self.arguments))
-        if ours:
-            raise UsageProblem(
-                f"mosec_server sets {', '.join(ours)} itself", remedies=[f"leave out {'=..., '.join(ours)}=..."]
-            )
+        self.app.refuse(OURS)
 
-    def launch(self, port: int, folder: Path) -> Launch:
+    def launch(self, site: Site) -> Launch:
         """See ``ServerKind``.
 
         Raises:
             ServerFailed: mosec's Unix sockets would not fit into that folder's name.
         """
-        sockets = folder / "mosec"
+        sockets = site.folder / "mosec"
         if len(os.fsencode(sockets)) > LONGEST_SOCKET_FOLDER:
             raise ServerFailed(
                 f"mosec_server: mosec makes Unix sockets in a folder of at most {LONGEST_SOCKET_FOLDER} characters",
@@ -93,68 +88,67 @@ class Mosec:
             )
         return Launch(
             argv=(
-                self.python,
-                str(self.app),
-                "--address=127.0.0.1",
-                f"--port={port}",
+                self.app.python,
+                str(self.app.file),
+                f"--address={site.host}",
+                f"--port={site.port}",
                 f"--path={sockets}",
                 f"--namespace={NAMESPACE}",
-                *_flags(self.arguments),
+                *self.app.flags(),
             ),
-            environment=self.environment,
-            cwd=self.app.parent,
+            environment=self.app.environment,
+            cwd=self.app.file.parent,
         )
 
-    def read_counters(self, port: int) -> Counters:
+    def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; zero before the first batch, because mosec shows a stage only after it."""
-        return batch_counters(scrape(port), self.stage)
+        return batch_counters(scrape(site.port), self.stage)
+
+    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+        """See ``ServerKind``; from the file by which mosec's Python side sets up its server."""
+        return settings_of(site.folder / "mosec" / "config.json", self.app.arguments)
+
+    def read_cold_start(self, site: Site) -> Mapping[str, float]:
+        """See ``ServerKind``; mosec tells none of it."""
+        del site
+        return {}
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""
-        if self.moved_from is not None:
-            return self.moved_from.workload()
-        return {
-            "server": self.name,
-            "app": self.shown,
-            "arguments": " ".join(_flags(self.arguments)),
-            "environment": " ".join(f"{name}={digest(self.environment[name])}" for name in sorted(self.environment)),
-        }
+        return {"server": self.name, **self.app.workload()}
 
     def information(self) -> Mapping[str, str]:
         """See ``ServerKind``."""
-        return {"app_sha256": hashlib.sha256(self.app.read_bytes()).hexdigest()}
+        return self.app.information()
 
     def relocated(self, relocation: Relocation) -> Mosec:
-        """See ``ServerKind``; an interpreter of its own is kept.
+        """See ``ServerKind``; an interpreter of its own is kept."""
+        return replace(self, app=self.app.relocated(relocation))
 
-        Raises:
-            NotInRevision: The other revision lacks the app, or nothing would be another there.
-            ServerFailed: An interpreter cannot be asked where it imports from.
-        """
-        folder = self.app.parent
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED_PREFIXES)}
-        moved = replace(
-            self,
-            app=relocation.source(self.app),
-            arguments={
-                name: relocation.argument(value, folder) if isinstance(value, str) else value
-                for name, value in self.arguments.items()
-            },
-            python=relocation.interpreter(self.python),
-        )
-        environment = relocation.environment(self.environment, inherited=inherited, python=self.python, cwd=folder)
-        # An inherited variable that names the checkout, such as PWD, makes no other server.
-        telling = {name: value for name, value in environment.items() if name in self.environment or name == PYTHONPATH}
-        if replace(moved, environment=telling) == self:
-            raise NotInRevision(
-                f"nothing of the mosec server {self.shown} would be another on the other side",
-                found=f"its app is {self.app}, its interpreter {self.python}",
-                remedies=[
-                    "--against-python=EXE replaces only the interpreter that runs pytest: leave out python=...",
-                    "--against=REV moves only what lies in the checkout: keep the app in it",
-                ],
-            )
-        return replace(moved, environment=environment, moved_from=self)
+
+def settings_of(file: Path, arguments: Mapping[str, Argument]) -> dict[str, Setting]:
+    """Read mosec's own settings, and each stage's.
+
+    Args:
+        file: What mosec wrote before it started its server.
+        arguments: What was asked for on the command line.
+
+    Raises:
+        ServerFailed: It cannot be read, or makes no sense.
+    """
+    try:
+        config = msgspec.json.decode(file.read_bytes(), type=_Config)
+    except (OSError, msgspec.MsgspecError) as problem:
+        raise ServerFailed("mosec's settings cannot be read", found=str(problem), looked=[str(file)]) from None
+    asked = {name: str(arguments[name]) for name in ("capacity", "timeout") if name in arguments}
+    settings = {
+        "capacity": Setting(str(config.capacity), asked.get("capacity")),
+        "timeout": Setting(str(config.timeout), asked.get("timeout")),
+    }
+    for stage in config.runtimes:
+        settings[f"{stage.worker}.max_batch_size"] = Setting(str(stage.max_batch_size))
+        settings[f"{stage.worker}.max_wait_time"] = Setting(str(stage.max_wait_time))
+    return settings
 
 
 def batch_counters(samples: list[Sample], stage: str | None) -> Counters:
@@ -168,7 +162,7 @@ def batch_counters(samples: list[Sample], stage: str | None) -> Counters:
     name = f"{NAMESPACE}_batch_size"
     stages = sorted({s.labels.get("stage", "") for s in samples if s.name == f"{name}_count"}, key=_position)
     if not stages:
-        return Counters(items=0, batches=0, stages=_stage_times(samples, stage))
+        return Counters(items=0, batches=0, stages=_stage_times(samples, stage), requests=_requests(samples))
     if stage is not None and stage not in stages:
         raise ServerFailed(f"mosec counts no batches of stage {stage!r}", found=f"stages that batch: {stages}")
     counted = stage or stages[-1]
@@ -176,9 +170,17 @@ def batch_counters(samples: list[Sample], stage: str | None) -> Counters:
     return Counters(
         items=round(sum(sample.value for sample in ours if sample.name == f"{name}_sum")),
         batches=round(sum(sample.value for sample in ours if sample.name == f"{name}_count")),
-        batch_sizes=_apart([sample for sample in ours if sample.name == f"{name}_bucket"]),
+        batch_sizes=bucket_counts(sample for sample in ours if sample.name == f"{name}_bucket"),
         stages=_stage_times(samples, counted),
+        requests=_requests(samples),
+        pending=next((round(sample.value) for sample in samples if sample.name == f"{NAMESPACE}_remaining_task"), None),
     )
+
+
+def _requests(samples: list[Sample]) -> int:
+    """Requests that were answered with 200; the metric is the only one that does not count failed ones."""
+    name = f"{NAMESPACE}_throughput_total"
+    return round(sum(sample.value for sample in samples if sample.name == name and sample.labels.get("code") == "200"))
 
 
 def _stage_times(samples: list[Sample], counted: str | None) -> dict[str, StageTime]:
@@ -214,39 +216,7 @@ def _times(samples: list[Sample], name: str) -> dict[str, StageTime]:
     return {stage: StageTime(seconds[stage], counts[stage]) for stage in sorted(seconds.keys() & counts.keys())}
 
 
-def _apart(buckets: list[Sample]) -> dict[str, int]:
-    """Turn Prometheus' cumulative buckets into counts of their own, empty ones left out."""
-    cumulative: dict[float, int] = {}
-    for sample in buckets:
-        try:
-            edge = float(sample.labels["le"])
-        except (KeyError, ValueError):
-            raise ServerFailed(
-                "mosec's batch sizes make no sense", found=f"a bucket labelled {sample.labels}"
-            ) from None
-        cumulative[edge] = cumulative.get(edge, 0) + round(sample.value)
-    sizes = {}
-    below = 0
-    for edge in sorted(cumulative):
-        if cumulative[edge] > below:
-            sizes[f"{edge:g}"] = cumulative[edge] - below
-        below = cumulative[edge]
-    return sizes
-
-
 def _position(stage: str) -> tuple[int, str]:
     # mosec names a stage Worker_POSITION.
     found = re.search(r"_(\d+)$", stage)
     return (int(found.group(1)) if found else 0, stage)
-
-
-def _flags(arguments: Mapping[str, Argument]) -> list[str]:
-    flags = []
-    for name in sorted(arguments):
-        value = arguments[name]
-        flag = f"--{name.replace('_', '-')}"
-        if value is True:
-            flags.append(flag)
-        elif value is not None and value is not False:
-            flags.append(f"{flag}={value}")
-    return flags

@@ -5,10 +5,14 @@ from __future__ import annotations
 import http.client
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_gpuserve.errors import ServerFailed
+
+if TYPE_CHECKING:
+    import ssl
 
 TIMEOUT_SECONDS = 2.0
 
@@ -22,14 +26,26 @@ class Sample:
     value: float
 
 
-def scrape(port: int, path: str = "/metrics") -> list[Sample]:
+def scrape(
+    port: int, path: str = "/metrics", *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> list[Sample]:
     """Fetch and parse a metrics page.
+
+    Args:
+        port: Where it is.
+        path: What it is called there.
+        host: Whose it is.
+        tls: What checks the certificate of a server that speaks TLS.
 
     Raises:
         ServerFailed: There is no answer, no 200, or no Prometheus text; or a value is negative or not a number.
     """
-    where = f"http://127.0.0.1:{port}{path}"
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+    where = f"http{'s' if tls else ''}://{host}:{port}{path}"
+    connection = (
+        http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+        if tls is None
+        else http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=tls)
+    )
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

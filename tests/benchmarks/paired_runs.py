@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.selftest.trials import Outcome, Setting, Trial, run_trial
+from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.store.history import History
@@ -132,13 +133,13 @@ def say(*words: object) -> None:
 def waiting(slower: float) -> Mosec:
     """A server that waits so much longer for each batch than it should."""
     arguments = {"work_ms": WORK_MS * (1 + slower), "max_batch_size": BATCH}
-    return Mosec(app=APPS / "mosec_app.py", shown="mosec_app.py", arguments=arguments)
+    return Mosec(App("mosec_server", APPS / "mosec_app.py", "mosec_app.py", arguments))
 
 
 def computing(slower: float) -> Mosec:
     """A server that computes so much more in each batch than it should."""
     arguments = {"products": round(PRODUCTS * (1 + slower)), "max_batch_size": BATCH}
-    return Mosec(app=APPS / "matmul_app.py", shown="matmul_app.py", arguments=arguments)
+    return Mosec(App("mosec_server", APPS / "matmul_app.py", "matmul_app.py", arguments))
 
 
 def target(kind: Mosec, logs: Path) -> Target:

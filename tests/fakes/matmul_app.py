@@ -19,7 +19,7 @@ def options() -> argparse.Namespace:
     return parser.parse_known_args()[0]
 
 
-class Multiply(Worker):  # type: ignore[misc]  # mosec is not type-checked here
+class Multiply(Worker):
     """Answers each body in upper case, after the products of its batch."""
 
     def __init__(self) -> None:

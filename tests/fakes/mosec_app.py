@@ -26,7 +26,7 @@ def options() -> argparse.Namespace:
     return parser.parse_known_args()[0]
 
 
-class Work(Worker):  # type: ignore[misc]  # mosec is not type-checked here
+class Work(Worker):
     """Answers each body in upper case."""
 
     def __init__(self) -> None:

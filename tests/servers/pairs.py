@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.trial.handle import ServerHandle, Target
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.servers.base import Ask, ServerKind
-    from pytest_gpuserve.servers.instance import Instance
+from pytest_gpuserve.servers.instance import Instance
 
 FAKES: Final = Path(__file__).parents[1] / "fakes"
 USERS: Final = 4
@@ -108,7 +109,7 @@ class Deployments:
         if memory:
             environment["MEMORY"] = str(self.folder / "memory")
         known = {"work_ms": 3.0, "max_batch_size": USERS, **(arguments or {})}
-        kind = Mosec(self.folder / "app.py", "app.py", known, environment)
+        kind = Mosec(App("mosec_server", self.folder / "app.py", "app.py", known, environment=environment))
 
         @contextmanager
         def start(kind: ServerKind, ask: Ask) -> Iterator[Instance]:
@@ -146,6 +147,12 @@ def pairing(base: Target, candidate: Target, how: Terms, progress: Seen | None =
         yield pair
     finally:
         pair.close()
+
+
+def tree_of(instance: Instance) -> list[psutil.Process]:
+    """The processes of a server of ours."""
+    assert instance.process is not None
+    return instance.process.tree()
 
 
 def below() -> list[psutil.Process]:

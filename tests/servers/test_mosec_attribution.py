@@ -10,15 +10,16 @@ import pytest
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Endpoint, Plan
+from pytest_gpuserve.measure.counters import Counters, counted_between
 from pytest_gpuserve.measure.profile import Profile, QueueFrom, profile_of
-from pytest_gpuserve.measure.window import Client, Window, stages_between
+from pytest_gpuserve.measure.window import Client, Window
 from pytest_gpuserve.report.attribution import attribution
-from pytest_gpuserve.servers.base import Ask
-from pytest_gpuserve.servers.instance import HOST, started
+from pytest_gpuserve.servers.app import App
+from pytest_gpuserve.servers.base import HOST, Ask
+from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.mosec import Mosec
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.servers.base import Counters
     from pytest_gpuserve.servers.instance import Instance
 
 pytest.importorskip("mosec")
@@ -42,11 +43,11 @@ def counters(instance: Instance) -> Counters:
 
 def measured(work_ms: float, log: Path) -> Profile:
     """The profile of a fresh start whose batches take so long."""
-    kind = Mosec(APP, "mosec_app.py", {"work_ms": work_ms, "max_batch_size": USERS})
+    kind = Mosec(App("mosec_server", APP, "mosec_app.py", {"work_ms": work_ms, "max_batch_size": USERS}))
     ask = Ask("POST", "/inference", b"fox", {})
     with started(kind, ask, environment={}, log=log, start_timeout_seconds=60) as instance:
         plan = Plan(
-            Endpoint("http", HOST, instance.port),
+            Endpoint("http", HOST, instance.site.port),
             ((REQUEST,),),
             Closed(USERS),
             TICK_NS,
@@ -57,6 +58,7 @@ def measured(work_ms: float, log: Path) -> Profile:
         totals = run_load(plan).totals
         after = counters(instance)
     assert not totals.errors
+    counted = counted_between(before, after)
     window = Window(
         seconds=totals.seconds,
         requests=totals.requests,
@@ -64,10 +66,10 @@ def measured(work_ms: float, log: Path) -> Profile:
         latency=totals.latency.histogram,
         latency_sum_seconds=totals.latency.sum_ns / 1e9,
         latency_max_seconds=totals.latency.max_ns / 1e9,
-        items=after.items - before.items,
-        batches=after.batches - before.batches,
+        items=counted.items,
+        batches=counted.batches,
         client_cpu_seconds=totals.cpu_seconds,
-        stages=stages_between(before.stages, after.stages),
+        stages=counted.stages,
     )
     return profile_of([window], Client(lag=totals.lag.histogram))
 

@@ -25,7 +25,7 @@ from pytest_gpuserve.trial import pairing as pairing_module
 from pytest_gpuserve.trial.contender import Contender
 from pytest_gpuserve.trial.pairing import BaseFailed
 from tests.plugin.conftest import BUSY, REPOSITORY
-from tests.servers.pairs import USERS, Deployments, Seen, below, pairing, terms
+from tests.servers.pairs import USERS, Deployments, Seen, below, pairing, terms, tree_of
 from tests.servers.test_mosec_life import command_lines, descendants, listening, running
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
             assert not trouble(first)
             pytest.skip(f"the machine is too busy: {first.problems}")
         assert pair.blocks_of_open_round == len(first.blocks) == 3
-        resting = [process.num_threads() > 0 for _, instance in there.started for process in instance.process.tree()]
+        resting = [process.num_threads() > 0 for _, instance in there.started for process in tree_of(instance)]
         assert all(resting)
         assert there.running == 2
         pair.measure(BLOCKS)

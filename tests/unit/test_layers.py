@@ -21,11 +21,11 @@ ROOT = Path(pytest_gpuserve.__file__).parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("plugin",),
-    ("fixtures", "selftest_command"),
-    ("session",),
-    ("progress", "comparisons"),
+    ("fixtures", "server_fixtures", "selftest_command"),
+    ("session", "server_factory", "doctor"),
+    ("progress", "comparisons", "unused"),
     ("selftest",),
-    ("options", "hookspecs"),
+    ("options", "markers", "hookspecs"),
     ("trial",),
     ("servers", "load", "store", "report"),
     ("measure",),
@@ -38,12 +38,33 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 """Rooms from the top: each imports only from the layers below it, and a folder also from itself."""
 
 IMPORT_PYTEST = frozenset(
-    {"plugin", "options", "hookspecs", "fixtures", "selftest_command", "session", "progress", "comparisons"}
+    {
+        "plugin",
+        "options",
+        "markers",
+        "hookspecs",
+        "fixtures",
+        "server_fixtures",
+        "selftest_command",
+        "session",
+        "progress",
+        "comparisons",
+        "unused",
+    }
 )
 """All that know pytest; the rest could serve another tool."""
 
 NEVER = frozenset({"_pytest", "torch", "transformers", "mosec", "litserve", "tritonclient", "pytriton", "numpy"})
 """A server's libraries live in its process, the plugin is loaded by every pytest run, pytest's inside is its own."""
+
+INSIDE = "servers/inside/"
+"""What runs in a server's process, with the server's own library."""
+
+INSIDE_BANNED = frozenset({"numpy", "msgspec", "psutil", "prometheus_client", "pynvml", "pytest", "_pytest"})
+"""What a server's interpreter need not have."""
+
+INSIDE_ROOMS = ("process.inbox", "process.queue_format", "errors", "units", "servers.inside")
+"""The modules of ours that need nothing but the standard library."""
 
 PURE = frozenset({"gate", "report"})
 """Rooms of pure functions: the same numbers give the same verdict and the same text."""
@@ -85,9 +106,14 @@ def broken_rules(file: str, source: str) -> list[str]:
     if own is None:
         return [f"{file} is in no layer: place it in LAYERS"]
     banned = NEVER | (IMPURE if room in PURE else frozenset()) | (frozenset() if room in IMPORT_PYTEST else {"pytest"})
+    if file.startswith(INSIDE):
+        banned = INSIDE_BANNED
     broken = []
     for module in imported(source):
         top, _, rest = module.partition(".")
+        if top == PACKAGE and file.startswith(INSIDE) and not rest.startswith(INSIDE_ROOMS):
+            broken.append(f"{file} imports {module}, which a server's interpreter may not be able to")
+            continue
         if top == PACKAGE:
             target = rest.partition(".")[0] or "__init__"
             # A name that is no module stands in the package's own file.
@@ -139,6 +165,9 @@ def test_every_room_is_there() -> None:
         ("units.py", "import pytest_gpuserve"),
         ("units.py", "from pytest_gpuserve.errors import GpuserveError"),
         ("gate/new.py", "from .metric import Metric"),
+        ("servers/inside/new.py", "import numpy"),
+        ("servers/inside/new.py", "from pytest_gpuserve.load.kserve import Inference"),
+        ("servers/inside/new.py", "from pytest_gpuserve.process.child import Process"),
         ("brand_new.py", ""),
         ("brand/new.py", ""),
     ],
@@ -153,6 +182,7 @@ def test_a_wrong_import_is_found(file: str, source: str) -> None:
     [
         ("gate/new.py", "import math\nfrom pytest_gpuserve.gate.metric import Metric"),
         ("plugin.py", "import pytest\nfrom pytest_gpuserve import hookspecs"),
+        ("servers/inside/new.py", "import torch\nfrom pytest_gpuserve.process.inbox import Inbox"),
         ("trial/ledger.py", "from pytest_gpuserve import ms\nimport os, time"),
     ],
 )

@@ -16,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
+from pytest_gpuserve.servers.app import App
+from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.imports import find_python, import_roots
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.servers.relocation import Relocation
@@ -25,6 +27,8 @@ from tests.fakes.children.toolkit import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+SITE = Site(Path("/tmp/x"), {"http": 8000})
 
 WHERE = "import {module}, sys; print({module}.__file__)"
 
@@ -373,7 +377,8 @@ def test_an_interpreter_that_fails_is_told(interpreter: Interpreter, root: Path)
 
 def mosec(root: Path, app: str = "apps/app.py", **fields: object) -> Mosec:
     """A server of the project's."""
-    return Mosec(root / app, app, **fields)  # type: ignore[arg-type] # any field of it
+    stage = fields.pop("stage", None)
+    return Mosec(App("mosec_server", root / app, app, **fields), stage=stage)  # type: ignore[arg-type] # any field of it
 
 
 def test_a_mosec_server_moves(root: Path, other: Relocation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +392,7 @@ def test_a_mosec_server_moves(root: Path, other: Relocation, monkeypatch: pytest
         stage="Inference_2",
     )
     there = kind.relocated(other)
-    launch = there.launch(8000, Path("/tmp/x"))
+    launch = there.launch(SITE)
     assert launch.argv[:2] == (sys.executable, str(moved(other, "apps/app.py")))
     assert launch.cwd == moved(other, "apps")
     assert f"--model={moved(other, 'models/a')}" in launch.argv
@@ -397,7 +402,7 @@ def test_a_mosec_server_moves(root: Path, other: Relocation, monkeypatch: pytest
     assert launch.environment["PLAIN"] == "1"
     assert "MOSEC_MODELS" not in launch.environment
     assert there.workload() == kind.workload()
-    assert (there.shown, there.stage, there.name) == (kind.shown, kind.stage, kind.name)
+    assert (there.app.shown, there.stage, there.name) == (kind.app.shown, kind.stage, kind.name)
 
 
 def test_the_app_of_the_other_side_is_told(root: Path, other: Relocation) -> None:
@@ -421,12 +426,12 @@ def test_only_the_tests_own_interpreter_is_replaced(root: Path, other: Relocatio
     pinned = own.python
     another = Interpreter(tmp_path / "another").python
     alone, both = Relocation(root, None, another), Relocation(root, other.worktree, another)
-    assert mosec(root).relocated(alone).launch(1, Path("/tmp/x")).argv[:2] == (another, str(root / "apps/app.py"))
-    assert mosec(root, python=pinned).relocated(both).launch(1, Path("/tmp/x")).argv[:2] == (
+    assert mosec(root).relocated(alone).launch(SITE).argv[:2] == (another, str(root / "apps/app.py"))
+    assert mosec(root, python=pinned).relocated(both).launch(SITE).argv[:2] == (
         pinned,
         str(moved(other, "apps/app.py")),
     )
-    with pytest.raises(NotInRevision, match=r"nothing of the mosec server[\s\S]*leave out python="):
+    with pytest.raises(NotInRevision, match=r"nothing of mosec_server\(apps[\s\S]*leave out python="):
         mosec(root, python=pinned).relocated(alone)
 
 
@@ -436,13 +441,13 @@ def test_an_app_outside_of_the_checkout(
     """It is another server only by what it imports from the checkout; that PWD names the checkout makes none of it."""
     app = tmp_path / "outside.py"
     app.write_text("")
-    kind = Mosec(app, "outside.py", python=interpreter.python)
+    kind = Mosec(App("mosec_server", app, "outside.py", python=interpreter.python))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PWD", str(root))
         with pytest.raises(NotInRevision, match="keep the app in it"):
             kind.relocated(other)
     interpreter.pth(str(root / "src"))
-    assert kind.relocated(other).environment["PYTHONPATH"] == str(moved(other, "src"))
+    assert kind.relocated(other).app.environment["PYTHONPATH"] == str(moved(other, "src"))
 
 
 def test_a_target_moves_with_its_server(root: Path, other: Relocation) -> None:
@@ -460,8 +465,8 @@ def test_the_repositorys_own_suite_moves() -> None:
         pytest.skip("needs a clone of the repository")
     app = "suites/distilbert/apps/distilbert_mosec.py"
     with Worktree(ROOT, git(ROOT, "rev-parse", "HEAD")) as worktree:
-        there = Mosec(ROOT / app, app, environment={"PYTHONPATH": str(ROOT)}).relocated(Relocation(ROOT, worktree.path))
-        launch = there.launch(8000, Path("/tmp/x"))
+        there = mosec(ROOT, app, environment={"PYTHONPATH": str(ROOT)}).relocated(Relocation(ROOT, worktree.path))
+        launch = there.launch(SITE)
         found = subprocess.run(
             [
                 launch.argv[0],

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER, StageTime
-from pytest_gpuserve.servers.base import Counters
+from pytest_gpuserve.servers.app import App
+from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.mosec import Mosec, batch_counters
 from pytest_gpuserve.servers.prometheus import Sample, read_samples, scrape
 
@@ -38,7 +40,13 @@ def stage_lines(stage: str, worker: int, sizes: dict[str, int], items: int) -> s
 
 
 HEAD = f"# HELP {NAME} dynamic batch size\n# TYPE {NAME} histogram\n"
-OTHER = '# TYPE mosec_service_throughput counter\nmosec_service_throughput{code="200"} 99\n'
+OTHER = (
+    "# TYPE mosec_service_throughput counter\n"
+    'mosec_service_throughput_total{code="200",endpoint="/a"} 60\n'
+    'mosec_service_throughput_total{code="200",endpoint="/b"} 39\n'
+    'mosec_service_throughput_total{code="422",endpoint="/b"} 7\n'
+    "mosec_service_remaining_task 3\n"
+)
 TWO_WORKERS = (
     HEAD
     + stage_lines("Inference_1", 1, {"1.0": 2, "8.0": 5, "+Inf": 1}, 45)
@@ -116,17 +124,19 @@ def counters(page: str, stage: str | None = None) -> Counters:
 
 def test_workers_of_a_stage_are_added_up() -> None:
     """Two workers are one stage: items, batches and sizes are sums, each size by the upper edge of its bucket."""
-    assert counters(TWO_WORKERS) == Counters(items=65, batches=12, batch_sizes={"1": 3, "8": 8, "inf": 1})
+    assert counters(TWO_WORKERS) == Counters(
+        items=65, batches=12, batch_sizes={"1": 3, "8": 8, "inf": 1}, requests=99, pending=3
+    )
 
 
 def test_the_last_stage_counts() -> None:
     """Of several stages that batch the one farthest down the pipeline, by number and not by letters."""
-    assert counters(TWO_STAGES) == Counters(items=4, batches=2, batch_sizes={"8": 2})
+    assert counters(TWO_STAGES) == Counters(items=4, batches=2, batch_sizes={"8": 2}, requests=0)
 
 
 def test_a_named_stage_counts() -> None:
     """A name chooses, and a name that batches nothing is an error that lists those that do."""
-    assert counters(TWO_STAGES, "Inference_2") == Counters(items=32, batches=4, batch_sizes={"8": 4})
+    assert counters(TWO_STAGES, "Inference_2") == Counters(items=32, batches=4, batch_sizes={"8": 4}, requests=0)
     with pytest.raises(ServerFailed, match="'Inference_3'") as caught:
         counters(TWO_STAGES, "Inference_3")
     assert "['Inference_2', 'Decode_10']" in str(caught.value)
@@ -136,7 +146,14 @@ def test_a_named_stage_counts() -> None:
 @pytest.mark.parametrize("page", ["", OTHER, HEAD])
 def test_before_the_first_batch_all_is_zero(page: str, stage: str | None) -> None:
     """A stage is shown only after its first batch; until then nothing was executed."""
-    assert counters(page, stage) == Counters(items=0, batches=0)
+    found = counters(page, stage)
+    assert (found.items, found.batches, found.batch_sizes) == (0, 0, {})
+
+
+def test_requests_are_those_that_were_answered_well() -> None:
+    """Over all routes, and without those that failed; before the first there were none."""
+    assert counters(TWO_WORKERS).requests == 99
+    assert counters("").requests == 0
 
 
 def test_times_are_named_by_what_they_are() -> None:
@@ -180,7 +197,7 @@ def test_a_page_is_fetched_from_the_loopback(web: Web, tmp_path: Path) -> None:
     app = tmp_path / "app.py"
     app.write_text("")
     web.page.body = TWO_WORKERS.encode()
-    found = Mosec(app, "app.py").read_counters(web.port)
+    found = Mosec(App("mosec_server", app, "app.py")).read_counters(Site(tmp_path, {"http": web.port}))
     assert (found.items, found.batches) == (65, 12)
     assert web.page.asked == ["/metrics"]
 

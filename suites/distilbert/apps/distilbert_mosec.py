@@ -79,7 +79,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-class Preprocess(Worker):  # type: ignore[misc] # mosec is not followed by mypy
+class Preprocess(Worker):
     """Turns one text into token ids; imports no torch."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Preprocess(Worker):  # type: ignore[misc] # mosec is not followed by mypy
         return self._encode(data)
 
 
-class Inference(Worker):  # type: ignore[misc] # mosec is not followed by mypy
+class Inference(Worker):
     """Classifies a batch of token id lists."""
 
     resp_mime_type = "text/plain"

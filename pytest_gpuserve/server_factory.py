@@ -1,0 +1,359 @@
+"""What the server fixtures are: functions that describe a deployment, which is started, afresh, when it is loaded."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load.url import endpoint_of
+from pytest_gpuserve.servers.app import App
+from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.servers.litserve import LitServe
+from pytest_gpuserve.servers.mosec import Mosec
+from pytest_gpuserve.servers.pytriton import PyTriton
+from pytest_gpuserve.servers.remote import Remote
+from pytest_gpuserve.servers.torch_worker import TorchWorker
+from pytest_gpuserve.servers.triton import Triton
+from pytest_gpuserve.trial.handle import ServerHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_gpuserve.servers.base import Argument, ServerKind
+    from pytest_gpuserve.servers.metric_names import MetricNames
+    from pytest_gpuserve.trial.handle import Starter
+
+
+@dataclass(frozen=True)
+class ServerFactory:
+    """Makes deployments of each kind.
+
+    All take ``start_timeout``: the seconds from launch to the model's first answer; and, but for a remote one,
+    ``python``, the interpreter that has the server (this one by default), and ``env``, variables for it. Files are
+    named relative to the file that calls. They raise `UsageProblem` for what cannot be a server.
+
+    Args:
+        starter_of: Makes what starts servers on this session's device, of a deadline in seconds.
+        shown: Names a file as baselines do.
+    """
+
+    starter_of: Callable[[float], Starter]
+    shown: Callable[[Path], str]
+
+    def mosec(
+        self,
+        app: str | Path,
+        *,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        args: Sequence[str] = (),
+        stage: str | None = None,
+        start_timeout: float = 120.0,
+        **arguments: Argument,
+    ) -> ServerHandle:
+        """Describe a deployment of a mosec app: a file that calls ``Server().run()``.
+
+        Args:
+            app: The app file.
+            python: Interpreter that has mosec.
+            env: Variables for the server.
+            args: More of the command line, as it is.
+            stage: The stage whose batches are counted, such as ``Inference_2``; by default the last one that batches.
+            start_timeout: Seconds from launch to the model's first answer.
+            **arguments: The app's and mosec's own: ``inference_workers=2`` becomes ``--inference-workers=2``.
+
+        Raises:
+            UsageProblem: There is no such file, or an argument is one that the fixture sets.
+        """
+        found = self._app("mosec_server", app, python=python, env=env, args=args, arguments=arguments)
+        return self._handle(Mosec(found, stage=stage), start_timeout)
+
+    def litserve(
+        self,
+        app: str | Path,
+        *,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        args: Sequence[str] = (),
+        start_timeout: float = 120.0,
+        **arguments: Argument,
+    ) -> ServerHandle:
+        """Describe a deployment of a LitServe app: a file that calls ``LitServer(...).run()``, unchanged.
+
+        Args:
+            app: The app file.
+            python: Interpreter that has litserve.
+            env: Variables for the server.
+            args: More of the command line, as it is.
+            start_timeout: Seconds from launch to the model's first answer.
+            **arguments: The app's own, as for ``mosec``.
+
+        Raises:
+            UsageProblem: There is no such file.
+        """
+        return self._handle(
+            LitServe(self._app("litserve_server", app, python=python, env=env, args=args, arguments=arguments)),
+            start_timeout,
+        )
+
+    def pytriton(
+        self,
+        app: str | Path,
+        *,
+        model: str,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        args: Sequence[str] = (),
+        start_timeout: float = 120.0,
+        **arguments: Argument,
+    ) -> ServerHandle:
+        """Describe a deployment of a pytriton app: a file that binds functions and calls ``triton.serve()``.
+
+        Args:
+            app: The app file.
+            model: The name of the model that is measured, as the app binds it.
+            python: Interpreter that has nvidia-pytriton.
+            env: Variables for the server.
+            args: More of the command line, as it is.
+            start_timeout: Seconds from launch to the model's first answer.
+            **arguments: The app's own, as for ``mosec``.
+
+        Raises:
+            UsageProblem: There is no such file, or the model has no name.
+        """
+        found = self._app("pytriton_server", app, python=python, env=env, args=args, arguments=arguments)
+        return self._handle(PyTriton(found, model), start_timeout)
+
+    def triton(
+        self,
+        model_repository: str | Path,
+        *,
+        models: Sequence[str] = (),
+        model: str | None = None,
+        asked: str | None = None,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        args: Sequence[str] = (),
+        image: str = "",
+        engine: Sequence[str] | None = None,
+        engine_options: Sequence[str] = (),
+        start_timeout: float = 120.0,
+        **arguments: Argument,
+    ) -> ServerHandle:
+        """Describe a deployment of Triton with a model repository, without a container or in one.
+
+        Args:
+            model_repository: The folder of the models; it is served from where it is and not written to.
+            models: The models to load, with those that ensembles among them are made of; all by default.
+            model: The model whose batches are counted; by default the one that batches.
+            asked: The model that requests name; by default the one ensemble, else ``model``.
+            python: Interpreter that has nvidia-pytriton, whose wheel carries Triton, and what the models import.
+            env: Variables for the server.
+            args: More of Triton's command line, as it is.
+            image: The container image to run instead, such as ``nvcr.io/nvidia/tritonserver:24.12-py3``.
+            engine: What runs it: ``["docker"]``, ``["podman", "--runtime", "runc"]``; by default whichever works.
+            engine_options: More options of its ``run``, such as ``["--ipc=host"]``.
+            start_timeout: Seconds from launch to the model's first answer.
+            **arguments: Triton's options: ``http_thread_count=4`` becomes ``--http-thread-count=4``.
+
+        Raises:
+            UsageProblem: There is no such repository or model, or an option is one that the fixture sets.
+        """
+        repository = self._place(model_repository)
+        kind = Triton(
+            repository,
+            self.shown(repository),
+            models=tuple(models),
+            model=model,
+            asked=asked,
+            arguments=arguments,
+            extra=tuple(args),
+            environment=dict(env or {}),
+            python=python or sys.executable,
+            image=image,
+            engine=None if engine is None else tuple(engine),
+            engine_options=tuple(engine_options),
+        )
+        return self._handle(kind, start_timeout)
+
+    def torch_worker(
+        self,
+        model: str,
+        *,
+        weights: str | Path | None = None,
+        compile: bool = False,  # noqa: A002 -- torch's own word for it
+        compile_backend: str | None = None,
+        compile_mode: str | None = None,
+        device: str = "cpu",
+        workers: int = 1,
+        max_batch_size: int = 1,
+        max_wait_ms: float = 0.0,
+        seed: int = 0,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        args: Mapping[str, Argument] | None = None,
+        start_timeout: float = 300.0,
+    ) -> ServerHandle:
+        """Describe a deployment of a torch model in a process of its own, asked over a queue: ``server.infer({...})``.
+
+        Args:
+            model: ``FILE.py:CALLABLE``, where the callable returns a ``torch.nn.Module``.
+            weights: A state dict (``torch.save(model.state_dict(), FILE)``); the model is then built on the meta device
+                and the file is mapped into it. Without it the model is built with seeded random weights.
+            compile: Whether it goes through ``torch.compile``; what dynamo did of it stands in the settings.
+            compile_backend: Of ``torch.compile``.
+            compile_mode: Of ``torch.compile``.
+            device: ``cpu``, ``cuda`` or ``cuda:N``.
+            workers: Threads that execute it; one with ``compile``.
+            max_batch_size: Rows that are put together at most; 1 executes each request by itself.
+            max_wait_ms: How long a request may be kept waiting for others, in milliseconds.
+            seed: Of the random weights.
+            python: Interpreter that has torch.
+            env: Variables for the worker.
+            args: Keyword arguments of the callable.
+            start_timeout: Seconds from launch to the model's first answer, which may have to compile it.
+
+        Raises:
+            UsageProblem: There is no such file, an argument is out of range, or two do not go together.
+        """
+        file, _, name = model.rpartition(":")
+        if not file or not name:
+            raise UsageProblem(
+                f"torch_worker({model!r}): a file and what in it returns the model",
+                remedies=['torch_worker("apps/resnet.py:resnet18")'],
+            )
+        kind = TorchWorker(
+            self._app("torch_worker", file, python=python, env=env, args=(), arguments=args or {}),
+            name,
+            weights=None if weights is None else self._place(weights),
+            compile=compile,
+            compile_backend=compile_backend,
+            compile_mode=compile_mode,
+            device=device,
+            workers=workers,
+            max_batch_size=max_batch_size,
+            max_wait_ms=max_wait_ms,
+            seed=seed,
+        )
+        return self._handle(kind, start_timeout)
+
+    def command(
+        self,
+        argv: Sequence[str],
+        *,
+        ready: str = "",
+        counters: MetricNames | None = None,
+        model: str = "",
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path = ".",
+        start_timeout: float = 120.0,
+    ) -> ServerHandle:
+        """Describe a deployment of anything else that a command starts and that has an HTTP port.
+
+        Args:
+            argv: Program and arguments, without a shell. ``{port}`` stands for the loopback port to listen on,
+                ``{folder}`` for a private folder, ``{python}`` for the interpreter. Tell it to listen on 127.0.0.1.
+            ready: A path that answers 200 when it is up, such as ``/health``; without it the model is asked at once.
+            counters: The names of its Prometheus metrics; without them it has no batching ratio.
+            model: The model that ``server.infer({...})`` is for.
+            python: What ``{python}`` stands for.
+            env: Variables for the server; ``{port}`` and the others are filled in here too.
+            cwd: Its working folder, relative to the file that calls this.
+            start_timeout: Seconds from launch to the model's first answer.
+
+        Raises:
+            UsageProblem: There is no command, or no ``{port}`` in it.
+        """
+        folder = self._place(cwd)
+        kind = CommandServer(
+            argv=tuple(argv) if not isinstance(argv, str) else (),
+            cwd=folder,
+            shown=self.shown(folder),
+            python=python or sys.executable,
+            health=ready,
+            counters=counters,
+            environment=dict(env or {}),
+            default_model=model,
+        )
+        return self._handle(kind, start_timeout)
+
+    def remote(
+        self,
+        url: str,
+        *,
+        counters: MetricNames | None = None,
+        metrics_port: int = 0,
+        grpc_port: int = 0,
+        ca_file: str | Path = "",
+        model: str = "",
+        start_timeout: float = 30.0,
+    ) -> ServerHandle:
+        """Describe a server that somebody else runs; it is never started or stopped.
+
+        It cannot be started afresh, so its measurements share the luck of one start: comparisons with its baseline see
+        changes that a restart alone would make.
+
+        Args:
+            url: ``http://HOST:PORT`` or ``https://HOST:PORT``, without a path.
+            counters: The names of its Prometheus metrics, if they can be reached.
+            metrics_port: Where they are, if not at the same port.
+            grpc_port: Where it speaks gRPC.
+            ca_file: Certificates to trust instead of the system's; a certificate is always checked.
+            model: The model that ``server.infer({...})`` is for.
+            start_timeout: Seconds to wait for its model's first answer.
+
+        Raises:
+            UsageProblem: That is no such URL.
+        """
+        endpoint, path = endpoint_of(url)
+        if endpoint.protocol != "http" or path != "/":
+            raise UsageProblem(
+                f"remote_server({url!r}): the server alone, its paths are those of the requests",
+                remedies=["http://HOST:PORT or https://HOST:PORT"],
+            )
+        kind = Remote(
+            endpoint.host,
+            endpoint.port,
+            tls=endpoint.tls is not None,
+            ca_file=str(self._place(ca_file)) if ca_file else "",
+            grpc_port=grpc_port,
+            counters=counters,
+            metrics_port=metrics_port,
+            default_model=model,
+        )
+        return self._handle(kind, start_timeout)
+
+    def _app(
+        self,
+        fixture: str,
+        file: str | Path,
+        *,
+        python: str | None,
+        env: Mapping[str, str] | None,
+        args: Sequence[str],
+        arguments: Mapping[str, Argument],
+    ) -> App:
+        path = self._place(file)
+        return App(
+            fixture=fixture,
+            file=path,
+            shown=self.shown(path),
+            arguments=arguments,
+            extra=tuple(args),
+            environment=dict(env or {}),
+            python=python or sys.executable,
+        )
+
+    def _handle(self, kind: ServerKind, start_timeout: float) -> ServerHandle:
+        return ServerHandle(kind, self.starter_of(start_timeout))
+
+    def _place(self, path: str | Path) -> Path:
+        """A path relative to the caller's file: the one place that means the same in a test, fixture and conftest."""
+        frame = sys._getframe()  # noqa: SLF001 -- the public way (inspect.stack) reads every file on the stack
+        while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+            frame = frame.f_back
+        return (Path(frame.f_code.co_filename).parent / path).resolve()

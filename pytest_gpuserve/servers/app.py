@@ -1,0 +1,134 @@
+"""An app: a Python file of the user's that builds a server and runs it, with its arguments and interpreter."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.errors import NotInRevision, UsageProblem
+from pytest_gpuserve.servers.imports import installed_versions
+from pytest_gpuserve.servers.inherited import inherited_environment
+from pytest_gpuserve.servers.relocation import PYTHONPATH
+from pytest_gpuserve.units import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from pytest_gpuserve.servers.base import Argument
+    from pytest_gpuserve.servers.relocation import Relocation
+
+
+@dataclass(frozen=True)
+class App:
+    """A Python file that is run as a server.
+
+    Args:
+        fixture: The fixture that was called, for messages.
+        file: The file.
+        shown: How it is named in a baseline: relative to the project, so that a checkout may move.
+        arguments: Its command line arguments by name.
+        extra: More of its command line, as it is.
+        environment: Variables for the server on top of the inherited ones.
+        python: The interpreter that runs it, which has the server's library.
+        moved_from: The app that this one is in another checkout; both are the same workload.
+
+    Raises:
+        UsageProblem: There is no such file.
+    """
+
+    fixture: str
+    file: Path
+    shown: str
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    extra: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+    moved_from: App | None = None
+
+    def __post_init__(self) -> None:
+        if not self.file.is_file():
+            raise UsageProblem(
+                f"{self.fixture}: there is no app file {self.file}",
+                remedies=["name it relative to the test file, or give an absolute path"],
+            )
+
+    def refuse(self, names: Collection[str]) -> None:
+        """Refuse arguments that the fixture sets itself.
+
+        Raises:
+            UsageProblem: One of them is among the arguments.
+        """
+        given = {*self.arguments, *(word.lstrip("-").partition("=")[0].replace("-", "_") for word in self.extra)}
+        ours = sorted(given.intersection(names))
+        if ours:
+            raise UsageProblem(
+                f"{self.fixture} sets {', '.join(ours)} itself", remedies=[f"leave out {'=..., '.join(ours)}=..."]
+            )
+
+    def flags(self) -> list[str]:
+        """Its arguments as they stand on the command line, those by name in alphabetical order."""
+        flags = []
+        for name in sorted(self.arguments):
+            value = self.arguments[name]
+            flag = f"--{name.replace('_', '-')}"
+            if value is True:
+                flags.append(flag)
+            elif value is not None and value is not False:
+                flags.append(f"{flag}={value}")
+        return [*flags, *self.extra]
+
+    def workload(self) -> dict[str, str]:
+        """What a baseline must have in common with it, as text; values of variables by their hash."""
+        if self.moved_from is not None:
+            return self.moved_from.workload()
+        return {
+            "app": self.shown,
+            "arguments": " ".join(self.flags()),
+            "environment": " ".join(f"{name}={digest(self.environment[name])}" for name in sorted(self.environment)),
+        }
+
+    def information(self) -> dict[str, str]:
+        """The hash of its file and, of an interpreter that is not the tests' own, its versions."""
+        found = {"app_sha256": hashlib.sha256(self.file.read_bytes()).hexdigest()}
+        if self.python != sys.executable:
+            versions = installed_versions(self.python)
+            found["interpreter"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+        return found
+
+    def relocated(self, relocation: Relocation) -> App:
+        """Find the same app on the other side; an interpreter of its own is kept.
+
+        Raises:
+            NotInRevision: The other revision lacks the app, or nothing would be another there.
+            ServerFailed: An interpreter cannot be asked where it imports from.
+        """
+        folder = self.file.parent
+        moved = replace(
+            self,
+            file=relocation.source(self.file),
+            arguments={
+                name: relocation.argument(value, folder) if isinstance(value, str) else value
+                for name, value in self.arguments.items()
+            },
+            extra=tuple(relocation.argument(word, folder) for word in self.extra),
+            python=relocation.interpreter(self.python),
+        )
+        environment = relocation.environment(
+            self.environment, inherited=inherited_environment(os.environ), python=self.python, cwd=folder
+        )
+        # An inherited variable that names the checkout, such as PWD, makes no other server.
+        telling = {name: value for name, value in environment.items() if name in self.environment or name == PYTHONPATH}
+        if replace(moved, environment=telling) == self:
+            raise NotInRevision(
+                f"nothing of {self.fixture}({self.shown}) would be another on the other side",
+                found=f"its app is {self.file}, its interpreter {self.python}",
+                remedies=[
+                    "--against-python=EXE replaces only the interpreter that runs pytest: leave out python=...",
+                    "--against=REV moves only what lies in the checkout: keep the app in it",
+                ],
+            )
+        return replace(moved, environment=environment, moved_from=self)

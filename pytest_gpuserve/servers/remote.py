@@ -1,0 +1,147 @@
+"""A server that somebody else runs: it is never started or stopped here."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from pytest_gpuserve.errors import NotInRevision, ServerFailed
+from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.process.ports import listeners
+from pytest_gpuserve.process.ready import HttpRequest, http_probe, wait_for
+from pytest_gpuserve.process.tls import verified_tls
+from pytest_gpuserve.servers.base import Site
+from pytest_gpuserve.servers.instance import Instance, verdict_on_status
+from pytest_gpuserve.servers.prometheus import scrape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.servers.base import Ask, Transport
+    from pytest_gpuserve.servers.metric_names import MetricNames
+    from pytest_gpuserve.servers.relocation import Relocation
+
+PROBE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A server at an address.
+
+    It cannot be started afresh, so all that is measured of it shares the luck of its one start, and a comparison cannot
+    tell that luck from a change.
+
+    Args:
+        host: Name or address.
+        port: Of HTTP.
+        tls: Whether over TLS; its certificate is always checked.
+        ca_file: Certificates to trust instead of the system's; empty for those.
+        grpc_port: Where it speaks gRPC; 0 where it does not.
+        counters: Names of its Prometheus metrics; None where it has none or they cannot be reached.
+        metrics_port: Where those are; 0 for the port of HTTP.
+        default_model: Of KServe v2, the model that an inference is for.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+    ca_file: str = ""
+    grpc_port: int = 0
+    counters: MetricNames | None = None
+    metrics_port: int = 0
+    default_model: str = ""
+    health: str = ""
+    name: str = field(default="remote", init=False)
+    transport: Transport = field(default="http", init=False)
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """See ``ServerKind``."""
+        return ("http", "grpc") if self.grpc_port else ("http",)
+
+    def site(self) -> Site:
+        """Where it is; there is no folder in which it would keep anything."""
+        ports = {"http": self.port, **({"grpc": self.grpc_port} if self.grpc_port else {})}
+        return Site(Path(os.devnull), ports, host=self.host, tls=self.tls, ca_file=self.ca_file)
+
+    def launch(self, site: Site) -> NoReturn:
+        """See ``ServerKind``; it is never started by us.
+
+        Raises:
+            ServerFailed: Always.
+        """
+        raise ServerFailed(f"the remote server {self.host}:{site.port} is not ours to start")
+
+    def read_counters(self, site: Site) -> Counters | None:
+        """See ``ServerKind``."""
+        if self.counters is None:
+            return None
+        port = self.metrics_port or site.port
+        # Metrics at a port of their own are as a rule inside, without TLS.
+        tls = verified_tls(self.ca_file) if self.tls and not self.metrics_port else None
+        return self.counters.read(scrape(port, self.counters.path, host=self.host, tls=tls))
+
+    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+        """See ``ServerKind``; of just any server nothing is known."""
+        del site
+        return {}
+
+    def read_cold_start(self, site: Site) -> Mapping[str, float]:
+        """See ``ServerKind``; it was started by somebody else."""
+        del site
+        return {}
+
+    def workload(self) -> Mapping[str, str]:
+        """See ``ServerKind``; its address is no part of it, so that a server may move."""
+        return {"server": self.name, "tls": str(self.tls)}
+
+    def information(self) -> Mapping[str, str]:
+        """See ``ServerKind``."""
+        return {"host": self.host, "port": str(self.port)}
+
+    def relocated(self, relocation: Relocation) -> NoReturn:
+        """See ``ServerKind``.
+
+        Raises:
+            NotInRevision: Always: one server that somebody else runs is the same on both sides.
+        """
+        raise NotInRevision(
+            f"the remote server {self.host}:{self.port} is the same on both sides; {relocation.revision} has no other",
+            remedies=["compare two of them in one test: duel(remote_server(URL_A).post(...), remote_server(URL_B)...)"],
+        )
+
+
+@contextmanager
+def reached(kind: Remote, ask: Ask, *, timeout_seconds: float) -> Iterator[Instance]:
+    """Wait until the model of a server that somebody else runs answers; it is left as it is.
+
+    Args:
+        kind: The server.
+        ask: The request that must be answered with a 2xx status.
+        timeout_seconds: How long to wait for that.
+
+    Raises:
+        ServerFailed: It did not answer in time, or refuses the request.
+    """
+
+    def accept(status: int, body: bytes) -> str | None:
+        return verdict_on_status(kind.name, ask, status, body)
+
+    site = kind.site()
+    probe = http_probe(
+        site.host,
+        site.port,
+        HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers),
+        accept,
+        timeout_seconds=min(PROBE_SECONDS, timeout_seconds),
+        tls=verified_tls(site.ca_file) if site.tls else None,
+    )
+    wait_for(probe, Deadline.after(timeout_seconds), what=f"an answer of {site.host}:{site.port} to {ask.path}")
+    # Where it runs on this machine, what it computes is no disturbance of the measurement.
+    yield Instance(kind, site, None, None, members=partial(listeners, site.port))

@@ -1,0 +1,20 @@
+"""The model that all kinds of servers serve in the tests: it doubles, in a known time a batch, and keeps count."""
+
+from __future__ import annotations
+
+import os
+import time
+
+SECONDS_A_BATCH = 0.008
+MOST_AT_ONCE = 8
+WAIT_SECONDS = 0.002
+
+COUNTS_VARIABLE = "DOUBLING_COUNTS"
+"""Names the file to which each batch adds a line with its size."""
+
+
+def work(size: int) -> None:
+    """Take the time that a batch takes, whatever its size, and note it."""
+    time.sleep(SECONDS_A_BATCH)
+    with open(os.environ[COUNTS_VARIABLE], "a") as file:  # noqa: PTH123 -- one write, in appending mode
+        file.write(f"{size}\n")

@@ -1,0 +1,70 @@
+"""What tests of server kinds share: a deployment of any kind, started and loaded without a session of pytest."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.servers.instance import started
+from pytest_gpuserve.trial.handle import ServerHandle, Target
+from pytest_gpuserve.trial.loaded import LoadedStart
+from pytest_gpuserve.trial.shape import LoadShape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpuserve.load.totals import RunningTotals
+    from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.measure.window import Start
+    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.servers.instance import Instance
+
+
+class Unseen:
+    """A progress line that nobody looks at."""
+
+    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
+        """Hear of a tick."""
+
+    def clear(self) -> None:
+        """Hear of the end."""
+
+
+@dataclass
+class Starts:
+    """Starts deployments, and remembers the instances.
+
+    Args:
+        log: Where they write.
+        timeout_seconds: For a start.
+        instances: Those that were started.
+    """
+
+    log: Path
+    timeout_seconds: float = 60.0
+    instances: list[Instance] = field(default_factory=list)
+
+    @contextmanager
+    def start(self, kind: ServerKind, ask: Ask) -> Iterator[Instance]:
+        """Be a ``Starter``."""
+        with started(kind, ask, environment={}, log=self.log, start_timeout_seconds=self.timeout_seconds) as instance:
+            self.instances.append(instance)
+            yield instance
+
+    def handle(self, kind: ServerKind) -> ServerHandle:
+        """A deployment of this kind."""
+        return ServerHandle(kind, self.start)
+
+
+def loaded(target: Target, *, users: int = 4, seconds: float = 2.0) -> tuple[Start, list[str], Instance]:
+    """Start it, load it with a closed loop, end it; what was measured, what is wrong with it, and what was loaded."""
+    shape = LoadShape(Closed(users), seconds=seconds, warmup_seconds=0.5)
+    check = AnswerCheck((request.expect for request in target.requests), wants_all=False)
+    with target.started() as instance:
+        load = LoadedStart(instance, target, shape, check, Unseen())
+        start = load.measure()
+    return start, load.problems, instance

@@ -1,0 +1,216 @@
+"""Servers with bad habits: each start ends with the right words, and with nothing left behind."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import sys
+import threading
+from contextlib import ExitStack, closing, suppress
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+import pytest_gpuserve.servers.instance as instance_module
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.servers.metric_names import MetricNames
+from tests.fakes.children.toolkit import HERE, eventually
+from tests.servers.deployments import Starts, loaded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.trial.handle import Target
+
+COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
+
+
+@pytest.fixture
+def starts(tmp_path: Path) -> Starts:
+    """What starts the servers of a test."""
+    return Starts(tmp_path / "log", timeout_seconds=30.0)
+
+
+@pytest.fixture
+def make(starts: Starts, tmp_path: Path) -> Callable[..., Target]:
+    """A request to a server with these habits."""
+
+    def target(*habits: str, counters: MetricNames | None = None) -> Target:
+        argv = ("{python}", str(HERE / "model_server.py"), "{port}", *habits)
+        kind = CommandServer(argv, tmp_path, "here", sys.executable, health="/health", counters=counters)
+        return starts.handle(kind).post("/infer", body=b"fox", expect=b"FOX")
+
+    return target
+
+
+def segments() -> set[str]:
+    """Segments of shared memory that Python made; other servers of this machine make others."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith("psm_")}  # noqa: PTH208 -- names are compared
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever happens in a test, no process, shared memory or temporary folder of it is there afterwards."""
+    folder = tmp_path_factory.mktemp("t")
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    memory = segments()
+    yield
+    assert not psutil.Process().children(recursive=True)
+    assert not segments() - memory
+    assert not list(folder.iterdir())
+
+
+def failure(target: Target) -> ServerFailed:
+    """How its start fails."""
+    with pytest.raises(ServerFailed) as caught, target.started():
+        pytest.fail("it started")
+    return caught.value
+
+
+def test_a_server_that_never_is_ready_is_given_up(make: Callable[..., Target], starts: Starts) -> None:
+    """At the deadline, with what its model said last and how to allow more."""
+    starts.timeout_seconds = 2.0
+    problem = failure(make("never"))
+    assert "was not ready in 2.00 s" in problem.summary
+    assert "no worker" in problem.found
+    assert "start_timeout=4" in str(problem)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_server_that_exits_is_not_waited_for(make: Callable[..., Target], starts: Starts, code: int) -> None:
+    """With any exit code the wait ends at once, not at its deadline, and its last words are shown."""
+    starts.timeout_seconds = 1000.0
+    problem = failure(make(f"exit={code}", "says=ModuleNotFoundError: No module named 'modell'"))
+    assert "ended before it was ready" in problem.summary
+    assert f"code {code}" in problem.found
+    assert "likely cause: a package is missing" in problem.remedies[0]
+    assert "modell" in problem.log_tail
+
+
+def test_a_chatty_server_starts(make: Callable[..., Target]) -> None:
+    """Ten megabytes of output before it listens hold nobody up."""
+    with make("chatter=10").started() as instance:
+        assert instance.cold_start_seconds is not None
+        assert instance.process is not None
+        assert instance.process.command.log.stat().st_size > 10_000_000
+
+
+def test_a_server_that_ignores_sigterm_is_ended(make: Callable[..., Target]) -> None:
+    """It is killed after its grace, and so are workers that have left its session."""
+    with make("immortal", "breed").started() as instance:
+        assert instance.process is not None
+        family = instance.process.tree()
+        assert len(family) == 3
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family)
+
+
+def test_a_server_that_dies_under_load_is_told(make: Callable[..., Target]) -> None:
+    """It is the death that is told, not the hundred connections that it reset."""
+    _, problems, _ = loaded(make("die=50"))
+    assert len(problems) == 1
+    assert "died under load" in problems[0]
+    assert "SIGKILL" in problems[0]
+
+
+def test_health_does_not_make_a_server_ready(make: Callable[..., Target], starts: Starts) -> None:
+    """A server that says 200 while its model does not answer has not started, and under load it is found out."""
+    _, problems, _ = loaded(make("hollow=50"))
+    starts.timeout_seconds = 2.0
+    assert "no worker" in failure(make("hollow=1")).found
+    assert any("status 503" in problem for problem in problems)
+
+
+def test_a_port_that_somebody_else_has_is_refused(make: Callable[..., Target], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A foreign server on the port is named, and its answers are never taken for ours."""
+    with make().started() as other:
+        monkeypatch.setattr(instance_module, "free_ports", lambda count: [other.site.port] * count)
+        problem = failure(make())
+    assert "was taken before" in problem.summary
+    assert "model_server.py" in problem.found
+
+
+def test_a_server_that_listens_to_the_world_is_refused(make: Callable[..., Target]) -> None:
+    """What is started here is reached from this machine alone."""
+    problem = failure(make("wide"))
+    assert "can be reached from other machines" in problem.summary
+    assert "0.0.0.0" in problem.found
+    assert "127.0.0.1" in problem.remedies[0]
+
+
+def test_two_servers_run_at_once(make: Callable[..., Target]) -> None:
+    """Each has ports, a folder and counters of its own."""
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(make(counters=COUNTERS).started()) for _ in range(2))
+        assert one.site.port != two.site.port
+        assert one.site.folder != two.site.folder
+        ask(one)
+        first, second = one.counters(), two.counters()
+        assert first is not None
+        assert second is not None
+        assert (first.items, second.items) == (2, 1)
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_many_starts_in_a_row_leave_nothing(make: Callable[..., Target], count: int) -> None:
+    """No process, socket, shared memory, folder or file descriptor is left by any of them."""
+    target = make("segment")
+    with target.started():
+        pass
+    own = psutil.Process()
+    descriptors, connections, threads = own.num_fds(), len(own.net_connections()), threading.active_count()
+    for _ in range(count):
+        with target.started():
+            pass
+    assert own.num_fds() <= descriptors
+    assert len(own.net_connections()) <= connections
+    assert threading.active_count() <= threads
+
+
+def test_a_second_client_is_seen(make: Callable[..., Target], starts: Starts) -> None:
+    """Who loads the server beside us makes the run INVALID, for its batches are not of our load."""
+    target = make(counters=COUNTERS)
+    over = threading.Event()
+
+    def other() -> None:
+        eventually(lambda: bool(starts.instances), "it is started")
+        port = starts.instances[0].site.port
+        # The server ends while it is asked.
+        ends = suppress(OSError, http.client.HTTPException)
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as client, ends:
+            while not over.is_set():
+                client.request("POST", "/infer", b"a")
+                client.getresponse().read()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        _, problems, _ = loaded(target, users=2)
+    finally:
+        over.set()
+        thread.join(30)
+    assert any(problem.startswith("another client: the server answered") for problem in problems), problems
+
+
+def test_alone_there_is_no_second_client(make: Callable[..., Target]) -> None:
+    """The same load without it is not accused of one, and what the server counted is what was sent."""
+    start, problems, _ = loaded(make(counters=COUNTERS), users=2)
+    assert not [problem for problem in problems if "another client" in problem]
+    assert start.counters is not None
+    assert start.counters.requests == pytest.approx(start.requests, rel=0.1)
+
+
+def test_counters_that_begin_anew_are_no_ratio(make: Callable[..., Target]) -> None:
+    """A worker that was restarted under load makes the run INVALID instead of a wrong ratio."""
+    _, problems, _ = loaded(make("reset=3", counters=COUNTERS))
+    assert any("went backwards" in problem for problem in problems), problems
+
+
+def ask(instance: Instance) -> None:
+    """Ask its model once."""
+    with closing(http.client.HTTPConnection("127.0.0.1", instance.site.port, timeout=30)) as client:
+        client.request("POST", "/infer", b"fox")
+        assert client.getresponse().read() == b"FOX"

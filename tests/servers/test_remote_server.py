@@ -1,0 +1,130 @@
+"""A server that somebody else runs: it is loaded, and left as it is."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
+from pytest_gpuserve.process.ports import free_port
+from pytest_gpuserve.server_factory import ServerFactory
+from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.servers.metric_names import MetricNames
+from pytest_gpuserve.servers.relocation import Relocation
+from pytest_gpuserve.servers.remote import Remote, reached
+from tests.fakes.certificates import Certificates, make_certificates
+from tests.fakes.children.toolkit import HERE
+from tests.fakes.http_server import BODY, serving
+from tests.servers.deployments import Starts, loaded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.trial.handle import Starter
+
+COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
+
+
+def start_of(timeout_seconds: float) -> Starter:
+    """What a session starts remote servers with."""
+
+    def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
+        assert isinstance(kind, Remote)
+        return reached(kind, ask, timeout_seconds=timeout_seconds)
+
+    return start
+
+
+FACTORY = ServerFactory(start_of, str)
+
+
+@pytest.fixture
+def somebody(tmp_path: Path) -> Iterator[Instance]:
+    """A server that somebody else runs."""
+    argv = ("{python}", str(HERE / "model_server.py"), "{port}")
+    handle = Starts(tmp_path / "log").handle(CommandServer(argv, tmp_path, "here", sys.executable))
+    with handle.post("/infer", body=b"fox").started() as instance:
+        yield instance
+
+
+def test_it_is_loaded_and_left_running(somebody: Instance) -> None:
+    """Its answers are checked and its counters read; it has no cold start of ours, and lives on."""
+    remote = FACTORY.remote(f"http://127.0.0.1:{somebody.site.port}", counters=COUNTERS)
+    start, problems, instance = loaded(remote.post("/infer", body=b"fox", expect=b"FOX"))
+    assert not [problem for problem in problems if not problem.startswith(("no steady", "in flight", "client"))]
+    assert start.cold_start_seconds is None
+    assert start.counters is not None
+    assert start.counters.requests == pytest.approx(start.requests, rel=0.1)
+    assert instance.process is None
+    assert somebody.process is not None
+    assert somebody.process.pid in instance.members()
+    assert instance.death() is None
+    assert somebody.process is not None
+    assert somebody.process.exit_status() is None
+
+
+def test_nobody_there_is_told() -> None:
+    """At the deadline, with what was seen."""
+    remote = FACTORY.remote(f"http://127.0.0.1:{free_port()}", start_timeout=0.5)
+    with pytest.raises(ServerFailed, match="did not come in") as caught, remote.get("/").started():
+        pass
+    assert "Connection refused" in caught.value.found
+    assert "start_timeout=1" in str(caught.value)
+
+
+def test_counters_that_cannot_be_reached_are_told(somebody: Instance) -> None:
+    """Counters that were promised and are not there are an error, not a run without a ratio."""
+    remote = FACTORY.remote(
+        f"http://127.0.0.1:{somebody.site.port}", counters=MetricNames(items="nv_count", batches="nv_exec")
+    )
+    _, problems, _ = loaded(remote.post("/infer", body=b"fox", expect=b"FOX"))
+    assert len(problems) == 1
+    assert "no metric nv_count" in problems[0]
+    assert "items_total" in problems[0]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates of an authority that nobody trusts by default."""
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def test_a_certificate_is_checked(certificates: Certificates) -> None:
+    """An unknown authority is refused before anything is loaded, and named certificates make it known."""
+    with serving(certificate=certificates.server_file) as server:
+        url = f"https://localhost:{server.port}"
+        with pytest.raises(ServerFailed, match="not to be trusted") as caught, FACTORY.remote(url).get("/ok").started():
+            pass
+        assert "ca_file=" in str(caught.value)
+        trusted = FACTORY.remote(url, ca_file=certificates.ca_file)
+        start, problems, _ = loaded(trusted.get("/ok", expect=BODY))
+        assert not [problem for problem in problems if "tls" in problem or "errors" in problem]
+        assert start.requests > 100
+
+
+def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    """A wrong path is the user's mistake, and is said so."""
+    remote = FACTORY.remote("https://127.0.0.1:1", ca_file=tmp_path / "nothing.pem")
+    with pytest.raises(UsageProblem, match="cannot be read") as caught, remote.get("/").started():
+        pass
+    assert str(tmp_path / "nothing.pem") in caught.value.looked
+
+
+@pytest.mark.parametrize("url", ["http://h/path", "grpc://h:1/a/b", "nonsense", "http://user@h"])
+def test_what_is_no_server_is_refused(url: str) -> None:
+    """A path belongs to a request, and what is no URL is told."""
+    with pytest.raises(UsageProblem):
+        FACTORY.remote(url)
+
+
+def test_it_is_the_same_on_both_sides(tmp_path: Path) -> None:
+    """A revision has no other one, and the way to compare two is named."""
+    with pytest.raises(NotInRevision, match="same on both sides") as caught:
+        FACTORY.remote("http://127.0.0.1:1").kind.relocated(Relocation(tmp_path))
+    assert "duel(" in caught.value.remedies[0]

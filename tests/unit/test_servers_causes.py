@@ -1,0 +1,45 @@
+"""Known ways in which servers fail to start are named before anything else that may help."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.servers.causes import likely_cause, with_likely_cause
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("error while loading shared libraries: libpython3.11.so.1.0: cannot open shared object file", "libpython"),
+        ("AttributeError: module 're' has no attribute '_recursion_count'", "libpython"),
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "GPU's memory"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", "machine's memory"),
+        ("OSError: [Errno 28] No space left on device", "/dev/shm"),
+        ("OSError: [Errno 98] Address already in use", "port"),
+        ("E1122 failed to load model 'resnet': ...", "model's file"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'weights/resnet.pth'", "model's file"),
+        ("unable to find backend library for backend 'onnxruntime', try specifying runtime", "no such backend"),
+        ("ModuleNotFoundError: No module named 'transformers'", "package is missing"),
+        ("A module that was compiled using NumPy 1.x cannot be run in NumPy 2.1.0", "numpy below 2"),
+        ("PermissionError: [Errno 13] Permission denied: '/models'", "not readable"),
+    ],
+)
+def test_a_known_cause_is_named(log: str, words: str) -> None:
+    """By what its log says, whatever stands around it."""
+    assert words in likely_cause(f"starting\n{log}\nbye")
+
+
+@pytest.mark.parametrize("log", ["", "Traceback\nValueError: 42", "listening on port 8000", "loaded model resnet"])
+def test_nothing_is_made_up(log: str) -> None:
+    """What is not known has no cause."""
+    assert likely_cause(log) == ""
+
+
+def test_the_cause_comes_first() -> None:
+    """Before the general advice, and once only."""
+    problem = ServerFailed("it ended", remedies=["read its log"], log_tail="CUDA out of memory")
+    assert [line.partition(";")[0] for line in with_likely_cause(with_likely_cause(problem)).remedies] == [
+        "likely cause: the GPU's memory is full",
+        "read its log",
+    ]
