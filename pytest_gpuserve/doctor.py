@@ -90,8 +90,8 @@ def text(findings: Sequence[Finding]) -> str:
     width = max(len(finding.what) for finding in findings)
     lines = []
     for finding in findings:
-        first, *more = finding.found.splitlines()
-        lines.append(f"{'ok' if finding.works else '--'}  {finding.what:<{width}}  {first}")
+        first, *more = finding.found.splitlines() or [""]
+        lines.append(f"{'ok' if finding.works else '--'}  {finding.what:<{width}}  {first}".rstrip())
         lines.extend(f"    {'':<{width}}  {line}" for line in more)
         if finding.remedy:
             lines.append(f"    {'':<{width}}  help: {finding.remedy}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,8 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.servers.given import metric_names, named_arguments, seconds, variables, words
+from pytest_gpuserve.servers.imports import find_python
 from pytest_gpuserve.servers.litserve import LitServe
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.servers.pytriton import PyTriton
@@ -20,7 +24,7 @@ from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.trial.handle import ServerHandle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.servers.base import Argument, ServerKind
     from pytest_gpuserve.servers.metric_names import MetricNames
@@ -33,7 +37,8 @@ class ServerFactory:
 
     All take ``start_timeout``: the seconds from launch to the model's first answer; and, but for a remote one,
     ``python``, the interpreter that has the server (this one by default), and ``env``, variables for it. Files are
-    named relative to the file that calls. They raise `UsageProblem` for what cannot be a server.
+    named relative to the file that calls, an interpreter also by its name along the PATH. They raise `UsageProblem` for
+    what cannot be a server.
 
     Args:
         starter_of: Makes what starts servers on this session's device, of a deadline in seconds.
@@ -166,16 +171,16 @@ class ServerFactory:
         kind = Triton(
             repository,
             self.shown(repository),
-            models=tuple(models),
+            models=words("triton_server(models=...)", models),
             model=model,
             asked=asked,
-            arguments=arguments,
-            extra=tuple(args),
-            environment=dict(env or {}),
-            python=python or sys.executable,
+            arguments=named_arguments("triton_server", arguments),
+            extra=words("triton_server(args=...)", args),
+            environment=variables("triton_server", env),
+            python=self._interpreter(python),
             image=image,
-            engine=None if engine is None else tuple(engine),
-            engine_options=tuple(engine_options),
+            engine=None if engine is None else words("triton_server(engine=...)", engine),
+            engine_options=words("triton_server(engine_options=...)", engine_options),
         )
         return self._handle(kind, start_timeout)
 
@@ -225,6 +230,11 @@ class ServerFactory:
                 f"torch_worker({model!r}): a file and what in it returns the model",
                 remedies=['torch_worker("apps/resnet.py:resnet18")'],
             )
+        if args is not None and not isinstance(args, Mapping):
+            raise UsageProblem(
+                "torch_worker(args=...) takes keyword arguments of what returns the model, by name",
+                remedies=['args={"width": 64}'],
+            )
         kind = TorchWorker(
             self._app("torch_worker", file, python=python, env=env, args=(), arguments=args or {}),
             name,
@@ -269,14 +279,19 @@ class ServerFactory:
             UsageProblem: There is no command, or no ``{port}`` in it.
         """
         folder = self._place(cwd)
+        if not folder.is_dir():
+            raise UsageProblem(
+                f"command_server(cwd=...): there is no folder {folder}",
+                remedies=["name it relative to the test file, or give an absolute path"],
+            )
         kind = CommandServer(
-            argv=tuple(argv) if not isinstance(argv, str) else (),
+            argv=words("command_server", argv),
             cwd=folder,
             shown=self.shown(folder),
-            python=python or sys.executable,
+            python=self._interpreter(python),
             health=ready,
-            counters=counters,
-            environment=dict(env or {}),
+            counters=metric_names("command_server", counters),
+            environment=variables("command_server", env),
             default_model=model,
         )
         return self._handle(kind, start_timeout)
@@ -309,11 +324,19 @@ class ServerFactory:
         Raises:
             UsageProblem: That is no such URL.
         """
-        endpoint, path = endpoint_of(url)
+        help_ = ["http://HOST:PORT or https://HOST:PORT"]
+        try:
+            endpoint, path = endpoint_of(str(url))
+        except UsageProblem as problem:
+            raise UsageProblem(f"remote_server({url!r}) is no URL", found=problem.found, remedies=help_) from None
         if endpoint.protocol != "http" or path != "/":
             raise UsageProblem(
-                f"remote_server({url!r}): the server alone, its paths are those of the requests",
-                remedies=["http://HOST:PORT or https://HOST:PORT"],
+                f"remote_server({url!r}): the server alone, its paths are those of the requests", remedies=help_
+            )
+        if ca_file and endpoint.tls is None:
+            raise UsageProblem(
+                f"remote_server({url!r}, ca_file=...): without TLS no certificate is looked at",
+                remedies=["https://HOST:PORT, or leave out ca_file=..."],
             )
         kind = Remote(
             endpoint.host,
@@ -321,7 +344,7 @@ class ServerFactory:
             tls=endpoint.tls is not None,
             ca_file=str(self._place(ca_file)) if ca_file else "",
             grpc_port=grpc_port,
-            counters=counters,
+            counters=metric_names("remote_server", counters),
             metrics_port=metrics_port,
             default_model=model,
         )
@@ -342,14 +365,17 @@ class ServerFactory:
             fixture=fixture,
             file=path,
             shown=self.shown(path),
-            arguments=arguments,
-            extra=tuple(args),
-            environment=dict(env or {}),
-            python=python or sys.executable,
+            arguments=arguments if fixture == "torch_worker" else named_arguments(fixture, arguments),
+            extra=words(f"{fixture}(args=...)", args),
+            environment=variables(fixture, env),
+            python=self._interpreter(python),
         )
 
     def _handle(self, kind: ServerKind, start_timeout: float) -> ServerHandle:
-        return ServerHandle(kind, self.starter_of(start_timeout))
+        return ServerHandle(kind, self.starter_of(seconds("start_timeout", start_timeout)))
+
+    def _interpreter(self, python: str | Path | None) -> str:
+        return sys.executable if python is None else find_python(fspath(python), self._place("."), "python")
 
     def _place(self, path: str | Path) -> Path:
         """A path relative to the caller's file: the one place that means the same in a test, fixture and conftest."""

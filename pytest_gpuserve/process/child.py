@@ -26,7 +26,7 @@ from pytest_gpuserve.process.keeper import AFTER_SECONDS, finish
 from pytest_gpuserve.process.kept import Kept
 from pytest_gpuserve.process.logs import printable, read_tail
 from pytest_gpuserve.process.ports import describe_process
-from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.process.secrets import without_secret_values, without_secrets
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Command:
     log: Path
 
     def __str__(self) -> str:
-        return shlex.join(self.argv)
+        return shlex.join(without_secret_values(self.argv))
 
 
 @dataclass

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from pytest_gpuserve.process.logs import printable
+from pytest_gpuserve.process.secrets import without_secret_values
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -60,6 +61,16 @@ def listeners(port: int) -> set[int]:
     return found
 
 
+def is_here(host: str) -> bool:
+    """Whether a name or address is one of this machine's; False where that cannot be known."""
+    try:
+        found = {str(address[0]) for *_, address in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    own = {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
+    return any(address in own or address.startswith("127.") for address in found)
+
+
 def _listening(port: int) -> list[int | None]:
     return [
         connection.pid
@@ -77,7 +88,7 @@ def describe_process(pid: int | None) -> str:
         return "an unknown process"
     try:
         process = psutil.Process(pid)
-        line, state = shlex.join(process.cmdline()) or process.name(), process.status()
+        line, state = shlex.join(without_secret_values(process.cmdline())) or process.name(), process.status()
     except psutil.Error:
         return f"pid {pid}"
     return f"pid {pid} ({printable(line)}{', in state D' if state == psutil.STATUS_DISK_SLEEP else ''})"

@@ -182,7 +182,7 @@ def owned_port_probe(process: Process, port: int, *, also: Callable[[], Collecti
                 f"a foreign server answers on port {port}, which {process.command} was to use",
                 found=stranger,
                 looked=[f"TCP listeners reached by 127.0.0.1:{port}"],
-                remedies=["end that process, or give the server another port: port="],
+                remedies=["run again: each start takes other free ports", "or end that process"],
                 log_tail=process.tail(),
             )
         if port not in process.listening_ports() and not any(_listens(pid, port) for pid in others):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 SECRET_NAME: Final = re.compile(
-    r"TOKEN|SECRET|PASSW|CREDENTIAL|(API|ACCESS|PRIVATE|AUTH|SIGNING|ENCRYPTION)_?KEY|AUTHORIZATION|COOKIE",
+    r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|_PWD|CREDENTIAL|(API|ACCESS|PRIVATE|AUTH|SIGNING|ENCRYPTION)[_-]?KEY"
+    r"|AUTHORIZATION|COOKIE",
     re.IGNORECASE,
 )
-"""Variables of these names are taken for secrets."""
+"""Variables, headers and options of these names are taken for secrets; a tokenizer is none."""
 
 SHORTEST_SECRET: Final = 6
 """A shorter value is found in too many innocent words, and protects nothing."""
@@ -26,9 +28,53 @@ def without_secrets(text: str, environment: Mapping[str, str]) -> str:
         environment: The variables that whoever wrote it could see.
     """
     secrets = {
-        value: name for name, value in environment.items() if len(value) >= SHORTEST_SECRET and SECRET_NAME.search(name)
+        written: name
+        for name, value in environment.items()
+        if SECRET_NAME.search(name)
+        # A log is shown line by line, and its end may begin in the middle of a key.
+        for part in (value, *value.splitlines())
+        if len(part) >= SHORTEST_SECRET
+        for written in _as_written(part)
     }
     # The longest first, for one may be a part of another.
     for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, f"<{secrets[value]}>")
     return text
+
+
+def secret_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of a request that are secrets, for `without_secrets`; of ``Bearer TOKEN`` the token."""
+    return {
+        name: max(value.split(), key=len, default="") for name, value in headers.items() if SECRET_NAME.search(name)
+    }
+
+
+def without_secret_values(words: Iterable[str], shown: Callable[[str], str] = lambda _: "...") -> list[str]:
+    """A command line, in which the values of options that are named like secrets are shown otherwise.
+
+    Plain numbers are shown: ``--max-tokens=100000`` is no secret.
+
+    Args:
+        words: The program's arguments.
+        shown: What stands in the place of a value.
+    """
+    found = []
+    is_value = False
+    for word in words:
+        option, equals, value = word.partition("=")
+        is_secret = word.startswith("-") and SECRET_NAME.search(option) is not None
+        if is_secret and equals and _is_secret_value(value):
+            found.append(f"{option}={shown(value)}")
+        else:
+            found.append(shown(word) if is_value and not word.startswith("-") and _is_secret_value(word) else word)
+        is_value = is_secret and not equals
+    return found
+
+
+def _is_secret_value(value: str) -> bool:
+    return len(value) >= SHORTEST_SECRET and not value.isdecimal()
+
+
+def _as_written(value: str) -> set[str]:
+    """A value as it stands in plain text, in JSON, and in the ``repr`` of a text or of bytes."""
+    return {value, json.dumps(value)[1:-1], repr(value)[1:-1], repr(value.encode(errors="backslashreplace"))[2:-1]}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ssl
+from functools import lru_cache
 
 from pytest_gpuserve.errors import UsageProblem
 
 
+@lru_cache
 def verified_tls(ca_file: str) -> ssl.SSLContext:
-    """Make what checks a server's certificate and name.
+    """Make what checks a server's certificate and name; once, for to read the system's takes as long as a request.
 
     Args:
         ca_file: Certificates to trust instead of the system's; empty for those.

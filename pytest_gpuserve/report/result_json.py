@@ -17,7 +17,7 @@ from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.window import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.counters import Counters
@@ -30,21 +30,28 @@ SCHEMA = 1
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
-def document(result: SessionResult) -> str:
-    """Write a session's result as JSON."""
-    return (
-        json.dumps(
-            {
-                "schema": SCHEMA,
-                "gpu": dict(result.gpu),
-                "host": dict(result.host),
-                "tests": [_test(test) for test in result.tests],
-            },
-            indent=1,
-            allow_nan=False,
-        )
-        + "\n"
-    )
+def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
+    """Write a session's result as JSON.
+
+    Args:
+        result: The result.
+        shown: Makes each text in it fit to be shown; numbers and names of fields stay as they are.
+    """
+    plain = {
+        "schema": SCHEMA,
+        "gpu": dict(result.gpu),
+        "host": dict(result.host),
+        "tests": [_test(test) for test in result.tests],
+    }
+    return json.dumps(_with_texts(plain, shown), indent=1, allow_nan=False) + "\n"
+
+
+def _with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- anything that JSON has
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, dict):
+        return {name: _with_texts(each, shown) for name, each in value.items()}
+    return [_with_texts(each, shown) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _test(test: TestResult) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
+from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.imports import installed_versions
 from pytest_gpuserve.servers.inherited import inherited_environment
 from pytest_gpuserve.servers.relocation import PYTHONPATH
@@ -62,7 +63,8 @@ class App:
         Raises:
             UsageProblem: One of them is among the arguments.
         """
-        given = {*self.arguments, *(word.lstrip("-").partition("=")[0].replace("-", "_") for word in self.extra)}
+        flags = (word.lstrip("-").partition("=")[0] for word in self.extra if word.startswith("-"))
+        given = {*self.arguments, *(flag.replace("-", "_") for flag in flags)}
         ours = sorted(given.intersection(names))
         if ours:
             raise UsageProblem(
@@ -82,12 +84,12 @@ class App:
         return [*flags, *self.extra]
 
     def workload(self) -> dict[str, str]:
-        """What a baseline must have in common with it, as text; values of variables by their hash."""
+        """What a baseline must have in common with it, as text; values of variables, and secrets, by their hash."""
         if self.moved_from is not None:
             return self.moved_from.workload()
         return {
             "app": self.shown,
-            "arguments": " ".join(self.flags()),
+            "arguments": " ".join(without_secret_values(self.flags(), digest)),
             "environment": " ".join(f"{name}={digest(self.environment[name])}" for name in sorted(self.environment)),
         }
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
+from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.inherited import inherited_environment
-from pytest_gpuserve.servers.prometheus import scrape
+from pytest_gpuserve.servers.relocation import PYTHONPATH
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class CommandServer:
         moved_from: The server that this one is in another checkout; both are the same workload.
 
     Raises:
-        UsageProblem: There is no command, or no ``{port}`` in it.
+        UsageProblem: There is no command, or no ``{port}`` in it; or the path to ask is none.
     """
 
     argv: tuple[str, ...]
@@ -65,27 +66,27 @@ class CommandServer:
     transport: Transport = field(default="http", init=False)
 
     def __post_init__(self) -> None:
-        if not self.argv or not all(self.argv):
+        if not self.argv or not self.argv[0]:
             raise UsageProblem(
                 "command_server takes a program and its arguments as a list of texts",
-                found=repr(self.argv),
+                found=repr(list(self.argv)),
                 remedies=['command_server(["./server", "--port={port}"])'],
             )
-        if not any(PORT in word for word in (*self.argv, *self.environment.values())):
+        if not self._says(PORT):
             raise UsageProblem(
                 "command_server: the server has to be told its port, which is another for each start",
-                found=" ".join(self.argv),
+                found=" ".join(without_secret_values(self.argv)),
                 remedies=['write {port} where the port belongs: "--port={port}", or env={"PORT": "{port}"}'],
+            )
+        if self.health and not self.health.startswith("/"):
+            raise UsageProblem(
+                f"command_server(ready={self.health!r}): a path begins with a slash", remedies=['ready="/health"']
             )
 
     def launch(self, site: Site) -> Launch:
         """See ``ServerKind``."""
-        filled = [self._filled(word, site) for word in self.argv]
-        beside = self.cwd / filled[0]
-        if "/" in filled[0] and beside.is_file():
-            filled[0] = str(beside)
         return Launch(
-            argv=tuple(filled),
+            argv=tuple(self._filled(word, site) for word in self.argv),
             environment={name: self._filled(value, site) for name, value in self.environment.items()},
             cwd=self.cwd,
         )
@@ -94,7 +95,7 @@ class CommandServer:
         """See ``ServerKind``; by the names that were given, None where there were none."""
         if self.counters is None:
             return None
-        return self.counters.read(scrape(site.port, self.counters.path))
+        return self.counters.fetch(site.port)
 
     def read_settings(self, site: Site) -> Mapping[str, Setting]:
         """See ``ServerKind``; of just any server nothing is known."""
@@ -112,7 +113,7 @@ class CommandServer:
             return self.moved_from.workload()
         return {
             "server": self.name,
-            "command": " ".join(self.argv),
+            "command": " ".join(without_secret_values(self.argv, digest)),
             "folder": self.shown,
             "environment": " ".join(f"{name}={digest(self.environment[name])}" for name in sorted(self.environment)),
         }
@@ -126,25 +127,52 @@ class CommandServer:
         """See ``ServerKind``; the working folder moves, and with it every relative path.
 
         Raises:
-            NotInRevision: Nothing of it lies in the checkout.
+            NotInRevision: Nothing of it would be another there; or its program is built, and so not in a revision.
+            ServerFailed: An interpreter cannot be asked where it imports from.
         """
+        self._check_program(relocation)
         inherited = inherited_environment(os.environ)
+        # An interpreter that the command does not name makes no other server of it.
+        python = relocation.interpreter(self.python) if self._says(PYTHON) else self.python
         moved = replace(
             self,
             argv=tuple(relocation.argument(word, self.cwd) for word in self.argv),
             cwd=relocation.path(self.cwd),
-            python=relocation.interpreter(self.python),
+            python=python,
         )
         environment = relocation.environment(self.environment, inherited=inherited, python=self.python, cwd=self.cwd)
-        telling = {name: value for name, value in environment.items() if name in self.environment}
+        names = {*self.environment, *([PYTHONPATH] if relocation.worktree is not None else [])}
+        telling = {name: value for name, value in environment.items() if name in names}
         if replace(moved, environment=telling) == self:
             raise NotInRevision(
-                f"nothing of command_server({' '.join(self.argv)}) would be another on the other side",
+                f"nothing of command_server({' '.join(without_secret_values(self.argv))}) would be another on the other"
+                " side",
                 remedies=[
-                    "--against=REV moves what lies in the checkout: keep the server's program or its files in it"
+                    "--against=REV moves what lies in the checkout: keep the server's program or its files in it",
+                    '--against-python=EXE replaces {python}, where python=... is left out: ["{python}", "-m", ...]',
                 ],
             )
         return replace(moved, environment=environment, moved_from=self)
+
+    def _check_program(self, relocation: Relocation) -> None:
+        """See that the other side has a program of its own: what is built is not in a revision.
+
+        A virtual environment's program is shared on purpose: what it runs is found by the folder and ``PYTHONPATH``.
+        """
+        program = self.cwd / self.argv[0]
+        if "/" not in self.argv[0] or not program.is_file() or (program.parent.parent / "pyvenv.cfg").is_file():
+            return
+        try:
+            relocation.source(program)
+        except NotInRevision as problem:
+            problem.remedies = (
+                *problem.remedies,
+                "what is built would be the same on both sides: name a tracked script that builds and runs it",
+            )
+            raise
+
+    def _says(self, mark: str) -> bool:
+        return any(mark in word for word in (*self.argv, *self.environment.values()))
 
     def _filled(self, word: str, site: Site) -> str:
         for mark, value in ((PORT, str(site.port)), (FOLDER, str(site.folder)), (PYTHON, self.python)):

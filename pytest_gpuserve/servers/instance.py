@@ -17,6 +17,7 @@ from pytest_gpuserve.process.kept import kept_folder
 from pytest_gpuserve.process.ports import free_ports, port_owner
 from pytest_gpuserve.process.queue_format import GOOD
 from pytest_gpuserve.process.ready import HttpRequest, Probe, all_of, http_probe, owned_port_probe, queue_probe, wait
+from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.base import Launch, Site
 from pytest_gpuserve.servers.causes import with_likely_cause
 from pytest_gpuserve.servers.inherited import inherited_environment
@@ -63,6 +64,11 @@ class Instance:
     cold_start_parts: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, Setting] = field(default_factory=dict)
     members: Callable[[], Collection[int]] = frozenset
+
+    def shown(self, text: str, headers: Mapping[str, str]) -> str:
+        """Something that it said, without the secrets that it was given by its variables or these headers."""
+        environment = os.environ if self.process is None else self.process.command.env
+        return without_secrets(text, {**environment, **secret_headers(headers)})
 
     def counters(self) -> Counters | None:
         """Read its batching counters; see ``ServerKind.read_counters``."""
@@ -126,6 +132,8 @@ def started(
                     members=members,
                 )
             except ServerFailed as problem:
+                # What was seen last may be an answer that repeats the request.
+                problem.found = without_secrets(problem.found, {**process.command.env, **secret_headers(ask.headers)})
                 raise with_likely_cause(problem) from None
             yield instance
 
@@ -135,7 +143,11 @@ def _check_ports(kind: ServerKind, site: Site) -> None:
     for name, port in site.ports.items():
         owner = port_owner(port)
         if owner is not None:
-            raise ServerFailed(f"port {port} ({name}) was taken before the {kind.name} server could start", found=owner)
+            raise ServerFailed(
+                f"port {port} ({name}) was taken before the {kind.name} server could start",
+                found=owner,
+                remedies=["run again: each start takes other free ports"],
+            )
 
 
 def _start(

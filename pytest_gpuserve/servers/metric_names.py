@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.window import StageTime
+from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER, StageTime
+from pytest_gpuserve.servers.base import HOST
+from pytest_gpuserve.servers.prometheus import is_count, scrape
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterable, Mapping
 
     from pytest_gpuserve.servers.prometheus import Sample
+
+_STAGES: Final = (SERVER, QUEUE, FORMATION, COMPUTE)
+
+_HELP: Final = ("say where and what they are: counters=MetricNames(..., path=...)", "or leave out counters=...")
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class MetricNames:
         items: Counter of executed items.
         batches: Counter of executions.
         batch_size: Histogram of batch sizes.
-        requests: Counter of requests that were answered well.
+        requests: Counter of requests that were answered well; without what only asks for health or metrics.
         pending: Gauge of waiting requests.
         stages: Times by the names of ``measure/window.py`` (``queue``, ``compute`` ...): each a histogram or summary in
             seconds.
@@ -35,7 +42,7 @@ class MetricNames:
         path: Where the metrics are.
 
     Raises:
-        UsageProblem: They do not tell items and batches.
+        UsageProblem: They do not tell items and batches, or one is no name.
     """
 
     items: str = ""
@@ -48,13 +55,47 @@ class MetricNames:
     path: str = "/metrics"
 
     def __post_init__(self) -> None:
+        self._check_texts()
         if bool(self.batch_size) == bool(self.items or self.batches) or bool(self.items) != bool(self.batches):
             raise UsageProblem(
                 "MetricNames needs either items= and batches=, or batch_size=",
                 remedies=['MetricNames(items="nv_inference_count", batches="nv_inference_exec_count")'],
             )
         if not self.path.startswith("/"):
-            raise UsageProblem(f"MetricNames(path=...) begins with a slash, not {self.path!r}")
+            raise UsageProblem(
+                f"MetricNames(path=...) begins with a slash, not {self.path!r}", remedies=['path="/metrics"']
+            )
+        for stage in self.stages:
+            if stage not in _STAGES and not stage.startswith((OTHER_COMPUTE, PER_REQUEST)):
+                raise UsageProblem(
+                    f"MetricNames(stages=...): there is no stage {stage!r}",
+                    remedies=[f"one of {', '.join(_STAGES)}, {OTHER_COMPUTE}NAME, {PER_REQUEST}NAME"],
+                )
+
+    def _check_texts(self) -> None:
+        single = (self.items, self.batches, self.batch_size, self.requests, self.pending, self.path)
+        pairs = [*self.stages.items(), *self.labels.items()]
+        for text in (*single, *(text for pair in pairs for text in pair)):
+            if not isinstance(text, str):
+                raise UsageProblem(f"MetricNames takes names and labels as text, not {text!r}")
+
+    def fetch(self, port: int, *, host: str = HOST, tls: ssl.SSLContext | None = None) -> Counters:
+        """Scrape a server and make counters of that.
+
+        Args:
+            port: Where its metrics are.
+            host: Whose they are.
+            tls: What checks the certificate of a server that speaks TLS.
+
+        Raises:
+            ServerFailed: They cannot be read, or as for `read`.
+        """
+        try:
+            samples = scrape(port, self.path, host=host, tls=tls)
+        except ServerFailed as problem:
+            problem.remedies = (*problem.remedies, *_HELP)
+            raise
+        return self.read(samples)
 
     def read(self, samples: Iterable[Sample]) -> Counters:
         """Make counters of a scrape.
@@ -78,22 +119,35 @@ class MetricNames:
 
     def _sum(self, samples: list[Sample], name: str) -> float:
         # A counter may be shown with or without its suffix, by the version of the library that shows it.
-        names = {name, f"{name}_total"}
-        values = [sample.value for sample in samples if sample.name in names]
-        if not values:
+        for written in (name, f"{name}_total", name.removesuffix("_total")):
+            values = [sample.value for sample in samples if sample.name == written]
+            if values:
+                break
+        else:
             known = sorted({sample.name for sample in samples})
             raise ServerFailed(
                 f"the server has no metric {name}" + (f" with {dict(self.labels)}" if self.labels else ""),
                 found=f"{len(known)} others: {', '.join(known)[:1000]}" if known else "no metric with these labels",
                 looked=[self.path],
-                remedies=["correct the names in counters=MetricNames(...)", "send it a request at start: ready="],
+                remedies=["correct the names or labels in counters=MetricNames(...)"],
+            )
+        if not all(map(is_count, values)):
+            raise ServerFailed(
+                f"the metric {name} is no count and no time",
+                found=", ".join(map(str, values))[:1000],
+                looked=[self.path],
+                remedies=_HELP,
             )
         return math.fsum(values)
 
     def _count(self, samples: list[Sample], name: str) -> int:
         value = self._sum(samples, name)
         if value != round(value):
-            raise ServerFailed(f"the metric {name} counts, and yet is {value}")
+            raise ServerFailed(
+                f"the metric {name} counts, and yet is {value}",
+                looked=[self.path],
+                remedies=["name a counter, no time or average, in counters=MetricNames(...)"],
+            )
         return round(value)
 
     def _sizes(self, samples: list[Sample]) -> dict[str, int]:

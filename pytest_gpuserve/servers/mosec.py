@@ -16,7 +16,7 @@ from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER, StageTime
 from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.metric_names import bucket_counts
-from pytest_gpuserve.servers.prometheus import Sample, scrape
+from pytest_gpuserve.servers.prometheus import Sample, is_count, scrape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -167,13 +167,14 @@ def batch_counters(samples: list[Sample], stage: str | None) -> Counters:
         raise ServerFailed(f"mosec counts no batches of stage {stage!r}", found=f"stages that batch: {stages}")
     counted = stage or stages[-1]
     ours = [sample for sample in samples if sample.labels.get("stage") == counted]
+    pending = [sample.value for sample in samples if sample.name == f"{NAMESPACE}_remaining_task"]
     return Counters(
         items=round(sum(sample.value for sample in ours if sample.name == f"{name}_sum")),
         batches=round(sum(sample.value for sample in ours if sample.name == f"{name}_count")),
         batch_sizes=bucket_counts(sample for sample in ours if sample.name == f"{name}_bucket"),
         stages=_stage_times(samples, counted),
         requests=_requests(samples),
-        pending=next((round(sample.value) for sample in samples if sample.name == f"{NAMESPACE}_remaining_task"), None),
+        pending=round(pending[0]) if pending and is_count(pending[0]) else None,
     )
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 2.0
 
+_FREE = frozenset({"gauge", "summary"})
+"""Types of metrics that may have any value: below zero, or none as the quantiles of a summary that saw nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -38,7 +41,7 @@ def scrape(
         tls: What checks the certificate of a server that speaks TLS.
 
     Raises:
-        ServerFailed: There is no answer, no 200, or no Prometheus text; or a value is negative or not a number.
+        ServerFailed: There is no answer, no 200, or no Prometheus text; or a count is negative or not a number.
     """
     where = f"http{'s' if tls else ''}://{host}:{port}{path}"
     connection = (
@@ -68,14 +71,20 @@ def read_samples(text: str) -> list[Sample]:
     """Parse a metrics page.
 
     Raises:
-        ValueError: It is no Prometheus text; or a value is negative or not a number.
+        ValueError: It is no Prometheus text; or a count is negative or not a number.
     """
     try:
-        found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        families = list(text_string_to_metric_families(text))
     except LookupError as problem:
         # The parser looks at the first letter of a name before it knows that there is one.
         raise ValueError(f"a name is missing ({problem})") from None
-    for sample in found:
-        if not math.isfinite(sample.value) or sample.value < 0:
-            raise ValueError(f"{sample.name}{sample.labels} is {sample.value}")
-    return [Sample(sample.name, dict(sample.labels), sample.value) for sample in found]
+    for family in families:
+        for sample in family.samples:
+            if family.type not in _FREE and not is_count(sample.value):
+                raise ValueError(f"{sample.name}{sample.labels} is {sample.value}")
+    return [Sample(sample.name, dict(sample.labels), sample.value) for family in families for sample in family.samples]
+
+
+def is_count(value: float) -> bool:
+    """Whether something that is counted or timed can have this value."""
+    return math.isfinite(value) and value >= 0

@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_gpuserve.errors import NotInRevision, ServerFailed
+from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.ports import listeners
+from pytest_gpuserve.process.ports import is_here, listeners
 from pytest_gpuserve.process.ready import HttpRequest, http_probe, wait_for
+from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.process.tls import verified_tls
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.instance import Instance, verdict_on_status
-from pytest_gpuserve.servers.prometheus import scrape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,6 +46,9 @@ class Remote:
         counters: Names of its Prometheus metrics; None where it has none or they cannot be reached.
         metrics_port: Where those are; 0 for the port of HTTP.
         default_model: Of KServe v2, the model that an inference is for.
+
+    Raises:
+        UsageProblem: A port is none.
     """
 
     host: str
@@ -59,6 +62,12 @@ class Remote:
     health: str = ""
     name: str = field(default="remote", init=False)
     transport: Transport = field(default="http", init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("grpc_port", "metrics_port"):
+            port = getattr(self, name)
+            if type(port) is not int or not 0 <= port < 1 << 16:
+                raise UsageProblem(f"remote_server({name}=...) is a port's number, not {port!r}")
 
     @property
     def ports(self) -> tuple[str, ...]:
@@ -82,10 +91,9 @@ class Remote:
         """See ``ServerKind``."""
         if self.counters is None:
             return None
-        port = self.metrics_port or site.port
         # Metrics at a port of their own are as a rule inside, without TLS.
         tls = verified_tls(self.ca_file) if self.tls and not self.metrics_port else None
-        return self.counters.read(scrape(port, self.counters.path, host=self.host, tls=tls))
+        return self.counters.fetch(self.metrics_port or site.port, host=self.host, tls=tls)
 
     def read_settings(self, site: Site) -> Mapping[str, Setting]:
         """See ``ServerKind``; of just any server nothing is known."""
@@ -142,6 +150,11 @@ def reached(kind: Remote, ask: Ask, *, timeout_seconds: float) -> Iterator[Insta
         timeout_seconds=min(PROBE_SECONDS, timeout_seconds),
         tls=verified_tls(site.ca_file) if site.tls else None,
     )
-    wait_for(probe, Deadline.after(timeout_seconds), what=f"an answer of {site.host}:{site.port} to {ask.path}")
+    try:
+        wait_for(probe, Deadline.after(timeout_seconds), what=f"an answer of {site.host}:{site.port} to {ask.path}")
+    except ServerFailed as problem:
+        # What was seen last may be an answer that repeats the request.
+        problem.found = without_secrets(problem.found, {**os.environ, **secret_headers(ask.headers)})
+        raise
     # Where it runs on this machine, what it computes is no disturbance of the measurement.
-    yield Instance(kind, site, None, None, members=partial(listeners, site.port))
+    yield Instance(kind, site, None, None, members=partial(listeners, site.port) if is_here(site.host) else frozenset)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.process.container import Container, find_engine, image_id
+from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch
 from pytest_gpuserve.servers.imports import installed_versions
 from pytest_gpuserve.servers.inherited import inherited_environment
@@ -203,7 +204,7 @@ class Triton:
             "models": " ".join(sorted(self.models)) or "all",
             "counted": self.model or "",
             "asked": self.asked or "",
-            "arguments": " ".join(self._flags()),
+            "arguments": " ".join(without_secret_values(self._flags(), digest)),
             "environment": " ".join(f"{name}={digest(self.environment[name])}" for name in sorted(self.environment)),
         }
 

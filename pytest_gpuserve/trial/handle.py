@@ -39,6 +39,10 @@ class ServerHandle:
     kind: ServerKind
     starter: Starter = field(repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        """Its name alone: pytest shows the arguments of a test that fails, and variables may be secrets."""
+        return f"ServerHandle({self.kind.name})"
+
     def request(
         self,
         method: str,
@@ -126,7 +130,10 @@ class ServerHandle:
         if not grpc:
             return Target(self, (request,))
         if "grpc" not in self.kind.ports:
-            raise UsageProblem(f"the {self.kind.name} server speaks no gRPC", remedies=["leave out grpc=True"])
+            raise UsageProblem(
+                f"the {self.kind.name} server speaks no gRPC",
+                remedies=["leave out grpc=True", "a remote server's port is named: remote_server(URL, grpc_port=8001)"],
+            )
         return Target(self, (request,), protocol="grpc", messages=(grpc_message(inference),))
 
     def _only_model(self) -> str:
@@ -208,6 +215,12 @@ class Target:
     shuffled: bool = False
     protocol: Protocol = "http"
     messages: tuple[bytes, ...] = ()
+
+    def __repr__(self) -> str:
+        """What is sent, without headers and bodies; as for `ServerHandle`."""
+        first = self.requests[0]
+        more = f" and {len(self.requests) - 1} more" if len(self.requests) > 1 else ""
+        return f"Target({first.method} {first.path}{more}, {self.server!r})"
 
     def relocated(self, relocation: Relocation) -> Target:
         """Make the same requests to the same deployment of another checkout or interpreter.

@@ -112,16 +112,22 @@ class LoadedStart:
         shape = self.shape
         self._goal = shape.windows
         warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
+        before = None
         if shape.finite:
             with Engines(self._watch.plan(shape.warmup), 1) as engines:
                 self._watch.ticks(engines, warmup_ticks)
-            warmup_ticks = 0
+                if not self.problems:
+                    # What is still under way would be counted as the load's.
+                    engines.halt(seed=shape.seed)
             self._watch.so_far = RunningTotals()
+            # Now: the load begins with its engines, and may be over before its first tick is.
+            before = self._watch.read_counters() if not self.problems else None
         if self.problems:
             return 0.0
         with Engines(self._watch.plan(shape.schedule), shape.processes) as engines:
-            self._watch.ticks(engines, warmup_ticks)
-            before = self._watch.read_counters()
+            if not shape.finite:
+                self._watch.ticks(engines, warmup_ticks)
+                before = self._watch.read_counters() if not self.problems else None
             cpu = read_cpu(our_processes(self.instance.members()))
             while not self.problems and not self._watch.ended and not self._enough(windows):
                 ticks = self._watch.ticks(engines, TICKS_A_WINDOW)

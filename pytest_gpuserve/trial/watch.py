@@ -14,7 +14,7 @@ from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.load.totals import RunningTotals, total
-from pytest_gpuserve.load.validity import SATURATED_SHARE, reasons
+from pytest_gpuserve.load.validity import SATURATED_SHARE, one_line, reasons
 from pytest_gpuserve.load.wire import Plan, Tick
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
@@ -51,7 +51,7 @@ class Reading:
     Args:
         counters: What it says.
         at_seconds: When, by the monotonic clock, as the middle of the reading.
-        took_seconds: How long the reading took.
+        took_seconds: How long after the end of the last tick it was over: on a stalled machine we are late.
     """
 
     counters: Counters
@@ -61,14 +61,29 @@ class Reading:
 
 @dataclass
 class _Seen:
-    """What server and client have each counted of the same stretches of time, to be held against each other."""
+    """What server and client have each counted of the same stretches of time, to be held against each other.
+
+    Args:
+        server_requests: What the server answered.
+        server_seconds: The time in which it did.
+        unsure_seconds: How far the ends of that time may be from those of ours.
+        readings: Of its counters, each of which it may count as a request.
+        client_requests: What we sent: a request that failed here may have been answered there.
+        client_seconds: The time in which we did.
+        client_peak: The most requests a second in any tick.
+        latency_seconds: Of all our requests together.
+        last: The reading at the end of the last stretch, which the next one begins with if it follows at once.
+    """
 
     server_requests: int = 0
     server_seconds: float = 0.0
     unsure_seconds: float = 0.0
+    readings: int = 0
     client_requests: int = 0
     client_seconds: float = 0.0
+    client_peak: float = 0.0
     latency_seconds: float = 0.0
+    last: Reading | None = None
 
 
 class Progress(Protocol):
@@ -108,6 +123,7 @@ class Watch:
     ended: bool = False
     _complaints: list[Complaint] = field(default_factory=list)
     _seen: _Seen = field(default_factory=_Seen)
+    _tick_end_seconds: float | None = None
 
     def plan(self, schedule: Schedule) -> Plan:
         """The plan of a load engine, for this schedule."""
@@ -134,6 +150,7 @@ class Watch:
         while (count is None or len(ticks) < count) and not self.ended and not self.problems:
             tick = engines.next_tick()
             self.ended = tick.last
+            self._tick_end_seconds = tick.end_ns / 1e9
             self._look(tick)
             # Looked at, the answers themselves are not needed any more.
             tick = msgspec.structs.replace(tick, answers=[])
@@ -148,9 +165,11 @@ class Watch:
         if totals.nanoseconds <= 0:
             return None
         if counted is not None and counted.requests is not None:
-            self._seen.client_requests += totals.requests
-            self._seen.client_seconds += totals.seconds
-            self._seen.latency_seconds += totals.latency.sum_ns / 1e9
+            seen = self._seen
+            seen.client_requests += totals.requests + totals.error_count
+            seen.client_seconds += totals.seconds
+            seen.client_peak = max(seen.client_peak, *map(_rate, ticks))
+            seen.latency_seconds += totals.latency.sum_ns / 1e9
         return Window(
             seconds=totals.seconds,
             requests=totals.requests,
@@ -174,7 +193,8 @@ class Watch:
             self.problems.append(death or str(problem))
             return None
         ended = time.monotonic()
-        return None if counters is None else Reading(counters, (began + ended) / 2, ended - began)
+        since = began if self._tick_end_seconds is None else min(began, self._tick_end_seconds)
+        return None if counters is None else Reading(counters, (began + ended) / 2, ended - since)
 
     def counted(self, before: Reading | None, after: Reading | None) -> Counters | None:
         """What the server counted between two readings; None where it does not count, or counted nonsense."""
@@ -188,14 +208,24 @@ class Watch:
             )
             return None
         if counted.requests is not None:
-            self._seen.server_requests += counted.requests
-            self._seen.server_seconds += after.at_seconds - before.at_seconds
-            self._seen.unsure_seconds += (before.took_seconds + after.took_seconds) / 2
+            seen = self._seen
+            seen.server_requests += counted.requests
+            seen.server_seconds += after.at_seconds - before.at_seconds
+            # What one stretch has too much at a reading that it shares, the next one has too little.
+            seen.unsure_seconds += after.took_seconds + (
+                -before.took_seconds if before is seen.last else before.took_seconds
+            )
+            seen.readings += 1
+            seen.last = after
         return counted
 
     def judge(self, totals: Totals, windows: Sequence[Window], ceiling: float | None) -> None:
         """Note what shows that not the server was measured."""
         shape = self.shape
+        # Of errors that are allowed the last may have been a dying server's first.
+        death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
+        if death is not None:
+            self.problems.append(death)
         found = reasons(
             totals,
             schedule=shape.schedule,
@@ -204,8 +234,8 @@ class Watch:
             allowed_errors=shape.allowed_errors,
             ceiling_per_second=ceiling,
         )
-        self.problems.extend(map(str, found))
-        self.problems.extend(_another_client(self._seen))
+        self.problems.extend(self._shown(str(reason)) for reason in found)
+        self.problems.extend(_another_client(self._seen, finite=shape.finite))
         compiled = sum(window.stages[COMPILING].count for window in windows if COMPILING in window.stages)
         if compiled:
             self.problems.append(
@@ -229,16 +259,26 @@ class Watch:
         """See whether the load may go on."""
         complaints = self.check.check(tick)
         self._complaints.extend(complaints)
-        # A dying server first shows as a hundred reset connections, which would hide the cause.
-        death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS if tick.errors else 0.0)
+        errors = bool(tick.errors) and not self.shape.allowed_errors
+        # A dying server first shows as a hundred reset connections, which would hide the cause. Where errors are
+        # allowed the load goes on, and a wait at each of them would leave us behind it.
+        death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS if errors else 0.0)
         if death is not None:
             self.problems.append(death)
-        elif tick.errors and not self.shape.allowed_errors:
+        elif errors:
             kinds = ", ".join(f"{kind}: {number}" for kind, number in sorted(tick.errors.items()))
-            samples = "; ".join(f"{kind}: {text}" for kind, text in sorted(tick.error_samples.items()))
-            self.problems.append(f"request errors ({kinds}); first of each kind: {samples}")
+            samples = "; ".join(f"{kind}: {one_line(text)}" for kind, text in sorted(tick.error_samples.items()))
+            self.problems.append(f"request errors ({kinds}); first of each kind: {self._shown(samples)}")
         if complaints:
-            self.problems.extend(map(str, answer_reasons(self.check, self._complaints)))
+            found = answer_reasons(self.check, self._complaints)
+            self.problems.extend(self._shown(str(reason)) for reason in found)
+
+    def _shown(self, text: str) -> str:
+        """What may repeat an answer, without the secrets that the server or a request was given."""
+        # A load has many requests, as a rule with one set of headers.
+        for headers in {tuple(sorted(request.headers.items())) for request in self.target.requests}:
+            text = self.instance.shown(text, dict(headers))
+        return text
 
     def _saturated(self, windows: Sequence[Window]) -> list[str]:
         at_once = min(self.shape.processes, read_host().cores)
@@ -268,22 +308,29 @@ def client_of(totals: Totals, ceiling: float | None) -> Client:
     )
 
 
-def _another_client(seen: _Seen) -> list[str]:
+def _rate(tick: Tick) -> float:
+    """Requests a second, of a short last tick too."""
+    return tick.requests / max(TICK_SECONDS, (tick.end_ns - tick.begin_ns) / 1e9)
+
+
+def _another_client(seen: _Seen, *, finite: bool) -> list[str]:
     """Whether the server answered more requests than we sent it.
 
-    Rates are compared, for the server's stretch of time and ours do not begin and end at the same instant.
+    Args:
+        seen: What both counted.
+        finite: Whether all of the load was measured, from before its begin to its end. Then its requests are compared
+            as they are; else rates are, for the server's stretch of time and ours do not begin and end together.
     """
     if seen.client_seconds <= 0 or seen.server_seconds <= 0:
         return []
-    client_per_second = seen.client_requests / seen.client_seconds
-    server_per_second = seen.server_requests / seen.server_seconds
+    sent = seen.client_requests * (1.0 if finite else seen.server_seconds / seen.client_seconds)
     in_flight = seen.latency_seconds / seen.client_seconds
-    allowed = 2 + 2 * in_flight + client_per_second * seen.unsure_seconds
-    if server_per_second <= client_per_second * (1 + OTHERS_SHARE) + allowed / seen.server_seconds:
+    allowed = 2 + 2 * in_flight + seen.readings + (0.0 if finite else seen.client_peak * seen.unsure_seconds)
+    if seen.server_requests <= sent * (1 + OTHERS_SHARE) + allowed:
         return []
     text = (
-        f"another client: the server answered {server_per_second:.0f} requests a second, we sent it"
-        f" {client_per_second:.0f}; make sure that nobody else uses it"
+        f"another client: the server answered {seen.server_requests / seen.server_seconds:.0f} requests a second, we"
+        f" sent it {sent / seen.server_seconds:.0f}; make sure that nobody else uses it"
     )
     return [text]
 

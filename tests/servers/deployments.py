@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.window import Start
@@ -60,9 +61,17 @@ class Starts:
         return ServerHandle(kind, self.start)
 
 
-def loaded(target: Target, *, users: int = 4, seconds: float = 2.0) -> tuple[Start, list[str], Instance]:
-    """Start it, load it with a closed loop, end it; what was measured, what is wrong with it, and what was loaded."""
+def loaded(
+    target: Target, *, users: int = 4, seconds: float = 2.0, schedule: Schedule | None = None
+) -> tuple[Start, list[str], Instance]:
+    """Start it, load it with a closed loop (or a schedule that ends by itself), end it.
+
+    Returns:
+        What was measured, what is wrong with it, and what was loaded.
+    """
     shape = LoadShape(Closed(users), seconds=seconds, warmup_seconds=0.5)
+    if schedule is not None:
+        shape = LoadShape(schedule, warmup_seconds=0.5)
     check = AnswerCheck((request.expect for request in target.requests), wants_all=False)
     with target.started() as instance:
         load = LoadedStart(instance, target, shape, check, Unseen())

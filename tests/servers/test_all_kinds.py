@@ -102,7 +102,8 @@ def test_counters_are_of_the_measured_windows_alone(results: dict[str, Mapping[s
 def test_the_cold_start_is_told(results: dict[str, Mapping[str, Any]], kind: str) -> None:
     """Of each of the two starts, in seconds; its parts, where the server tells them, are no more than the whole."""
     run = results[kind]["run"]
-    assert len(run["cold_start_seconds"]) == 2
+    # A load that a busy machine spoils ends its session with the first start.
+    assert len(run["cold_start_seconds"]) == (1 if busy_machine(run) and run["starts"] == 1 else 2)
     for whole, parts in zip(run["cold_start_seconds"], run["cold_start_parts"], strict=True):
         assert whole > 0
         assert sum(parts.values()) <= whole

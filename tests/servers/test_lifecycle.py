@@ -6,7 +6,9 @@ import http.client
 import os
 import sys
 import threading
+import time
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -14,8 +16,10 @@ import pytest
 
 import pytest_gpuserve.servers.instance as instance_module
 from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.load.schedule import Burst
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
+from pytest_gpuserve.trial.watch import Reading, Watch
 from tests.fakes.children.toolkit import HERE, eventually
 from tests.servers.deployments import Starts, loaded
 
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.handle import Target
 
 COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
+SECRETS = ("hf_abcdefghijkl", "mnopqrstuvwxyz")
 
 
 @pytest.fixture
@@ -41,8 +46,12 @@ def make(starts: Starts, tmp_path: Path) -> Callable[..., Target]:
 
     def target(*habits: str, counters: MetricNames | None = None) -> Target:
         argv = ("{python}", str(HERE / "model_server.py"), "{port}", *habits)
-        kind = CommandServer(argv, tmp_path, "here", sys.executable, health="/health", counters=counters)
-        return starts.handle(kind).post("/infer", body=b"fox", expect=b"FOX")
+        environment = {"SOME_TOKEN": SECRETS[0]}
+        kind = CommandServer(
+            argv, tmp_path, "here", sys.executable, health="/health", counters=counters, environment=environment
+        )
+        headers = {"Authorization": f"Bearer {SECRETS[1]}"}
+        return starts.handle(kind).post("/infer", body=b"fox", expect=b"FOX", headers=headers)
 
     return target
 
@@ -75,9 +84,21 @@ def test_a_server_that_never_is_ready_is_given_up(make: Callable[..., Target], s
     """At the deadline, with what its model said last and how to allow more."""
     starts.timeout_seconds = 2.0
     problem = failure(make("never"))
+    assert "<SOME_TOKEN> Bearer <Authorization>" in problem.found
+    assert not any(secret in str(problem) for secret in SECRETS)
     assert "was not ready in 2.00 s" in problem.summary
     assert "no worker" in problem.found
     assert "start_timeout=4" in str(problem)
+
+
+def test_a_program_is_found_in_its_own_folder(make: Callable[..., Target], starts: Starts, tmp_path: Path) -> None:
+    """A relative one is one of the working folder, as a shell there would have it."""
+    (tmp_path / "server").symlink_to(sys.executable)
+    kind = make().server.kind
+    assert isinstance(kind, CommandServer)
+    with starts.handle(replace(kind, argv=("./server", *kind.argv[1:]))).post("/infer").started() as instance:
+        assert instance.process is not None
+        assert instance.process.command.argv[0] == "./server"
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -121,7 +142,8 @@ def test_health_does_not_make_a_server_ready(make: Callable[..., Target], starts
     _, problems, _ = loaded(make("hollow=50"))
     starts.timeout_seconds = 2.0
     assert "no worker" in failure(make("hollow=1")).found
-    assert any("status 503" in problem for problem in problems)
+    assert any("status 503" in problem and "<SOME_TOKEN> Bearer <Authorization>" in problem for problem in problems)
+    assert not any(secret in problem for secret in SECRETS for problem in problems)
 
 
 def test_a_port_that_somebody_else_has_is_refused(make: Callable[..., Target], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +223,31 @@ def test_alone_there_is_no_second_client(make: Callable[..., Target]) -> None:
     assert not [problem for problem in problems if "another client" in problem]
     assert start.counters is not None
     assert start.counters.requests == pytest.approx(start.requests, rel=0.1)
+
+
+def test_of_a_load_that_ends_by_itself_all_is_counted(
+    make: Callable[..., Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From before its begin to its end, also where a reading takes its time; and nothing of what warmed it up."""
+    read = Watch.read_counters
+
+    def slowly(watch: Watch) -> Reading | None:
+        time.sleep(0.3)
+        return read(watch)
+
+    monkeypatch.setattr(Watch, "read_counters", slowly)
+    start, problems, _ = loaded(make(counters=COUNTERS), schedule=Burst(200))
+    assert not [problem for problem in problems if "another client" in problem]
+    assert start.requests == 200
+    assert start.counters is not None
+    assert start.counters.requests == 200
+
+
+def test_a_death_in_the_warm_up_is_told_once(make: Callable[..., Target]) -> None:
+    """Its counters, which cannot be read any more, are no second problem."""
+    _, problems, _ = loaded(make("die=5", counters=COUNTERS))
+    assert len(problems) == 1
+    assert "died under load" in problems[0]
 
 
 def test_counters_that_begin_anew_are_no_ratio(make: Callable[..., Target]) -> None:

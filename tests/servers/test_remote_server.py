@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
-from pytest_gpuserve.process.ports import free_port
+from pytest_gpuserve.process.ports import free_port, is_here
 from pytest_gpuserve.server_factory import ServerFactory
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
@@ -87,6 +87,37 @@ def test_counters_that_cannot_be_reached_are_told(somebody: Instance) -> None:
     assert len(problems) == 1
     assert "no metric nv_count" in problems[0]
     assert "items_total" in problems[0]
+
+
+def test_somebody_elses_machine_has_no_processes_here(somebody: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who listens on the same port here is no part of a server elsewhere: what it computes disturbs the measurement."""
+    remote = FACTORY.remote(f"http://127.0.0.1:{somebody.site.port}").post("/infer", body=b"fox")
+    monkeypatch.setattr("psutil.net_if_addrs", dict)
+    with remote.started() as instance:
+        assert instance.members()
+    monkeypatch.setattr("pytest_gpuserve.servers.remote.is_here", lambda _: False)
+    with remote.started() as instance:
+        assert not instance.members()
+
+
+def test_what_is_here_is_told_by_its_address() -> None:
+    """The loopback is; an address that is reserved for examples (RFC 5737), and a name that nobody has, are not."""
+    assert is_here("localhost")
+    assert is_here("127.0.0.9")
+    assert not is_here("192.0.2.1")
+    assert not is_here("nobody.invalid")
+
+
+def test_an_answer_is_shown_without_the_requests_secret(tmp_path: Path) -> None:
+    """A server that is not ready, and repeats the token that it was asked with."""
+    argv = ("{python}", str(HERE / "model_server.py"), "{port}", "never")
+    kind = CommandServer(argv, tmp_path, "here", sys.executable)
+    with Starts(tmp_path / "log").handle(kind).get("/health").started() as other:
+        remote = FACTORY.remote(f"http://127.0.0.1:{other.site.port}", start_timeout=0.5)
+        asked = remote.post("/infer", headers={"Authorization": "Bearer abcdefghijkl"})
+        with pytest.raises(ServerFailed, match="did not come") as caught, asked.started():
+            pass
+    assert "Bearer <Authorization>" in caught.value.found
 
 
 @pytest.fixture(scope="module")

@@ -94,6 +94,11 @@ def test_more_lines_stand_below_the_first() -> None:
     )
 
 
+def test_nothing_found_is_a_line_too() -> None:
+    """A container engine that says nothing of itself is no crash."""
+    assert text([Finding("podman", False, "")]) == "--  podman"  # noqa: FBT003
+
+
 def test_it_runs_as_a_command() -> None:
     """``python -m pytest_gpuserve.doctor`` knows its options."""
     command = [sys.executable, "-m", "pytest_gpuserve.doctor", "--help"]

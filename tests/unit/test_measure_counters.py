@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, added, counted_between
@@ -43,6 +43,7 @@ def risen(early: Counters, by: Counters) -> Counters:
     return whole
 
 
+@settings(deadline=None)
 @given(before=READING, meanwhile=READING)
 def test_what_was_counted_meanwhile_is_found(before: Counters, meanwhile: Counters) -> None:
     """The difference of two readings is what was added in between, whatever a stage, size or part is called."""
@@ -62,6 +63,7 @@ def test_what_was_counted_meanwhile_is_found(before: Counters, meanwhile: Counte
     }
 
 
+@settings(deadline=None)
 @given(before=READING)
 def test_nothing_happened_between_equal_readings(before: Counters) -> None:
     """Of a server that did nothing no stage, size or part is left."""
@@ -89,6 +91,12 @@ def test_a_counter_that_was_reset_is_named(late: Counters, named: str) -> None:
     """Any counter that is smaller than before says that something was started anew, also where others rose."""
     with pytest.raises(WentBackwards, match=named):
         counted_between(EARLY, late)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 9), (9, None), (None, None)])
+def test_what_was_not_told_at_one_end_is_not_known(before: int | None, after: int | None) -> None:
+    """A number of requests that is first told later says nothing of those in between."""
+    assert counted_between(replace(EARLY, requests=before), replace(EARLY, requests=after)).requests is None
 
 
 def test_waiting_requests_are_those_of_the_later_reading() -> None:

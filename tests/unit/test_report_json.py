@@ -172,3 +172,11 @@ def test_a_session_without_tests_is_a_document() -> None:
     """Nothing measured is an empty list, and the text ends with its line."""
     assert read()["tests"] == []
     assert document(SessionResult({}, {}, ())).endswith("}\n")
+
+
+def test_only_texts_are_made_fit_to_be_shown() -> None:
+    """Numbers and names of fields stay as they are, whatever they look like."""
+    result = SessionResult({"name": "cpu"}, {"memory": 15, "deep": ["cpu", {"cpu": "cpu"}]}, ())
+    shown = json.loads(document(result, lambda text: text.replace("cpu", "<A_TOKEN>").replace("15", "?")))
+    assert shown["gpu"] == {"name": "<A_TOKEN>"}
+    assert shown["host"] == {"memory": 15, "deep": ["<A_TOKEN>", {"cpu": "<A_TOKEN>"}]}

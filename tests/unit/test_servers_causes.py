@@ -19,6 +19,7 @@ from pytest_gpuserve.servers.causes import likely_cause, with_likely_cause
         ("OSError: [Errno 98] Address already in use", "port"),
         ("E1122 failed to load model 'resnet': ...", "model's file"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'weights/resnet.pth'", "model's file"),
+        ("RuntimeError: in get_config_from_handshake_server", "on a busy machine"),
         ("unable to find backend library for backend 'onnxruntime', try specifying runtime", "no such backend"),
         ("ModuleNotFoundError: No module named 'transformers'", "package is missing"),
         ("A module that was compiled using NumPy 1.x cannot be run in NumPy 2.1.0", "numpy below 2"),

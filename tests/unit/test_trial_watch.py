@@ -7,22 +7,28 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.load.request import Request
+from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, StageTime
+from pytest_gpuserve.process.secrets import secret_headers, without_secrets
+from pytest_gpuserve.trial.handle import Target
 from pytest_gpuserve.trial.shape import LoadShape
 from pytest_gpuserve.trial.watch import Reading, Watch
 from tests.unit.builders import window
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.answers import AnswerCheck
+    from collections.abc import Mapping
+
+    from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import Target
-    from pytest_gpuserve.trial.watch import Progress
+    from pytest_gpuserve.trial.handle import ServerHandle
 
 SECOND_NS = 10**9
+TOKEN = "hf_abcdefghijkl"
 
 
 @dataclass
@@ -33,14 +39,22 @@ class Counting:
     batches: int = 0
     takes_seconds: float = 0.0
     clock: list[float] = field(default_factory=lambda: [100.0])
+    dying: bool = False
+    looked_seconds: list[float] = field(default_factory=list)
 
     def counters(self) -> Counters:
         """Read them."""
         self.clock[0] += self.takes_seconds
         return Counters(items=self.requests or 0, batches=self.batches, requests=self.requests)
 
-    def death(self) -> None:
-        """It lives."""
+    def death(self, *, grace_seconds: float = 0.0) -> str | None:
+        """Say how it ended, if it is looked at long enough."""
+        self.looked_seconds.append(grace_seconds)
+        return "it died" if self.dying and grace_seconds else None
+
+    def shown(self, text: str, headers: Mapping[str, str]) -> str:
+        """Hide what the request's headers say."""
+        return without_secrets(text, secret_headers(headers))
 
 
 @pytest.fixture
@@ -51,27 +65,62 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Counting:
     return there
 
 
-def watch_of(server: Counting) -> Watch:
+class Nobody:
+    """A progress line that nobody looks at."""
+
+    def show(self, *_: object) -> None:
+        """Hear of a tick."""
+
+    def clear(self) -> None:
+        """Hear of the end."""
+
+
+@dataclass
+class Ticks:
+    """Load engines that report these ticks."""
+
+    ticks: list[Tick]
+
+    def next_tick(self) -> Tick:
+        """The next one."""
+        return self.ticks.pop(0)
+
+
+def watch_of(server: Counting, shape: LoadShape = LoadShape(Closed(4))) -> Watch:  # noqa: B008 -- it is frozen
     """A watch that looks after it."""
     return Watch(
         cast("Instance", server),
-        cast("Target", None),
-        LoadShape(Closed(4)),
-        cast("AnswerCheck", None),
-        cast("Progress", None),
+        Target(cast("ServerHandle", None), (Request("GET", "/", headers={"Authorization": f"Bearer {TOKEN}"}),)),
+        shape,
+        AnswerCheck([None]),
+        Nobody(),
         lambda: None,
     )
 
 
-def judged(server: Counting, *, sent: int, counted: int, seconds: int = 4) -> list[str]:
+def judged(
+    server: Counting,
+    *,
+    sent: int,
+    counted: int,
+    seconds: int = 4,
+    failed: int = 0,
+    missed_seconds: float = 0.0,
+    shape: LoadShape = LoadShape(Closed(4)),  # noqa: B008 -- it is frozen
+) -> list[str]:
     """What is said of a load in which we sent so many requests while the server counted so many."""
-    watch = watch_of(server)
+    watch = watch_of(server, shape)
     before = watch.read_counters()
     assert before is not None
     tick = Tick(
-        0, 0, seconds * SECOND_NS, requests=sent, latency=Latencies(sum_ns=sent * 10_000_000, max_ns=10_000_000)
+        0,
+        0,
+        seconds * SECOND_NS,
+        requests=sent,
+        errors={"timeout": failed} if failed else {},
+        latency=Latencies(sum_ns=sent * 10_000_000, max_ns=10_000_000),
     )
-    server.clock[0] += seconds
+    server.clock[0] += seconds - missed_seconds
     server.requests = counted
     after = watch.read_counters()
     made = watch.window([tick], watch.counted(before, after))
@@ -98,6 +147,76 @@ def test_a_reading_that_took_long_proves_nothing(server: Counting) -> None:
     """What the server answered while its counters were read, on a stalled machine, is nobody else's."""
     server.takes_seconds = 1.0
     assert judged(server, sent=1000, counted=1300) == []
+
+
+def test_we_are_late_where_the_machine_stalls(server: Counting) -> None:
+    """What was answered between the end of our last tick and the reading is nobody else's."""
+    watch = watch_of(server)
+    engines = cast("Engines", Ticks([Tick(0, 0, round(server.clock[0] * SECOND_NS))]))
+    watch.ticks(engines, 1)
+    server.clock[0] += 1.5
+    reading = watch.read_counters()
+    assert reading is not None
+    assert reading.took_seconds == pytest.approx(1.5)
+
+
+def test_readings_that_two_windows_share_count_once(server: Counting) -> None:
+    """However many windows there are, only the first and the last reading leave room for a doubt."""
+    server.takes_seconds = 0.2
+    watch = watch_of(server)
+    before = watch.read_counters()
+    tick = Tick(0, 0, SECOND_NS, requests=100, latency=Latencies(sum_ns=SECOND_NS, max_ns=10_000_000))
+    windows = []
+    for _ in range(20):
+        server.clock[0] += 0.8
+        server.requests = (server.requests or 0) + 115
+        after = watch.read_counters()
+        made = watch.window([tick], watch.counted(before, after))
+        assert made is not None
+        windows.append(made)
+        before = after
+    watch.judge(total([tick]), windows, None)
+    assert [problem for problem in watch.problems if problem.startswith("another client")]
+
+
+@pytest.mark.parametrize("failed", [0, 300])
+def test_requests_that_failed_here_may_have_been_answered_there(server: Counting, failed: int) -> None:
+    """What timed out at the client was sent by us all the same."""
+    assert bool(judged(server, sent=1000, counted=1300, failed=failed)) is (failed == 0)
+
+
+@pytest.mark.parametrize(("counted", "accused"), [(1000, False), (1200, True)])
+def test_a_load_that_ends_by_itself_is_compared_as_a_whole(server: Counting, counted: int, *, accused: bool) -> None:
+    """The rate of users in steps is another at each time, so that a begin that was missed would look like others."""
+    shape = LoadShape(Steps(((1, 2.0), (16, 2.0))))
+    assert bool(judged(server, sent=1000, counted=counted, missed_seconds=1.5, shape=shape)) is accused
+
+
+def test_where_errors_are_allowed_they_hold_nobody_up(server: Counting) -> None:
+    """A wait at each of them would let the engines run away from us, and the counters from the windows."""
+    watch = watch_of(server, LoadShape(Closed(4), allowed_errors=0.5))
+    failing = Tick(0, 0, SECOND_NS, requests=9, errors={"timeout": 1})
+    watch.ticks(cast("Engines", Ticks([failing] * 5)), 5)
+    assert server.looked_seconds == [0.0] * 5
+    assert watch.problems == []
+
+
+def test_a_death_behind_allowed_errors_is_told(server: Counting) -> None:
+    """The last errors of a load may have been a dying server's first."""
+    server.dying = True
+    watch = watch_of(server, LoadShape(Closed(4), allowed_errors=0.5))
+    watch.judge(total([Tick(0, 0, SECOND_NS, requests=99, errors={"reset": 1})]), [], None)
+    assert "it died" in watch.problems
+
+
+def test_an_answer_that_repeats_a_request_is_shown_without_its_secret(server: Counting) -> None:
+    """The body of an error is in the problem, the token of the request is not."""
+    watch = watch_of(server)
+    failing = Tick(0, 0, SECOND_NS, errors={"status 500": 1}, error_samples={"status 500": f"b'who is {TOKEN}?\n'"})
+    watch.ticks(cast("Engines", Ticks([failing])), 1)
+    (problem,) = watch.problems
+    assert "status 500: b'who is <Authorization>?" in problem
+    assert "\n" not in problem
 
 
 def test_a_server_that_counts_no_requests_accuses_nobody(server: Counting) -> None:

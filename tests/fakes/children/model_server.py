@@ -1,7 +1,7 @@
 """A small HTTP server with counters and bad habits. Arguments: PORT HABIT...
 
 It answers GET /health, GET /metrics (items, batches, requests as Prometheus text) and POST /infer, which upper-cases.
-Habits: ``never`` (always 503), ``exit=CODE`` (before it listens), ``chatter=MIB`` (printed before it listens),
+Habits: ``never`` (always 503, with what it knows), ``exit=CODE`` (before it listens), ``chatter=MIB`` (printed first),
 ``immortal`` (ignores SIGTERM), ``breed`` (workers in sessions of their own that ignore SIGTERM), ``die=N`` (kills
 itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``reset=N`` (its counters begin
 anew when they are read for the Nth time), ``wide`` (listens on all addresses), ``segment`` (leaves a segment of shared
@@ -51,7 +51,8 @@ class Handler(BaseHTTPRequestHandler):
         if number == int(habits.get("die", -1)):
             os.kill(os.getpid(), signal.SIGKILL)
         if "never" in habits or number >= int(habits.get("hollow", 1 << 60)):
-            self.tell(503, b"no worker")
+            seen = f"{os.environ.get('SOME_TOKEN', '')} {self.headers.get('Authorization', '')}"
+            self.tell(503, f"no worker {seen}".encode())
             return
         time.sleep(0.002)
         self.tell(200, body.upper())

@@ -1,0 +1,88 @@
+"""A command in another checkout, or with another interpreter: it is another server there, or it is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.errors import NotInRevision
+from pytest_gpuserve.servers.base import Site
+from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.servers.relocation import Relocation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BUILT = "target/server"
+
+
+@pytest.fixture
+def sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Relocation:
+    """A checkout with a script, a built program and a virtual environment, and another that git made."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    here, there = tmp_path / "here", tmp_path / "there"
+    for name in (".gitignore", "serve.sh", BUILT, ".venv/pyvenv.cfg", ".venv/bin/uvicorn"):
+        file = here / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("target/\n.venv/\n" if name == ".gitignore" else "")
+    for arguments in (["init", "-q"], ["add", "-A"]):
+        subprocess.run(["git", "-C", str(here), *arguments], check=True, timeout=60)
+    there.mkdir()
+    (there / "serve.sh").write_text("")
+    return Relocation(here, there, revision="main")
+
+
+def command(sides: Relocation, *argv: str, python: str = sys.executable) -> CommandServer:
+    """A command in the checkout's top folder."""
+    return CommandServer((*argv, "--port={port}"), sides.checkout, "here", python)
+
+
+def test_a_script_of_the_checkout_is_the_other_ones(sides: Relocation) -> None:
+    """It is started in the other folder, and is the same workload."""
+    assert sides.worktree is not None
+    one = command(sides, "./serve.sh")
+    other = one.relocated(sides)
+    assert other.launch(Site(sides.worktree, {"http": 8000})).cwd == sides.worktree
+    assert other.workload() == one.workload()
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_program_that_is_built_is_refused(sides: Relocation, *, absolute: bool) -> None:
+    """Git does not have it, and with the one of this checkout on both sides nothing would ever be slower."""
+    program = str(sides.checkout / BUILT) if absolute else BUILT
+    with pytest.raises(NotInRevision, match=f"main has no {BUILT}") as caught:
+        command(sides, program).relocated(sides)
+    assert "script that builds" in str(caught.value)
+
+
+def test_a_program_of_a_virtual_environment_is_shared(sides: Relocation) -> None:
+    """What it imports is told by the folder that it is started in."""
+    other = command(sides, ".venv/bin/uvicorn", "app:app").relocated(sides)
+    assert other.argv[0] == str(sides.checkout / ".venv/bin/uvicorn")
+    assert other.cwd == sides.worktree
+
+
+def test_another_interpreter_is_that_of_a_command_that_names_it(sides: Relocation) -> None:
+    """By ``{python}``; without that both sides would be the same server, and never slower than each other."""
+    assert sides.worktree is not None
+    link = sides.worktree / "python"
+    link.symlink_to(sys.executable)
+    relocation = Relocation(sides.checkout, python=str(link), revision="its Python")
+    other = command(sides, "{python}", "-m", "server").relocated(relocation)
+    assert other.launch(Site(sides.worktree, {"http": 8000})).argv[0] == str(link)
+    with pytest.raises(NotInRevision, match="nothing of command_server") as caught:
+        command(sides, "uvicorn", "app:app").relocated(relocation)
+    assert "{python}" in str(caught.value)
+
+
+def test_an_interpreter_of_its_own_is_kept(sides: Relocation) -> None:
+    """What ``python=`` names is not what ``--against-python`` replaces."""
+    assert sides.worktree is not None
+    relocation = Relocation(sides.checkout, python=str(sides.worktree / "python"), revision="its Python")
+    with pytest.raises(NotInRevision):
+        command(sides, "{python}", "-m", "server", python="/usr/bin/python3").relocated(relocation)
