@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -15,7 +14,17 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.comparisons import compared_metrics, planned_comparisons
-from pytest_gpuserve.device import Device, DeviceLock, Holder, list_cards, read_host, read_software, select_device
+from pytest_gpuserve.device import (
+    Device,
+    DeviceLock,
+    Holder,
+    lease,
+    list_cards,
+    read_host,
+    read_software,
+    select_devices,
+)
+from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError, UsageProblem
 from pytest_gpuserve.markers import one_at_a_time, tolerance_of, tolerances
 from pytest_gpuserve.options import MEASURING, Settings, Update
@@ -43,7 +52,7 @@ from pytest_gpuserve.units import format_seconds, utc_now
 from pytest_gpuserve.unused import all_was_run, settle_unused
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -59,14 +68,23 @@ LOG_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def find_device(settings: Settings) -> Device:
-    """Find the device that was asked for.
+    """Find the device that was asked for; of several alike the first.
 
     Raises:
         DeviceProblem: It is not there.
     """
+    return find_devices(settings)[0]
+
+
+def find_devices(settings: Settings) -> tuple[Device, ...]:
+    """Find the devices of the kind that was asked for, of which any will do.
+
+    Raises:
+        DeviceProblem: There is none.
+    """
     folder = settings.baseline_dir
     known = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    return select_device(
+    return select_devices(
         settings.gpu,
         known_names=known,
         answer=list_cards(),
@@ -91,12 +109,16 @@ class GateSession:
     def __init__(self, session: pytest.Session, settings: Settings, *, measuring: bool) -> None:
         self._settings = settings
         self._session = session
-        device = find_device(settings)
-        self.here = Here(
-            device, read_software(), read_revision(settings.root, settings.baseline_dir), occasion=utc_now()
+        devices = find_devices(settings)
+        self._opponents = Opponents(settings.root)
+        # Before a device is waited for, and long before the first test: git may not know the revision.
+        self._against_name = (
+            self._opponents.name_of(revision=settings.against, python=settings.against_python) if measuring else ""
         )
+        software, revision = read_software(), read_revision(settings.root, settings.baseline_dir)
+        device, self._lock = self._take_device(devices, measuring=measuring)
+        self.here = Here(device, software, revision, occasion=utc_now())
         self._ledger = Ledger(settings.baseline_dir / device.name, self.here)
-        self._lock = DeviceLock(device.lock_key, command=shlex.join(sys.argv))
         self._judges: dict[str, TestJudge] = {}
         self._outcomes: dict[str, str] = {}
         self._notes: list[str] = []
@@ -104,15 +126,20 @@ class GateSession:
         quiet = settings.ci or session.config.get_verbosity() < 0
         self._progress = ProgressLine(session.config, wanted=not quiet)
         self._starts = 0
-        self._opponents = Opponents(settings.root)
-        self._against_name = ""
-        self._arena = self._make_arena(session)
-        self.measuring = False
-        if measuring:
-            # Before the device is waited for, and long before the first test: git may not know the revision.
-            self._against_name = self._opponents.name_of(revision=settings.against, python=settings.against_python)
-            self.measuring = True
-            self._lock.acquire(wait_seconds=settings.lock_wait_seconds, on_wait=self._say_waiting)
+        self.measuring = measuring
+        try:
+            self._arena = self._make_arena(session)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _take_device(self, devices: Sequence[Device], *, measuring: bool) -> tuple[Device, DeviceLock]:
+        """Of devices alike the first that nobody measures on, for us alone; without a lock if we do not measure."""
+        locks = [DeviceLock(device.lock_key, command=shlex.join(sys.argv)) for device in devices]
+        if not measuring:
+            return devices[0], locks[0]
+        held = lease(locks, wait_seconds=self._settings.lock_wait_seconds, on_wait=self._say_waiting)
+        return devices[locks.index(held)], held
 
     def _make_arena(self, session: pytest.Session) -> Arena:
         settings = self._settings
@@ -192,9 +219,12 @@ class GateSession:
         return start
 
     def shown_path(self, path: Path) -> str:
-        """A file as baselines name it: relative to the project, if it is in it."""
+        """A file as baselines name it: relative to the project, or by its name alone where it lies outside.
+
+        An absolute path would make another workload of it on every machine, and of a temporary one in every run.
+        """
         root = self._settings.root
-        return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+        return path.relative_to(root).as_posix() if path.is_relative_to(root) else f".../{path.name}"
 
     # -- hooks
 
@@ -298,6 +328,8 @@ class GateSession:
         lines = (*bases_lines(tests), *distinct_reasons(tests), *settings_lines(tests), *client_lines(tests))
         for line in (*lines, *self._notes):
             writer.write_line(without_secrets(line, os.environ))
+        for line in self._unknown_facts():
+            writer.write_line(line)
         if self._arena.against is None:
             writer.write_line(f"baselines: {self._settings.baseline_dir / self.here.device.name}")
         if self._log_folder is not None:
@@ -333,6 +365,16 @@ class GateSession:
 
     # -- the pieces
 
+    def _unknown_facts(self) -> list[str]:
+        """What of the card could not be read though it should have been: a rule may have needed it."""
+        card = self.here.device.card
+        unknown = {} if card is None else card.unknown
+        return [
+            f"unknown of {self.here.device.name}: {fact}: {reason}"
+            for fact, reason in unknown.items()
+            if reason != UNSUPPORTED
+        ]
+
     def _results(self) -> tuple[TestResult, ...]:
         return tuple(
             TestResult(nodeid, outcome, [measurement.result() for measurement in self._measurements(nodeid)])
@@ -344,23 +386,31 @@ class GateSession:
         return [] if judge is None else judge.measurements
 
     def _write_json(self, path: Path) -> None:
+        card = self.here.device.card
         result = SessionResult(
-            gpu=msgspec.to_builtins(self.here.device_record()),
+            gpu={
+                **msgspec.to_builtins(self.here.device_record()),
+                **({"unknown": dict(card.unknown)} if card is not None else {}),
+            },
             host=msgspec.to_builtins(self.here.host_record()),
             tests=self._results(),
         )
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            escaped = {name: json.dumps(value)[1:-1] for name, value in os.environ.items()}
-            draft.write_text(without_secrets(document(result), escaped), encoding="utf-8")
+            text = document(result, lambda text: without_secrets(text, os.environ))
+            draft.write_text(text, encoding="utf-8")
             draft.replace(path)
         except OSError as problem:
             raise UsageProblem(f"--gpuserve-json: {path} cannot be written", found=str(problem)) from None
 
-    def _say_waiting(self, holder: Holder, wait_seconds: float) -> None:
+    def _say_waiting(self, holders: Sequence[Holder], wait_seconds: float) -> None:
         reporter = self._session.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None:
-            reporter.write_line(
-                f"gpuserve: waiting for the device: {holder} measures on it;"
-                f" giving up after {format_seconds(wait_seconds)} (ini gpuserve_lock_wait)"
-            )
+        if reporter is None:
+            return
+        what, who = "the device", f"{holders[0]} measures on it"
+        if len(holders) > 1:
+            what, who = f"one of {len(holders)} devices", f"{'; '.join(map(str, holders))} measure on them"
+        reporter.write_line(
+            f"gpuserve: waiting for {what}: {who};"
+            f" giving up after {format_seconds(wait_seconds)} (ini gpuserve_lock_wait)"
+        )

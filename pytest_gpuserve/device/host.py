@@ -37,6 +37,9 @@ class Host:
         memory_bytes: Memory of the machine.
         kernel: Release of the kernel.
         system: Name and version of the distribution.
+        numa_nodes: Memory nodes; None where the kernel does not tell.
+        governor: How the cores' frequency is chosen, such as ``performance``; with commas where cores differ, and None
+            where the kernel does not tell, as in most virtual machines.
     """
 
     id: str
@@ -45,6 +48,8 @@ class Host:
     memory_bytes: int
     kernel: str
     system: str
+    numa_nodes: int | None = None
+    governor: str | None = None
 
 
 def read_host(*, root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> Host:
@@ -54,7 +59,7 @@ def read_host(*, root: Path = Path("/"), environ: Mapping[str, str] | None = Non
     memory in whole GiB: another machine, or the same one with other hardware, has another.
 
     Args:
-        root: Folder below which ``etc``, ``var`` and ``proc`` are read.
+        root: Folder below which ``etc``, ``var``, ``proc`` and ``sys`` are read.
         environ: Environment that may hold GPUSERVE_HOST; this process's own by default.
 
     Raises:
@@ -70,6 +75,8 @@ def read_host(*, root: Path = Path("/"), environ: Mapping[str, str] | None = Non
         memory_bytes=memory_bytes,
         kernel=platform.release(),
         system=_system(root),
+        numa_nodes=_numa_nodes(root),
+        governor=_governor(root),
     )
 
 
@@ -121,6 +128,16 @@ def _system(root: Path) -> str:
         if name:
             return name
     return platform.system()
+
+
+def _numa_nodes(root: Path) -> int | None:
+    return len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or None
+
+
+def _governor(root: Path) -> str | None:
+    # A core that is switched off has none.
+    files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    return ",".join(sorted({name for name in map(str.strip, map(_read, files)) if name})) or None
 
 
 def _unquoted(value: str) -> str:

@@ -1,4 +1,7 @@
-"""One session at a time measures on a device: two at once would each call the other's load a regression."""
+"""One session at a time measures on a device: two at once would each call the other's load a regression.
+
+``lease`` takes any one of several devices that would do.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from pytest_gpuserve.errors import DeviceProblem, UsageProblem
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
 _SHARED_MODE = 0o666
@@ -77,7 +80,7 @@ class DeviceLock:
     def __init__(self, key: str, *, command: str, folder: Path | None = None) -> None:
         base = _machine_folder() if folder is None else folder
         safe_key = re.sub(r"[^A-Za-z0-9._-]", "-", key)
-        self._key = key
+        self.key = key
         self._command = command
         self.path = base / f"pytest-gpuserve-{safe_key}.lock"
         self.record_path = self.path.with_suffix(".json")
@@ -102,24 +105,29 @@ class DeviceLock:
             DeviceProblem: It is still taken after that time, or its lock file cannot be used.
             UsageProblem: ``wait_seconds`` is no duration.
         """
-        if not math.isfinite(wait_seconds) or wait_seconds < 0:
-            raise UsageProblem(
-                "The longest wait for a device must be a number of seconds, 0 or more.",
-                found=str(wait_seconds),
-                remedies=("set the ini option gpuserve_lock_wait to a number such as 600",),
-            )
-        began = time.monotonic()
-        if not self._try_for(0.0):
-            if wait_seconds > 0:
-                on_wait(self.holder(), wait_seconds)
-            if wait_seconds <= 0 or not self._try_for(wait_seconds):
-                self._give_up(time.monotonic() - began)
+        return lease([self], wait_seconds=wait_seconds, on_wait=lambda holders, seconds: on_wait(holders[0], seconds))
+
+    def try_acquire(self) -> bool:
+        """Take the device if nobody has it, and say whether it is ours now.
+
+        Raises:
+            DeviceProblem: Its lock file cannot be used.
+        """
+        # Anybody may create files in the folder: a link there would have us open a file of somebody else's choice.
+        if self.path.is_symlink():
+            raise self._unusable("it is a symbolic link")
+        try:
+            self._lock.acquire(timeout=0.0)
+        except filelock.Timeout:
+            return False
+        except OSError as error:
+            raise self._unusable(error.strerror or str(error)) from error
         try:
             self._write_record()
         except BaseException:
             self.release()
             raise
-        return self
+        return True
 
     def release(self) -> None:
         """Give the device back; does nothing where it is not held."""
@@ -144,36 +152,14 @@ class DeviceLock:
     ) -> None:
         self.release()
 
-    def _try_for(self, timeout_seconds: float) -> bool:
-        # Anybody may create files in the folder: a link there would have us open a file of somebody else's choice.
-        if self.path.is_symlink():
-            raise self._unusable("it is a symbolic link")
-        try:
-            self._lock.acquire(timeout=timeout_seconds, poll_interval=_POLL_SECONDS)
-        except filelock.Timeout:
-            return False
-        except OSError as error:
-            raise self._unusable(error.strerror or str(error)) from error
-        return True
-
     def _unusable(self, reason: str) -> DeviceProblem:
         return DeviceProblem(
-            f"The lock file of device {self._key} cannot be used, so nothing says whether the device is free.",
+            f"The lock file of device {self.key} cannot be used, so nothing says whether the device is free.",
             found=f"{self.path}: {reason}",
             remedies=(
                 f"have its owner or root remove it: rm {self.path}",
                 "set TMPDIR to a folder that all users share",
             ),
-        )
-
-    def _give_up(self, waited_seconds: float) -> None:
-        holder = self.holder()
-        end_it = f"end that session: kill {holder.pid}" if holder.pid else f"find that session: fuser -v {self.path}"
-        raise DeviceProblem(
-            f"Device {self._key} is in use by another session, and two measurements at once would spoil each other.",
-            found=f"{holder}; waited {format_seconds(waited_seconds)}",
-            looked=(str(self.path),),
-            remedies=("wait until that session ends", end_it, "wait longer: ini option gpuserve_lock_wait = SECONDS"),
         )
 
     def _write_record(self) -> None:
@@ -207,6 +193,61 @@ class DeviceLock:
         except OSError:
             with suppress(OSError):
                 os.close(self._open_record())
+
+
+def lease(
+    locks: Sequence[DeviceLock], *, wait_seconds: float, on_wait: Callable[[Sequence[Holder], float], None]
+) -> DeviceLock:
+    """Take one of several devices, the first that is free; wait for whichever is given back if none is.
+
+    Args:
+        locks: Of the devices, at least one.
+        wait_seconds: The longest wait; 0 tries each once.
+        on_wait: Called once, with who holds each device and ``wait_seconds``, when a wait begins.
+
+    Returns:
+        The lock that is held now, to be used in a ``with`` statement.
+
+    Raises:
+        DeviceProblem: All are still taken after that time, or a lock file cannot be used.
+        UsageProblem: ``wait_seconds`` is no duration.
+    """
+    if not math.isfinite(wait_seconds) or wait_seconds < 0:
+        raise UsageProblem(
+            "The longest wait for a device must be a number of seconds, 0 or more.",
+            found=str(wait_seconds),
+            remedies=("set the ini option gpuserve_lock_wait to a number such as 600",),
+        )
+    began = time.monotonic()
+    told = False
+    while True:
+        for lock in locks:
+            if lock.try_acquire():
+                return lock
+        waited_seconds = time.monotonic() - began
+        if waited_seconds >= wait_seconds:
+            raise _all_taken(locks, waited_seconds)
+        if not told:
+            on_wait([lock.holder() for lock in locks], wait_seconds)
+            told = True
+        time.sleep(min(_POLL_SECONDS, wait_seconds - waited_seconds))
+
+
+def _all_taken(locks: Sequence[DeviceLock], waited_seconds: float) -> DeviceProblem:
+    holders = [lock.holder() for lock in locks]
+    summary = f"Device {locks[0].key} is in use by another session"
+    if len(locks) > 1:
+        summary = f"Each of the devices {', '.join(lock.key for lock in locks)} is in use by another session"
+    end_it = [
+        f"end that session: kill {holder.pid}" if holder.pid else f"find that session: fuser -v {lock.path}"
+        for holder, lock in zip(holders, locks, strict=True)
+    ]
+    return DeviceProblem(
+        f"{summary}, and two measurements at once would spoil each other.",
+        found=f"{'; '.join(map(str, holders))}; waited {format_seconds(waited_seconds)}",
+        looked=tuple(str(lock.path) for lock in locks),
+        remedies=("wait until that session ends", *end_it, "wait longer: ini option gpuserve_lock_wait = SECONDS"),
+    )
 
 
 def _machine_folder() -> Path:

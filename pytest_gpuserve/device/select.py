@@ -12,8 +12,8 @@ from pytest_gpuserve.errors import DeviceProblem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpuserve.device.card import Card, NvmlAnswer
     from pytest_gpuserve.device.host import Host
-    from pytest_gpuserve.device.nvml import Card, NvmlAnswer
 
 _HIDING_VALUES = frozenset({"", "-1", "none", "void", "nodevfiles"})
 """Values of CUDA_VISIBLE_DEVICES by which people, schedulers and container runtimes hide all cards on purpose."""
@@ -57,11 +57,18 @@ class Device:
 def select_device(
     asked: str, *, known_names: Sequence[str], answer: NvmlAnswer, host: Host, visible: str | None
 ) -> Device:
-    """Find the device that was asked for.
+    """Find the device that was asked for; of several alike the first. See ``select_devices``."""
+    return select_devices(asked, known_names=known_names, answer=answer, host=host, visible=visible)[0]
 
-    ``auto`` is the first visible card, and ``cpu`` only where there certainly is none or where CUDA_VISIBLE_DEVICES
-    hides all of them on purpose. ``cpu`` is always ``cpu``. Any other name must be the ``name`` of a visible card; of
-    several alike the first is taken.
+
+def select_devices(
+    asked: str, *, known_names: Sequence[str], answer: NvmlAnswer, host: Host, visible: str | None
+) -> tuple[Device, ...]:
+    """Find the devices of the kind that was asked for: any of them will do.
+
+    ``auto`` is the kind of the first visible card, and ``cpu`` only where there certainly is none or where
+    CUDA_VISIBLE_DEVICES hides all of them on purpose. ``cpu`` is always ``cpu``. Any other name must be the ``name`` of
+    a visible card.
 
     Args:
         asked: The value of ``--gpu``.
@@ -71,18 +78,22 @@ def select_device(
         visible: CUDA_VISIBLE_DEVICES of the calling environment, None if it is not set. Indices are taken in the order
             of the PCI bus.
 
+    Returns:
+        At least one, in the order of the visible cards.
+
     Raises:
         DeviceProblem: The card is not there or is hidden, or ``auto`` cannot be decided.
     """
     if asked == CPU:
-        return Device(CPU, None, host)
+        return (Device(CPU, None, host),)
     cards = visible_cards(answer.cards, visible)
-    if asked == AUTO:
-        return _automatic(cards, answer, host, visible)
-    for card in cards:
-        if card.name == asked:
-            return Device(card.name, card, host)
-    raise _refusal(asked, known_names, cards, answer, visible)
+    name = _automatic(cards, answer, visible) if asked == AUTO else asked
+    if name == CPU:
+        return (Device(CPU, None, host),)
+    devices = tuple(Device(card.name, card, host) for card in cards if card.name == name)
+    if not devices:
+        raise _refusal(asked, known_names, cards, answer, visible)
+    return devices
 
 
 def visible_cards(cards: Sequence[Card], visible: str | None) -> tuple[Card, ...]:
@@ -92,7 +103,8 @@ def visible_cards(cards: Sequence[Card], visible: str | None) -> tuple[Card, ...
 
     Args:
         cards: All cards of the machine.
-        visible: The variable: indices, or beginnings of UUIDs that fit one card each; None if it is not set.
+        visible: The variable: indices, or beginnings of UUIDs that fit one card each; None if it is not set. An index
+            of a divided card (MIG) is its first instance.
     """
     if visible is None:
         return tuple(cards)
@@ -109,13 +121,13 @@ def visible_cards(cards: Sequence[Card], visible: str | None) -> tuple[Card, ...
 def _entry_card(cards: Sequence[Card], entry: str) -> Card | None:
     if entry.isdecimal():
         return next((card for card in cards if card.index == int(entry)), None)
-    matches = [card for card in cards if entry.startswith("GPU-") and card.uuid.startswith(entry)]
+    matches = [card for card in cards if entry.startswith(("GPU-", "MIG-")) and card.uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None
 
 
-def _automatic(cards: Sequence[Card], answer: NvmlAnswer, host: Host, visible: str | None) -> Device:
+def _automatic(cards: Sequence[Card], answer: NvmlAnswer, visible: str | None) -> str:
     if visible is not None and visible.strip().lower() in _HIDING_VALUES:
-        return Device(CPU, None, host)
+        return CPU
     if answer.problem and not answer.absent:
         raise DeviceProblem(
             "--gpu=auto cannot tell which card to measure on, because not every card of this machine can be read.",
@@ -124,7 +136,7 @@ def _automatic(cards: Sequence[Card], answer: NvmlAnswer, host: Host, visible: s
             remedies=(*_offers(cards), "repair the driver or the card; `nvidia-smi` should list every card"),
         )
     if cards:
-        return Device(cards[0].name, cards[0], host)
+        return cards[0].name
     if visible is not None and answer.cards:
         raise DeviceProblem(
             f"--gpu=auto finds no card, because CUDA_VISIBLE_DEVICES={visible} names none of this machine's.",
@@ -132,7 +144,7 @@ def _automatic(cards: Sequence[Card], answer: NvmlAnswer, host: Host, visible: s
             looked=_looked(visible),
             remedies=("unset CUDA_VISIBLE_DEVICES, or give it a uuid of the above", *_offers(())),
         )
-    return Device(CPU, None, host)
+    return CPU
 
 
 def _refusal(

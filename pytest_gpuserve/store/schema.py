@@ -3,7 +3,8 @@
 Schema history (an older file names the way to this one, a newer one asks for a newer pytest-gpuserve):
 
 1. First: per test the workload, and sessions of server starts with every window and its latency histogram, so that
-   any later statistic can be computed from it. A window may say where the server's time went.
+   any later statistic can be computed from it. A window may say where the server's time went, and a device and a host
+   more than they did at first.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     windows: Annotated[list[WindowRecord], msgspec.Meta(min_length=1)]
 
 
-class HostRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The machine, without its name: baseline files are public."""
+class HostRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The machine, without its name: baseline files are public. What is unknown of the last two is left out."""
 
     id: Annotated[str, msgspec.Meta(min_length=1)]
     cpu: str
@@ -70,10 +71,16 @@ class HostRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_gib: NotNegative
     system: str
     kernel: str
+    numa_nodes: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    governor: str | None = None
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The device; what a CPU has not is null."""
+    """The device; what a CPU has not, or is unknown, is null.
+
+    What it has from ``card_id`` on was added later: it is left out of a CPU's record and of older ones, which is not
+    the same as null. The meaning of each field, and of a difference in it, is in `device.rules`.
+    """
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
     product: str | None
@@ -81,6 +88,19 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver: str | None
     cuda: str | None
     power_limit_watts: NotNegative | None
+    card_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    pci_bus_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    mig_profile: str | msgspec.UnsetType | None = msgspec.UNSET
+    compute_capability: str | msgspec.UnsetType | None = msgspec.UNSET
+    ecc: bool | msgspec.UnsetType | None = msgspec.UNSET
+    persistence: bool | msgspec.UnsetType | None = msgspec.UNSET
+    max_sm_clock_mhz: Count | msgspec.UnsetType | None = msgspec.UNSET
+    max_memory_clock_mhz: Count | msgspec.UnsetType | None = msgspec.UNSET
+    application_clock_mhz: Count | msgspec.UnsetType | None = msgspec.UNSET
+    application_memory_clock_mhz: Count | msgspec.UnsetType | None = msgspec.UNSET
+    application_clocks_set: bool | msgspec.UnsetType | None = msgspec.UNSET
+    power_default_watts: NotNegative | msgspec.UnsetType | None = msgspec.UNSET
+    power_most_watts: NotNegative | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

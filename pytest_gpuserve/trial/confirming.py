@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from pytest_gpuserve.device.rules import HOST_RULES, changes
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.trial.opponents import SHOWN_DIGITS
@@ -75,18 +78,16 @@ def settled(stored: Judgement, paired: Judgement, changed: tuple[str, ...]) -> J
 
 
 def changes_since(stored: Stored, here: Here) -> tuple[str, ...]:
-    """What else than the code is not as it was recorded: packages, driver."""
+    """What else than the code is not as it was recorded: packages, driver, settings of the card and of the host."""
     last = stored.entry.sessions[-1]
-    now = here.device_record()
     changed = [
         f"{name} {last.software.get(name, 'absent')} -> {here.software.get(name, 'absent')}"
         for name in sorted({*last.software, *here.software})
         if last.software.get(name) != here.software.get(name)
     ]
-    for name in ("driver", "cuda", "power_limit_watts"):
-        then, today = getattr(last.device, name), getattr(now, name)
-        if then != today:
-            changed.append(f"{name} {then} -> {today}")
+    changed += changes(msgspec.to_builtins(last.device), msgspec.to_builtins(here.device_record()))
+    if last.host.id == here.host.id:
+        changed += changes(msgspec.to_builtins(last.host), msgspec.to_builtins(here.host_record()), HOST_RULES)
     return tuple(changed)
 
 

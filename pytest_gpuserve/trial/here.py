@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.store.schema import DeviceRecord, HostRecord, SessionRecord, start_record
+from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,14 +42,29 @@ class Here:
     def device_record(self) -> DeviceRecord:
         """The device, for a baseline and for the JSON result."""
         card = self.device.card
-        memory = None if card is None or card.memory_bytes is None else round(card.memory_bytes / GIB, 2)
+        if card is None:
+            return DeviceRecord(self.device.name, None, None, None, None, None)
         return DeviceRecord(
             name=self.device.name,
-            product=None if card is None else card.product,
-            memory_gib=memory,
-            driver=None if card is None else card.driver,
-            cuda=None if card is None else card.cuda,
-            power_limit_watts=None if card is None else card.power_limit_watts,
+            product=card.product,
+            memory_gib=None if card.memory_bytes is None else round(card.memory_bytes / GIB, 2),
+            driver=card.driver,
+            cuda=card.cuda,
+            power_limit_watts=card.power_limit_watts,
+            # Baselines are public: the UUID itself names one card of the world.
+            card_id=digest(card.uuid),
+            pci_bus_id=card.pci_bus_id,
+            mig_profile=card.mig_profile,
+            compute_capability=card.compute_capability and "{}.{}".format(*card.compute_capability),
+            ecc=card.ecc,
+            persistence=card.persistence,
+            max_sm_clock_mhz=card.max_sm_clock_mhz,
+            max_memory_clock_mhz=card.max_memory_clock_mhz,
+            application_clock_mhz=card.application_clock_mhz,
+            application_memory_clock_mhz=card.application_memory_clock_mhz,
+            application_clocks_set=card.application_clocks_set,
+            power_default_watts=card.power_default_watts,
+            power_most_watts=card.power_most_watts,
         )
 
     def host_record(self) -> HostRecord:
@@ -61,6 +77,8 @@ class Here:
             memory_gib=round(host.memory_bytes / GIB, 2),
             system=host.system,
             kernel=host.kernel,
+            numa_nodes=host.numa_nodes,
+            governor=host.governor,
         )
 
     def session_record(self, session: Session) -> SessionRecord:

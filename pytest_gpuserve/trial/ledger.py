@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytest_gpuserve.device.rules import compare
 from pytest_gpuserve.store.baseline import Stored, read, write
-from pytest_gpuserve.store.schema import Entry, SessionRecord
+from pytest_gpuserve.store.schema import DeviceRecord, Entry, SessionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -159,8 +160,14 @@ def _same_build(old: Entry, new: Entry) -> bool:
         and old.code is not None
         and old.code == new.code
         and old.workload == new.workload
-        and all(each.software == last.software and each.device == last.device for each in new.sessions)
+        and all(each.software == last.software and _same_device(last.device, each.device) for each in new.sessions)
     )
+
+
+def _same_device(old: DeviceRecord, new: DeviceRecord) -> bool:
+    """Whether nothing tells two devices apart that could move a number: two cards of a kind are the same."""
+    found = compare(msgspec.to_builtins(old), msgspec.to_builtins(new))
+    return not (found.incompatible or found.warnings)
 
 
 def _newest(records: list[SessionRecord]) -> list[SessionRecord]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.stored import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.trial.comparability import comparability
 from pytest_gpuserve.trial.confirming import Unconfirmed, changes_since, make_confirmation, settled, unsettled_by
 from pytest_gpuserve.trial.ledger import differences
 from pytest_gpuserve.trial.pairing import BaseFailed
@@ -88,6 +89,8 @@ class StoredCourt:
             judgement = judgement.because(measurement.absent)
         if judgement.verdict is Verdict.INCONCLUSIVE and self._policy.confirm and stored is not None:
             judgement = judgement.because(*unsettled_by(changes_since(stored, self._here)))
+        if stored is not None and judgement.verdict not in {Verdict.MISSING, Verdict.INVALID}:
+            judgement = judgement.because(*comparability(stored, self._here).warnings)
         return self._final(measurement, judgement)
 
     def judge(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
@@ -110,6 +113,9 @@ class StoredCourt:
         recorded_on = stored.entry.sessions[-1].device.name
         if recorded_on != self._here.device.name:
             return (f"{place.path} was recorded on {recorded_on}, this device is {self._here.device.name}",)
+        incompatible = comparability(stored, self._here).incompatible
+        if incompatible:
+            return (f"{place.path} was recorded on a device that cannot be compared with this one", *incompatible)
         different = differences(stored.entry.workload, measurement.workload.must_match)
         if different:
             return (f"{place.path} has another workload under {place.key!r}", *different)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from pytest_gpuserve.device import DeviceLock, Holder
+from pytest_gpuserve.device import DeviceLock, Holder, lease
 from pytest_gpuserve.errors import DeviceProblem, UsageProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 60.0
@@ -316,3 +316,61 @@ def test_with_needs_a_wait_first(tmp_path: Path) -> None:
     """`with lock:` alone does not enter unlocked."""
     with pytest.raises(RuntimeError, match="acquire"), our_lock(tmp_path):
         pytest.fail("entered without the lock")
+
+
+# -- any one of several devices
+
+
+def lock_on(key: str, folder: Path) -> DeviceLock:
+    """A lock of this process."""
+    return DeviceLock(key, command="pytest suites --gpu=T4", folder=folder)
+
+
+def unexpected_waits(holders: Sequence[Holder], seconds: float) -> None:
+    """Fail, because one of the devices should be free."""
+    pytest.fail(f"waited {seconds} s for {holders}")
+
+
+def test_the_first_free_one_of_several_is_taken(tmp_path: Path) -> None:
+    """All free: the first; one taken: the next, at once and without a word; and only that one is held."""
+    with lease(
+        [lock_on("GPU-1", tmp_path), lock_on("GPU-2", tmp_path)], wait_seconds=0, on_wait=unexpected_waits
+    ) as got:
+        assert got.key == "GPU-1"
+    with session(tmp_path) as other:
+        assert next_line(other) == "held"
+        locks = [lock_on("GPU-1", tmp_path), lock_on("GPU-2", tmp_path)]
+        with lease(locks, wait_seconds=60, on_wait=unexpected_waits) as got:
+            assert got is locks[1]
+            assert [lock.held for lock in locks] == [False, True]
+    take(lock_on("GPU-2", tmp_path)).release()
+
+
+def test_whichever_is_given_back_is_taken(tmp_path: Path) -> None:
+    """Both taken: a wait begins with one notice that names both holders, and ends with the one that comes free."""
+    notices: list[Sequence[Holder]] = []
+    first, second = lock_on("GPU-1", tmp_path), lock_on("GPU-2", tmp_path)
+    with session(tmp_path) as other, take(second):
+        assert next_line(other) == "held"
+
+        def give_back(holders: Sequence[Holder], seconds: float) -> None:
+            notices.append(holders)
+            second.release()
+
+        with lease([lock_on("GPU-1", tmp_path), lock_on("GPU-2", tmp_path)], wait_seconds=60, on_wait=give_back) as got:
+            assert got.key == "GPU-2"
+    assert [[holder.pid for holder in holders] for holders in notices] == [[other.pid, os.getpid()]]
+    assert not first.held
+
+
+def test_all_taken_for_too_long_is_refused_by_all_names(tmp_path: Path) -> None:
+    """The refusal names each device, who holds it, and nothing is held."""
+    with session(tmp_path) as other, take(lock_on("GPU-2", tmp_path)):
+        assert next_line(other) == "held"
+        locks = [lock_on("GPU-1", tmp_path), lock_on("GPU-2", tmp_path)]
+        with pytest.raises(DeviceProblem) as caught:
+            lease(locks, wait_seconds=0.3, on_wait=lambda *notice: None)
+    text = str(caught.value)
+    for part in ("GPU-1, GPU-2", f"kill {other.pid}", f"process {os.getpid()} of", "gpuserve_lock_wait"):
+        assert part in text
+    assert not any(lock.held for lock in locks)

@@ -6,19 +6,29 @@ import ctypes
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.device.card import UNSUPPORTED
+from tests.fakes.nvml import cards
 from tests.fakes.nvml.build import LIBRARY, build_fake_nvml, fake_environment
+from tests.fakes.nvml.cards import Error, FakeCard, Moment, Script
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).parents[2]
 
 PRINT_CARDS = """
-import dataclasses, json
+import dataclasses, json, os, sys
 from pytest_gpuserve.device import list_cards
-print(json.dumps(dataclasses.asdict(list_cards())))
+for script in sys.argv[1:] or [os.environ.get("FAKE_NVML_SCRIPT")]:
+    if script is not None:
+        os.environ["FAKE_NVML_SCRIPT"] = script
+    print(json.dumps(dataclasses.asdict(list_cards())))
 """
 
 
@@ -31,9 +41,15 @@ def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_cards(environment: dict[str, str]) -> dict[str, Any]:
-    """List the cards in a fresh process; anything on its standard error, a traceback above all, is a failure."""
+    """List the cards in a fresh process."""
+    (answer,) = read_each(environment)
+    return answer
+
+
+def read_each(environment: dict[str, str], *scripts: str) -> list[dict[str, Any]]:
+    """List the cards of each script; anything on the process's standard error, a traceback above all, is a failure."""
     done = subprocess.run(
-        [sys.executable, "-c", PRINT_CARDS],
+        [sys.executable, "-c", PRINT_CARDS, *scripts],
         env=environment,
         cwd=ROOT,
         capture_output=True,
@@ -42,8 +58,7 @@ def read_cards(environment: dict[str, str]) -> dict[str, Any]:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def has_real_library() -> bool:
@@ -55,30 +70,68 @@ def has_real_library() -> bool:
     return True
 
 
-def test_every_fact_of_every_card_is_read(library_folder: Path) -> None:
+def read_script(library_folder: Path, folder: Path, script: Script) -> dict[str, Any]:
+    """List the cards of a script in a fresh process."""
+    return read_cards(cards.write(script, folder, library=library_folder))
+
+
+def read_failing(
+    library_folder: Path, folder: Path, card: FakeCard, errors: Sequence[Error]
+) -> list[tuple[Error, dict[str, Any]]]:
+    """List a card once with each of the errors, all in one process."""
+    environment: dict[str, str] = {}
+    for number, error in enumerate(errors):
+        own = folder / str(number)
+        own.mkdir()
+        environment = cards.write(Script((card,), (error,)), own, library=library_folder)
+    scripts = [str(folder / str(number) / "nvml.script") for number in range(len(errors))]
+    return list(zip(errors, read_each(environment, *scripts), strict=True))
+
+
+def read_card(library_folder: Path, folder: Path, card: FakeCard) -> dict[str, Any]:
+    """The one card of a machine, of which nothing is a problem."""
+    answer = read_script(library_folder, folder, Script((card,)))
+    assert answer["problem"] == ""
+    (read,) = answer["cards"]
+    found: dict[str, Any] = read
+    return found
+
+
+def test_every_fact_of_every_card_is_read(library_folder: Path, tmp_path: Path) -> None:
     """Two cards give two entries with all facts, in NVML's order, and no problem."""
-    answer = read_cards(fake_environment(library_folder, ["Tesla T4", "NVIDIA H200"]))
+    answer = read_script(library_folder, tmp_path, Script((cards.H200, replace(cards.T4, power_limit_watts=65.5))))
     assert answer["problem"] == ""
     assert answer["absent"] is False
-    assert [card["name"] for card in answer["cards"]] == ["T4", "H200"]
+    assert [card["name"] for card in answer["cards"]] == ["H200", "T4"]
     assert answer["cards"][1] == {
         "index": 1,
-        "product": "NVIDIA H200",
-        "name": "H200",
-        "uuid": "GPU-00000001-0000-0000-0000-000000000000",
-        "pci_bus_id": "00000000:02:00.0",
-        "memory_bytes": 16 * 2**30,
+        "product": "Tesla T4",
+        "name": "T4",
+        "uuid": "GPU-00000000-1111-2222-3333-444444444444",
+        "pci_bus_id": "00000000:3B:00.0",
+        "memory_bytes": 15 * 2**30,
         "driver": "570.133.20",
         "cuda": "12.8",
-        "power_limit_watts": 70.0,
+        "power_limit_watts": 65.5,
         "max_sm_clock_mhz": 1590,
-        "mig": False,
+        "mig": None,
+        "mig_profile": None,
+        "power_default_watts": 70.0,
+        "power_most_watts": 70.0,
+        "max_memory_clock_mhz": 5001,
+        "application_clock_mhz": 585,
+        "application_memory_clock_mhz": 5001,
+        "application_clocks_set": False,
+        "ecc": True,
+        "persistence": True,
+        "compute_capability": [7, 5],
+        "unknown": {},
     }
 
 
-@pytest.mark.parametrize("code", [3, 13], ids=["not-supported", "driver-too-old"])
+@pytest.mark.parametrize("code", [3, 13, 26], ids=["not-supported", "driver-too-old", "given-up"])
 def test_a_fact_that_a_card_does_not_have_is_none(library_folder: Path, code: int) -> None:
-    """Unsupported memory, power, clock and MIG queries leave None and are no problem."""
+    """Unsupported memory, power, clock and MIG queries leave None, a reason that is no failure, and no problem."""
     answer = read_cards(
         fake_environment(
             library_folder, ["Tesla T4"], memory_error=code, power_error=code, clock_error=code, mig_error=code
@@ -87,13 +140,141 @@ def test_a_fact_that_a_card_does_not_have_is_none(library_folder: Path, code: in
     assert answer["problem"] == ""
     (card,) = answer["cards"]
     assert card["name"] == "T4"
-    assert [card[key] for key in ("memory_bytes", "power_limit_watts", "max_sm_clock_mhz", "mig")] == [None] * 4
+    facts = ("memory_bytes", "power_limit_watts", "max_sm_clock_mhz")
+    assert [card[fact] for fact in (*facts, "mig")] == [None] * 4
+    assert [card["unknown"][fact] for fact in facts] == [UNSUPPORTED] * 3
 
 
-def test_mig_is_the_mode_of_now(library_folder: Path) -> None:
-    """The current mode counts, not the one that waits for a reset."""
-    (card,) = read_cards(fake_environment(library_folder, ["NVIDIA H200"], mig=1))["cards"]
-    assert card["mig"] is True
+@pytest.mark.parametrize(
+    ("fake", "expected"),
+    [
+        (cards.T4, "False"),
+        (replace(cards.T4, application_graphics_clock=1590), "True"),
+        (replace(cards.T4, application_memory_clock=405), "True"),
+        (replace(cards.T4, application_memory_clock=405, application_graphics_clock=None), "True"),
+        (replace(cards.T4, default_application_memory_clock=None), "None"),
+        (replace(cards.T4, application_graphics_clock=None), "None"),
+    ],
+)
+def test_set_application_clocks_are_seen(library_folder: Path, tmp_path: Path, fake: FakeCard, expected: str) -> None:
+    """One clock off its default says that somebody has set them; that none is takes all four, else it is unknown."""
+    card = read_card(library_folder, tmp_path, fake)
+    assert str(card["application_clocks_set"]) == expected
+    assert ("application_clocks_set" in card["unknown"]) is (expected == "None")
+
+
+def test_ecc_and_persistence_are_those_of_now(library_folder: Path, tmp_path: Path) -> None:
+    """Off is False and not unknown, and ECC is the current mode, not the one that waits for a reset."""
+    card = read_card(library_folder, tmp_path, replace(cards.T4, ecc=0, persistence=0))
+    assert (card["ecc"], card["persistence"]) == (False, False)
+
+
+# -- instances of a divided card
+
+
+def test_a_divided_card_is_its_instances(library_folder: Path, tmp_path: Path) -> None:
+    """In its place stand its instances: name, UUID and memory are their own, the rest is the card's."""
+    answer = read_script(library_folder, tmp_path, Script((cards.DIVIDED_A100,)))
+    assert answer["problem"] == ""
+    assert [card["name"] for card in answer["cards"]] == [
+        "A100-SXM4-80GB-MIG-1g.10gb",
+        "A100-SXM4-80GB-MIG-1g.10gb",
+        "A100-SXM4-80GB-MIG-3g.40gb",
+    ]
+    last = answer["cards"][2]
+    assert (last["mig"], last["mig_profile"], last["uuid"][:12]) == (True, "3g.40gb", "MIG-33333333")
+    assert (last["memory_bytes"], last["power_limit_watts"], last["max_sm_clock_mhz"]) == (40192 * 2**20, 400.0, 1410)
+    assert last["index"] == 0
+
+
+def test_mig_is_the_mode_of_now(library_folder: Path, tmp_path: Path) -> None:
+    """The current mode counts, not the one that waits for a reset: a whole card has no profile."""
+    card = read_card(library_folder, tmp_path, cards.A100)
+    assert (card["name"], card["mig"], card["mig_profile"]) == ("A100-SXM4-80GB", False, None)
+
+
+def test_a_divided_card_without_instances_is_a_problem(library_folder: Path, tmp_path: Path) -> None:
+    """It can be used neither whole nor in part, and is never taken for the whole card."""
+    answer = read_script(library_folder, tmp_path, Script((replace(cards.DIVIDED_A100, slices=()), cards.T4)))
+    assert [card["name"] for card in answer["cards"]] == ["T4"]
+    assert answer["problem"].startswith("card 0 is divided (MIG mode is on), but has no instance")
+    assert answer["absent"] is False
+
+
+def test_an_instance_without_a_profile_is_a_problem(library_folder: Path, tmp_path: Path) -> None:
+    """A name that does not say which share it is must not be measured on."""
+    nameless = replace(cards.DIVIDED_A100.slices[0], profile="")
+    answer = read_script(library_folder, tmp_path, Script((replace(cards.DIVIDED_A100, slices=(nameless,)),)))
+    assert answer["cards"] == []
+    assert "card 0, MIG instance 0: " in answer["problem"]
+    assert "no profile" in answer["problem"]
+
+
+# -- each call may fail
+
+
+def called_functions(library_folder: Path, folder: Path, card: FakeCard) -> list[str]:
+    """The functions of the library that listing a card calls, in the order of their first call."""
+    trace = folder / "trace"
+    trace.unlink(missing_ok=True)
+    environment = cards.write(Script((card,)), folder, library=library_folder)
+    read_cards({**environment, "FAKE_NVML_TRACE": str(trace)})
+    return list(dict.fromkeys(trace.read_text().split()))
+
+
+REFUSING = {
+    "nvmlInitWithFlags",
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+}
+"""Without these a card cannot be named, or not be told from another one; all others may fail."""
+
+
+@pytest.mark.parametrize("card", [cards.T4, cards.DIVIDED_A100], ids=["whole", "divided"])
+def test_each_function_may_fail(library_folder: Path, tmp_path: Path, card: FakeCard) -> None:
+    """Whichever call fails, there is no traceback: a fact is unknown with NVML's words, or the card is refused by them.
+
+    The functions are those that a trace of the library shows.
+    """
+    functions = called_functions(library_folder, tmp_path, card)
+    assert len(functions) > 15
+    whole = read_script(library_folder, tmp_path, Script((card,)))
+    words = {15: "GPU is lost", 999: "Unknown Error"}
+    errors = [Error(function, code) for function in functions for code in words]
+    for error, answer in read_failing(library_folder, tmp_path, card, errors):
+        if error.function in REFUSING:
+            assert answer["cards"] == [], error
+            assert words[error.code] in answer["problem"], error
+            assert answer["absent"] is False, error
+            continue
+        assert answer["problem"] == "", error
+        for read, known in zip(answer["cards"], whole["cards"], strict=True):
+            lost = {fact for fact in known if fact != "unknown" and read[fact] != known[fact]}
+            assert all(read[fact] is None and fact in read["unknown"] for fact in lost), error
+            reasons = read["unknown"].values()
+            assert error.function == "nvmlShutdown" or any(words[error.code] in why for why in reasons), error
+
+
+def test_each_function_may_be_unsupported(library_folder: Path, tmp_path: Path) -> None:
+    """On a whole card only what names it refuses; all else that it does not support is unknown."""
+    errors = [Error(function) for function in called_functions(library_folder, tmp_path, cards.T4)]
+    needed = REFUSING - {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode"}
+    for error, answer in read_failing(library_folder, tmp_path, cards.T4, errors):
+        assert (answer["cards"] == []) is (error.function in needed), error
+
+
+def test_an_instance_that_is_lost_leaves_the_others(library_folder: Path, tmp_path: Path) -> None:
+    """Of three instances the second cannot be read: two are listed, and the problem names the third."""
+    error = Error("nvmlDeviceGetMigDeviceHandleByIndex", 15, card=0, moment=Moment(call=2, only=True))
+    answer = read_script(library_folder, tmp_path, Script((cards.DIVIDED_A100,), (error,)))
+    assert [card["mig_profile"] for card in answer["cards"]] == ["1g.10gb", "3g.40gb"]
+    assert answer["problem"].startswith("card 0, MIG instance 1: ")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +310,7 @@ def test_a_damaged_library_is_not_a_missing_one(tmp_path: Path) -> None:
     assert "file too short" in answer["problem"]
 
 
-@pytest.mark.parametrize("fact", ["handle", "name", "uuid", "pci"])
+@pytest.mark.parametrize("fact", ["handle", "name", "uuid", "memory", "mig"])
 def test_a_card_that_cannot_be_named_is_a_problem(library_folder: Path, fact: str) -> None:
     """A lost second card leaves the first, and a problem that names its index and NVML's words."""
     answer = read_cards(fake_environment(library_folder, ["Tesla T4", "NVIDIA H200"], **{f"{fact}_error": "15@1"}))
@@ -137,13 +318,6 @@ def test_a_card_that_cannot_be_named_is_a_problem(library_folder: Path, fact: st
     assert answer["absent"] is False
     assert answer["problem"].startswith("card 1: ")
     assert "GPU is lost" in answer["problem"]
-
-
-def test_an_optional_fact_that_fails_is_a_problem(library_folder: Path) -> None:
-    """Only "not supported" is None; another error on the same query is reported."""
-    answer = read_cards(fake_environment(library_folder, ["Tesla T4"], power_error=15))
-    assert answer["cards"] == []
-    assert answer["problem"] == "card 0: its power limit cannot be read; NVML said: GPU is lost"
 
 
 def test_an_empty_name_is_a_problem(library_folder: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from pytest_gpuserve.device import Card, Device, Host, NvmlAnswer, select_device, visible_cards
+from pytest_gpuserve.device import Card, Device, Host, NvmlAnswer, select_device, select_devices, visible_cards
 from pytest_gpuserve.errors import DeviceProblem
 
 HOST = Host(id="pool", cpu="AMD EPYC", cores=2, memory_bytes=2**34, kernel="6.1", system="Debian GNU/Linux 12")
@@ -181,3 +183,40 @@ def test_each_card_is_locked_by_itself() -> None:
     """Two cards of one name have different locks; `cpu` has one."""
     assert Device("T4", T4, HOST).lock_key != Device("T4", SECOND_T4, HOST).lock_key
     assert Device("cpu", None, HOST).lock_key == "cpu"
+
+
+@pytest.mark.parametrize("asked", ["T4", "auto"])
+def test_all_cards_of_the_kind_will_do(asked: str) -> None:
+    """Of several alike each may be taken, in the order of the visible cards; those of another kind may not."""
+    for visible, expected in ((None, [T4, SECOND_T4]), ("2,1,0", [SECOND_T4, T4]), ("0,1", [T4])):
+        devices = select_devices(asked, known_names=[], answer=ALL, host=HOST, visible=visible)
+        assert [device.card for device in devices] == expected
+
+
+# -- instances of a divided card
+
+SLICES = tuple(
+    replace(
+        card(0, "NVIDIA A100 MIG 1g.10gb", "A100-MIG-1g.10gb"), uuid=f"MIG-{number}", mig=True, mig_profile="1g.10gb"
+    )
+    for number in range(2)
+)
+DIVIDED = NvmlAnswer((*SLICES, H200), "")
+
+
+def test_an_instance_is_given_by_its_own_uuid() -> None:
+    """Servers see the instance alone, and each has its own lock."""
+    devices = select_devices("A100-MIG-1g.10gb", known_names=[], answer=DIVIDED, host=HOST, visible=None)
+    assert [device.environment()["CUDA_VISIBLE_DEVICES"] for device in devices] == ["MIG-0", "MIG-1"]
+    assert len({device.lock_key for device in devices}) == 2
+
+
+def test_the_whole_card_is_not_there_when_it_is_divided() -> None:
+    """Asked for by its name it is refused, and its instances are offered."""
+    assert "--gpu=A100-MIG-1g.10gb" in refusal("A100", DIVIDED)
+
+
+@pytest.mark.parametrize(("visible", "expected"), [("MIG-1", (SLICES[1],)), ("0", (SLICES[0],)), ("MIG-", ())])
+def test_instances_are_visible_by_uuid_or_as_the_first_of_their_card(visible: str, expected: tuple[Card, ...]) -> None:
+    """CUDA takes an instance's UUID, and of a divided card's index its first instance."""
+    assert visible_cards(DIVIDED.cards, visible) == expected

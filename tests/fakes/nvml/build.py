@@ -38,6 +38,7 @@ def build_fake_nvml(folder: Path) -> Path:
             "-Wall",
             "-Wextra",
             "-Werror",
+            "-pthread",
             "-o",
             str(partial),
             str(_SOURCE),

@@ -1,83 +1,358 @@
 /* A fake of the C library libnvidia-ml.so.1, behind the real Python binding (nvidia-ml-py, module pynvml).
  *
  * It stands in only where the driver would answer, so the binding's loading, calling and error handling stay real.
- * Its answers come from the environment:
+ *
+ * FAKE_NVML_SCRIPT names a file that says what it answers; cards.py writes it. It is read at the first call, and again
+ * where the variable names another file in the same process: all begins anew then. One line each, fields separated by one
+ * blank, the last one up to the end of the line:
+ *   driver VERSION                        cuda NUMBER
+ *   epoch NANOSECONDS                     CLOCK_MONOTONIC from which milliseconds count; else the first nvmlInit
+ *   card PARENT                           begins the next card; PARENT is the number of the card that it is a slice of,
+ *                                         by lines `card` from 0, or -1
+ *   fact KEY WHEN VALUE                   of the card that was begun last; VALUE `unsupported` is answered by error 3
+ *   event TYPE DATA WHEN                  of that card: one event for nvmlEventSetWait_v2; type and data are numbers
+ *   error FUNCTION CARD CODE WHEN         FUNCTION as in nvml.h, with its suffix; CARD as in PARENT, -1 for any
+ * WHEN is `always`; `call:N`, from the N-th call of the function on that card (of an error with card -1: on any);
+ * `only:N`, in that call alone; or `ms:N`, from N milliseconds on. Of several facts of one key the last one that holds
+ * is the answer. A fact that is not there is unsupported.
+ *
+ * Without a script the answers come from these variables:
  *   FAKE_NVML_PRODUCTS      product names separated by ';' (none by default)
  *   FAKE_NVML_INIT_ERROR    nvmlReturn_t of nvmlInit
  *   FAKE_NVML_HANDLE_ERROR, FAKE_NVML_NAME_ERROR, FAKE_NVML_UUID_ERROR, FAKE_NVML_MEMORY_ERROR,
  *   FAKE_NVML_PCI_ERROR, FAKE_NVML_POWER_ERROR, FAKE_NVML_CLOCK_ERROR, FAKE_NVML_MIG_ERROR, FAKE_NVML_DRIVER_ERROR
  *                           "CODE" for every card, or "CODE@INDEX" for one of them
  *   FAKE_NVML_MIG           1: MIG mode is enabled; 0 (default): it is disabled
+ * In both cases:
  *   FAKE_NVML_CALLS         a file that gets one line for every nvmlInit and nvmlShutdown
+ *   FAKE_NVML_TRACE         a file that gets the name of every function that is called
  */
 
+#define _GNU_SOURCE
+#include <limits.h>
+#include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct { char bus_id_legacy[16]; unsigned domain, bus, device, pci_device, pci_subsystem; char bus_id[32]; } PciInfo;
 typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
+typedef struct { unsigned gpu, memory; } Utilization;
+typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } Process;
+typedef struct { unsigned version, sensor; int temperature; } Temperature;
+typedef struct { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } EventData;
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, INSUFFICIENT_SIZE = 7 };
-enum { MOST_CARDS = 16 };
+enum {
+    SUCCESS = 0,
+    UNINITIALIZED = 1,
+    INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
+    NOT_FOUND = 6,
+    INSUFFICIENT_SIZE = 7,
+    TIMEOUT = 10,
+    UNKNOWN = 999,
+};
+enum { MOST_CARDS = 32, MOST_FACTS = 2048, MOST_EVENTS = 64, MOST_ERRORS = 64, MOST_FUNCTIONS = 96, MOST_SETS = 16 };
 
-static int initialized;
-static int handles[MOST_CARDS]; /* a handle is the address of its card's element */
+typedef enum { ALWAYS, FROM_CALL, ONLY_CALL, FROM_MS } Kind;
+typedef struct { Kind kind; long long n; } When;
+typedef struct { int card; char key[40]; When when; char value[512]; } Fact;
+typedef struct { int card; unsigned long long type, data; When when; } Event;
+typedef struct { char function[64]; int card, code; When when; } Error;
+typedef struct { const char *function; long long calls[MOST_CARDS + 1]; } Calls; /* the last one: on any card */
+typedef struct { int used; unsigned long long types[MOST_CARDS]; char delivered[MOST_EVENTS]; } EventSet;
 
-static void record(const char *call) {
-    const char *path = getenv("FAKE_NVML_CALLS");
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static int loaded, initialized;
+static char script[4096];
+static char driver[80] = "570.133.20";
+static int cuda = 12080;
+static long long epoch_ns;
+static int parents[MOST_CARDS]; /* a handle is the address of its card's element */
+static int cards;
+static Fact facts[MOST_FACTS];
+static int fact_count;
+static Event events[MOST_EVENTS];
+static int event_count;
+static Error errors[MOST_ERRORS];
+static int error_count;
+static Calls calls[MOST_FUNCTIONS];
+static EventSet sets[MOST_SETS];
+
+static _Thread_local long long this_call; /* number of the call that is being answered, on its card */
+
+/* -- the script */
+
+static void give_up(const char *what, const char *line) {
+    fprintf(stderr, "fake_nvml: %s: %s\n", what, line);
+    abort();
+}
+
+static When when_of(const char *text) {
+    if (!strcmp(text, "always")) return (When){ALWAYS, 0};
+    if (!strncmp(text, "call:", 5)) return (When){FROM_CALL, atoll(text + 5)};
+    if (!strncmp(text, "only:", 5)) return (When){ONLY_CALL, atoll(text + 5)};
+    if (!strncmp(text, "ms:", 3)) return (When){FROM_MS, atoll(text + 3)};
+    give_up("no such moment", text);
+    return (When){ALWAYS, 0};
+}
+
+static void add_card(int parent) {
+    if (cards == MOST_CARDS) give_up("too many cards", "");
+    parents[cards++] = parent;
+}
+
+static void add_fact(const char *key, When when, const char *value) {
+    if (fact_count == MOST_FACTS || !cards) give_up("no room for a fact", key);
+    Fact *fact = &facts[fact_count++];
+    fact->card = cards - 1;
+    fact->when = when;
+    snprintf(fact->key, sizeof fact->key, "%s", key);
+    snprintf(fact->value, sizeof fact->value, "%s", value);
+}
+
+static void add_error(const char *function, int card, int code, When when) {
+    if (error_count == MOST_ERRORS) give_up("too many errors", function);
+    Error *error = &errors[error_count++];
+    snprintf(error->function, sizeof error->function, "%s", function);
+    error->card = card;
+    error->code = code;
+    error->when = when;
+}
+
+static void read_line(const char *line) {
+    char first[64], when[40];
+    int card, code, read = 0;
+    unsigned long long type, data;
+    if (!*line) return;
+    if (!strncmp(line, "driver ", 7)) snprintf(driver, sizeof driver, "%s", line + 7);
+    else if (!strncmp(line, "cuda ", 5)) cuda = atoi(line + 5);
+    else if (!strncmp(line, "epoch ", 6)) epoch_ns = atoll(line + 6);
+    else if (!strncmp(line, "card ", 5)) add_card(atoi(line + 5));
+    else if (sscanf(line, "fact %39s %39s%n", first, when, &read) == 2 && line[read] == ' ')
+        add_fact(first, when_of(when), line + read + 1);
+    else if (sscanf(line, "event %llu %llu %39s", &type, &data, when) == 3) {
+        if (event_count == MOST_EVENTS || !cards) give_up("no room for an event", line);
+        events[event_count++] = (Event){cards - 1, type, data, when_of(when)};
+    } else if (sscanf(line, "error %63s %d %d %39s", first, &card, &code, when) == 4)
+        add_error(first, card, code, when_of(when));
+    else give_up("a line of the script cannot be read", line);
+}
+
+static void read_script(const char *path) {
+    char line[1024];
+    FILE *file = fopen(path, "r");
+    if (!file) give_up("the script cannot be read", path);
+    while (fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = '\0';
+        read_line(line);
+    }
+    fclose(file);
+}
+
+/* -- the variables that are enough for simple cards */
+
+static void add_text(const char *key, const char *format, int number) {
+    char text[80];
+    snprintf(text, sizeof text, format, number);
+    add_fact(key, (When){ALWAYS, 0}, text);
+}
+
+static void add_error_variable(const char *variable, const char *function) {
+    const char *text = getenv(variable);
+    if (!text) return;
+    const char *at = strchr(text, '@');
+    add_error(function, at ? atoi(at + 1) : -1, atoi(text), (When){ALWAYS, 0});
+}
+
+static void read_variables(void) {
+    const char *product = getenv("FAKE_NVML_PRODUCTS");
+    const char *mode = getenv("FAKE_NVML_MIG");
+    while (product && (*product || cards)) {
+        char name[256];
+        size_t size = strcspn(product, ";");
+        snprintf(name, sizeof name, "%.*s", (int)size, product);
+        add_card(-1);
+        add_fact("product", (When){ALWAYS, 0}, name);
+        add_text("uuid", "GPU-%08d-0000-0000-0000-000000000000", cards - 1);
+        add_text("pci", "00000000:%02X:00.0", cards);
+        add_fact("memory_total", (When){ALWAYS, 0}, "17179869184");
+        add_fact("memory_used", (When){ALWAYS, 0}, "1073741824");
+        add_fact("power_limit_mw", (When){ALWAYS, 0}, "70000");
+        /* Each clock another number, so that asking for the wrong one shows. */
+        add_fact("max_graphics_clock", (When){ALWAYS, 0}, "1500");
+        add_fact("max_sm_clock", (When){ALWAYS, 0}, "1590");
+        add_fact("max_memory_clock", (When){ALWAYS, 0}, "5001");
+        add_fact("max_video_clock", (When){ALWAYS, 0}, "1470");
+        add_fact("mig_mode", (When){ALWAYS, 0}, mode ? mode : "0");
+        if (!product[size]) break;
+        product += size + 1;
+    }
+    add_error_variable("FAKE_NVML_INIT_ERROR", "nvmlInitWithFlags");
+    add_error_variable("FAKE_NVML_HANDLE_ERROR", "nvmlDeviceGetHandleByIndex_v2");
+    add_error_variable("FAKE_NVML_NAME_ERROR", "nvmlDeviceGetName");
+    add_error_variable("FAKE_NVML_UUID_ERROR", "nvmlDeviceGetUUID");
+    add_error_variable("FAKE_NVML_MEMORY_ERROR", "nvmlDeviceGetMemoryInfo");
+    add_error_variable("FAKE_NVML_PCI_ERROR", "nvmlDeviceGetPciInfo_v3");
+    add_error_variable("FAKE_NVML_POWER_ERROR", "nvmlDeviceGetPowerManagementLimit");
+    add_error_variable("FAKE_NVML_CLOCK_ERROR", "nvmlDeviceGetMaxClockInfo");
+    add_error_variable("FAKE_NVML_MIG_ERROR", "nvmlDeviceGetMigMode");
+    add_error_variable("FAKE_NVML_DRIVER_ERROR", "nvmlSystemGetDriverVersion");
+}
+
+/* -- answering */
+
+static long long clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static long long elapsed_ms(void) { return epoch_ns ? (clock_ns() - epoch_ns) / 1000000 : 0; }
+
+static void append(const char *variable, const char *text) {
+    const char *path = getenv(variable);
     FILE *file = path ? fopen(path, "a") : NULL;
     if (file) {
-        fprintf(file, "%s\n", call);
+        fprintf(file, "%s\n", text);
         fclose(file);
     }
 }
 
-static int error_of(const char *variable, int index) {
-    const char *text = getenv(variable);
-    if (!text) return SUCCESS;
-    const char *at = strchr(text, '@');
-    return at && atoi(at + 1) != index ? SUCCESS : atoi(text);
+static int index_of(const void *handle) {
+    ptrdiff_t index = (const int *)handle - parents;
+    return handle && index >= 0 && index < cards ? (int)index : -1;
 }
 
-static unsigned count_products(void) {
-    const char *text = getenv("FAKE_NVML_PRODUCTS");
-    if (!text || !*text) return 0;
-    unsigned count = 1;
-    for (; *text; text++) count += *text == ';';
-    return count > MOST_CARDS ? MOST_CARDS : count;
+static int holds(When when, long long call) {
+    switch (when.kind) {
+    case ALWAYS: return 1;
+    case FROM_CALL: return call >= when.n;
+    case ONLY_CALL: return call == when.n;
+    case FROM_MS: return elapsed_ms() >= when.n;
+    }
+    return 0;
 }
 
-static int index_of(const void *handle) { return (int)((const int *)handle - handles); }
+static Calls *calls_of(const char *function) {
+    for (int i = 0; i < MOST_FUNCTIONS; i++) {
+        if (!calls[i].function) calls[i].function = function;
+        if (!strcmp(calls[i].function, function)) return &calls[i];
+    }
+    give_up("too many functions", function);
+    return NULL;
+}
+
+/* Another script is other cards, from their first call and millisecond on. */
+static void begin_anew(const char *path) {
+    loaded = 1;
+    cards = fact_count = event_count = error_count = 0;
+    epoch_ns = 0;
+    memset(calls, 0, sizeof calls);
+    snprintf(script, sizeof script, "%s", path ? path : "");
+    if (path) read_script(path);
+    else read_variables();
+}
+
+/* What every function begins with: it is counted, and the script may have it fail. */
+static int enter(const char *function, const void *handle) {
+    pthread_mutex_lock(&mutex);
+    const char *path = getenv("FAKE_NVML_SCRIPT");
+    if (!loaded || (path && strcmp(path, script))) begin_anew(path);
+    append("FAKE_NVML_TRACE", function);
+    int card = index_of(handle);
+    Calls *counted = calls_of(function);
+    long long on_any = ++counted->calls[MOST_CARDS];
+    this_call = card < 0 ? on_any : ++counted->calls[card];
+    int code = SUCCESS;
+    for (int i = 0; i < error_count && !code; i++) {
+        const Error *error = &errors[i];
+        if (strcmp(error->function, function) || (error->card >= 0 && error->card != card)) continue;
+        if (holds(error->when, error->card < 0 ? on_any : this_call)) code = error->code;
+    }
+    pthread_mutex_unlock(&mutex);
+    return code;
+}
+
+static int enter_device(const char *function, const void *handle) {
+    int code = enter(function, handle);
+    if (!initialized) return UNINITIALIZED;
+    if (code) return code;
+    return index_of(handle) < 0 ? INVALID_ARGUMENT : SUCCESS;
+}
+
+static const char *text_of(const void *handle, const char *key) {
+    const char *found = NULL;
+    for (int i = 0; i < fact_count; i++)
+        if (facts[i].card == index_of(handle) && !strcmp(facts[i].key, key) && holds(facts[i].when, this_call))
+            found = facts[i].value;
+    return found && strcmp(found, "unsupported") ? found : NULL;
+}
+
+static int number(const void *handle, const char *key, unsigned long long *value) {
+    const char *text = text_of(handle, key);
+    if (!text) return NOT_SUPPORTED;
+    *value = strtoull(text, NULL, 10);
+    return SUCCESS;
+}
+
+static int small_number(const void *handle, const char *key, unsigned *value) {
+    unsigned long long large;
+    int code = number(handle, key, &large);
+    if (!code) *value = (unsigned)large;
+    return code;
+}
 
 static int copy(char *target, unsigned size, const char *text) {
+    if (!text) return NOT_SUPPORTED;
     if (strlen(text) >= size) return INSUFFICIENT_SIZE;
     strcpy(target, text);
     return SUCCESS;
 }
 
-/* What every query of a card begins with. */
-static int card_error(const void *handle, const char *variable) {
-    if (!initialized) return UNINITIALIZED;
-    return error_of(variable, index_of(handle));
-}
+/* The functions that answer with one number: their name, the fact's key, the number's type. */
+#define ANSWERS(function, key, type)                                        \
+    int function(void *device, type *value) {                               \
+        int code = enter_device(#function, device);                         \
+        unsigned long long answer;                                          \
+        if (code || (code = number(device, key, &answer))) return code;     \
+        *value = (type)answer;                                              \
+        return SUCCESS;                                                     \
+    }
+
+/* Those that answer with one number for each type of clock. */
+#define ANSWERS_BY_CLOCK(function, prefix)                                                                   \
+    int function(void *device, unsigned type, unsigned *megahertz) {                                         \
+        static const char *const keys[] = {prefix "graphics_clock", prefix "sm_clock", prefix "memory_clock",\
+                                           prefix "video_clock"};                                            \
+        int code = enter_device(#function, device);                                                          \
+        if (code) return code;                                                                               \
+        return type > 3 ? INVALID_ARGUMENT : small_number(device, keys[type], megahertz);                    \
+    }
+
+/* -- the library */
 
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
-    int error = error_of("FAKE_NVML_INIT_ERROR", -1);
-    if (error) return error;
+    int code = enter(__func__, NULL);
+    if (code) return code;
+    if (!epoch_ns) epoch_ns = clock_ns();
     initialized++;
-    record("init");
+    append("FAKE_NVML_CALLS", "init");
     return SUCCESS;
 }
 
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 
 int nvmlShutdown(void) {
+    int code = enter(__func__, NULL);
     if (!initialized) return UNINITIALIZED;
+    append("FAKE_NVML_CALLS", "shutdown");
     initialized--;
-    record("shutdown");
-    return SUCCESS;
+    return code;
 }
 
 const char *nvmlErrorString(int error) {
@@ -87,101 +362,311 @@ const char *nvmlErrorString(int error) {
     case 2: return "Invalid Argument";
     case 3: return "Not Supported";
     case 4: return "Insufficient Permissions";
+    case 6: return "Not Found";
+    case 7: return "Insufficient Size";
     case 9: return "Driver Not Loaded";
+    case 10: return "Timeout";
     case 13: return "Function Not Found";
     case 15: return "GPU is lost";
     case 18: return "Driver/library version mismatch";
+    case 26: return "Requested functionality has been deprecated";
     case 28: return "GPU not found";
     default: return "Unknown Error";
     }
 }
 
 int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    int code = enter(__func__, NULL);
     if (!initialized) return UNINITIALIZED;
-    int error = error_of("FAKE_NVML_DRIVER_ERROR", -1);
-    return error ? error : copy(version, length, "570.133.20");
+    return code ? code : copy(version, length, driver);
 }
 
 int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    int code = enter(__func__, NULL);
     if (!initialized) return UNINITIALIZED;
-    *version = 12080;
-    return SUCCESS;
+    *version = cuda;
+    return code;
 }
 
+/* -- which cards */
+
 int nvmlDeviceGetCount_v2(unsigned *count) {
+    int code = enter(__func__, NULL);
     if (!initialized) return UNINITIALIZED;
-    *count = count_products();
-    return SUCCESS;
+    *count = 0;
+    for (int i = 0; i < cards; i++) *count += parents[i] < 0;
+    return code;
+}
+
+static int nth_child(int parent, unsigned n) {
+    for (int i = 0; i < cards; i++)
+        if (parents[i] == parent && !n--) return i;
+    return -1;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
+    /* Before the call is counted, so that it counts as one on that card; an index beyond all is one on none. */
+    int card = nth_child(-1, index);
+    int code = enter(__func__, card < 0 ? NULL : &parents[card]);
     if (!initialized) return UNINITIALIZED;
-    if (index >= count_products()) return INVALID_ARGUMENT;
-    *handle = &handles[index];
-    return error_of("FAKE_NVML_HANDLE_ERROR", (int)index);
+    if (card < 0) return code ? code : INVALID_ARGUMENT;
+    *handle = &parents[card];
+    return code;
 }
 
-int nvmlDeviceGetName(void *handle, char *name, unsigned length) {
-    int error = card_error(handle, "FAKE_NVML_NAME_ERROR");
-    if (error) return error;
-    const char *start = getenv("FAKE_NVML_PRODUCTS");
-    for (int index = index_of(handle); index > 0; index--) start = strchr(start, ';') + 1;
-    size_t size = strcspn(start, ";");
-    if (size >= length) return INSUFFICIENT_SIZE;
-    memcpy(name, start, size);
-    name[size] = '\0';
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
+    int code = enter(__func__, NULL);
+    if (!initialized) return UNINITIALIZED;
+    for (int i = 0; i < cards && !code; i++) {
+        const char *own = text_of(&parents[i], "uuid");
+        if (own && !strcmp(own, uuid)) {
+            *handle = &parents[i];
+            return SUCCESS;
+        }
+    }
+    return code ? code : NOT_FOUND;
+}
+
+int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending) {
+    int code = enter_device(__func__, device);
+    if (code || (code = small_number(device, "mig_mode", current))) return code;
+    *pending = !*current; /* the other one, so that reading the wrong one shows */
     return SUCCESS;
 }
 
-int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned length) {
-    int error = card_error(handle, "FAKE_NVML_UUID_ERROR");
-    if (error) return error;
-    char text[48];
-    snprintf(text, sizeof text, "GPU-%08d-0000-0000-0000-000000000000", index_of(handle));
-    return copy(uuid, length, text);
+ANSWERS(nvmlDeviceGetMaxMigDeviceCount, "max_mig_devices", unsigned)
+
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **slice) {
+    int code = enter_device(__func__, device);
+    if (code) return code;
+    int found = nth_child(index_of(device), index);
+    if (found < 0) return NOT_FOUND;
+    *slice = &parents[found];
+    return SUCCESS;
 }
 
-int nvmlDeviceGetPciInfo_v3(void *handle, PciInfo *info) {
-    int error = card_error(handle, "FAKE_NVML_PCI_ERROR");
-    if (error) return error;
+int nvmlDeviceIsMigDeviceHandle(void *device, unsigned *is_slice) {
+    int code = enter_device(__func__, device);
+    if (!code) *is_slice = parents[index_of(device)] >= 0;
+    return code;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *slice, void **device) {
+    int code = enter_device(__func__, slice);
+    if (code) return code;
+    int parent = parents[index_of(slice)];
+    if (parent < 0) return INVALID_ARGUMENT;
+    *device = &parents[parent];
+    return SUCCESS;
+}
+
+/* -- what a card is */
+
+int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+    int code = enter_device(__func__, device);
+    return code ? code : copy(name, length, text_of(device, "product"));
+}
+
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    int code = enter_device(__func__, device);
+    return code ? code : copy(uuid, length, text_of(device, "uuid"));
+}
+
+int nvmlDeviceGetPciInfo_v3(void *device, PciInfo *info) {
+    int code = enter_device(__func__, device);
+    const char *text = code ? NULL : text_of(device, "pci");
+    if (code || !text) return code ? code : NOT_SUPPORTED;
     memset(info, 0, sizeof *info);
-    info->bus = (unsigned)index_of(handle) + 1;
-    snprintf(info->bus_id_legacy, sizeof info->bus_id_legacy, "0000:%02X:00.0", info->bus);
-    snprintf(info->bus_id, sizeof info->bus_id, "00000000:%02X:00.0", info->bus);
+    sscanf(text, "%x:%x:%x", &info->domain, &info->bus, &info->device);
+    snprintf(info->bus_id_legacy, sizeof info->bus_id_legacy, "%04X:%02X:00.0", info->domain & 0xFFFF, info->bus & 0xFF);
+    return copy(info->bus_id, sizeof info->bus_id, text);
+}
+
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+    int code = enter_device(__func__, device);
+    const char *text = code ? NULL : text_of(device, "compute_capability");
+    if (code || !text) return code ? code : NOT_SUPPORTED;
+    return sscanf(text, "%d.%d", major, minor) == 2 ? SUCCESS : UNKNOWN;
+}
+
+int nvmlDeviceGetEccMode(void *device, unsigned *current, unsigned *pending) {
+    int code = enter_device(__func__, device);
+    if (code || (code = small_number(device, "ecc", current))) return code;
+    *pending = !*current;
     return SUCCESS;
 }
 
-int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {
-    int error = card_error(handle, "FAKE_NVML_MEMORY_ERROR");
-    if (error) return error;
-    memory->total = 16ULL << 30;
-    memory->used = 1ULL << 30;
+int nvmlDeviceGetPowerManagementLimitConstraints(void *device, unsigned *least, unsigned *most) {
+    int code = enter_device(__func__, device);
+    if (code || (code = small_number(device, "power_min_mw", least))) return code;
+    return small_number(device, "power_max_mw", most);
+}
+
+ANSWERS(nvmlDeviceGetPersistenceMode, "persistence", unsigned)
+ANSWERS(nvmlDeviceGetPowerManagementLimit, "power_limit_mw", unsigned)
+ANSWERS(nvmlDeviceGetEnforcedPowerLimit, "power_limit_mw", unsigned)
+ANSWERS(nvmlDeviceGetPowerManagementDefaultLimit, "power_default_mw", unsigned)
+ANSWERS(nvmlDeviceGetNumaNodeId, "numa_node", int)
+ANSWERS_BY_CLOCK(nvmlDeviceGetMaxClockInfo, "max_")
+ANSWERS_BY_CLOCK(nvmlDeviceGetApplicationsClock, "application_")
+ANSWERS_BY_CLOCK(nvmlDeviceGetDefaultApplicationsClock, "default_application_")
+
+/* -- what a card does */
+
+ANSWERS_BY_CLOCK(nvmlDeviceGetClockInfo, "")
+ANSWERS(nvmlDeviceGetPowerUsage, "power_mw", unsigned)
+ANSWERS(nvmlDeviceGetCurrentClocksEventReasons, "clock_reasons", unsigned long long)
+ANSWERS(nvmlDeviceGetCurrentClocksThrottleReasons, "clock_reasons", unsigned long long)
+ANSWERS(nvmlDeviceGetSupportedClocksEventReasons, "supported_clock_reasons", unsigned long long)
+ANSWERS(nvmlDeviceGetSupportedEventTypes, "supported_events", unsigned long long)
+
+int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
+    int code = enter_device(__func__, device);
+    if (code || (code = number(device, "memory_total", &memory->total))) return code;
+    if ((code = number(device, "memory_used", &memory->used))) return code;
     memory->free = memory->total - memory->used;
     return SUCCESS;
 }
 
-int nvmlDeviceGetPowerManagementLimit(void *handle, unsigned *milliwatts) {
-    int error = card_error(handle, "FAKE_NVML_POWER_ERROR");
-    if (error) return error;
-    *milliwatts = 70000;
+int nvmlDeviceGetMemoryInfo_v2(void *device, MemoryV2 *memory) {
+    int code = enter_device(__func__, device);
+    if (code || (code = number(device, "memory_total", &memory->total))) return code;
+    if ((code = number(device, "memory_used", &memory->used))) return code;
+    memory->reserved = 0;
+    memory->free = memory->total - memory->used;
     return SUCCESS;
 }
 
-int nvmlDeviceGetMaxClockInfo(void *handle, int type, unsigned *megahertz) {
-    int error = card_error(handle, "FAKE_NVML_CLOCK_ERROR");
-    if (error) return error;
-    /* Each clock another number, so that asking for the wrong one shows: graphics, SM, memory, video. */
-    static const unsigned clocks[] = {1500, 1590, 5001, 1470};
-    if (type < 0 || type > 3) return INVALID_ARGUMENT;
-    *megahertz = clocks[type];
+int nvmlDeviceGetUtilizationRates(void *device, Utilization *rates) {
+    int code = enter_device(__func__, device);
+    if (code || (code = small_number(device, "utilization", &rates->gpu))) return code;
+    return small_number(device, "memory_utilization", &rates->memory);
+}
+
+int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *celsius) {
+    int code = enter_device(__func__, device);
+    if (code) return code;
+    return sensor ? INVALID_ARGUMENT : small_number(device, "temperature", celsius);
+}
+
+int nvmlDeviceGetTemperatureV(void *device, Temperature *reading) {
+    unsigned celsius;
+    int code = enter_device(__func__, device);
+    if (code || (code = small_number(device, "temperature", &celsius))) return code;
+    reading->temperature = (int)celsius;
     return SUCCESS;
 }
 
-int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
-    int error = card_error(handle, "FAKE_NVML_MIG_ERROR");
-    if (error) return error;
-    const char *mode = getenv("FAKE_NVML_MIG");
-    *current = mode ? (unsigned)atoi(mode) : 0;
-    *pending = !*current; /* the other one, so that reading the wrong one shows */
+int nvmlDeviceGetPcieThroughput(void *device, unsigned counter, unsigned *kilobytes) {
+    int code = enter_device(__func__, device);
+    if (code) return code;
+    return small_number(device, counter ? "pcie_rx_kbs" : "pcie_tx_kbs", kilobytes);
+}
+
+int nvmlDeviceGetTotalEccErrors(void *device, unsigned type, unsigned counter, unsigned long long *count) {
+    (void)counter;
+    int code = enter_device(__func__, device);
+    return code ? code : number(device, type ? "ecc_uncorrected" : "ecc_corrected", count);
+}
+
+/* Millijoules since the epoch at the powers of the script, which must be in the order of their times. */
+static unsigned long long power_integral(const void *device) {
+    long long now = elapsed_ms(), since = 0;
+    unsigned long long microjoules = 0, milliwatts = 0;
+    for (int i = 0; i < fact_count; i++) {
+        const Fact *fact = &facts[i];
+        if (fact->card != index_of(device) || strcmp(fact->key, "power_mw") || fact->when.n > now) continue;
+        if (fact->when.kind != ALWAYS && fact->when.kind != FROM_MS) continue;
+        microjoules += milliwatts * (unsigned long long)(fact->when.n - since);
+        since = fact->when.n;
+        milliwatts = strtoull(fact->value, NULL, 10);
+    }
+    return (microjoules + milliwatts * (unsigned long long)(now - since)) / 1000;
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules) {
+    int code = enter_device(__func__, device);
+    if (code) return code;
+    const char *text = text_of(device, "energy_mj");
+    if (!text) return NOT_SUPPORTED;
+    if (strncmp(text, "integral:", 9)) return number(device, "energy_mj", millijoules);
+    *millijoules = strtoull(text + 9, NULL, 10) + power_integral(device);
     return SUCCESS;
+}
+
+/* The binding asks twice, for the number and then for the processes; that counts as one call. */
+static int processes(const char *function, const char *key, void *device, unsigned *count, Process *found) {
+    int code = found ? SUCCESS : enter_device(function, device);
+    if (code) return code;
+    const char *text = text_of(device, key);
+    if (!text) return NOT_SUPPORTED;
+    unsigned room = found ? *count : 0, n = 0;
+    for (; *text && strcmp(text, "none"); n++) {
+        char *end;
+        Process process = {(unsigned)strtoul(text, &end, 10), ULLONG_MAX, UINT_MAX, UINT_MAX};
+        if (strncmp(end, ":-", 2)) process.memory = strtoull(end + 1, &end, 10);
+        else end += 2;
+        if (n < room) found[n] = process;
+        text = *end ? end + 1 : end;
+    }
+    *count = n;
+    return n > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Process *found) {
+    return processes(__func__, "processes", device, count, found);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, Process *found) {
+    return processes(__func__, "graphics_processes", device, count, found);
+}
+
+/* -- events */
+
+int nvmlEventSetCreate(void **set) {
+    int code = enter(__func__, NULL);
+    if (!initialized) return UNINITIALIZED;
+    for (int i = 0; i < MOST_SETS && !code; i++)
+        if (!sets[i].used) {
+            memset(&sets[i], 0, sizeof sets[i]);
+            sets[i].used = 1;
+            *set = &sets[i];
+            return SUCCESS;
+        }
+    return code ? code : UNKNOWN;
+}
+
+int nvmlEventSetFree(void *set) {
+    int code = enter(__func__, NULL);
+    ((EventSet *)set)->used = 0;
+    return code;
+}
+
+int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set) {
+    unsigned long long supported;
+    int code = enter_device(__func__, device);
+    if (code || (code = number(device, "supported_events", &supported))) return code;
+    if (types & ~supported) return NOT_SUPPORTED;
+    ((EventSet *)set)->types[index_of(device)] |= types;
+    return SUCCESS;
+}
+
+int nvmlEventSetWait_v2(void *handle, EventData *data, unsigned timeout_ms) {
+    EventSet *set = handle;
+    int code = enter(__func__, NULL);
+    if (!initialized) return UNINITIALIZED;
+    if (code) return code;
+    long long call = this_call, until_ns = clock_ns() + timeout_ms * 1000000LL;
+    for (;;) {
+        for (int i = 0; i < event_count; i++) {
+            const Event *event = &events[i];
+            if (set->delivered[i] || !(set->types[event->card] & event->type) || !holds(event->when, call)) continue;
+            set->delivered[i] = 1;
+            *data = (EventData){&parents[event->card], event->type, event->data, UINT_MAX, UINT_MAX};
+            return SUCCESS;
+        }
+        long long left_ns = until_ns - clock_ns();
+        if (left_ns <= 0) return TIMEOUT;
+        nanosleep(&(struct timespec){0, left_ns < 1000000 ? left_ns : 1000000}, NULL);
+    }
 }

@@ -1,0 +1,196 @@
+"""Whether two measurements may be compared: one table of what must match, what may differ, and what only informs.
+
+Facts come as they stand in a baseline: by the names of the fields of its records, None where something is unknown, and
+left out where it was recorded before there was such a field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.units import format_fraction
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Kind(Enum):
+    """What a difference means."""
+
+    MUST_MATCH = "must match"
+    WARNS = "may differ, with a warning"
+    INFORMS = "information"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a difference in one field means.
+
+    Args:
+        field: Its name in a record.
+        what: Its name for people.
+        kind: What a difference means.
+        why: Why so; half a sentence.
+        tolerance: Share of the larger number by which two may differ and still be the same.
+        unit: Of a number.
+        none: What None means, where it is no unknown.
+    """
+
+    field: str
+    what: str
+    kind: Kind
+    why: str
+    tolerance: float = 0.0
+    unit: str = ""
+    none: str = ""
+
+    def same(self, before: object, now: object) -> bool:
+        """Whether two values count as one."""
+        if self.tolerance and isinstance(before, (int, float)) and isinstance(now, (int, float)):
+            return abs(before - now) <= self.tolerance * max(abs(before), abs(now))
+        return before == now
+
+    def shown(self, value: object) -> str:
+        """Write a value for people."""
+        if value is None:
+            return self.none or "unknown"
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        return f"{text} {self.unit}" if self.unit else text
+
+
+DEVICE_RULES: Final = (
+    Rule("name", "name", Kind.MUST_MATCH, "each kind of card has baselines of its own"),
+    Rule("product", "product", Kind.MUST_MATCH, "an H100 PCIe and an H100 NVL are not one card", none="no card"),
+    Rule(
+        "mig_profile",
+        "MIG profile",
+        Kind.MUST_MATCH,
+        "an instance has a share of the card's units and memory",
+        none="none, the whole card",
+    ),
+    Rule(
+        "memory_gib",
+        "memory",
+        Kind.MUST_MATCH,
+        "one product is sold with several sizes, which differ in bandwidth too; drivers count a little differently",
+        tolerance=0.05,
+        unit="GiB",
+    ),
+    Rule("compute_capability", "compute capability", Kind.MUST_MATCH, "it says which kernels run"),
+    Rule(
+        "power_limit_watts",
+        "power limit",
+        Kind.MUST_MATCH,
+        "under load it decides the clocks",
+        tolerance=0.02,
+        unit="W",
+    ),
+    Rule("max_sm_clock_mhz", "highest SM clock", Kind.MUST_MATCH, "it bounds what is computed", 0.01, "MHz"),
+    Rule("max_memory_clock_mhz", "highest memory clock", Kind.MUST_MATCH, "it bounds the bandwidth", 0.01, "MHz"),
+    Rule("ecc", "ECC", Kind.MUST_MATCH, "it takes bandwidth, and of some cards memory"),
+    Rule(
+        "application_clock_mhz", "application clock", Kind.WARNS, "set or locked clocks move every number", unit="MHz"
+    ),
+    Rule(
+        "application_memory_clock_mhz",
+        "application clock of the memory",
+        Kind.WARNS,
+        "set or locked clocks move every number",
+        unit="MHz",
+    ),
+    Rule(
+        "application_clocks_set",
+        "application clocks off their defaults",
+        Kind.WARNS,
+        "somebody has set them; clocks locked by `nvidia-smi --lock-gpu-clocks` NVML does not tell",
+    ),
+    Rule("driver", "driver", Kind.WARNS, "a new one may be faster or slower, and updates must not lose all baselines"),
+    Rule("cuda", "CUDA of the driver", Kind.WARNS, "it comes with the driver"),
+    Rule("persistence", "persistence mode", Kind.WARNS, "without it a first start on the card loads the driver"),
+    Rule("power_default_watts", "power limit by default", Kind.INFORMS, "the limit that is set counts", unit="W"),
+    Rule("power_most_watts", "highest power limit", Kind.INFORMS, "the limit that is set counts", unit="W"),
+    Rule(
+        "card_id", "card", Kind.INFORMS, "cards of one kind are comparable; a digest of the UUID, as files are public"
+    ),
+    Rule("pci_bus_id", "PCI address", Kind.INFORMS, "cards of one kind are comparable"),
+)
+"""Of the device; on `cpu` only the name says something."""
+
+HOST_RULES: Final = (
+    Rule("cpu", "CPU of the host", Kind.WARNS, "client, tokenizer and server run on it"),
+    Rule("cores", "cores of the host", Kind.WARNS, "client and server share them"),
+    Rule("memory_gib", "memory of the host", Kind.WARNS, "another size is another machine", 0.05, "GiB"),
+    Rule("numa_nodes", "NUMA nodes of the host", Kind.WARNS, "memory of another node is slower to reach"),
+    Rule("governor", "frequency governor of the host", Kind.WARNS, "`powersave` and `performance` differ in latency"),
+    Rule("system", "distribution of the host", Kind.INFORMS, "what matters of it is among the software's versions"),
+    Rule("kernel", "kernel of the host", Kind.INFORMS, "its updates must not lose all baselines"),
+)
+"""Of hosts that have one identity (the same machine, or one name by GPUSERVE_HOST)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What two sets of facts come to, in words.
+
+    Args:
+        incompatible: Why they may not be compared; empty if they may.
+        warnings: What differs, or is unknown, without forbidding it.
+    """
+
+    incompatible: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def compare(
+    before: Mapping[str, object], now: Mapping[str, object], rules: Sequence[Rule] = DEVICE_RULES
+) -> Comparison:
+    """Compare the facts of a baseline with those of a run.
+
+    What one side does not know must match too, unless the baseline was recorded before it was asked for.
+
+    Args:
+        before: The baseline's.
+        now: The run's.
+        rules: The table.
+    """
+    incompatible: list[str] = []
+    warnings: list[str] = []
+    unrecorded: list[str] = []
+    for rule in rules:
+        then, today = before.get(rule.field), now.get(rule.field)
+        if rule.kind is Kind.INFORMS or rule.same(then, today):
+            continue
+        if rule.field not in before:
+            if rule.kind is Kind.MUST_MATCH:
+                unrecorded.append(f"{rule.what} ({rule.shown(today)} here)")
+            continue
+        found = f"{rule.what}: the baseline's is {rule.shown(then)}, this run's is {rule.shown(today)} ({rule.why})"
+        (incompatible if rule.kind is Kind.MUST_MATCH else warnings).append(found)
+    if unrecorded:
+        warnings.append(
+            f"the baseline was recorded before these facts were, so they may differ: {', '.join(unrecorded)}"
+        )
+    return Comparison(tuple(incompatible), tuple(warnings))
+
+
+def changes(before: Mapping[str, object], now: Mapping[str, object], rules: Sequence[Rule] = DEVICE_RULES) -> list[str]:
+    """Every recorded fact that is another now, what may differ first: ``driver 550.9 -> 560.1``."""
+    return [
+        f"{rule.field} {before[rule.field]} -> {now.get(rule.field)}"
+        for kind in (Kind.WARNS, Kind.MUST_MATCH)
+        for rule in rules
+        if rule.kind is kind and rule.field in before and before[rule.field] != now.get(rule.field)
+    ]
+
+
+def markdown() -> str:
+    """The table as it stands in the README."""
+    lines = ["| Fact | Rule | Why |", "|---|---|---|"]
+    for rule in (*DEVICE_RULES, *HOST_RULES):
+        within = f", within {format_fraction(rule.tolerance)}" if rule.tolerance else ""
+        lines.append(f"| {rule.what} | {rule.kind.value}{within} | {rule.why} |")
+    return "\n".join(lines)

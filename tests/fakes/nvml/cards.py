@@ -1,0 +1,396 @@
+"""Scripted cards for the fake of NVIDIA's management library: what it answers, when, and which calls fail.
+
+    course = Course(100, (Step(700, Moment(from_ms=2000)),))
+    environment = write(Script((T4, replace(H200, power_watts=course))), folder)
+
+Facts are what NVML gives, in the units of the fields' names. None is a fact that the card does not support.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Final
+
+from tests.fakes.nvml.build import build_fake_nvml, fake_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MIB: Final = 2**20
+
+NOT_SUPPORTED: Final = 3
+NO_PERMISSION: Final = 4
+FUNCTION_NOT_FOUND: Final = 13
+GPU_IS_LOST: Final = 15
+
+GPU_IDLE: Final = 0x1
+APPLICATIONS_CLOCKS: Final = 0x2
+SW_POWER_CAP: Final = 0x4
+HW_SLOWDOWN: Final = 0x8
+SW_THERMAL: Final = 0x20
+HW_THERMAL: Final = 0x40
+HW_POWER_BRAKE: Final = 0x80
+
+XID: Final = 0x8
+DOUBLE_BIT_ECC: Final = 0x2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """When something begins; without any of these it always is so.
+
+    Args:
+        call: At this call of the function, from 1, on that card (without a card: on any).
+        only: Whether at that call alone, and no longer at the next one.
+        from_ms: From so many milliseconds on after the script's epoch.
+    """
+
+    call: int | None = None
+    only: bool = False
+    from_ms: int | None = None
+
+    def __str__(self) -> str:
+        if self.from_ms is not None:
+            return f"ms:{self.from_ms}"
+        if self.call is not None:
+            return f"{'only' if self.only else 'call'}:{self.call}"
+        return "always"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process on a card; memory in bytes, None where NVML does not tell."""
+
+    pid: int
+    memory_bytes: int | None
+
+
+Processes = tuple[Process, ...]
+Value = int | float | Processes | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """Another value of a fact, from a moment on."""
+
+    value: Value
+    moment: Moment
+
+
+@dataclass(frozen=True)
+class Course:
+    """A fact that changes; of the steps that have come the last one holds."""
+
+    first: Value
+    steps: tuple[Step, ...]
+
+
+Fact = int | float | None | Course
+ProcessFact = Processes | None | Course
+
+
+@dataclass(frozen=True)
+class Event:
+    """What ``nvmlEventSetWait_v2`` gives once: by default a critical XID error, whose number is the data."""
+
+    data: int
+    moment: Moment
+    type: int = XID
+
+
+@dataclass(frozen=True)
+class Error:
+    """A function that fails.
+
+    Args:
+        function: As in nvml.h, with its suffix, such as ``nvmlDeviceGetHandleByIndex_v2``.
+        code: nvmlReturn_t.
+        card: The card on which it fails, by its place in ``Script.cards``; None for any.
+        moment: When it fails.
+    """
+
+    function: str
+    code: int = NOT_SUPPORTED
+    card: int | None = None
+    moment: Moment = Moment()
+
+
+@dataclass(frozen=True)
+class FakeSlice:
+    """An instance of a divided card, which answers few questions, as the real ones do.
+
+    Args:
+        profile: Such as ``1g.10gb``.
+        uuid: With ``MIG-`` in front.
+        memory_bytes: Of the slice.
+        memory_used_bytes: Of it.
+        processes: On it.
+    """
+
+    profile: str
+    uuid: str
+    memory_bytes: int = 9728 * MIB
+    memory_used_bytes: Fact = 12 * MIB
+    processes: ProcessFact = ()
+
+
+@dataclass(frozen=True)
+class FakeCard:
+    """One card: what it is, and what it does. Any fact but ``product``, ``uuid`` and ``pci`` may be a ``Course``.
+
+    Args:
+        energy_millijoules: The counter; None: not supported. By default the integral of the power over time from
+            ``energy_began_millijoules`` on, for which the power's steps are milliseconds in their order.
+        mig: 1: divided, into ``slices``.
+    """
+
+    product: str
+    uuid: str = "GPU-00000000-1111-2222-3333-444444444444"
+    pci: str | None = "00000000:3B:00.0"
+    memory_bytes: Fact = 15360 * MIB
+    compute_capability: str | None = "7.5"
+    power_limit_watts: Fact = 70
+    power_default_watts: Fact = 70
+    power_least_watts: Fact = 60
+    power_most_watts: Fact = 70
+    max_graphics_clock: Fact = 1590
+    max_sm_clock: Fact = 1590
+    max_memory_clock: Fact = 5001
+    application_graphics_clock: Fact = 585
+    application_sm_clock: Fact = 585
+    application_memory_clock: Fact = 5001
+    default_application_graphics_clock: Fact = 585
+    default_application_sm_clock: Fact = 585
+    default_application_memory_clock: Fact = 5001
+    ecc: Fact = 1
+    persistence: Fact = 1
+    mig: Fact = None
+    slices: tuple[FakeSlice, ...] = ()
+    most_slices: Fact = None
+
+    sm_clock: Fact = 1500
+    memory_clock: Fact = 5000
+    utilization: Fact = 0
+    memory_utilization: Fact = 0
+    memory_used_bytes: Fact = 450 * MIB
+    power_watts: Fact = 30
+    energy_millijoules: Fact | str = "integral"
+    energy_began_millijoules: int = 1_000_000
+    temperature: Fact = 40
+    clock_reasons: Fact = 0
+    supported_clock_reasons: Fact = 0x1FF
+    pcie_tx_kilobytes: Fact = 0
+    pcie_rx_kilobytes: Fact = 0
+    ecc_corrected: Fact = 0
+    ecc_uncorrected: Fact = 0
+    processes: ProcessFact = ()
+    graphics_processes: ProcessFact = ()
+    supported_events: Fact = 0x1F
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True)
+class Script:
+    """What the fake answers.
+
+    Args:
+        cards: By index.
+        errors: Functions that fail.
+        driver: Version of the driver.
+        cuda: 1000 * major + 10 * minor of the CUDA version.
+        epoch_ns: ``time.monotonic_ns()`` from which milliseconds count, the same for all processes; by default each
+            process counts from its first nvmlInit.
+    """
+
+    cards: tuple[FakeCard, ...]
+    errors: tuple[Error, ...] = ()
+    driver: str = "570.133.20"
+    cuda: int = 12080
+    epoch_ns: int | None = None
+
+
+T4: Final = FakeCard("Tesla T4")
+A100: Final = FakeCard(
+    "NVIDIA A100-SXM4-80GB",
+    uuid="GPU-a1000000-1111-2222-3333-444444444444",
+    memory_bytes=81920 * MIB,
+    compute_capability="8.0",
+    power_limit_watts=400,
+    power_default_watts=400,
+    power_least_watts=100,
+    power_most_watts=400,
+    max_graphics_clock=1410,
+    max_sm_clock=1410,
+    max_memory_clock=1593,
+    application_graphics_clock=1275,
+    application_sm_clock=1275,
+    application_memory_clock=1593,
+    default_application_graphics_clock=1275,
+    default_application_sm_clock=1275,
+    default_application_memory_clock=1593,
+    mig=0,
+    most_slices=7,
+)
+H100_PCIE: Final = FakeCard(
+    "NVIDIA H100 PCIe",
+    uuid="GPU-1100c1e0-1111-2222-3333-444444444444",
+    memory_bytes=81559 * MIB,
+    compute_capability="9.0",
+    power_limit_watts=350,
+    power_default_watts=350,
+    power_least_watts=200,
+    power_most_watts=350,
+    max_graphics_clock=1755,
+    max_sm_clock=1755,
+    max_memory_clock=1593,
+    # Drivers of newer cards have given up application clocks.
+    application_graphics_clock=None,
+    application_sm_clock=None,
+    application_memory_clock=None,
+    default_application_graphics_clock=None,
+    default_application_sm_clock=None,
+    default_application_memory_clock=None,
+    mig=0,
+    most_slices=7,
+)
+H100_NVL: Final = replace(
+    H100_PCIE,
+    product="NVIDIA H100 NVL",
+    uuid="GPU-11000441-1111-2222-3333-444444444444",
+    memory_bytes=95830 * MIB,
+    power_limit_watts=400,
+    power_default_watts=400,
+    power_most_watts=400,
+    max_graphics_clock=1785,
+    max_sm_clock=1785,
+    max_memory_clock=2619,
+)
+H200: Final = replace(
+    H100_PCIE,
+    product="NVIDIA H200",
+    uuid="GPU-20000000-1111-2222-3333-444444444444",
+    memory_bytes=143771 * MIB,
+    power_limit_watts=700,
+    power_default_watts=700,
+    power_most_watts=700,
+    max_graphics_clock=1980,
+    max_sm_clock=1980,
+    max_memory_clock=3201,
+)
+DIVIDED_A100: Final = replace(
+    A100,
+    mig=1,
+    slices=(
+        FakeSlice("1g.10gb", "MIG-11111111-0000-0000-0000-000000000000"),
+        FakeSlice("1g.10gb", "MIG-22222222-0000-0000-0000-000000000000"),
+        FakeSlice("3g.40gb", "MIG-33333333-0000-0000-0000-000000000000", 40192 * MIB),
+    ),
+)
+
+
+def second(card: FakeCard) -> FakeCard:
+    """Another card of the same kind, as it would stand beside the first in one machine."""
+    return replace(card, uuid=f"GPU-2{card.uuid.removeprefix('GPU-')[1:]}", pci="00000000:AF:00.0")
+
+
+def write(script: Script, folder: Path, *, library: Path | None = None) -> dict[str, str]:
+    """Write a script, and make an environment for a child process whose NVML answers by it.
+
+    Args:
+        script: What is answered.
+        folder: An existing folder, where ``nvml.script`` is written; another script needs another folder.
+        library: The folder where ``build_fake_nvml`` has put the library; it is built in ``folder`` by default.
+
+    Returns:
+        The whole environment: this process's own without CUDA_VISIBLE_DEVICES, and with the fake's variables.
+
+    Raises:
+        subprocess.CalledProcessError: The compiler refuses.
+    """
+    if library is None:
+        library = build_fake_nvml(folder).parent
+    path = folder / "nvml.script"
+    path.write_text("\n".join([*_lines(script), ""]))
+    environment = fake_environment(library, [])
+    del environment["FAKE_NVML_PRODUCTS"]
+    return {**environment, "FAKE_NVML_SCRIPT": os.fspath(path)}
+
+
+_KEYS: Final = {
+    "memory_bytes": ("memory_total", 1),
+    "memory_used_bytes": ("memory_used", 1),
+    "power_limit_watts": ("power_limit_mw", 1000),
+    "power_default_watts": ("power_default_mw", 1000),
+    "power_least_watts": ("power_min_mw", 1000),
+    "power_most_watts": ("power_max_mw", 1000),
+    "power_watts": ("power_mw", 1000),
+    "mig": ("mig_mode", 1),
+    "most_slices": ("max_mig_devices", 1),
+    "pcie_tx_kilobytes": ("pcie_tx_kbs", 1),
+    "pcie_rx_kilobytes": ("pcie_rx_kbs", 1),
+}
+"""Fields whose fact has another name in the script, and how many of its units are one of the field's."""
+
+_OTHERWISE: Final = frozenset({"slices", "events", "energy_millijoules", "energy_began_millijoules"})
+
+
+def _lines(script: Script) -> Iterator[str]:
+    yield f"driver {script.driver}"
+    yield f"cuda {script.cuda}"
+    if script.epoch_ns is not None:
+        yield f"epoch {script.epoch_ns}"
+    numbers: list[int] = []  # by the lines `card`, of which a slice has one of its own
+    written = 0
+    for card in script.cards:
+        numbers.append(written)
+        yield "card -1"
+        yield from _card_lines(card)
+        for each in card.slices:
+            written += 1
+            yield f"card {numbers[-1]}"
+            yield from _slice_lines(card, each)
+        written += 1
+    for error in script.errors:
+        number = -1 if error.card is None else numbers[error.card]
+        yield f"error {error.function} {number} {error.code} {error.moment}"
+
+
+def _card_lines(card: FakeCard) -> Iterator[str]:
+    for field in fields(card):
+        if field.name not in _OTHERWISE:
+            key, scale = _KEYS.get(field.name, (field.name, 1))
+            yield from _fact_lines(key, getattr(card, field.name), scale)
+    if card.energy_millijoules == "integral":
+        yield f"fact energy_mj always integral:{card.energy_began_millijoules}"
+    else:
+        yield from _fact_lines("energy_mj", card.energy_millijoules, 1)
+    for event in card.events:
+        yield f"event {event.type} {event.data} {event.moment}"
+
+
+def _slice_lines(card: FakeCard, each: FakeSlice) -> Iterator[str]:
+    yield from _fact_lines("product", f"{card.product} MIG {each.profile}", 1)
+    yield from _fact_lines("uuid", each.uuid, 1)
+    yield from _fact_lines("memory_total", each.memory_bytes, 1)
+    yield from _fact_lines("memory_used", each.memory_used_bytes, 1)
+    yield from _fact_lines("processes", each.processes, 1)
+
+
+def _fact_lines(key: str, value: Value | str | Course, scale: int) -> Iterator[str]:
+    if isinstance(value, Course):
+        yield f"fact {key} always {_text(value.first, scale)}"
+        for step in value.steps:
+            yield f"fact {key} {step.moment} {_text(step.value, scale)}"
+    else:
+        yield f"fact {key} always {_text(value, scale)}"
+
+
+def _text(value: Value | str, scale: int) -> str:
+    if value is None:
+        return "unsupported"
+    if isinstance(value, tuple):
+        shown = (f"{one.pid}:{'-' if one.memory_bytes is None else one.memory_bytes}" for one in value)
+        return ",".join(shown) or "none"
+    return value if isinstance(value, str) else str(round(value * scale))
