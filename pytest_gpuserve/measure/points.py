@@ -104,7 +104,10 @@ def batch_totals(windows: Sequence[Window]) -> tuple[int, int]:
     items = batches = 0
     for window in windows:
         if window.items is None or window.batches is None:
-            raise NotMeasured("the batching ratio is not known: this server does not count its batches")
+            raise NotMeasured(
+                "the batching ratio is not known: nothing counts this server's batches;"
+                " command_server and remote_server take counters=MetricNames(...)"
+            )
         items += window.items
         batches += window.batches
     return items, batches

@@ -101,6 +101,8 @@ def test_a_comparison_that_gates_nothing_is_an_error(
     with pytest.raises(UsageProblem, match="gates nothing") as caught:
         compare(side(a_run(judge), metric), right)
     sign = ">=" if metric.higher_is_better else "<="
+    if isinstance(right, (int, float)):
+        assert f"or, as a limit, `{metric.name} {sign} {right}`" in str(caught.value)
     assert f"write `assert run.{metric.name} {sign} baseline.{metric.name}`" in str(caught.value)
     assert not judge.asked
 

@@ -12,7 +12,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process import ready
 from pytest_gpuserve.process.child import Process
 from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.ports import free_port
+from pytest_gpuserve.process.ports import free_port, free_ports
 from pytest_gpuserve.process.ready import HttpRequest, NotReady
 from tests.fakes.children.toolkit import SAFETY_SECONDS, child, eventually, program, report
 
@@ -122,6 +122,16 @@ def test_a_silent_server_is_not_ready_and_holds_nobody_up() -> None:
         seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"), timeout_seconds=0.1)()
         assert ready.tcp_probe(port)() is None
     assert seen == NotReady(f"GET http://127.0.0.1:{port}/ was not answered in 100 ms")
+
+
+def test_a_server_on_another_port_is_told(tmp_path: Path) -> None:
+    """Who listens elsewhere has not been told its port, and that is more help than to wait for longer."""
+    port, other = free_ports(2)
+    with Process.start(child("web", other, folder=tmp_path)) as process:
+        eventually(lambda: other in process.listening_ports(), "it listens")
+        seen = ready.owned_port_probe(process, port)()
+    assert seen is not None
+    assert seen.reason.endswith(f"; it listens on 127.0.0.1:{other}: has it been told its port?")
 
 
 def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_outputs_that_are_views_are_cut_right() -> None:
 
 
 def test_inputs_are_passed_by_name_where_forward_has_them() -> None:
-    """By name whatever their order, otherwise in the request's order."""
+    """By name whatever their order; several of which one is unknown are refused, for who is to say which is which."""
 
     class Minus(torch.nn.Module):  # type: ignore[name-defined, misc]
         def forward(self, a: Torch, b: Torch) -> Torch:
@@ -236,8 +236,21 @@ def test_inputs_are_passed_by_name_where_forward_has_them() -> None:
     def request(*names: str) -> Asked:
         return Asked(tuple(rows_of(number).inputs[0]._replace(name=name) for number, name in enumerate(names, 1)))
 
-    results = [values(executed(Minus(), request(*names))[0][0]) for names in (("a", "b"), ("b", "a"), ("x", "a"))]
-    assert results == [[-1], [1], [-1]]
+    results = [values(executed(Minus(), request(*names))[0][0]) for names in (("a", "b"), ("b", "a"))]
+    assert results == [[-1], [1]]
+    with pytest.raises(BadRequest, match="has no 'x'"):
+        executed(Minus(), request("x", "a"))
+
+
+def test_one_input_may_have_any_name() -> None:
+    """There is no doubt what it is."""
+
+    class Negative(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, a: Torch) -> Torch:
+            return -a
+
+    (tensor,) = rows_of(3).inputs
+    assert values(executed(Negative(), Asked((tensor._replace(name="whatever"),)))[0][0]) == [-3]
 
 
 @pytest.mark.parametrize(

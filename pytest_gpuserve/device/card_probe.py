@@ -1,0 +1,175 @@
+"""One card, asked again and again by handles that are kept; whatever NVML refuses is told once and then unknown."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import psutil
+
+from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+_T = TypeVar("_T")
+
+MOST_EVENTS: Final = 64
+"""Of one card in one sample; the rest is heard of in the next."""
+
+BYTES_A_KB: Final = 1000
+"""NVML gives PCIe throughput in KB/s, which nvidia-smi shows as decimal."""
+
+
+class CardProbe:
+    """Reads a card; never raises for anything that NVML answers.
+
+    Args:
+        nvml: The binding, initialised.
+        uuid: Of the card, or of a MIG instance.
+        tell: Called with each event, and once with each value that cannot be known.
+        is_ours: Whether a process, by its pid, is the session's.
+    """
+
+    def __init__(
+        self,
+        nvml: ModuleType,
+        uuid: str,
+        *,
+        tell: Callable[[CardEvent | Unknown], None],
+        is_ours: Callable[[int], bool],
+    ) -> None:
+        self._nvml = nvml
+        self._uuid = uuid
+        self._tell = tell
+        self._is_ours = is_ours
+        self._unknown: set[str] = set()
+        self._lost = False
+        self._own: Any = self._ask("the card", nvml.nvmlDeviceGetHandleByUUID, uuid)
+        self._card: Any = self._own
+        if self._own is not None and uuid.startswith("MIG-"):
+            self._card = self._ask("the card", nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, self._own)
+        self._events: Any = None if self._card is None else self._ask("XID events", self._registered)
+        # Their older names are all that an older driver has.
+        self._reasons = _Either(
+            nvml, "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+        )
+        self._processes = _Either(
+            nvml, "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"
+        )
+
+    def read(self, *, slow: bool) -> CardSample:
+        """Look at the card.
+
+        Args:
+            slow: Whether to look at the slow values too.
+        """
+        nvml, card, ask = self._nvml, self._card, self._ask
+        if self._lost or card is None:
+            return CardSample(self._uuid)
+        # What belongs to a moment comes first: what is slow may take a fifth of the time between two samples.
+        energy_mj: int | None = ask("the energy counter", nvml.nvmlDeviceGetTotalEnergyConsumption, card)
+        power_mw: int | None = ask("power", nvml.nvmlDeviceGetPowerUsage, card)
+        utilisation = ask("utilisation", nvml.nvmlDeviceGetUtilizationRates, card)
+        memory = ask("memory", nvml.nvmlDeviceGetMemoryInfo, self._own)
+        sample = CardSample(
+            self._uuid,
+            gpu_utilisation=None if utilisation is None else utilisation.gpu / 100,
+            memory_utilisation=None if utilisation is None else utilisation.memory / 100,
+            memory_used_bytes=None if memory is None else memory.used,
+            sm_clock_mhz=ask("the SM clock", nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=ask("the memory clock", nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_MEM),
+            power_watts=None if power_mw is None else power_mw / 1000,
+            energy_joules=None if energy_mj is None else energy_mj / 1000,
+            temperature_celsius=ask("temperature", nvml.nvmlDeviceGetTemperature, card, nvml.NVML_TEMPERATURE_GPU),
+            clock_reasons=ask("clock-event reasons", self._reasons, card),
+            **(self._slow() if slow else {}),
+        )
+        self._hear()
+        return sample
+
+    def _slow(self) -> dict[str, Any]:
+        nvml, card, ask = self._nvml, self._card, self._ask
+        processes = ask("processes", self._processes, self._own)
+        received = ask("PCIe received", nvml.nvmlDeviceGetPcieThroughput, card, nvml.NVML_PCIE_UTIL_RX_BYTES)
+        sent = ask("PCIe sent", nvml.nvmlDeviceGetPcieThroughput, card, nvml.NVML_PCIE_UTIL_TX_BYTES)
+        return {
+            "processes": None if processes is None else tuple(map(self._process, processes)),
+            "pcie_received": None if received is None else received * float(BYTES_A_KB),
+            "pcie_sent": None if sent is None else sent * float(BYTES_A_KB),
+            "uncorrected_ecc": ask(
+                "uncorrected ECC errors",
+                nvml.nvmlDeviceGetTotalEccErrors,
+                card,
+                nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                nvml.NVML_VOLATILE_ECC,
+            ),
+        }
+
+    def _process(self, info: Any) -> DeviceProcess:  # noqa: ANN401 -- the binding's, which has no types
+        pid: int = info.pid
+        try:
+            name = psutil.Process(pid).name()
+        except psutil.Error:
+            name = None
+        return DeviceProcess(pid, name, info.usedGpuMemory, self._is_ours(pid))
+
+    def _registered(self) -> object:
+        """Make a set of events and have this card's XIDs put there; each card has its own, so none is confused."""
+        nvml = self._nvml
+        events = nvml.nvmlEventSetCreate()
+        nvml.nvmlDeviceRegisterEvents(self._card, nvml.nvmlEventTypeXidCriticalError, events)
+        return events
+
+    def _hear(self) -> None:
+        for _ in range(MOST_EVENTS):
+            event = None if self._events is None else self._ask("XID events", self._next_event)
+            if event is None:
+                return
+            if event.eventType & self._nvml.nvmlEventTypeXidCriticalError:
+                self._tell(CardEvent(time.perf_counter_ns(), self._uuid, "xid", event.eventData))
+
+    def _next_event(self) -> Any:  # noqa: ANN401 -- as above
+        try:
+            return self._nvml.nvmlEventSetWait_v2(self._events, 0)
+        except self._nvml.NVMLError_Timeout:
+            return None
+
+    def _ask(self, what: str, read: Callable[..., _T], *arguments: object) -> _T | None:
+        if self._lost or what in self._unknown:
+            return None
+        try:
+            return read(*arguments)
+        except self._nvml.NVMLError as error:
+            if getattr(error, "value", None) == self._nvml.NVML_ERROR_GPU_IS_LOST:
+                self._lost = True
+                self._tell(CardEvent(time.perf_counter_ns(), self._uuid, "lost"))
+            else:
+                self._unknown.add(what)
+                self._tell(Unknown(self._uuid, what, str(error)))
+            return None
+
+
+class _Either:
+    """A function of NVML, or its older name where the driver has no other.
+
+    Args:
+        nvml: The binding.
+        newer: Name of the function.
+        older: Name to fall back to.
+    """
+
+    def __init__(self, nvml: ModuleType, newer: str, older: str) -> None:
+        self._nvml = nvml
+        self._read: Callable[[object], Any] = getattr(nvml, newer)
+        self._older: Callable[[object], Any] | None = getattr(nvml, older)
+
+    def __call__(self, handle: object) -> Any:  # noqa: ANN401 -- as above
+        try:
+            return self._read(handle)
+        except self._nvml.NVMLError_FunctionNotFound:
+            if self._older is None:
+                raise
+            self._read, self._older = self._older, None
+            return self._read(handle)

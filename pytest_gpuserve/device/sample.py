@@ -1,0 +1,157 @@
+"""What is seen of cards, host and processes at one moment, and what befell a card: values, and lines of a file.
+
+A value that is not known, or was not looked at in this sample, is None: never zero.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+SAMPLES_A_SECOND: Final = 10
+"""How often the fast values are looked at."""
+
+SLOW_EVERY: Final = 10
+"""Of so many samples one has the slow values too: PCIe (NVML itself counts for 20 ms), ECC, processes, the host."""
+
+
+class DeviceProcess(msgspec.Struct, frozen=True):
+    """A process that computes on a card.
+
+    Args:
+        pid: As NVML knows it, which within a container may be another namespace's.
+        name: Of its program; None where this machine shows no such process.
+        memory_bytes: That it holds on the card; None where the driver does not tell.
+        ours: Whether it is the session's: below it, or one of the pids that were told.
+    """
+
+    pid: int
+    name: str | None
+    memory_bytes: int | None
+    ours: bool
+
+
+class CardSample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A card at one moment.
+
+    Of a MIG instance memory and processes are its own, all else is the whole card's.
+
+    Args:
+        uuid: ``GPU-...``, or ``MIG-...`` of an instance.
+        gpu_utilisation: Share of the driver's last sampling period (1/6 s to 1 s) in which a kernel ran.
+        memory_utilisation: Share of it in which memory was read or written.
+        memory_used_bytes: Memory that is allocated, what the driver keeps for itself included.
+        sm_clock_mhz: Of the multiprocessors.
+        memory_clock_mhz: Of the memory.
+        power_watts: Drawn by the board; on newer cards already a mean of the last second.
+        energy_joules: Counter since the driver was loaded.
+        temperature_celsius: Of the chip.
+        clock_reasons: Why the clocks are what they are: NVML's mask of clock-event reasons.
+        pcie_received: Bytes a second that the card receives; seen once in `SLOW_EVERY` samples.
+        pcie_sent: Bytes a second that it sends; as ``pcie_received``.
+        uncorrected_ecc: Counter of uncorrected memory errors since the driver was loaded; as ``pcie_received``.
+        processes: What computes on it; as ``pcie_received``.
+    """
+
+    uuid: str
+    gpu_utilisation: float | None = None
+    memory_utilisation: float | None = None
+    memory_used_bytes: int | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_watts: float | None = None
+    energy_joules: float | None = None
+    temperature_celsius: int | None = None
+    clock_reasons: int | None = None
+    pcie_received: float | None = None
+    pcie_sent: float | None = None
+    uncorrected_ecc: int | None = None
+    processes: tuple[DeviceProcess, ...] | None = None
+
+
+class HostSample(msgspec.Struct, frozen=True):
+    """The host at one moment.
+
+    Args:
+        busy_seconds: Counter of the CPU time that all cores together have worked, for whomever.
+        load: Processes that ran or waited to run, as the kernel's mean of the last minute.
+        swap_used_bytes: Memory that lies on disk.
+        swapped_bytes: Counter of what was moved there and back.
+    """
+
+    busy_seconds: float
+    load: float
+    swap_used_bytes: int
+    swapped_bytes: int
+
+
+class Sample(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Everything at one moment.
+
+    Args:
+        at_ns: When, by ``time.perf_counter_ns``, the clock of the load's ticks.
+        took_ns: How long it took to look.
+        sampler_cpu_seconds: Counter of the CPU time that the sampler itself has used.
+        cards: Those that are watched; empty where there is none.
+        client_cpu_seconds: Counter of the CPU time of the client's processes since they were told; None where none was.
+        server_cpu_seconds: The same of the server's.
+        host: Seen once in `SLOW_EVERY` samples.
+    """
+
+    at_ns: int
+    took_ns: int
+    sampler_cpu_seconds: float
+    cards: tuple[CardSample, ...] = ()
+    client_cpu_seconds: float | None = None
+    server_cpu_seconds: float | None = None
+    host: HostSample | None = None
+
+
+class CardEvent(msgspec.Struct, frozen=True, tag=True):
+    """What befell a card.
+
+    Args:
+        at_ns: When it was heard of; the clock of ``Sample.at_ns``.
+        uuid: Of the watched card.
+        kind: ``xid``, an error that the driver reports, or ``lost``: the card answers no more.
+        number: Of the XID; 0 otherwise. Of several between two samples NVML gives the last one's number for each.
+    """
+
+    at_ns: int
+    uuid: str
+    kind: Literal["xid", "lost"]
+    number: int = 0
+
+
+class Unknown(msgspec.Struct, frozen=True, tag=True):
+    """A value that is None from here on, told once.
+
+    Args:
+        uuid: Of the card; empty for NVML as a whole.
+        what: The value, in words: ``power``, ``clock-event reasons``.
+        why: What NVML said.
+    """
+
+    uuid: str
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.what}{f' of {self.uuid}' if self.uuid else ''}: {self.why}"
+
+
+class Watched(msgspec.Struct, frozen=True):
+    """Whose CPU time is counted: these processes and all below them; who is below a server is no client.
+
+    Args:
+        client: Pids of the client's.
+        server: Pids of the server's.
+    """
+
+    client: tuple[int, ...] = ()
+    server: tuple[int, ...] = ()
+
+
+Record = Sample | CardEvent | Unknown
+"""A line of the sampler's file, as JSON."""

@@ -1,0 +1,158 @@
+"""Samples cards, processes and host into a file, ten times a second, in a process of its own.
+
+It is run as ``python -m pytest_gpuserve.device.sampler FOLDER OWNER [UUID...]`` by `pytest_gpuserve.device.telemetry`,
+which keeps it, and ends when it is told to by SIGTERM. In the folder it hears through a named pipe whose CPU time to
+count (`ORDERS`, one JSON `Watched` a line), and appends what it sees to a file (`SAMPLES`, one JSON record a line): so
+neither side ever waits for the other, and who measures looks at the file between two windows.
+
+No pytest, and nothing of the measuring, is in here.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import msgspec
+import pynvml
+
+from pytest_gpuserve.device.card_probe import CardProbe
+from pytest_gpuserve.device.host_probe import Trees, read_host_counters
+from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, SLOW_EVERY, CardSample, Sample, Unknown, Watched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuserve.device.sample import Record
+
+ORDERS: Final = "orders"
+
+SAMPLES: Final = "samples.jsonl"
+
+PERIOD_NS: Final = 1_000_000_000 // SAMPLES_A_SECOND
+
+
+class Sampler:
+    """Looks at everything in turn and writes it down.
+
+    Args:
+        folder: Where the two files lie.
+        owner: Pid of the session.
+        uuids: Of the cards to watch; none for a machine without one.
+    """
+
+    def __init__(self, folder: Path, owner: int, uuids: Sequence[str]) -> None:
+        # Opened for writing too, so that it does not end when the other side has closed it.
+        self._orders = os.open(folder / ORDERS, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._unread = b""
+        self._out = os.open(folder / SAMPLES, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._encode = msgspec.json.Encoder().encode
+        self._trees = Trees(owner)
+        self._uuids = tuple(uuids)
+        self._due = list(range(len(uuids) + 1))
+        self._cards = self._opened()
+
+    def sample(self, number: int) -> None:
+        """Take a sample.
+
+        Args:
+            number: From 0, by the time; one that was missed is left out.
+        """
+        began_ns = time.perf_counter_ns()
+        turn = self._turn(number)
+        cards = self._read_cards(turn)
+        client, server = self._trees.count()
+        host = read_host_counters() if turn == len(self._uuids) else None
+        self._write(
+            Sample(
+                at_ns=began_ns,
+                took_ns=time.perf_counter_ns() - began_ns,
+                sampler_cpu_seconds=time.process_time(),
+                cards=cards,
+                client_cpu_seconds=client,
+                server_cpu_seconds=server,
+                host=host,
+            )
+        )
+
+    def run(self) -> NoReturn:
+        """Sample for ever, at points in time that do not move with how long a sample takes; those missed are missed."""
+        number, origin_ns = 0, time.perf_counter_ns()
+        while True:
+            self.sample(number)
+            late_ns = time.perf_counter_ns() - origin_ns
+            number = max(number + 1, -(-late_ns // PERIOD_NS))
+            self._rest(origin_ns + number * PERIOD_NS)
+
+    def close(self) -> None:
+        """Leave NVML and the file."""
+        if self._cards is not None:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+        self._trees.close()
+        os.close(self._out)
+        os.close(self._orders)
+
+    def _opened(self) -> list[CardProbe] | None:
+        if not self._uuids:
+            return None
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            self._write(Unknown("", "NVML", str(error)))
+            return None
+        return [CardProbe(pynvml, uuid, tell=self._write, is_ours=self._trees.is_ours) for uuid in self._uuids]
+
+    def _turn(self, number: int) -> int | None:
+        """Whose slow values are looked at in a sample, by number of the card, the host being the last; None: nobody's.
+
+        Never two at once, for the PCIe counts of one card alone take 40 ms.
+        """
+        turn = min(range(len(self._due)), key=self._due.__getitem__)
+        if self._due[turn] > number:
+            return None
+        self._due[turn] = number + SLOW_EVERY
+        return turn
+
+    def _read_cards(self, turn: int | None) -> tuple[CardSample, ...]:
+        if self._cards is None:
+            return tuple(map(CardSample, self._uuids))
+        return tuple(card.read(slow=index == turn) for index, card in enumerate(self._cards))
+
+    def _rest(self, until_ns: int) -> None:
+        """Wait for a moment, and meanwhile for orders."""
+        while (left_ns := until_ns - time.perf_counter_ns()) > 0:
+            ready, _, _ = select.select([self._orders], [], [], left_ns / 1e9)
+            if ready:
+                *lines, self._unread = (self._unread + os.read(self._orders, 1 << 16)).split(b"\n")
+                # Each replaces what was said before.
+                if lines:
+                    self._trees.watch(msgspec.json.decode(lines[-1], type=Watched))
+
+    def _write(self, record: Record) -> None:
+        # In one piece, so that a line is there whole or, of a sampler that was killed, not at all.
+        os.write(self._out, self._encode(record) + b"\n")
+
+
+def main() -> None:
+    """Sample until SIGTERM."""
+
+    def end(*_: Any) -> NoReturn:  # noqa: ANN401 -- a frame, of no interest
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    sampler = Sampler(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    try:
+        sampler.run()
+    finally:
+        sampler.close()
+
+
+if __name__ == "__main__":
+    main()

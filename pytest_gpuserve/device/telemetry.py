@@ -1,0 +1,216 @@
+"""The session's end of the sampler: starts it, tells it whom to watch, reads what it saw, says when it sees no more.
+
+What it saw is in units of `pytest_gpuserve.device.sample`; what that means for a window is for
+`pytest_gpuserve.measure.telemetry` to say.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from pytest_gpuserve.device.sample import CardEvent, Record, Sample, Unknown, Watched
+from pytest_gpuserve.device.sampler import ORDERS, SAMPLES
+from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.process.kept import kept_folder
+from pytest_gpuserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+COMMAND: Final = (sys.executable, "-m", "pytest_gpuserve.device.sampler")
+"""How the sampler is run where the package is installed."""
+
+START_SECONDS: Final = 30.0
+"""Longest wait for the first sample, on a machine in trouble: a driver that has to be loaded takes seconds."""
+
+SILENCE_SECONDS: Final = 5.0
+"""A sampler that has written nothing for so long is stuck, most likely in the driver."""
+
+END_SECONDS: Final = 2.0
+
+_POLL_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a sampler has seen since it began.
+
+    Attributes:
+        samples: By time.
+        events: What befell the cards, by time.
+        unknown: Values that are None, each with the reason.
+        problem: Why there is no more, in words; empty while all is well. With it nothing is known of the time after the
+            last sample, and no rule that needs telemetry may pass.
+    """
+
+    samples: tuple[Sample, ...] = ()
+    events: tuple[CardEvent, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
+    problem: str = ""
+
+
+@dataclass
+class _Records:
+    """The file, as far as it has been read."""
+
+    path: Path
+    samples: list[Sample] = field(default_factory=list)
+    events: list[CardEvent] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
+    problem: str = ""
+    _offset: int = 0
+
+    def read(self) -> None:
+        """Take in the lines that have come; a line that is not whole yet is left for later."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                whole, _, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return
+        if not whole:
+            return
+        self._offset += len(whole) + 1
+        for line in whole.split(b"\n"):
+            try:
+                self._add(_DECODER.decode(line))
+            except msgspec.DecodeError as problem:
+                self.problem = f"telemetry unknown: the sampler wrote what cannot be read ({problem})"
+
+    def _add(self, record: Record) -> None:
+        if isinstance(record, Sample):
+            self.samples.append(record)
+        elif isinstance(record, CardEvent):
+            self.events.append(record)
+        else:
+            self.unknown.append(record)
+
+
+_DECODER: Final = msgspec.json.Decoder(Record)
+
+
+class Sampling:
+    """A sampler that runs beside the measuring; a context manager, and gone with its block or this process.
+
+    Its own troubles never raise: they stand in ``seen().problem``.
+
+    Args:
+        uuids: Of the cards to watch, or of MIG instances; none where there is none.
+        log: Where the sampler's output goes; it says why it died.
+        command: How it is run.
+
+    Raises:
+        ServerFailed: There can be no more processes, or no temporary files.
+    """
+
+    def __init__(self, uuids: Sequence[str], *, log: Path, command: Sequence[str] = COMMAND) -> None:
+        self._watched = Watched()
+        self._began_ns = time.perf_counter_ns()
+        with ExitStack() as stack:
+            folder, kept = stack.enter_context(kept_folder("gpuserve-telemetry-", log=log))
+            self._orders = folder / ORDERS
+            os.mkfifo(self._orders, 0o600)
+            self._records = _Records(folder / SAMPLES)
+            # In its folder nothing lies that could be taken for a module.
+            argv = (*command, str(folder), str(os.getpid()), *uuids)
+            self._process = stack.enter_context(Process.start(Command(argv, dict(os.environ), folder, log), kept=kept))
+            self._wait_for(0, START_SECONDS)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The sampler."""
+        return self._process.pid
+
+    def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
+        """Count the CPU time of these processes and of all below them, from the next sample on.
+
+        Args:
+            client: Pids of the client's; what is a server's is not counted among them.
+            server: Pids of the server's.
+        """
+        watched = Watched(client=tuple(sorted(client)), server=tuple(sorted(server)))
+        if watched == self._watched:
+            return
+        self._watched = watched
+        # Nobody reads where the sampler has ended, and nobody will where it is stuck: `seen` tells both.
+        with suppress(OSError):
+            pipe = os.open(self._orders, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.write(pipe, msgspec.json.encode(watched) + b"\n")
+            finally:
+                os.close(pipe)
+
+    def seen(self) -> Seen:
+        """Return all that has been seen so far, and whether that goes on."""
+        self._records.read()
+        records = self._records
+        problem = records.problem or self._trouble()
+        return Seen(tuple(records.samples), tuple(records.events), tuple(records.unknown), problem)
+
+    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
+        """Wait for the first sample at or after a moment, which a window that ends then needs, and return everything.
+
+        Args:
+            at_ns: By ``time.perf_counter_ns``, as ``Tick.end_ns``.
+            timeout_seconds: The longest wait; a sample is due within 0.1 s.
+        """
+        self._wait_for(at_ns, timeout_seconds)
+        return self.seen()
+
+    def close(self) -> None:
+        """End the sampler.
+
+        Raises:
+            ServerFailed: It survives SIGKILL, which only a process that waits for a driver does.
+        """
+        self._records.problem = self.seen().problem or "telemetry unknown: the sampler has been ended"
+        self._process.stop(END_SECONDS)
+        self._stack.close()
+
+    def _wait_for(self, at_ns: int, timeout_seconds: float) -> None:
+        deadline = Deadline.after(timeout_seconds)
+        while not self.seen().problem and not deadline.expired():
+            if self._records.samples and self._records.samples[-1].at_ns >= at_ns:
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def _trouble(self) -> str:
+        if self._process.exit_status() is not None:
+            # What it wrote last, for it may have died since the last look.
+            self._records.read()
+            return str(
+                GpuserveError(
+                    f"telemetry unknown: the sampler has ended ({self._process.describe_exit()})",
+                    log_tail=self._process.tail(),
+                )
+            )
+        samples = self._records.samples
+        silent_seconds = (time.perf_counter_ns() - (samples[-1].at_ns if samples else self._began_ns)) / 1e9
+        if silent_seconds <= (SILENCE_SECONDS if samples else START_SECONDS):
+            return ""
+        return (
+            f"telemetry unknown: the sampler has seen nothing for {format_seconds(silent_seconds)}; it, or the driver,"
+            " is stuck: see `dmesg`"
+        )

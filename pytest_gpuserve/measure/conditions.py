@@ -1,0 +1,303 @@
+"""Whether the card was in a state to be measured: which windows to measure again, and which runs prove nothing.
+
+A window is rejected for what disturbed the card while it was measured, never for what was measured in it: to throw away
+slow windows for being slow would hide the very regression that is looked for. So nothing here sees a throughput.
+
+Three answers are told apart: all well, something wrong, and not known. What is not known passes no rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.measure.xid import describe_xid
+from pytest_gpuserve.units import format_fraction
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from pytest_gpuserve.device.sample import CardEvent, DeviceProcess, Sample
+    from pytest_gpuserve.measure.telemetry import CardTelemetry, Telemetry
+
+MIB: Final = 1 << 20
+
+LEAST_CLOCK_SHARE: Final = 0.95
+"""Of the baseline's SM clock; below it the card was a slower one, whatever the reason."""
+
+MOST_REJECTED_SHARE: Final = 1 / 3
+"""Of the windows; what is left of a run that loses more is its lucky part."""
+
+MEMORY_TOLERANCE_BYTES: Final = 64 * MIB
+"""What a driver may keep of a process that has ended, on any card seen so far, with room to spare."""
+
+SLOWDOWNS: Final = {
+    0x8: "hardware slowdown (HW_SLOWDOWN)",
+    0x20: "thermal slowdown by the driver (SW_THERMAL_SLOWDOWN)",
+    0x40: "thermal slowdown by the hardware (HW_THERMAL_SLOWDOWN)",
+    0x80: "external power brake (HW_POWER_BRAKE_SLOWDOWN)",
+}
+"""Clock-event reasons that disturb a window, as nvml.h documents them under nvmlClocksEventReasons.
+
+The others do not: idle (0x1) is a server that has nothing to do, which is a result; application clocks (0x2), sync
+boost (0x10) and display clocks (0x100) are settings, the same in every window. Neither does the power cap (0x4): a card
+at its power limit is how most cards work under full load, it was so when the baseline was recorded, and a change that
+makes it draw more for the same work is a regression to be found. Where the cap takes the clock below the baseline's,
+the clock itself says so.
+"""
+
+_COOL: Final = "let it cool, see to its fans, its airflow and its power supply (`nvidia-smi -q -d PERFORMANCE`)"
+
+_LOCK: Final = "lock the clocks: `nvidia-smi --lock-gpu-clocks=MHZ`, and record the baseline with them"
+
+_NOT_FOR_SPEED: Final = "windows are rejected for what disturbed the card, never for how fast they were"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCondition:
+    """What is to be said of a window.
+
+    Args:
+        rejected: What disturbed it; if anything, it is to be measured again.
+        unknown: What could not be seen.
+    """
+
+    rejected: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether all was seen, and all was well."""
+        return not self.rejected and not self.unknown
+
+
+@dataclass(frozen=True, slots=True)
+class RunCondition:
+    """What is to be said of a run.
+
+    Args:
+        invalid: Why it proves nothing, for people, with what helps.
+        unknown: What could not be seen; who needs it must not pass the run.
+    """
+
+    invalid: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @classmethod
+    def together(cls, parts: Iterable[RunCondition]) -> RunCondition:
+        """Put together what several rules say; each text once."""
+        known = list(parts)
+        return cls(
+            tuple(dict.fromkeys(text for part in known for text in part.invalid)),
+            tuple(dict.fromkeys(text for part in known for text in part.unknown)),
+        )
+
+
+def judge_window(
+    telemetry: Telemetry,
+    uuids: Iterable[str],
+    *,
+    baseline_clocks_mhz: Mapping[str, float] | None = None,
+    least_clock_share: float = LEAST_CLOCK_SHARE,
+) -> WindowCondition:
+    """Say whether cards were undisturbed in a window.
+
+    Args:
+        telemetry: Of the window.
+        uuids: The cards that the server runs on; of none nothing is asked.
+        baseline_clocks_mhz: Mean SM clock of each under the same load when the baseline was recorded; None, or without
+            a card, where there is no such number, and then it is not asked for.
+        least_clock_share: Of it.
+    """
+    rejected: list[str] = []
+    unknown: list[str] = []
+    for uuid in uuids:
+        card = telemetry.cards.get(uuid)
+        if card is None or not telemetry.covered:
+            unknown.append(f"{uuid}: no telemetry of all of the window")
+        else:
+            found = _judge_card(card, (baseline_clocks_mhz or {}).get(uuid), least_clock_share)
+            rejected.extend(found.rejected)
+            unknown.extend(found.unknown)
+    return WindowCondition(tuple(rejected), tuple(unknown))
+
+
+def _judge_card(card: CardTelemetry, baseline_mhz: float | None, least_share: float) -> WindowCondition:
+    rejected: list[str] = []
+    unknown: list[str] = []
+    if card.clock_reasons is None:
+        unknown.append(f"{card.uuid}: its clock-event reasons")
+    else:
+        rejected += [
+            f"{card.uuid}: {text} in {card.clock_reasons[bit]} of {card.clock_reasons_samples} samples"
+            for bit, text in SLOWDOWNS.items()
+            if card.clock_reasons.get(bit)
+        ]
+    if baseline_mhz is not None and card.sm_clock_mhz is None:
+        unknown.append(f"{card.uuid}: its SM clock")
+    elif baseline_mhz is not None and card.sm_clock_mhz is not None:
+        share = card.sm_clock_mhz.mean / baseline_mhz
+        if share < least_share:
+            rejected.append(
+                f"{card.uuid}: SM clock {card.sm_clock_mhz.mean:.0f} MHz, {format_fraction(share)} of the baseline's"
+                f" {baseline_mhz:.0f} MHz (at least {format_fraction(least_share)})"
+            )
+    return WindowCondition(tuple(rejected), tuple(unknown))
+
+
+def judge_windows(
+    conditions: Sequence[WindowCondition], *, most_rejected_share: float = MOST_REJECTED_SHARE
+) -> RunCondition:
+    """Say whether so many windows of a run were disturbed that the rest proves nothing.
+
+    Args:
+        conditions: Of all windows that were measured, those that were measured again and again too.
+        most_rejected_share: Of them.
+    """
+    count = len(conditions)
+    rejected = [condition for condition in conditions if condition.rejected]
+    blind = [condition for condition in conditions if condition.unknown]
+    unknown: tuple[str, ...] = ()
+    if blind:
+        unknown = (f"telemetry unknown in {len(blind)} of {count} windows, first: {'; '.join(blind[0].unknown)}",)
+    if len(rejected) <= most_rejected_share * count:
+        return RunCondition(unknown=unknown)
+    text = (
+        f"throttled: {len(rejected)} of {count} windows, more than {format_fraction(most_rejected_share)} of them;"
+        f" first: {'; '.join(rejected[0].rejected)} ({_NOT_FOR_SPEED}); {_COOL}; or {_LOCK}"
+    )
+    return RunCondition((text,), unknown)
+
+
+def judge_processes(
+    samples: Iterable[Sample], uuids: Iterable[str], *, server_began_ns: int, allowed_names: Collection[str] = ()
+) -> RunCondition:
+    """Say whether somebody else computed on the cards.
+
+    Within a container NVML may tell pids of another namespace, in which none of the server's is found. Then nobody can
+    tell whose they are, and that is what is said; but before the server was started nobody there can have been ours.
+
+    Args:
+        samples: Of the run, and of a second or more before the server's start.
+        uuids: The cards.
+        server_began_ns: When the server was started, by the samples' clock.
+        allowed_names: Programs that may be there, such as ``nvidia-cuda-mps-server``.
+    """
+    looked: dict[str, list[tuple[int, Sequence[DeviceProcess]]]] = {uuid: [] for uuid in uuids}
+    for sample in samples:
+        for card in sample.cards:
+            if card.uuid in looked and card.processes is not None:
+                looked[card.uuid].append((sample.at_ns, card.processes))
+    return RunCondition.together(
+        _judge_looks(uuid, looks, server_began_ns, allowed_names) for uuid, looks in looked.items()
+    )
+
+
+def _judge_looks(
+    uuid: str,
+    looks: Sequence[tuple[int, Sequence[DeviceProcess]]],
+    server_began_ns: int,
+    allowed_names: Collection[str],
+) -> RunCondition:
+    if not looks:
+        return RunCondition(unknown=(f"{uuid}: its processes",))
+    others = _others((processes for _, processes in looks), allowed_names)
+    if not others:
+        return RunCondition()
+    shown = ", ".join(map(_shown, others))
+    before = _others((processes for at_ns, processes in looks if at_ns < server_began_ns), allowed_names)
+    if before or any(process.ours for _, processes in looks for process in processes):
+        return RunCondition(
+            (f"foreign process on {uuid}: {shown}; end it, or measure on another card: --gpu=NAME",),
+        )
+    text = (
+        f"{uuid}: whose processes are on it ({shown}): the server's are not among them, as in a container without the"
+        " host's pids (docker run --pid=host)"
+    )
+    return RunCondition(unknown=(text,))
+
+
+def _others(lists: Iterable[Sequence[DeviceProcess]], allowed_names: Collection[str]) -> list[DeviceProcess]:
+    """Who is not ours, each once, as last seen."""
+    found = {
+        process.pid: process
+        for processes in lists
+        for process in processes
+        if not process.ours and process.name not in allowed_names
+    }
+    return list(found.values())
+
+
+def _shown(process: DeviceProcess) -> str:
+    memory = "unknown memory" if process.memory_bytes is None else f"{process.memory_bytes / MIB:.0f} MiB"
+    return f"process {process.pid} ({process.name or 'of unknown name'}, {memory})"
+
+
+def judge_memory(
+    uuid: str,
+    before_bytes: int | None,
+    after_bytes: int | None,
+    *,
+    tolerance_bytes: int = MEMORY_TOLERANCE_BYTES,
+) -> RunCondition:
+    """Say whether a server gave its memory back.
+
+    Args:
+        uuid: Of the card.
+        before_bytes: Used on it before the server's start; None if not known.
+        after_bytes: Used on it after the server's end, some time for the driver to tidy up included; None if not known.
+        tolerance_bytes: That may be missing.
+    """
+    if before_bytes is None or after_bytes is None:
+        return RunCondition(unknown=(f"{uuid}: whether the server gave its memory back",))
+    kept = after_bytes - before_bytes
+    if kept <= tolerance_bytes:
+        return RunCondition()
+    text = (
+        f"memory not given back: on {uuid} {kept / MIB:.0f} MiB more were in use after the server's end"
+        f" ({after_bytes / MIB:.0f} MiB) than before its start ({before_bytes / MIB:.0f} MiB), over"
+        f" {tolerance_bytes / MIB:.0f} MiB; see who holds it: `nvidia-smi`, `fuser -v /dev/nvidia*`"
+    )
+    return RunCondition((text,))
+
+
+def judge_events(events: Iterable[CardEvent], uuids: Iterable[str]) -> RunCondition:
+    """Say what befell the cards: errors that the driver reports (XID), or their loss."""
+    wanted = set(uuids)
+    invalid: dict[str, int] = {}
+    for event in events:
+        if event.uuid not in wanted:
+            continue
+        if event.kind == "lost":
+            text = (
+                f"card lost: {event.uuid} answers no more (GPU is lost); see `dmesg | grep -i xid`, and restart the"
+                " machine"
+            )
+        else:
+            text = f"XID {event.number} on {event.uuid}: {describe_xid(event.number)}; see `dmesg | grep -i xid`"
+        invalid[text] = invalid.get(text, 0) + 1
+    return RunCondition(tuple(text if count == 1 else f"{text} ({count} times)" for text, count in invalid.items()))
+
+
+def judge_ecc(samples: Iterable[Sample], uuids: Iterable[str], *, without_ecc: Collection[str] = ()) -> RunCondition:
+    """Say whether cards had memory errors that could not be corrected, in the time of these samples.
+
+    Args:
+        samples: Of the run.
+        uuids: The cards.
+        without_ecc: Those that have no such counter, or in which it is off: nothing is asked of them.
+    """
+    counts: dict[str, list[int]] = {uuid: [] for uuid in uuids}
+    for sample in samples:
+        for card in sample.cards:
+            if card.uuid in counts and card.uncorrected_ecc is not None:
+                counts[card.uuid].append(card.uncorrected_ecc)
+    invalid = [
+        f"uncorrected ECC errors on {uuid}: {max(seen) - seen[0]} in this run ({max(seen)} since the driver was"
+        " loaded); results cannot be trusted: reset the card (`nvidia-smi --gpu-reset`), and replace it if they come"
+        " again"
+        for uuid, seen in counts.items()
+        if seen and max(seen) > seen[0]
+    ]
+    unknown = [f"{uuid}: its ECC errors" for uuid, seen in counts.items() if not seen and uuid not in without_ecc]
+    return RunCondition(tuple(invalid), tuple(unknown))

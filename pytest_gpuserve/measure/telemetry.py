@@ -1,0 +1,374 @@
+"""What cards, host and processes did in a stretch of time, of the samples that lie in and around it.
+
+What was not seen is None: never zero. Stretches are put together by `merged`, so that a run is its windows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pytest_gpuserve.measure.series import NS, covers, integral_between, rise_between
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_gpuserve.device.sample import CardSample, HostSample, Sample
+    from pytest_gpuserve.measure.series import Point
+
+FAST_GAP_NS: Final = NS // 2
+"""Between two samples of what is seen ten times a second; nothing is known of a longer one."""
+
+SLOW_GAP_NS: Final = 5 * NS // 2
+"""The same of what is seen once a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A value that was seen several times.
+
+    Args:
+        mean: Over the samples.
+        peak: The greatest.
+        lowest: The smallest.
+        samples: How many there were.
+    """
+
+    mean: float
+    peak: float
+    lowest: float
+    samples: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread | None:
+        """Sum up what is known of some values; None where that is nothing."""
+        known = [value for value in values if value is not None]
+        if not known:
+            return None
+        # Rounding must not put a mean beside all that it is made of.
+        mean = min(max(sum(known) / len(known), min(known)), max(known))
+        return cls(mean, max(known), min(known), len(known))
+
+    @classmethod
+    def merged(cls, parts: Iterable[Spread | None]) -> Spread | None:
+        """Put together stretches, each with the weight of its samples; None where none is known."""
+        known = [part for part in parts if part is not None]
+        if not known:
+            return None
+        samples = sum(part.samples for part in known)
+        peak, lowest = max(part.peak for part in known), min(part.lowest for part in known)
+        mean = sum(part.mean * part.samples for part in known) / samples
+        return cls(min(max(mean, lowest), peak), peak, lowest, samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Energy that a card took up, host and cooling not included.
+
+    Args:
+        joules: How much.
+        source: ``counter``, the card's own; or ``power``, the integral of what it drew at each sample, which misses
+            what lies between them and, on cards that give the mean of the last second, lags by half of that.
+    """
+
+    joules: float
+    source: Literal["counter", "power"]
+
+
+@dataclass(frozen=True, slots=True)
+class CardTelemetry:
+    """What a card did in a stretch of time; units as in `pytest_gpuserve.device.sample.CardSample`.
+
+    Args:
+        uuid: Of the card or MIG instance. All but memory is the whole card's, other instances included.
+        gpu_utilisation: Share of the time in which a kernel ran.
+        memory_utilisation: Share of the time in which memory was read or written.
+        memory_used_bytes: Allocated memory.
+        sm_clock_mhz: Of the multiprocessors.
+        memory_clock_mhz: Of the memory.
+        power_watts: Drawn power.
+        temperature_celsius: Of the chip.
+        pcie_received: Bytes a second, seen once a second.
+        pcie_sent: Bytes a second, seen once a second.
+        energy: None where the samples do not cover the stretch.
+        clock_reasons: How many samples had each bit of the mask of clock-event reasons; None where it is not known.
+        clock_reasons_samples: How many samples had a mask.
+    """
+
+    uuid: str
+    gpu_utilisation: Spread | None = None
+    memory_utilisation: Spread | None = None
+    memory_used_bytes: Spread | None = None
+    sm_clock_mhz: Spread | None = None
+    memory_clock_mhz: Spread | None = None
+    power_watts: Spread | None = None
+    temperature_celsius: Spread | None = None
+    pcie_received: Spread | None = None
+    pcie_sent: Spread | None = None
+    energy: Energy | None = None
+    clock_reasons: Mapping[int, int] | None = None
+    clock_reasons_samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """What was seen in a stretch of time.
+
+    Args:
+        seconds: Its length.
+        samples: How many lie in it.
+        covered: Whether no part of it lies in a gap between samples; else what is known is of the rest alone.
+        cards: What each card did, by its uuid; empty where there is none.
+        server_cpu_seconds: CPU time of the server's processes; None where they, or the whole stretch, were not seen.
+        client_cpu_seconds: The same of the client's.
+        sampler_cpu_seconds: The same of the sampler itself.
+        busy_cores: Cores of the host that worked, for whomever, on average; seen once a second.
+        load: Processes that ran or waited to run.
+        swap_used_bytes: Memory on disk.
+        swapped_bytes: What was moved there and back.
+    """
+
+    seconds: float
+    samples: int = 0
+    covered: bool = False
+    cards: Mapping[str, CardTelemetry] = field(default_factory=dict)
+    server_cpu_seconds: float | None = None
+    client_cpu_seconds: float | None = None
+    sampler_cpu_seconds: float | None = None
+    busy_cores: float | None = None
+    load: Spread | None = None
+    swap_used_bytes: Spread | None = None
+    swapped_bytes: float | None = None
+
+    @property
+    def energy(self) -> Energy | None:
+        """Of all cards together; None where there is none, or that of one is not known."""
+        return _sum_energy([card.energy for card in self.cards.values()])
+
+    @property
+    def watts(self) -> float | None:
+        """Mean power of all cards together, for an idle stretch to be taken off; None as for ``energy``."""
+        energy = self.energy
+        return None if energy is None or self.seconds <= 0 else energy.joules / self.seconds
+
+    def server_cpu_seconds_per_request(self, requests: int) -> float | None:
+        """CPU time that the server spent on each; None where it is not known, or there was no request."""
+        return None if self.server_cpu_seconds is None or not requests else self.server_cpu_seconds / requests
+
+    def energy_per_inference(self, inferences: int, *, idle_watts: float | None) -> EnergyPerInference | None:
+        """Share out the energy of the stretch.
+
+        Args:
+            inferences: That were done in it.
+            idle_watts: ``watts`` of a stretch before the load, with the server loaded and at rest; None if not seen.
+
+        Returns:
+            None where the energy is not known, or there was no inference.
+        """
+        energy = self.energy
+        if energy is None or not inferences:
+            return None
+        above = None if idle_watts is None else (energy.joules - idle_watts * self.seconds) / inferences
+        return EnergyPerInference(energy.joules / inferences, above, idle_watts, energy.source)
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyPerInference:
+    """Energy that an inference took, of the cards alone.
+
+    Args:
+        joules: All of it.
+        above_idle_joules: What is left without what the cards take at rest; None where that is not known.
+        idle_watts: What they take at rest.
+        source: As for `Energy`.
+    """
+
+    joules: float
+    above_idle_joules: float | None
+    idle_watts: float | None
+    source: Literal["counter", "power"]
+
+
+def between(samples: Sequence[Sample], begin_ns: int, end_ns: int) -> Sequence[Sample]:
+    """Find the samples that lie in a stretch of time.
+
+    Args:
+        samples: By time.
+        begin_ns: Its begin, by the clock of the load's ticks.
+        end_ns: Its end; a sample exactly there belongs to it no more.
+    """
+    first = bisect_left(samples, begin_ns, key=_at_ns)
+    return samples[first : bisect_left(samples, end_ns, key=_at_ns)]
+
+
+def telemetry_between(samples: Sequence[Sample], begin_ns: int, end_ns: int) -> Telemetry:
+    """Sum up a stretch of time.
+
+    Counters and power at its ends are interpolated from the samples before and after them, so that neighbouring
+    stretches add up to the whole; where these are missing or too far away, what depends on them is None.
+
+    Args:
+        samples: By time, those before and after the stretch too.
+        begin_ns: As for `between`.
+        end_ns: As for `between`.
+    """
+    inside = between(samples, begin_ns, end_ns)
+    # As far around as anything is interpolated from.
+    first = bisect_left(samples, begin_ns - SLOW_GAP_NS, key=_at_ns)
+    around = samples[first : bisect_right(samples, end_ns + SLOW_GAP_NS, key=_at_ns)]
+    seconds = (end_ns - begin_ns) / NS
+
+    def rise(read: Callable[[Sample], float | None], gap_ns: int = FAST_GAP_NS) -> float | None:
+        return rise_between(points(around, read), begin_ns, end_ns, gap_ns)
+
+    busy = rise(lambda sample: _host(sample, lambda host: host.busy_seconds), SLOW_GAP_NS)
+    uuids = dict.fromkeys(card.uuid for sample in inside for card in sample.cards)
+    return Telemetry(
+        seconds,
+        len(inside),
+        covers([sample.at_ns for sample in around], begin_ns, end_ns, FAST_GAP_NS),
+        {uuid: _card(uuid, inside, around, begin_ns, end_ns) for uuid in uuids},
+        server_cpu_seconds=rise(lambda sample: sample.server_cpu_seconds),
+        client_cpu_seconds=rise(lambda sample: sample.client_cpu_seconds),
+        sampler_cpu_seconds=rise(lambda sample: sample.sampler_cpu_seconds),
+        busy_cores=None if busy is None or seconds <= 0 else busy / seconds,
+        load=Spread.of(_host(sample, lambda host: host.load) for sample in inside),
+        swap_used_bytes=Spread.of(_host(sample, lambda host: host.swap_used_bytes) for sample in inside),
+        swapped_bytes=rise(lambda sample: _host(sample, lambda host: host.swapped_bytes), SLOW_GAP_NS),
+    )
+
+
+def _card(uuid: str, inside: Sequence[Sample], around: Sequence[Sample], begin_ns: int, end_ns: int) -> CardTelemetry:
+    seen = [card for card in (card_of(sample, uuid) for sample in inside) if card is not None]
+    masks = [card.clock_reasons for card in seen if card.clock_reasons is not None]
+    bits = {bit for mask in masks for bit in _bits(mask)}
+    return CardTelemetry(
+        uuid,
+        gpu_utilisation=Spread.of(card.gpu_utilisation for card in seen),
+        memory_utilisation=Spread.of(card.memory_utilisation for card in seen),
+        memory_used_bytes=Spread.of(card.memory_used_bytes for card in seen),
+        sm_clock_mhz=Spread.of(card.sm_clock_mhz for card in seen),
+        memory_clock_mhz=Spread.of(card.memory_clock_mhz for card in seen),
+        power_watts=Spread.of(card.power_watts for card in seen),
+        temperature_celsius=Spread.of(card.temperature_celsius for card in seen),
+        pcie_received=Spread.of(card.pcie_received for card in seen),
+        pcie_sent=Spread.of(card.pcie_sent for card in seen),
+        energy=energy_between(around, uuid, begin_ns, end_ns),
+        clock_reasons={bit: sum(bool(mask & bit) for mask in masks) for bit in sorted(bits)} if masks else None,
+        clock_reasons_samples=len(masks),
+    )
+
+
+def card_of(sample: Sample, uuid: str) -> CardSample | None:
+    """Find what a sample says of a card; None if nothing."""
+    return next((card for card in sample.cards if card.uuid == uuid), None)
+
+
+def points(samples: Iterable[Sample], read: Callable[[Sample], float | None]) -> list[Point]:
+    """List a value of those samples that have it, with their times."""
+    found = ((sample.at_ns, read(sample)) for sample in samples)
+    return [(at_ns, value) for at_ns, value in found if value is not None]
+
+
+def energy_between(samples: Sequence[Sample], uuid: str, begin_ns: int, end_ns: int) -> Energy | None:
+    """Find the energy that a card took up: by its counter, else as the integral of its power, else None.
+
+    A counter that was reset (the driver was loaded anew) is none for that stretch.
+    """
+
+    def of_card(read: Callable[[CardSample], float | None]) -> list[Point]:
+        cards = ((sample.at_ns, card_of(sample, uuid)) for sample in samples)
+        found = ((at_ns, None if card is None else read(card)) for at_ns, card in cards)
+        return [(at_ns, value) for at_ns, value in found if value is not None]
+
+    joules = rise_between(of_card(lambda card: card.energy_joules), begin_ns, end_ns, FAST_GAP_NS)
+    if joules is not None:
+        return Energy(joules, "counter")
+    joules = integral_between(of_card(lambda card: card.power_watts), begin_ns, end_ns, FAST_GAP_NS)
+    return None if joules is None else Energy(joules, "power")
+
+
+def merged(parts: Iterable[Telemetry]) -> Telemetry | None:
+    """Put stretches together; None of none.
+
+    Sums are None where a part's is: an unknown part is not nothing. Means and peaks are those of the parts that know.
+    """
+    known = list(parts)
+    if not known:
+        return None
+    seconds = sum(part.seconds for part in known)
+    uuids = dict.fromkeys(uuid for part in known for uuid in part.cards)
+    busy = _sum([None if part.busy_cores is None else part.busy_cores * part.seconds for part in known])
+    return Telemetry(
+        seconds,
+        sum(part.samples for part in known),
+        all(part.covered for part in known),
+        {uuid: _merged_card(uuid, [part.cards.get(uuid) for part in known]) for uuid in uuids},
+        server_cpu_seconds=_sum([part.server_cpu_seconds for part in known]),
+        client_cpu_seconds=_sum([part.client_cpu_seconds for part in known]),
+        sampler_cpu_seconds=_sum([part.sampler_cpu_seconds for part in known]),
+        busy_cores=None if busy is None or seconds <= 0 else busy / seconds,
+        load=Spread.merged(part.load for part in known),
+        swap_used_bytes=Spread.merged(part.swap_used_bytes for part in known),
+        swapped_bytes=_sum([part.swapped_bytes for part in known]),
+    )
+
+
+def _merged_card(uuid: str, parts: Sequence[CardTelemetry | None]) -> CardTelemetry:
+    known = [part for part in parts if part is not None]
+    told = [part.clock_reasons for part in known if part.clock_reasons is not None]
+    bits = sorted({bit for reasons in told for bit in reasons})
+    return CardTelemetry(
+        uuid,
+        gpu_utilisation=Spread.merged(part.gpu_utilisation for part in known),
+        memory_utilisation=Spread.merged(part.memory_utilisation for part in known),
+        memory_used_bytes=Spread.merged(part.memory_used_bytes for part in known),
+        sm_clock_mhz=Spread.merged(part.sm_clock_mhz for part in known),
+        memory_clock_mhz=Spread.merged(part.memory_clock_mhz for part in known),
+        power_watts=Spread.merged(part.power_watts for part in known),
+        temperature_celsius=Spread.merged(part.temperature_celsius for part in known),
+        pcie_received=Spread.merged(part.pcie_received for part in known),
+        pcie_sent=Spread.merged(part.pcie_sent for part in known),
+        energy=_sum_energy([None if part is None else part.energy for part in parts]),
+        clock_reasons={bit: sum(reasons.get(bit, 0) for reasons in told) for bit in bits} if told else None,
+        clock_reasons_samples=sum(part.clock_reasons_samples for part in known),
+    )
+
+
+def as_plain(telemetry: Telemetry) -> dict[str, Any]:
+    """Write it as a plain dict of JSON values, by the names of the attributes; what is not known is None."""
+    plain = asdict(telemetry)
+    plain["energy"] = None if telemetry.energy is None else asdict(telemetry.energy)
+    for card in plain["cards"].values():
+        if card["clock_reasons"] is not None:
+            card["clock_reasons"] = {f"{bit:#x}": count for bit, count in card["clock_reasons"].items()}
+    return plain
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _sum_energy(parts: Sequence[Energy | None]) -> Energy | None:
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    by_counter = all(part.source == "counter" for part in known)
+    return Energy(sum(part.joules for part in known), "counter" if by_counter else "power")
+
+
+def _host(sample: Sample, read: Callable[[HostSample], float]) -> float | None:
+    return None if sample.host is None else read(sample.host)
+
+
+def _bits(mask: int) -> Iterable[int]:
+    while mask:
+        bit = mask & -mask
+        yield bit
+        mask ^= bit
+
+
+def _at_ns(sample: Sample) -> int:
+    return sample.at_ns
