@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.container import examine
 from pytest_gpuserve.servers.imports import find_python, installed_versions
@@ -53,7 +54,7 @@ def servers(python: str) -> list[Finding]:
     Raises:
         ServerFailed: It does not answer.
     """
-    versions = installed_versions(python)
+    versions = installed_versions(python, DEFAULT_DISTRIBUTIONS)
     findings = [
         Finding(fixture, works=True, found=f"{distribution} {versions[distribution]}")
         if distribution in versions

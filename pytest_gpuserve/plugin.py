@@ -6,6 +6,7 @@ Nothing heavy is imported here: a project that uses none of our fixtures pays fo
 from __future__ import annotations
 
 import os
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,9 +159,9 @@ def pytest_fixture_setup() -> Generator[None, object, object]:
 
 def _located(problem: GpuserveError) -> str:
     """The text of an error, with the line of the user's code that led to it."""
-    ours = str(Path(__file__).parent)
+    others = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<")
     for frame in reversed(traceback.extract_tb(problem.__traceback__)):
-        if not frame.filename.startswith(ours) and "site-packages" not in frame.filename:
+        if not frame.filename.startswith(others) and "site-packages" not in frame.filename:
             return without_secrets(f"{Path(frame.filename).name}:{frame.lineno}: {problem}", os.environ)
     return without_secrets(str(problem), os.environ)
 

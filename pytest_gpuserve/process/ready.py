@@ -186,7 +186,9 @@ def owned_port_probe(process: Process, port: int, *, also: Callable[[], Collecti
                 log_tail=process.tail(),
             )
         if port not in process.listening_ports() and not any(_listens(pid, port) for pid in others):
-            return NotReady(f"it does not listen on port {port} yet")
+            elsewhere = ", ".join(f"{host}:{number}" for host, number in sorted(process.listening_addresses()))
+            where = f"; it listens on {elsewhere}: has it been told its port?" if elsewhere else ""
+            return NotReady(f"it does not listen on port {port} yet{where}")
         return None
 
     return probe

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.imports import installed_versions
@@ -97,7 +98,7 @@ class App:
         """The hash of its file and, of an interpreter that is not the tests' own, its versions."""
         found = {"app_sha256": hashlib.sha256(self.file.read_bytes()).hexdigest()}
         if self.python != sys.executable:
-            versions = installed_versions(self.python)
+            versions = installed_versions(self.python, DEFAULT_DISTRIBUTIONS)
             found["interpreter"] = ", ".join(f"{name} {version}" for name, version in versions.items())
         return found
 

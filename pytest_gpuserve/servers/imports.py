@@ -10,7 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.units import format_seconds
 
@@ -118,13 +117,13 @@ def import_roots(python: str, environment: Mapping[str, str], cwd: Path) -> tupl
 
 
 @lru_cache
-def installed_versions(python: str) -> dict[str, str]:
-    """The versions of an interpreter and of its packages that matter here; what it does not have is left out.
+def installed_versions(python: str, distributions: tuple[str, ...]) -> dict[str, str]:
+    """The versions of an interpreter and of these packages of it; what it does not have is left out.
 
     Raises:
         ServerFailed: It does not answer.
     """
-    names = json.dumps(DEFAULT_DISTRIBUTIONS)
+    names = json.dumps(distributions)
     found: dict[str, str] = ask_interpreter(python, PREPARE + _VERSIONS, os.environ, Path.cwd(), names)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import ipaddress
 import os
 import time
@@ -21,6 +22,7 @@ from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.base import Launch, Site
 from pytest_gpuserve.servers.causes import with_likely_cause
 from pytest_gpuserve.servers.inherited import inherited_environment
+from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -35,6 +37,9 @@ PROBE_SECONDS = 5.0
 """How long one readiness request may take before it is sent again."""
 
 DEATH_POLL_SECONDS = 0.02
+
+FAILING_SECONDS = 10.0
+"""How long a model may answer with status 500 and nothing else before it is taken for broken, not for starting."""
 
 VISIBLE_CARDS = "CUDA_VISIBLE_DEVICES"
 """The variable of the device that names its cards, by UUID."""
@@ -194,7 +199,7 @@ def _probe(site: Site, accept: _Accept, members: Callable[[], Collection[int]], 
     if kind.health:
         probes.append(http_probe(site.host, site.port, HttpRequest(kind.health), timeout_seconds=timeout_seconds))
     request = HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers)
-    probes.append(http_probe(site.host, site.port, request, accept.http, timeout_seconds=timeout_seconds))
+    probes.append(http_probe(site.host, site.port, request, accept.http_status, timeout_seconds=timeout_seconds))
     return all_of(*probes)
 
 
@@ -223,9 +228,21 @@ class _Accept:
     kind: ServerKind
     ask: Ask
     process: Process
+    failing: list[float] = field(default_factory=list)
 
-    def http(self, status: int, body: bytes) -> str | None:
-        """Accept 2xx, wait at what a starting server says, refuse the rest."""
+    def http_status(self, status: int, body: bytes) -> str | None:
+        """Accept 2xx, wait at what a starting server says, refuse the rest, and at last a model that only fails."""
+        if status != http.client.INTERNAL_SERVER_ERROR:
+            self.failing.clear()
+        elif self.failing and time.monotonic() - self.failing[0] > FAILING_SECONDS:
+            raise ServerFailed(
+                f"the {self.kind.name} server is up, but its model fails at {self.ask.method} {self.ask.path}",
+                found=f"status {status} for {format_seconds(FAILING_SECONDS)}: {body[:200]!r}",
+                remedies=["see the end of its log for why; a server that is only starting answers 503"],
+                log_tail=self.process.tail(),
+            )
+        else:
+            self.failing.append(time.monotonic())
         return verdict_on_status(self.kind.name, self.ask, status, body, log_tail=self.process.tail())
 
     def queued(self, status: int, body: bytes) -> str | None:

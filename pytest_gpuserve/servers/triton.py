@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.process.container import Container, find_engine, image_id
@@ -214,7 +215,7 @@ class Triton:
         if self.image:
             found["image"] = f"{self.image} {image_id(self._engine(), self.image, env=os.environ)}"
         elif self.python != sys.executable:
-            versions = installed_versions(self.python)
+            versions = installed_versions(self.python, DEFAULT_DISTRIBUTIONS)
             found["interpreter"] = ", ".join(f"{name} {version}" for name, version in versions.items())
         return found
 

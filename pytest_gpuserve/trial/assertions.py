@@ -275,11 +275,16 @@ class Measured:
         )
 
     def _refuse(self, operator: str, other: object) -> NoReturn:
-        good = "higher" if self.metric.higher_is_better else "lower"
+        good, gate = ("higher", ">=") if self.metric.higher_is_better else ("lower", "<=")
         shown = "baseline" if isinstance(other, Reference) else repr(other)
+        why = f"a gate is written {gate}" if gate.startswith(operator) else f"{good} is better"
+        limit = isinstance(other, (int, float)) and not isinstance(other, bool)
         raise UsageProblem(
-            f"`{self.metric.name} {operator} {shown}` gates nothing: {good} is better",
-            remedies=[_example(self.metric)],
+            f"`{self.metric.name} {operator} {shown}` gates nothing: {why}",
+            remedies=[
+                _example(self.metric),
+                *([f"or, as a limit, `{self.metric.name} {gate} {other}`"] if limit else []),
+            ],
         )
 
 

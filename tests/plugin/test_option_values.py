@@ -95,5 +95,5 @@ def test_missing_app_is_told(project: Project) -> None:
     project.app_file.unlink()
     result = project.run()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*there is no app file */suites/perf/app.py*"])
+    result.stdout.fnmatch_lines(["*test_perf.py:*there is no app file */suites/perf/app.py*"])
     assert says_no_traceback(result)

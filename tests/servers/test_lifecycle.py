@@ -101,6 +101,17 @@ def test_a_program_is_found_in_its_own_folder(make: Callable[..., Target], start
         assert instance.process.command.argv[0] == "./server"
 
 
+def test_a_model_that_only_fails_is_not_waited_for(
+    make: Callable[..., Target], starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is up and answers 500 for a while is broken; its deadline is for servers that are starting."""
+    monkeypatch.setattr(instance_module, "FAILING_SECONDS", 0.5)
+    starts.timeout_seconds = 1000.0
+    problem = failure(make("broken"))
+    assert "its model fails at POST /infer" in problem.summary
+    assert "boom" in problem.found
+
+
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_server_that_exits_is_not_waited_for(make: Callable[..., Target], starts: Starts, code: int) -> None:
     """With any exit code the wait ends at once, not at its deadline, and its last words are shown."""

@@ -93,6 +93,12 @@ class Execution:
             host = _joined([request.inputs[place] for request in requests], rows, pinned=self._stream is not None)
             inputs[first.name] = host if self._stream is None else host.to(self._device, non_blocking=True)
         by_name = self._names.issuperset(inputs)
+        if not by_name and len(inputs) > 1:
+            # Of one input there is no doubt what it is; several in the order of a request may be anything.
+            unknown = sorted(inputs.keys() - self._names)
+            raise BadRequest(
+                f"forward() has no {unknown[0]!r}; it takes {', '.join(sorted(self._names)) or 'no names'}"
+            )
         returned = self._module(**inputs) if by_name else self._module(*inputs.values())
         outputs = named(returned)
         for name, output in outputs.items():

@@ -4,8 +4,8 @@ It answers GET /health, GET /metrics (items, batches, requests as Prometheus tex
 Habits: ``never`` (always 503, with what it knows), ``exit=CODE`` (before it listens), ``chatter=MIB`` (printed first),
 ``immortal`` (ignores SIGTERM), ``breed`` (workers in sessions of their own that ignore SIGTERM), ``die=N`` (kills
 itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``reset=N`` (its counters begin
-anew when they are read for the Nth time), ``wide`` (listens on all addresses), ``segment`` (leaves a segment of shared
-memory), ``says=TEXT``.
+anew when they are read for the Nth time), ``broken`` (its model fails with status 500), ``wide`` (listens on all
+addresses), ``segment`` (leaves a segment of shared memory), ``says=TEXT``.
 """
 
 import os
@@ -50,6 +50,9 @@ class Handler(BaseHTTPRequestHandler):
             number = counts["all"]
         if number == int(habits.get("die", -1)):
             os.kill(os.getpid(), signal.SIGKILL)
+        if "broken" in habits:
+            self.tell(500, b"ValueError: boom")
+            return
         if "never" in habits or number >= int(habits.get("hollow", 1 << 60)):
             seen = f"{os.environ.get('SOME_TOKEN', '')} {self.headers.get('Authorization', '')}"
             self.tell(503, f"no worker {seen}".encode())
