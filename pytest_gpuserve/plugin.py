@@ -97,9 +97,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     settings = read_settings(config)
     if settings.gpu not in {"auto", "cpu"} and not config.option.collectonly and not _is_xdist_worker(config):
-        from pytest_gpuserve.session import find_device
+        from pytest_gpuserve.devices import find_devices
 
-        _or_usage_error(lambda: find_device(settings))
+        _or_usage_error(lambda: find_devices(settings))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
-import sys
 import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from pytest_gpuserve.device import DeviceLock
+from pytest_gpuserve.devices import find_devices, take_device, waiting
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.progress import progress_line
 from pytest_gpuserve.process.kept import kept_folder
@@ -21,7 +19,7 @@ from pytest_gpuserve.selftest.run import METRICS, SHAPE, comparisons
 from pytest_gpuserve.selftest.server import Options, turns_of
 from pytest_gpuserve.selftest.trials import Setting
 from pytest_gpuserve.servers.instance import started
-from pytest_gpuserve.session import FOREIGN_SHARE, find_device
+from pytest_gpuserve.session import FOREIGN_SHARE
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.units import format_seconds
 
@@ -85,9 +83,11 @@ class SelftestCommand:
         if not self._config.pluginmanager.has_plugin("terminalreporter"):
             raise pytest.UsageError("--gpuserve-selftest has nowhere to print its result: leave out -p no:terminal")
         try:
-            device = find_device(self._settings)
-            lock = DeviceLock(device.lock_key, command=shlex.join(sys.argv))
-            lock.acquire(wait_seconds=self._settings.lock_wait_seconds, on_wait=self._say_waiting)
+            device, lock = take_device(
+                find_devices(self._settings),
+                wait_seconds=self._settings.lock_wait_seconds,
+                on_wait=self._say_waiting,
+            )
         except UsageProblem as problem:
             raise pytest.UsageError(str(problem)) from None
         with lock, kept_folder("gpuserve-selftest-") as (folder, _):
@@ -153,11 +153,8 @@ class SelftestCommand:
         for line in lines:
             self._reporter.write_line(line)
 
-    def _say_waiting(self, holder: Holder, wait_seconds: float) -> None:
-        self._say(
-            f"gpuserve: waiting for the device: {holder} measures on it;"
-            f" giving up after {format_seconds(wait_seconds)} (ini gpuserve_lock_wait)"
-        )
+    def _say_waiting(self, holders: Sequence[Holder], wait_seconds: float) -> None:
+        self._say(waiting(holders, wait_seconds))
 
 
 class _Progress:

@@ -14,17 +14,9 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.comparisons import compared_metrics, planned_comparisons
-from pytest_gpuserve.device import (
-    Device,
-    DeviceLock,
-    Holder,
-    lease,
-    list_cards,
-    read_host,
-    read_software,
-    select_devices,
-)
+from pytest_gpuserve.device import DeviceLock, read_software
 from pytest_gpuserve.device.card import UNSUPPORTED
+from pytest_gpuserve.devices import find_devices, take_device, waiting
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError, UsageProblem
 from pytest_gpuserve.markers import one_at_a_time, tolerance_of, tolerances
 from pytest_gpuserve.options import MEASURING, Settings, Update
@@ -56,6 +48,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from pytest_gpuserve.device import Device, Holder
     from pytest_gpuserve.gate.verdict import ReferenceKind
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.trial.handle import Starter
@@ -65,32 +58,6 @@ FOREIGN_SHARE: Final = 0.05
 """Share of a host's cores that others may always take: a large machine is never quite idle."""
 
 LOG_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-
-
-def find_device(settings: Settings) -> Device:
-    """Find the device that was asked for; of several alike the first.
-
-    Raises:
-        DeviceProblem: It is not there.
-    """
-    return find_devices(settings)[0]
-
-
-def find_devices(settings: Settings) -> tuple[Device, ...]:
-    """Find the devices of the kind that was asked for, of which any will do.
-
-    Raises:
-        DeviceProblem: There is none.
-    """
-    folder = settings.baseline_dir
-    known = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    return select_devices(
-        settings.gpu,
-        known_names=known,
-        answer=list_cards(),
-        host=read_host(),
-        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
-    )
 
 
 class GateSession:
@@ -134,12 +101,10 @@ class GateSession:
             raise
 
     def _take_device(self, devices: Sequence[Device], *, measuring: bool) -> tuple[Device, DeviceLock]:
-        """Of devices alike the first that nobody measures on, for us alone; without a lock if we do not measure."""
-        locks = [DeviceLock(device.lock_key, command=shlex.join(sys.argv)) for device in devices]
+        """Of devices alike a free one, for us alone; without taking its lock if we do not measure."""
         if not measuring:
-            return devices[0], locks[0]
-        held = lease(locks, wait_seconds=self._settings.lock_wait_seconds, on_wait=self._say_waiting)
-        return devices[locks.index(held)], held
+            return devices[0], DeviceLock(devices[0].lock_key, command=shlex.join(sys.argv))
+        return take_device(devices, wait_seconds=self._settings.lock_wait_seconds, on_wait=self._say_waiting)
 
     def _make_arena(self, session: pytest.Session) -> Arena:
         settings = self._settings
@@ -407,10 +372,4 @@ class GateSession:
         reporter = self._session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None:
             return
-        what, who = "the device", f"{holders[0]} measures on it"
-        if len(holders) > 1:
-            what, who = f"one of {len(holders)} devices", f"{'; '.join(map(str, holders))} measure on them"
-        reporter.write_line(
-            f"gpuserve: waiting for {what}: {who};"
-            f" giving up after {format_seconds(wait_seconds)} (ini gpuserve_lock_wait)"
-        )
+        reporter.write_line(waiting(holders, wait_seconds))

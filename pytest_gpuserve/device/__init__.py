@@ -5,7 +5,7 @@ from pytest_gpuserve.device.host import HOST_VARIABLE, Host, read_host
 from pytest_gpuserve.device.lock import DeviceLock, Holder, lease
 from pytest_gpuserve.device.names import AUTO, CPU, RESERVED_NAMES, device_name
 from pytest_gpuserve.device.nvml import list_cards
-from pytest_gpuserve.device.select import Device, select_device, select_devices, visible_cards
+from pytest_gpuserve.device.select import Device, select_devices, visible_cards
 from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS, read_software
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "list_cards",
     "read_host",
     "read_software",
-    "select_device",
     "select_devices",
     "visible_cards",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.units import format_fraction
+from pytest_gpuserve.units import digest, format_fraction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -175,6 +175,18 @@ def compare(
             f"the baseline was recorded before these facts were, so they may differ: {', '.join(unrecorded)}"
         )
     return Comparison(tuple(incompatible), tuple(warnings))
+
+
+def kind_of(device: Mapping[str, object]) -> str:
+    """Name a device together with all of its facts that must match, for what may be pooled with what.
+
+    Args:
+        device: Its facts, by the names of the fields of its record.
+    """
+    facts = {rule.field: device.get(rule.field) for rule in DEVICE_RULES if rule.kind is Kind.MUST_MATCH}
+    name = facts.pop("name")
+    known = {field: value for field, value in facts.items() if value is not None}
+    return f"{name} {digest(repr(sorted(known.items())))}" if known else str(name)
 
 
 def changes(before: Mapping[str, object], now: Mapping[str, object], rules: Sequence[Rule] = DEVICE_RULES) -> list[str]:

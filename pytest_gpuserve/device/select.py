@@ -54,13 +54,6 @@ class Device:
         return {"CUDA_VISIBLE_DEVICES": self.card.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def select_device(
-    asked: str, *, known_names: Sequence[str], answer: NvmlAnswer, host: Host, visible: str | None
-) -> Device:
-    """Find the device that was asked for; of several alike the first. See ``select_devices``."""
-    return select_devices(asked, known_names=known_names, answer=answer, host=host, visible=visible)[0]
-
-
 def select_devices(
     asked: str, *, known_names: Sequence[str], answer: NvmlAnswer, host: Host, visible: str | None
 ) -> tuple[Device, ...]:

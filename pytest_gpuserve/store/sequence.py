@@ -35,7 +35,7 @@ class Subject:
         nodeid: The test.
         label: Which of the test's loads.
         host: Pseudonym of the machine.
-        device: Name of the device.
+        device: The device, with what must match of it.
         workload: What a run must have in common with another.
     """
 

@@ -109,7 +109,7 @@ class Arena:
     ) -> SideBySide:
         here = self.here
         content = here.revision.content
-        subject = Subject(contest.nodeid, contest.label, here.host.id, here.device.name, dict(contest.workload))
+        subject = Subject(contest.nodeid, contest.label, here.host.id, here.device_kind, dict(contest.workload))
         key = None if content is None else SequenceKey(subject, identity, content, dict(here.software))
         # A retry within this run goes on too, whether or not anything outlasts the run.
         known = (subject.digest(), identity)

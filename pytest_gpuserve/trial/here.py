@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from pytest_gpuserve.device.rules import kind_of
 from pytest_gpuserve.store.schema import DeviceRecord, HostRecord, SessionRecord, start_record
 from pytest_gpuserve.units import digest
 
@@ -66,6 +69,11 @@ class Here:
             power_default_watts=card.power_default_watts,
             power_most_watts=card.power_most_watts,
         )
+
+    @property
+    def device_kind(self) -> str:
+        """The device with what must match of it: rounds with another power limit are not to be pooled with these."""
+        return kind_of(msgspec.to_builtins(self.device_record()))
 
     def host_record(self) -> HostRecord:
         """The machine, for a baseline and for the JSON result."""

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.device import Card, Host
-from pytest_gpuserve.device.rules import DEVICE_RULES, HOST_RULES, Comparison, Kind, changes, compare, markdown
+from pytest_gpuserve.device.rules import DEVICE_RULES, HOST_RULES, Comparison, Kind, changes, compare, kind_of, markdown
 from pytest_gpuserve.store.schema import DeviceRecord, HostRecord
 from tests.fakes.nvml import cards
 from tests.fakes.nvml.build import build_fake_nvml
@@ -237,3 +237,12 @@ def test_the_readme_shows_the_table() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     begin, end = "<!-- device rules -->\n", "\n<!-- end of device rules -->"
     assert text.partition(begin)[2].partition(end)[0] == markdown()
+
+
+def test_what_may_be_pooled_is_named_by_what_must_match() -> None:
+    """Another power limit makes another kind of a card, another driver does not; a CPU is its name alone."""
+    assert kind_of({"name": "cpu", "product": None}) == "cpu"
+    card = {"name": "T4", "product": "Tesla T4", "power_limit_watts": 70.0, "driver": "570"}
+    assert kind_of({**card, "driver": "580"}) == kind_of(card)
+    assert kind_of({**card, "power_limit_watts": 35.0}) != kind_of(card)
+    assert kind_of(card).startswith("T4 sha256:")

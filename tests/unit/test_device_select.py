@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuserve.device import Card, Device, Host, NvmlAnswer, select_device, select_devices, visible_cards
+from pytest_gpuserve.device import Card, Device, Host, NvmlAnswer, select_devices, visible_cards
 from pytest_gpuserve.errors import DeviceProblem
 
 HOST = Host(id="pool", cpu="AMD EPYC", cores=2, memory_bytes=2**34, kernel="6.1", system="Debian GNU/Linux 12")
@@ -40,7 +40,7 @@ ONE_LOST = NvmlAnswer((H200,), "card 0: its name cannot be read; NVML said: GPU 
 
 def select(asked: str, answer: NvmlAnswer = ALL, visible: str | None = None) -> Device:
     """Select with two baseline sets known."""
-    return select_device(asked, known_names=["T4", "cpu"], answer=answer, host=HOST, visible=visible)
+    return select_devices(asked, known_names=["T4", "cpu"], answer=answer, host=HOST, visible=visible)[0]
 
 
 def refusal(asked: str, answer: NvmlAnswer = ALL, visible: str | None = None) -> str:

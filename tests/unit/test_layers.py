@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("plugin",),
     ("fixtures", "server_fixtures", "selftest_command"),
     ("session", "server_factory", "doctor"),
-    ("progress", "comparisons", "unused"),
+    ("progress", "comparisons", "unused", "devices"),
     ("selftest",),
     ("options", "markers", "hookspecs"),
     ("trial",),
