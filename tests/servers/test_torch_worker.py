@@ -213,13 +213,13 @@ def test_a_request_larger_than_a_batch_is_one(doubling: Instance) -> None:
 
 
 def test_bad_requests_are_answered_and_it_goes_on(doubling: Instance) -> None:
-    """Garbage, a wrong shape, an unknown output and a failing model are error answers, counted as no good ones."""
+    """Garbage, a wrong shape, an unknown output and unknown inputs are error answers, counted as no good ones."""
     before = settled(doubling)
     assert "no request of KServe v2" in refusal(doubling, b"\0garbage")
     assert "takes 12 bytes, not 8" in refusal(doubling, ROW[:-4].replace(b'_size":12', b'_size":8'))
     assert "the inputs announce 12 bytes, 11 follow" in refusal(doubling, ROW[:-1])
     assert "the model has no output 'tripled'" in refusal(doubling, body(("tripled",), x=np.ones((1, 1), "f4")))
-    assert "the model raised TypeError" in refusal(doubling, body(y=np.ones((1, 1), "f4"), z=np.ones((1, 1), "f4")))
+    assert refusal(doubling, body(y=np.ones((1, 1), "f4"), z=np.ones((1, 1), "f4"))).startswith("forward() has no 'y'")
     answer = ask(doubling, body(("doubled",), x=np.ones((1, 1), "f4")))
     assert list(answer) == ["doubled"]
     after = doubling.counters()

@@ -157,8 +157,14 @@ class Service:
             traceback.print_exception(problem)
         first_line = next(iter(str(problem).splitlines()), "")
         self._tally.failed(len(batch))
+        # A request that does not fit the model has not made it raise anything.
+        said = (
+            str(problem)
+            if isinstance(problem, BadRequest)
+            else f"the model raised {type(problem).__name__}: {first_line}"
+        )
         for waiting in batch:
-            self._inbox.fail(waiting.item, f"the model raised {type(problem).__name__}: {first_line}")
+            self._inbox.fail(waiting.item, said)
 
 
 def compiled() -> tuple[int, int, int]:
