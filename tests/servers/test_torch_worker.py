@@ -280,6 +280,8 @@ def test_an_eager_model_from_weights(weights: tuple[Path, Any, Any], logs: Path)
     worker = kind("scores", {"classes": 6}, weights=path)
     with running(worker, body(x=images), logs / "eager.log") as instance:
         assert np.allclose(ask(instance, body(x=images))["output"], scores, rtol=1e-4, atol=1e-4)
+        # What the model itself raises is an answer too, and said to be its own.
+        assert refusal(instance, body(x=np.ones((1, 1), "f4"))).startswith("the model raised RuntimeError")
         assert instance.settings["compile"].used == "False"
         assert instance.settings["precision"].used == "float32"
         assert COMPILING not in settled(instance).stages
