@@ -77,12 +77,14 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
     """Six blocks in ABBA or BAAB of two starts, at two looks; while one is loaded the other one rests, and lives."""
     there = Deployments(folder)
     spans: list[tuple[Arm, int, int]] = []
+    ticks_of_turns: set[int] = set()
     turn = Contender.turn
 
     def watched(one: Contender, pace: Pace, *, seed: int) -> Window | None:
         window = turn(one, pace, seed=seed)
         if window is not None:
             ticks = one._turns[-1].ticks
+            ticks_of_turns.add(len(ticks))
             spans.append((one.arm, ticks[0].begin_ns, ticks[-1].end_ns))
         return window
 
@@ -107,9 +109,7 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
     assert whole.first == first.first == there.started[0][0]
     assert [arm for arm, _, _ in spans] == [arm for block in whole.blocks for arm in block.order]
     assert {block.order for block in whole.blocks} <= {ABBA, BAAB}
-    for block in whole.blocks:
-        for arm in ARMS:
-            assert [window.seconds for window in block.of(arm)] == pytest.approx([block.windows[0].seconds] * 2, rel=1)
+    assert len(ticks_of_turns) == 1
     if not whole.problems:
         assert len(whole.blocks) == BLOCKS
         assert all(window.requests and window.batches for arm in ARMS for window in whole.windows(arm))

@@ -127,7 +127,7 @@ def test_a_session_without_starts_has_no_point(metric: Metric) -> None:
 def test_a_server_that_does_not_count_has_no_batching_ratio(counted: tuple[int | None, int | None]) -> None:
     """One unread counter makes the ratio unknown, not that of the other windows."""
     unread = window(FAST * 2, items=counted[0], batches=counted[1])
-    with pytest.raises(NotMeasured, match="does not count"):
+    with pytest.raises(NotMeasured, match="nothing counts this server's batches"):
         point(BATCHING, session(start(window(FAST * 2), unread), start(window(FAST * 2))), 0.05)
 
 

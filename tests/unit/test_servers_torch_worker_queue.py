@@ -231,6 +231,8 @@ def test_a_reading_is_of_one_moment(tmp_path: Path) -> None:
         while not ended.is_set():
             number += 1
             tally.executed(1 + number % 100, [1], 2, (0, 0, 0))
+            # A reading needs a moment in which nothing is written, which a thread that never pauses seldom leaves.
+            time.sleep(1e-5)
 
     thread = threading.Thread(target=count)
     thread.start()
