@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.measure.telemetry import Telemetry
 
 SERVER: Final = "server"
 """Stage, counted by request: from its arrival at the server to its answer."""
@@ -61,6 +62,23 @@ class StageTime:
 
 
 @dataclass(frozen=True, slots=True)
+class CardUse:
+    """What the cards did in a window, all of them together; a value that is not known is None, never zero.
+
+    Args:
+        joules: Energy that they took up.
+        memory_bytes: The most memory that was allocated on them.
+        utilisation: Share of the time in which a kernel ran, as their mean.
+        sm_clock_mhz: Clock of the multiprocessors, as their mean.
+    """
+
+    joules: float | None = None
+    memory_bytes: float | None = None
+    utilisation: float | None = None
+    sm_clock_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """What happened in a stretch of continuous load, about half a second.
 
@@ -75,6 +93,7 @@ class Window:
         batches: Batches that they were executed in; None where the server does not count.
         client_cpu_seconds: CPU time that the load engine used.
         stages: Where the server's time went within it, by stage; empty where the server does not count.
+        cards: What the cards did; None where there is none, or nothing was seen of them.
     """
 
     seconds: float
@@ -87,6 +106,7 @@ class Window:
     batches: int | None = None
     client_cpu_seconds: float = 0.0
     stages: Mapping[str, StageTime] = field(default_factory=dict)
+    cards: CardUse | None = None
 
     @property
     def throughput(self) -> float:
@@ -145,6 +165,9 @@ class Start:
         cold_start_parts: What the server says that its cold start went to, in seconds.
         settings: How the server was really set up, beside what it was asked for.
         counters: What the server counted within the windows; None where it does not count.
+        telemetry: What cards and processes did within the windows; None where nobody looked. Not kept in baselines.
+        idle_watts: Power of all cards together before the load, with the server loaded and at rest; None if not seen.
+        rejected: Why windows were measured again, a text for each that was: what disturbed the cards meanwhile.
     """
 
     windows: tuple[Window, ...]
@@ -156,6 +179,9 @@ class Start:
     cold_start_parts: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, Setting] = field(default_factory=dict)
     counters: Counters | None = None
+    telemetry: Telemetry | None = None
+    idle_watts: float | None = None
+    rejected: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:

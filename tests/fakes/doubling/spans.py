@@ -21,15 +21,15 @@ _counted, _measure = Watch.counted, LoadedStart.measure
 _spans: list[tuple[float, float]] = []
 
 
-def _noted(watch: Watch, before: Reading | None, after: Reading | None) -> Counters | None:
+def _noted(self: Watch, before: Reading | None, after: Reading | None) -> Counters | None:
     if before is not None and after is not None:
         _spans.append((before.at_seconds, after.at_seconds))
-    return _counted(watch, before, after)
+    return _counted(self, before, after)
 
 
-def _written(loaded: LoadedStart) -> Start:
+def _written(self: LoadedStart) -> Start:
     _spans.clear()
-    start = _measure(loaded)
+    start = _measure(self)
     test = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0]
     with Path(os.environ[SPANS_VARIABLE]).open("a") as file:
         # The first ones were cut off as not steady yet.
