@@ -13,16 +13,41 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+HERE = Path(__file__).parent
+
 BY_NAME = ("slow", "gpu")
+
+ALONE = (
+    "servers/test_*.py",
+    "unit/test_container.py",
+    "unit/test_device_contention.py",
+    "unit/test_device_lock.py",
+    "unit/test_device_telemetry.py",
+    "unit/test_keeper.py",
+    "unit/test_load_*.py",
+    "unit/test_process.py",
+    "unit/test_ready.py",
+    "unit/test_selftest_server.py",
+    "unit/test_servers_torch_worker*.py",
+    "unit/test_worktree.py",
+)
+"""Tests that load real servers, or are about when something happens: other tests must not run beside them."""
+
+REAL_LOADS = "real_project"
+"""Plugin tests with this fixture are of that kind too."""
 
 END_SECONDS = 5.0
 """By then whatever a test started must have ended."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Skip what `-m` does not name."""
+    """Skip what `-m` does not name, and mark what must run alone."""
     asked = config.getoption("-m", default="")
     for item in items:
+        place = item.path.relative_to(HERE) if item.path.is_relative_to(HERE) else item.path
+        if any(place.match(pattern) for pattern in ALONE) or REAL_LOADS in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.alone)
         for marker in BY_NAME:
             if item.get_closest_marker(marker) and marker not in asked:
                 item.add_marker(pytest.mark.skip(reason=f"runs by name: -m {marker}"))

@@ -224,7 +224,10 @@ def project(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> Project:
     """A fresh project whose loads are scripted: no server is started, and nothing depends on the machine."""
-    return Project(pytester, monkeypatch, tmp_path_factory.getbasetemp() / "cache", Script())
+    made = Project(pytester, monkeypatch, tmp_path_factory.getbasetemp() / "cache", Script())
+    # It waits for nobody who measures on this machine: what is scripted disturbs nobody, and nobody disturbs it.
+    made.environment[LOCKS_VARIABLE] = str(tmp_path_factory.mktemp("locks"))
+    return made
 
 
 @pytest.fixture
@@ -237,8 +240,7 @@ def real_project(
 
 @pytest.fixture
 def checkout(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """The scripted project as a git repository, whose runs wait for nobody who measures on this machine."""
-    project.environment[LOCKS_VARIABLE] = str(tmp_path_factory.mktemp("locks"))
+    """The scripted project as a git repository."""
     return Checkout(project, tmp_path_factory.mktemp("temporary"))
 
 
