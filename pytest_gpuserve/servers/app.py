@@ -12,7 +12,7 @@ from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.imports import installed_versions
-from pytest_gpuserve.servers.inherited import inherited_environment
+from pytest_gpuserve.servers.inherited import digests, inherited_environment
 from pytest_gpuserve.servers.relocation import PYTHONPATH
 from pytest_gpuserve.units import digest
 
@@ -91,7 +91,7 @@ class App:
         return {
             "app": self.shown,
             "arguments": " ".join(without_secret_values(self.flags(), digest)),
-            "environment": " ".join(f"{name}={digest(self.environment[name])}" for name in sorted(self.environment)),
+            "environment": digests(self.environment),
         }
 
     def information(self) -> dict[str, str]:

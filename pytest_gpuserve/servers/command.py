@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import Launch
-from pytest_gpuserve.servers.inherited import inherited_environment
+from pytest_gpuserve.servers.inherited import digests, inherited_environment
 from pytest_gpuserve.servers.relocation import PYTHONPATH
 from pytest_gpuserve.units import digest
 
@@ -115,7 +115,7 @@ class CommandServer:
             "server": self.name,
             "command": " ".join(without_secret_values(self.argv, digest)),
             "folder": self.shown,
-            "environment": " ".join(f"{name}={digest(self.environment[name])}" for name in sorted(self.environment)),
+            "environment": digests(self.environment),
         }
 
     def information(self) -> Mapping[str, str]:

@@ -14,6 +14,7 @@ from pytest_gpuserve.measure.counters import Counters, added
 from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import COMPUTE, SERVER, StageTime
 from pytest_gpuserve.servers.base import Launch
+from pytest_gpuserve.servers.facts import read_facts
 from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, Reading, read_tally
 from pytest_gpuserve.servers.inside.litserve_app import ANSWERS, EXECUTIONS, FACTS, MODULE, READY_PATH
 from pytest_gpuserve.servers.own_package import with_own_package
@@ -169,18 +170,11 @@ def _folder(site: Site) -> Path:
 
 
 def _facts(site: Site) -> dict[str, Any]:
-    """What the server says of itself."""
-    place = _folder(site) / FACTS
-    try:
-        facts: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise ServerFailed(
-            "the app's LitServer does not say how it was set up",
-            found=str(problem),
-            looked=[str(place)],
-            remedies=["call LitServer(...).run() in the process of the app itself"],
-        ) from None
-    return facts
+    return read_facts(
+        _folder(site) / FACTS,
+        who="the app's LitServer",
+        remedy="call LitServer(...).run() in the process of the app itself",
+    )
 
 
 def _writers(site: Site) -> list[_Writer]:

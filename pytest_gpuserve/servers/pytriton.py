@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from urllib.parse import quote
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.servers.base import Launch
+from pytest_gpuserve.servers.facts import read_facts
 from pytest_gpuserve.servers.inherited import inherited_environment
 from pytest_gpuserve.servers.inside.pytriton_app import FACTS, MODULE, PORTS
 from pytest_gpuserve.servers.own_package import with_own_package
@@ -143,18 +143,11 @@ def _folder(site: Site) -> Path:
 
 
 def _facts(site: Site) -> dict[str, Any]:
-    """What the server says of itself."""
-    place = _folder(site) / FACTS
-    try:
-        facts: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise ServerFailed(
-            "the app's Triton does not say how it was set up",
-            found=str(problem),
-            looked=[str(place)],
-            remedies=["make pytriton.triton.Triton(...) in the process of the app itself"],
-        ) from None
-    return facts
+    return read_facts(
+        _folder(site) / FACTS,
+        who="the app's Triton",
+        remedy="make pytriton.triton.Triton(...) in the process of the app itself",
+    )
 
 
 def _ask(site: Site, path: str) -> Any:  # noqa: ANN401 - whatever JSON it is

@@ -18,7 +18,7 @@ from pytest_gpuserve.process.container import Container, find_engine, image_id
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch
 from pytest_gpuserve.servers.imports import installed_versions
-from pytest_gpuserve.servers.inherited import inherited_environment
+from pytest_gpuserve.servers.inherited import digests, inherited_environment
 from pytest_gpuserve.servers.relocation import PYTHONPATH
 from pytest_gpuserve.servers.triton_counters import STATISTICS, counters_of
 from pytest_gpuserve.servers.triton_http import ask_triton, read_configs, roles_of
@@ -206,7 +206,7 @@ class Triton:
             "counted": self.model or "",
             "asked": self.asked or "",
             "arguments": " ".join(without_secret_values(self._flags(), digest)),
-            "environment": " ".join(f"{name}={digest(self.environment[name])}" for name in sorted(self.environment)),
+            "environment": digests(self.environment),
         }
 
     def information(self) -> Mapping[str, str]:
