@@ -7,7 +7,6 @@ how late the wait can become), returns None when all is well, and raises `Server
 from __future__ import annotations
 
 import http.client
-import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -140,19 +139,6 @@ def queue_probe(
             return NotReady(f"it does not answer at {path}: {type(error).__name__}: {error}")
         wrong = accept(status, answer)
         return None if wrong is None else NotReady(f"a request in its queue was answered: {wrong}")
-
-    return probe
-
-
-def tcp_probe(port: int, *, timeout_seconds: float = 1.0) -> Probe:
-    """Make a probe that is content when 127.0.0.1:port accepts a connection."""
-
-    def probe() -> NotReady | None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout_seconds).close()
-        except OSError as error:
-            return NotReady(f"127.0.0.1:{port} accepts no connection: {error}")
-        return None
 
     return probe
 

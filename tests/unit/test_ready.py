@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def unanswered() -> ready.Probe:
+    """A probe of a port where nobody listens."""
+    return ready.http_probe("127.0.0.1", free_port(), HttpRequest("/"))
+
+
 def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path) -> None:
     """The wait lasts through refused connections and refused answers until the right one comes."""
     port = free_port()
@@ -33,7 +38,6 @@ def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path
     with Process.start(child("web", port, 3, folder=tmp_path)) as process:
         probe = ready.all_of(
             ready.owned_port_probe(process, port),
-            ready.tcp_probe(port),
             ready.http_probe("127.0.0.1", port, request, accept),
         )
         ready.wait(probe, process, Deadline.after(SAFETY_SECONDS), what="echo server")
@@ -46,7 +50,7 @@ def test_an_exit_with_any_code_ends_the_wait_at_once(code: int, advice: str, tmp
     script = f"echo loading; echo no such model >&2; exit {code}"
     began = time.monotonic()
     with Process.start(program("sh", "-c", script, folder=tmp_path)) as process, pytest.raises(ServerFailed) as failure:
-        ready.wait(ready.tcp_probe(free_port()), process, Deadline.after(600), what="mosec server echo.py")
+        ready.wait(unanswered(), process, Deadline.after(600), what="mosec server echo.py")
     assert time.monotonic() - began < SAFETY_SECONDS
     text = str(failure.value)
     assert text.startswith("mosec server echo.py ended before it was ready")
@@ -120,7 +124,6 @@ def test_a_silent_server_is_not_ready_and_holds_nobody_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"), timeout_seconds=0.1)()
-        assert ready.tcp_probe(port)() is None
     assert seen == NotReady(f"GET http://127.0.0.1:{port}/ was not answered in 100 ms")
 
 
@@ -142,10 +145,9 @@ def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
         owned = ready.owned_port_probe(process, port)()
         process.stop(0)
     assert owned == NotReady(f"it does not listen on port {port} yet")
-    for probe in (ready.tcp_probe(port), ready.http_probe("127.0.0.1", port, HttpRequest("/"))):
-        seen = probe()
-        assert seen is not None
-        assert "Connection refused" in seen.reason
+    seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"))()
+    assert seen is not None
+    assert "Connection refused" in seen.reason
 
 
 def test_probes_are_asked_in_order_until_one_is_not_content() -> None:
