@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,12 +53,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
                 item.add_marker(pytest.mark.skip(reason=f"runs by name: -m {marker}"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_process_is_left_of_a_module() -> Iterator[None]:
+    """Fail a module whose own fixtures leave a child behind."""
+    with _none_left():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_process_is_left() -> Iterator[None]:
-    """Fail a test that leaves a child behind, dead or alive, which would else fail another one much later.
+    """Fail a test that leaves a child behind; what belongs to its module was there before it, and is not looked at."""
+    with _none_left():
+        yield
 
-    What belongs to a module was there before the test, and is not looked at.
-    """
+
+@contextmanager
+def _none_left() -> Iterator[None]:
+    """Children that are left, dead or alive, would fail another test much later."""
     before = _children()
     yield
     deadline = time.monotonic() + END_SECONDS

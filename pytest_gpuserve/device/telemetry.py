@@ -186,8 +186,10 @@ class Sampling:
             ServerFailed: It survives SIGKILL, which only a process that waits for a driver does.
         """
         self._records.problem = self.seen().problem or "telemetry unknown: the sampler has been ended"
-        self._process.stop(END_SECONDS)
-        self._stack.close()
+        try:
+            self._process.stop(END_SECONDS)
+        finally:
+            self._stack.close()
 
     def _wait_for(self, at_ns: int, timeout_seconds: float) -> None:
         deadline = Deadline.after(timeout_seconds)
