@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -19,11 +20,10 @@ import pytest
 from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.options import SELFTEST_MINUTES, read_settings
 from tests.fakes.children.toolkit import eventually
+from tests.fakes.scripted_sessions import LOCKS_VARIABLE
 from tests.plugin.conftest import says_no_traceback, text_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.plugin.conftest import Project
 
 SHORT = ("--gpu=cpu", "--gpuserve-selftest=0.6", "--gpuserve-budget=10")
@@ -182,7 +182,8 @@ def test_mistakes_are_exit_4(project: Project, arguments: tuple[str, ...], named
 def test_it_waits_for_the_device(project: Project) -> None:
     """Where another process measures, it says on whom it waits, gives up when it is told to, and measures nothing."""
     project.ini(gpuserve_lock_wait="0.25")
-    lock = DeviceLock("cpu", command="pytest the-other-suite")
+    folder = Path(project.environment[LOCKS_VARIABLE] or "")
+    lock = DeviceLock("cpu", command="pytest the-other-suite", folder=folder)
     with lock.acquire(wait_seconds=60, on_wait=lambda holder, seconds: None):
         result = project.run("--gpu=cpu", "--gpuserve-selftest", seconds=60)
     assert result.ret == pytest.ExitCode.USAGE_ERROR

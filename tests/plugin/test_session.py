@@ -13,6 +13,7 @@ import msgspec
 
 from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.schema import Entry
+from tests.fakes.scripted_sessions import LOCKS_VARIABLE
 from tests.plugin.conftest import REPOSITORY, says_no_traceback, text_of
 
 if TYPE_CHECKING:
@@ -25,9 +26,10 @@ HEAVY = ("torch", "numpy", "httptools", "transformers", "mosec", "pynvml", "rich
 
 HOLDER = """
 import sys
+from pathlib import Path
 from pytest_gpuserve.device import DeviceLock
 
-lock = DeviceLock("cpu", command="pytest the-other-suite")
+lock = DeviceLock("cpu", command="pytest the-other-suite", folder=Path(sys.argv[1]))
 lock.acquire(wait_seconds=60, on_wait=lambda holder, seconds: None)
 print("held", flush=True)
 sys.stdin.read()
@@ -78,6 +80,7 @@ def test_second_session_waits_says_on_whom_and_gives_up(project: Project) -> Non
             sys.executable,
             "-c",
             HOLDER,
+            project.environment[LOCKS_VARIABLE] or "",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
