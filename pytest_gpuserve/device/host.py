@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import platform
 import re
@@ -10,20 +11,29 @@ import shlex
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
 from pytest_gpuserve.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 HOST_VARIABLE = "GPUSERVE_HOST"
 """Environment variable that names the host, so that a pool of identical machines can share one name."""
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _GIB = 2**30
+
+_BOOST_SWITCHES: Final = (
+    ("sys/devices/system/cpu/intel_pstate/no_turbo", "1"),
+    ("sys/devices/system/cpu/cpufreq/boost", "0"),
+)
+"""Files that say whether cores may clock above their base frequency, and what is in them where they may not.
+
+Source: the kernel's admin-guide/pm/intel_pstate.rst and cpufreq.rst.
+"""
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,69 @@ def read_host(*, root: Path = Path("/"), environ: Mapping[str, str] | None = Non
         numa_nodes=_numa_nodes(root),
         governor=_governor(root),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Boost:
+    """Whether cores may clock above their base frequency (turbo, boost).
+
+    Args:
+        on: Whether they may.
+        turn_off: The command that ends it.
+    """
+
+    on: bool
+    turn_off: str
+
+
+def read_boost(*, root: Path = Path("/")) -> Boost | None:
+    """Read whether turbo or boost is on; None where the kernel does not tell."""
+    for name, off in _BOOST_SWITCHES:
+        now = _read(root / name).strip()
+        if now in {"0", "1"}:
+            return Boost(now != off, f"echo {off} | sudo tee /{name}")
+    return None
+
+
+def read_core_limit(*, root: Path = Path("/")) -> float | None:
+    """Read how many cores' worth of time the control groups of this process allow it, by the tightest of them.
+
+    Returns:
+        Infinity where there is no limit, and None where nothing tells.
+    """
+    limits = [limit for folder in _cpu_groups(root) if (limit := _group_limit(folder)) is not None]
+    # The root of the second version has no file of its own, and no limit.
+    if not limits and "cpu" in _read(root / "sys/fs/cgroup/cgroup.controllers").split():
+        return math.inf
+    return min(limits, default=None)
+
+
+def is_virtual(*, root: Path = Path("/")) -> bool | None:
+    """Whether a hypervisor says that it is below this kernel; None where the processor has no flag for it (not x86)."""
+    flags = re.search(r"^flags\s*:(.*)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
+    return None if flags is None else "hypervisor" in flags[1].split()
+
+
+def _cpu_groups(root: Path) -> Iterator[Path]:
+    """The folders of the groups that limit this process's CPU time, of both versions of control groups."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        base = root / "sys/fs/cgroup" / controllers
+        # In a container the path may be the host's, which is not mounted here: what is at the base holds all the same.
+        own = base / path.lstrip("/")
+        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(base))
+
+
+def _group_limit(folder: Path) -> float | None:
+    text = _read(folder / "cpu.max") or f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"
+    try:
+        quota, period = text.split()
+        return math.inf if quota in {"max", "-1"} else int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):
+        return None
 
 
 def _named_host(environ: Mapping[str, str]) -> str | None:

@@ -61,6 +61,23 @@ def read_processes() -> dict[int, Stat]:
     return found
 
 
+def cores_used(before: Mapping[int, Stat], after: Mapping[int, Stat], seconds: float) -> dict[int, float]:
+    """How many cores each process has used between two looks, on average; one that ended in between is not there.
+
+    Args:
+        before: The first look, by pid.
+        after: The second.
+        seconds: Between them.
+    """
+    used: dict[int, float] = {}
+    for pid, stat in after.items():
+        first = before.get(pid)
+        # Who has the pid of one that ended is another, all of whose time is new.
+        known = first.own_ticks if first is not None and first.began_ticks == stat.began_ticks else 0
+        used[pid] = max(0, stat.own_ticks - known) / _TICKS_A_SECOND / seconds
+    return used
+
+
 class _StatFile:
     """``/proc/PID/stat``, kept open: that costs less than to open it anew, and the pid may by then be another's."""
 

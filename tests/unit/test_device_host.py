@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuserve.device import HOST_VARIABLE, Host, read_host, read_software
+from pytest_gpuserve.device.host import is_virtual, read_boost, read_core_limit
 from pytest_gpuserve.errors import UsageProblem
 
 MACHINE_ID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
@@ -185,3 +187,84 @@ def test_a_half_removed_distribution_is_unknown(tmp_path: Path, monkeypatch: pyt
     write(tmp_path, "half_gone-1.0.dist-info/METADATA", "Name: half-gone\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert read_software(["half-gone"])["half-gone"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "on"),
+    [
+        ("intel_pstate/no_turbo", "0", True),
+        ("intel_pstate/no_turbo", "1", False),
+        ("cpufreq/boost", "1", True),
+        ("cpufreq/boost", "0", False),
+    ],
+)
+def test_boost_is_read_from_either_file(root: Path, name: str, text: str, *, on: bool) -> None:
+    """Intel's file says when turbo is off, the others' when boost is on; what turns it off is written the other way."""
+    write(root, f"sys/devices/system/cpu/{name}", f"{text}\n")
+    boost = read_boost(root=root)
+    assert boost is not None
+    assert boost.on is on
+    off = {"intel_pstate/no_turbo": "1", "cpufreq/boost": "0"}[name]
+    assert boost.turn_off == f"echo {off} | sudo tee /sys/devices/system/cpu/{name}"
+
+
+@pytest.mark.parametrize("text", [None, "", "maybe"])
+def test_boost_that_is_not_told_is_unknown(root: Path, text: str | None) -> None:
+    """No file, or one that says neither, is no answer."""
+    if text is not None:
+        write(root, "sys/devices/system/cpu/cpufreq/boost", text)
+    assert read_boost(root=root) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, None),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, 1.5),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, math.inf),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.controllers": "cpuset cpu io\n"}, math.inf),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.controllers": "cpuset io\n"}, None),
+        (
+            {
+                "proc/self/cgroup": "0::/a.slice/b.scope\n",
+                "sys/fs/cgroup/a.slice/cpu.max": "200000 100000\n",
+                "sys/fs/cgroup/a.slice/b.scope/cpu.max": "max 100000\n",
+            },
+            2.0,
+        ),
+        ({"proc/self/cgroup": "0::/not/mounted\n", "sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4.0),
+        (
+            {
+                "proc/self/cgroup": "3:cpuset:/\n2:cpu,cpuacct:/docker/x\n0::/\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "50000\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            },
+            0.5,
+        ),
+        (
+            {
+                "proc/self/cgroup": "1:cpu:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            math.inf,
+        ),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "many\n"}, None),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1 0\n"}, None),
+    ],
+)
+def test_the_tightest_group_limits_the_time(root: Path, files: dict[str, str], limit: float | None) -> None:
+    """Of both versions of control groups, up to the root of what is mounted; where none tells it is unknown."""
+    for name, text in files.items():
+        write(root, name, text)
+    assert read_core_limit(root=root) == limit
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("flags\t\t: fpu hypervisor sse\n", True), ("flags\t\t: fpu sse\n", False), (ARM_CPUINFO, None), ("", None)],
+)
+def test_a_hypervisor_is_seen_where_processors_tell(root: Path, text: str, *, expected: bool | None) -> None:
+    """By the flag of x86; other processors have none, so nothing is known of them."""
+    write(root, "proc/cpuinfo", text)
+    assert is_virtual(root=root) is expected

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pytest_gpuserve.device.host_probe import TreeClock, Trees, below, parse_stat, read_processes
+from pytest_gpuserve.device.host_probe import Stat, TreeClock, Trees, below, cores_used, parse_stat, read_processes
 from pytest_gpuserve.device.sample import Watched
 
 FOREIGN = 2**22 + 7
@@ -63,6 +63,14 @@ def test_a_process_name_may_hold_anything() -> None:
     fields = " ".join(str(number) for number in range(3, 53))
     stat = parse_stat(f"7 (a) R (b 9) {fields}\n".encode())
     assert stat == (4, 14 + 15, 16 + 17, 22)
+
+
+def test_cores_of_processes_between_two_looks() -> None:
+    """What each used in between; of one that took over a pid all of it, and one that has ended is not there."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    before = {1: Stat(0, 5 * ticks, 0, 10), 2: Stat(1, 9 * ticks, 0, 20), 3: Stat(1, ticks, 0, 30)}
+    after = {1: Stat(0, 6 * ticks, 7 * ticks, 10), 2: Stat(1, 3 * ticks, 0, 99), 4: Stat(1, ticks, 0, 98)}
+    assert cores_used(before, after, 2.0) == {1: 0.5, 2: 1.5, 4: 0.5}
 
 
 def test_the_session_knows_its_own() -> None:

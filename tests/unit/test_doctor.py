@@ -1,8 +1,9 @@
-"""What works on this machine, as the command tells it."""
+"""What works on this machine, and whether anything can be measured on it, as the command tells it."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -10,14 +11,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve import doctor
-from pytest_gpuserve.doctor import Finding, main, text
+from pytest_gpuserve.doctor import command, look_host, tools
+from pytest_gpuserve.doctor.command import main
+from pytest_gpuserve.doctor.facts import Driver, HostNow, LockState, Seen
+from pytest_gpuserve.doctor.finding import Finding
+from pytest_gpuserve.doctor.text import text
 from pytest_gpuserve.process.container import EngineState
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("mosec")
+
+PRINTING = """
+import sys
+from pytest_gpuserve.doctor import command
+command.main = lambda arguments: print("88 \\xb0C " * int(sys.argv[1])) or 0
+sys.exit(command.run())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +40,15 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(autouse=True)
-def engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Container engines as they may be; the real ones have tests of their own."""
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which nobody measures, with container engines as they may be; those have tests of their own."""
     states = [
         EngineState("docker", works=False, found="not reached", remedy="start its daemon"),
         EngineState("podman", works=True, found="version 4"),
     ]
-    monkeypatch.setattr(doctor, "examine", lambda **_: states)
+    monkeypatch.setattr(tools, "examine", lambda **_: states)
+    seen = Seen(host=HostNow(temp=look_host._space("/")), driver=Driver(True, False, ""), devices=("cpu",))  # noqa: FBT003
+    monkeypatch.setattr(command, "look", lambda asked, environ: seen)
 
 
 def test_what_is_installed_works(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,22 +74,52 @@ def test_where_nothing_works_the_status_is_1(
     bare: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A script that goes on from here must not take it for a machine that can measure."""
-    monkeypatch.setattr(doctor, "examine", lambda **_: [])
+    monkeypatch.setattr(tools, "examine", lambda **_: [])
     assert main([f"--python={bare}"]) == 1
-    assert "ok" not in [line[:2] for line in capsys.readouterr().out.splitlines()]
+    out = capsys.readouterr().out
+    assert not [line for line in out.splitlines() if line.startswith("ok  ") and "_server" in line]
+    assert out.splitlines()[-1] == "nothing can be measured: no server works"
+
+
+def test_where_the_only_device_is_taken_the_status_is_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Servers alone are not enough: with a session on the last device nothing can be measured now."""
+    lock = LockState(held=True, told="process 7 of ann (pytest), since noon", pid=7)
+    host = HostNow(temp=look_host._space("/"))
+    seen = Seen(host=host, driver=Driver(True, False, ""), cpu_lock=lock, devices=("cpu",))  # noqa: FBT003
+    monkeypatch.setattr(command, "look", lambda asked, environ: seen)
+    assert main(["--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["can_measure"], report["devices"], report["why_not"]) == (False, [], ["no device is free: cpu"])
 
 
 def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each finding with its four fields."""
+    """Each finding with its four fields, and each condition with its six."""
     assert main(["--json"]) == 0
-    found = {each["what"]: each for each in json.loads(capsys.readouterr().out)}
-    assert found["mosec_server"] == {
+    report = json.loads(capsys.readouterr().out)
+    assert set(report) == {
+        "can_measure",
+        "why_not",
+        "devices",
+        "host",
+        "driver",
+        "cards",
+        "conditions",
+        "servers",
+        "containers",
+    }
+    assert report["servers"][0] == {
         "what": "mosec_server",
         "works": True,
         "found": f"mosec {version('mosec')}",
         "remedy": "",
     }
-    assert found["containers by docker"]["remedy"] == "start its daemon"
+    assert report["containers"][0]["remedy"] == "start its daemon"
+    assert {frozenset(each) for each in report["conditions"]} == {
+        frozenset({"what", "level", "found", "effect", "remedy", "subject"})
+    }
+    assert {each["level"] for each in report["conditions"]} <= {"ok", "unknown", "warning", "prevents"}
 
 
 def test_an_interpreter_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,3 +148,33 @@ def test_it_runs_as_a_command() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
     assert "--python" in done.stdout
+
+
+def test_a_reader_that_leaves_early_is_no_traceback() -> None:
+    """Piped into `head`, which has gone by the time that something is printed, it says nothing on standard error."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        long = [sys.executable, "-c", PRINTING, "100000"]
+        done = subprocess.run(long, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_terminal_that_knows_no_other_letters_is_no_traceback() -> None:
+    """What cannot be written in its encoding is replaced."""
+    short = [sys.executable, "-c", PRINTING, "1"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(short, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "88 ?C \n", "")
+
+
+def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit status 130, as shells count it."""
+
+    def interrupted(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "main", interrupted)
+    assert command.run() == 130

@@ -1,0 +1,74 @@
+"""The command: looks, prints, and says by its exit status whether anything can be measured."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from pytest_gpuserve.device.names import AUTO, CPU
+from pytest_gpuserve.doctor.look import look
+from pytest_gpuserve.doctor.report import make_report
+from pytest_gpuserve.doctor.text import report_text
+from pytest_gpuserve.doctor.tools import containers, servers
+from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.servers.imports import find_python
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INTERRUPTED: Final = 130
+"""Exit status of what Ctrl-C ended, as shells count."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Look, print, and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pytest_gpuserve.doctor",
+        description="Says what this machine is, which servers work on it, and what would disturb a measurement.",
+        epilog="Exit status: 0 where something can be measured, 1 where nothing can, 2 for a wrong argument.",
+    )
+    parser.add_argument("--python", default=sys.executable, help="the interpreter whose servers are looked at")
+    parser.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help=f"ask for this device alone: {AUTO}, {CPU}, or a name such as T4 (default: for any)",
+    )
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+    given = parser.parse_args(arguments)
+    try:
+        python = find_python(given.python, Path.cwd(), "--python")
+        # Before the look at the CPU: what they ask is work, too.
+        tools = servers(python), containers()
+    except GpuserveError as problem:
+        print(problem, file=sys.stderr)  # noqa: T201 -- a command
+        return 2
+    seen = look(given.gpu, os.environ)
+    report = make_report(seen, *tools, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    shown = msgspec.json.format(msgspec.json.encode(report)).decode() if given.json else report_text(report)
+    print(shown)  # noqa: T201 -- a command
+    return 0 if report.can_measure else 1
+
+
+def run() -> int:
+    """Run the command on this process's arguments.
+
+    Whoever ends it, reads only its head, or has a terminal that knows no degree sign, gets no traceback.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python would try again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status

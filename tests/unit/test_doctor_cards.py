@@ -1,0 +1,231 @@
+"""The doctor as a command on machines with scripted cards, read by the real binding from the fake of NVML."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.nvml import cards
+from tests.fakes.nvml.build import build_fake_nvml, fake_environment
+from tests.fakes.nvml.cards import Course, Error, FakeCard, Moment, Process, Script, Step, second
+
+ROOT = Path(__file__).parents[2]
+
+QUICK = """
+import json, os, sys
+from pytest_gpuserve.doctor import command, look_host
+from pytest_gpuserve.doctor.finding import Finding
+look_host.LOOK_SECONDS = 0.01
+command.servers = lambda python: [Finding("mosec_server", True, "1")]
+command.containers = lambda: []
+for script in sys.argv[2:]:
+    if script != "-":
+        os.environ["FAKE_NVML_SCRIPT"] = script
+    print(command.main(json.loads(sys.argv[1])), flush=True)
+    print("\\x00")
+"""
+"""Runs of the command that look at no server, which other tests are about, and for a moment only."""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the fake of NVML's C library."""
+    folder = tmp_path_factory.mktemp("nvml")
+    build_fake_nvml(folder)
+    return folder
+
+
+def told(environment: dict[str, str], *scripts: str, options: tuple[str, ...] = ("--json",)) -> list[tuple[int, str]]:
+    """Exit status and text for each script; whatever is on standard error, a traceback above all, is a failure."""
+    done = subprocess.run(
+        [sys.executable, "-c", QUICK, json.dumps(options), *(scripts or ["-"])],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    runs = []
+    for run in done.stdout.split("\x00\n")[:-1]:
+        shown, _, status = run.rstrip().rpartition("\n")
+        runs.append((int(status), shown))
+    return runs
+
+
+def examined(library: Path, folder: Path, *fakes: FakeCard, errors: tuple[Error, ...] = ()) -> dict[str, Any]:
+    """The JSON of a machine with these cards."""
+    ((_, shown),) = told(cards.write(Script(fakes, errors), folder, library=library))
+    report: dict[str, Any] = json.loads(shown)
+    return report
+
+
+def levels(report: dict[str, Any], uuid: str) -> dict[str, str]:
+    """By what it is about, how what is said of a card matters."""
+    return {each["what"]: each["level"] for each in report["conditions"] if each["subject"] == uuid}
+
+
+def condition(report: dict[str, Any], uuid: str, what: str) -> dict[str, str]:
+    """What is said of one thing of a card."""
+    (found,) = [each for each in report["conditions"] if (each["subject"], each["what"]) == (uuid, what)]
+    return {key: str(value) for key, value in found.items()}
+
+
+def test_a_troubled_card_is_told_with_what_helps(library: Path, tmp_path: Path) -> None:
+    """A T4 with a stranger on it, slowed down, hot, at half its power, with errors: each is told; --gpu=cpu is left."""
+    fake = replace(
+        cards.T4,
+        processes=(Process(os.getpid(), 600 * cards.MIB),),
+        clock_reasons=cards.HW_THERMAL | cards.HW_SLOWDOWN | cards.GPU_IDLE,
+        temperature=88,
+        power_limit_watts=35,
+        persistence=0,
+        ecc_uncorrected=3,
+    )
+    report = examined(library, tmp_path, fake)
+    assert "T4" not in report["devices"]
+    assert levels(report, fake.uuid) == {
+        "lock": "ok",
+        "processes": "prevents",
+        "temperature": "warning",
+        "throttling": "warning",
+        "clocks": "warning",
+        "power limit": "warning",
+        "persistence mode": "warning",
+        "ECC errors": "warning",
+    }
+    assert f"(pid {os.getpid()}) with 600 MiB" in condition(report, fake.uuid, "processes")["found"]
+    assert "HW_THERMAL_SLOWDOWN" in condition(report, fake.uuid, "throttling")["found"]
+    assert condition(report, fake.uuid, "power limit")["remedy"] == "sudo nvidia-smi -i 0 --power-limit=70"
+    assert condition(report, fake.uuid, "persistence mode")["remedy"] == "sudo nvidia-smi -i 0 -pm 1"
+    (card,) = report["cards"]
+    assert (card["gpu"], card["baselines"], card["facts"]["product"]) == ("T4", "baselines/T4", "Tesla T4")
+    assert (card["now"]["temperature_celsius"], card["now"]["uncorrected_ecc"]) == (88, 3)
+
+
+def test_what_begins_while_we_look_is_told(library: Path, tmp_path: Path) -> None:
+    """A slowdown that is not there at the first look, but at the second."""
+    begins = Course(0, (Step(cards.HW_SLOWDOWN, Moment(call=2)),))
+    report = examined(library, tmp_path, replace(cards.T4, clock_reasons=begins))
+    assert levels(report, cards.T4.uuid)["throttling"] == "warning"
+
+
+def test_two_cards_are_judged_apart(library: Path, tmp_path: Path) -> None:
+    """What is wrong with one is said of it alone, and the other one can be measured on."""
+    other = replace(second(cards.T4), processes=(Process(1, None),))
+    report = examined(library, tmp_path, cards.T4, other)
+    assert levels(report, cards.T4.uuid)["processes"] in {"ok", "unknown"}
+    assert levels(report, other.uuid)["processes"] == "prevents"
+    assert "T4" in report["devices"]
+
+
+def test_instances_are_devices(library: Path, tmp_path: Path) -> None:
+    """A divided card is its instances, each by its own name; what they share is told of each."""
+    report = examined(library, tmp_path, cards.DIVIDED_A100)
+    names = [card["gpu"] for card in report["cards"]]
+    assert names == ["A100-SXM4-80GB-MIG-1g.10gb"] * 2 + ["A100-SXM4-80GB-MIG-3g.40gb"]
+    assert set(names) <= set(report["devices"])
+    for each in cards.DIVIDED_A100.slices:
+        assert levels(report, each.uuid)["power limit"] == "ok"
+
+
+def test_the_whole_command_on_this_machine() -> None:
+    """With nothing replaced: JSON that can be read, a status that fits it, and nothing on standard error."""
+    command = [sys.executable, "-m", "pytest_gpuserve.doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    report = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0 if report["can_measure"] else 1, "")
+    assert report["host"]["cores"] == len(os.sched_getaffinity(0))
+
+
+def test_text_names_device_and_folder(library: Path, tmp_path: Path) -> None:
+    """For people: what card it is, how it is asked for, and where its baselines are."""
+    environment = cards.write(Script((cards.H200,)), tmp_path, library=library)
+    ((status, shown),) = told(environment, options=())
+    lines = shown.splitlines()
+    assert status == 0
+    assert "card H200" in lines
+    assert "    taken by    --gpu=H200, with baselines in baselines/H200" in lines
+    assert any(line.startswith("ok        driver ") and line.endswith("answers") for line in lines)
+    assert "--gpu=H200" in lines[-1]
+
+
+def test_the_device_that_is_asked_for_decides(library: Path, tmp_path: Path) -> None:
+    """A card that others use leaves `cpu`, but who asks for that card alone gets the status 1; as for one not there."""
+    fake = replace(cards.T4, processes=(Process(1, None),))
+    environment = cards.write(Script((fake,)), tmp_path, library=library)
+    for name in ("T4", "A100"):
+        ((status, shown),) = told(environment, options=(f"--gpu={name}",))
+        assert status == 1
+        assert shown.splitlines()[-1].startswith("nothing can be measured: ")
+
+
+def test_a_hidden_card_is_told(library: Path, tmp_path: Path) -> None:
+    """CUDA_VISIBLE_DEVICES may hide the card that somebody looks for."""
+    environment = cards.write(Script((cards.T4,)), tmp_path, library=library)
+    ((_, shown),) = told({**environment, "CUDA_VISIBLE_DEVICES": ""})
+    report = json.loads(shown)
+    assert levels(report, cards.T4.uuid)["visible"] == "warning"
+    assert "T4" not in report["devices"]
+
+
+def test_a_driver_that_does_not_start_says_so(library: Path) -> None:
+    """NVML's own words, as a problem: not as a machine without a card."""
+    ((_, shown),) = told(fake_environment(library, ["Tesla T4"], init_error=18))
+    report = json.loads(shown)
+    assert report["driver"] == {
+        "answers": False,
+        "absent": False,
+        "problem": "NVML said: Driver/library version mismatch",
+    }
+    (found,) = [each for each in report["conditions"] if each["what"] == "driver"]
+    assert (found["level"], found["found"]) == ("prevents", "NVML said: Driver/library version mismatch")
+
+
+def test_no_card_is_no_problem(library: Path) -> None:
+    """Without a card the device is `cpu`, and the driver prevents nothing."""
+    ((_, shown),) = told(fake_environment(library, []))
+    report = json.loads(shown)
+    assert (report["cards"], report["driver"]["absent"]) == ([], True)
+    assert {each["level"] for each in report["conditions"] if each["what"] == "driver"} <= {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("card", "codes"),
+    [(cards.T4, (cards.NOT_SUPPORTED, 999)), (cards.DIVIDED_A100, (cards.GPU_IS_LOST,))],
+    ids=["whole", "divided"],
+)
+def test_each_function_may_fail(library: Path, tmp_path: Path, card: FakeCard, codes: tuple[int, ...]) -> None:
+    """Whichever call fails there is no traceback, and more is unknown or refused than without: never more is well.
+
+    The functions are those that a trace of the library shows.
+    """
+    trace = tmp_path / "trace"
+    environment = cards.write(Script((card,)), tmp_path, library=library)
+    ((_, shown),) = told({**environment, "FAKE_NVML_TRACE": str(trace)})
+    whole = json.loads(shown)
+    functions = list(dict.fromkeys(trace.read_text().split()))
+    assert len(functions) > 25
+    errors = [Error(function, code) for function in functions for code in codes]
+    scripts = []
+    for number, error in enumerate(errors):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        scripts.append(cards.write(Script((card,), (error,)), folder, library=library)["FAKE_NVML_SCRIPT"])
+    runs = told(environment, *scripts)
+    assert len(runs) == len(errors)
+    for error, (_, shown) in zip(errors, runs, strict=True):
+        report = json.loads(shown)
+        for uuid in {each["facts"]["uuid"] for each in whole["cards"]}:
+            before, now = levels(whole, uuid), levels(report, uuid)
+            assert not [what for what in now if now[what] == "ok" != before[what]], error
+        if len(report["cards"]) < len(whole["cards"]):
+            assert report["driver"]["problem"], error

@@ -1,0 +1,221 @@
+"""What the doctor sees of the machine that it runs on, and that it leaves all as it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from pytest_gpuserve.device import DeviceLock
+from pytest_gpuserve.device.card import NvmlAnswer
+from pytest_gpuserve.doctor import look_host
+from pytest_gpuserve.doctor.finding import Level
+from pytest_gpuserve.doctor.host_conditions import host_conditions
+from pytest_gpuserve.doctor.look import look, read_driver
+from pytest_gpuserve.doctor.look_host import HostLook
+from pytest_gpuserve.doctor.look_lock import read_lock
+from pytest_gpuserve.errors import UsageProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpuserve.doctor.facts import HostNow
+
+BUSY = "print('ready', flush=True)\nwhile True: pass"
+
+
+@contextmanager
+def busy_child() -> Iterator[int]:
+    """A process that uses a whole core, or what others leave it of one."""
+    with subprocess.Popen([sys.executable, "-c", BUSY, "--token=secret"], stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            yield child.pid
+        finally:
+            child.kill()
+
+
+def seen(environ: dict[str, str] | None = None) -> HostNow:
+    """A look at this host."""
+    host_look = HostLook(environ or {})
+    host_look.watch()
+    return host_look.now()
+
+
+def test_a_busy_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody's endless loop is told with program, pid and the command that shows it; its arguments are not."""
+    # Other tests may be busier meanwhile.
+    monkeypatch.setattr(look_host, "MOST_PROCESSES", 1000)
+    with busy_child() as pid:
+        now = seen()
+    (condition,) = [each for each in host_conditions(now) if each.what == "other processes"]
+    assert condition.level is Level.WARNING
+    assert f"(pid {pid})" in condition.found
+    assert str(pid) in condition.remedy
+    assert "secret" not in str(condition)
+
+
+def test_we_are_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process itself uses is not told as another's."""
+
+    def work(seconds: float) -> None:
+        end = sum(os.times()[:2]) + seconds
+        while sum(os.times()[:2]) < end:
+            pass
+
+    monkeypatch.setattr("time.sleep", work)
+    now = seen()
+    assert now.cpu is not None
+    assert os.getpid() not in {process.pid for process in now.cpu.processes}
+
+
+def test_this_machine_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On any Linux that runs the tests: facts, use of the CPU, swap, limits and room; no reader fails."""
+    monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
+    now = seen()
+    assert now.unknown == {}
+    assert None not in (now.host, now.cpu, now.swap, now.shared_memory, now.open_files, now.temp)
+
+
+def test_a_reader_that_fails_is_unknown_and_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a strange machine raises is the reason of that one thing."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("strange")
+
+    monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
+    for name in (
+        "read_cpu",
+        "read_host_counters",
+        "read_boost",
+        "read_core_limit",
+        "is_virtual",
+        "read_host",
+        "_space",
+    ):
+        monkeypatch.setattr(look_host, name, fail)
+    now = seen()
+    assert now.open_files is not None
+    assert set(now.unknown.values()) == {"RuntimeError: strange"}
+    levels = {each.what: each.level for each in host_conditions(now)}
+    assert levels.pop("open files") in {Level.OK, Level.WARNING}
+    assert levels.pop("temporary files") is Level.PREVENTS
+    assert set(levels.values()) == {Level.UNKNOWN}
+
+
+def test_counters_that_stand_still_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that gives zeros for its CPU time says nothing of who uses it."""
+    times = psutil.cpu_times()
+    monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("psutil.cpu_times", lambda: type(times)(*(0.0 for _ in times)))
+    now = seen()
+    assert now.cpu is None
+    assert "stand still" in now.unknown["cpu"]
+
+
+@pytest.mark.filterwarnings("ignore")  # as outside of the tests
+def test_swap_that_the_kernel_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library warns and gives zeros; zeros are not what is known."""
+
+    def warn() -> object:
+        import warnings
+
+        warnings.warn("swap memory stats could not be determined", RuntimeWarning, stacklevel=1)
+        return psutil._ntuples.sswap(0, 0, 0, 0, 0, 0)
+
+    monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("psutil.swap_memory", warn)
+    now = seen()
+    assert now.swap is None
+    assert "could not be determined" in now.unknown["swap"]
+
+
+def test_a_host_that_is_misnamed_is_told_as_pytest_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUSERVE_HOST that is no name ends every session, so nothing can be measured; the rest is seen all the same."""
+    monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
+    now = seen({"GPUSERVE_HOST": "a b"})
+    assert "GPUSERVE_HOST" in now.host_problem
+    assert "unset GPUSERVE_HOST" in now.host_remedy
+    assert now.cpu is not None
+
+
+# -- locks
+
+
+def test_who_measures_is_told_and_not_disturbed(tmp_path: Path) -> None:
+    """A held lock is told with the session and its pid; the session still has it, and nobody has it afterwards."""
+    lock = DeviceLock("GPU-1", command="pytest other", folder=tmp_path)
+    with lock.acquire(wait_seconds=0, on_wait=lambda *_: None):
+        state = read_lock("GPU-1", folder=tmp_path)
+        assert (state.held, state.pid) == (True, os.getpid())
+        assert "pytest other" in state.told
+        assert "since" in state.told
+        assert lock.held
+    assert read_lock("GPU-1", folder=tmp_path).held is False
+    assert lock.try_acquire()
+    lock.release()
+
+
+def test_a_lock_without_a_record_is_held_by_somebody(tmp_path: Path) -> None:
+    """Whose it is may be unknown; that it is held is not."""
+    lock = DeviceLock("cpu", command="", folder=tmp_path)
+    with lock.acquire(wait_seconds=0, on_wait=lambda *_: None):
+        lock.record_path.unlink()
+        state = read_lock("cpu", folder=tmp_path)
+    assert (state.held, state.pid, state.told) == (True, None, "an unknown process")
+
+
+def test_looking_leaves_no_file(tmp_path: Path) -> None:
+    """A device that was never measured on has no lock file, also after it was looked at."""
+    assert read_lock("cpu", folder=tmp_path).held is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_cannot_be_looked_at_is_unknown(tmp_path: Path) -> None:
+    """A link in its place is not followed, and does not count as free."""
+    (tmp_path / "pytest-gpuserve-cpu.lock").symlink_to(tmp_path / "elsewhere")
+    assert read_lock("cpu", folder=tmp_path).held is None
+
+
+# -- driver and device
+
+
+def test_a_driver_without_its_library_is_no_missing_card(tmp_path: Path) -> None:
+    """In a container that has no libnvidia-ml.so.1, a driver that is loaded is a problem; without one there is none."""
+    answer = NvmlAnswer((), "no library", absent=True)
+    assert read_driver(answer, module=tmp_path / "version").absent
+    driver = read_driver(answer, module=tmp_path)
+    assert (driver.answers, driver.absent) == (False, False)
+    assert "does not answer" in driver.problem
+
+
+@pytest.mark.parametrize("asked", [None, "cpu", "no-such-card"])
+def test_the_device_that_is_asked_for(asked: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a name any device will do; with that of a card that is not here none will, in pytest's own words."""
+    monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
+    found = look(asked, {})
+    if asked == "no-such-card":
+        assert found.devices == ()
+        assert "--gpu=no-such-card asks for a card that is not on this machine" in found.refused
+        assert "--gpu=cpu" in found.refused_remedy
+    else:
+        assert "cpu" in found.devices
+        assert found.refused == ""
+
+
+def test_what_a_user_can_mend_is_not_unknown() -> None:
+    """An error with a remedy goes on to where the remedy is told."""
+    from pytest_gpuserve.doctor.attempt import attempt
+
+    def refuse() -> None:
+        raise UsageProblem("no")
+
+    with pytest.raises(UsageProblem):
+        attempt({}, "it", refuse)
