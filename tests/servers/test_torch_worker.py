@@ -186,7 +186,8 @@ def test_counters_are_the_models_own(doubling: Instance) -> None:
         counted.batches,
     )
     assert stages[COMPUTE].mean >= 0.004
-    assert stages[SERVER].mean > stages[QUEUE].mean + stages[COMPUTE].mean
+    # Each request takes as long as its batch, of which there are fewer: only the sums must be in this order.
+    assert stages[SERVER].seconds > stages[QUEUE].seconds + stages[COMPUTE].seconds
 
 
 def test_each_gets_its_own_answer(doubling: Instance) -> None:
