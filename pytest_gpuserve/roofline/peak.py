@@ -1,0 +1,123 @@
+"""The peak rate of a card in a precision, or why it has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, get_args
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.roofline.products import PRODUCTS, Precision, Product
+
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
+"""The precisions that a peak rate can be asked for."""
+
+FIRST_WITH_UNITS: Final[dict[Precision, tuple[int, int]]] = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
+"""The compute capability from which on there are units for a precision ("Arithmetic Instructions" and "Tensor Cores"
+in the appendix on compute capabilities of NVIDIA's CUDA C++ Programming Guide). Before it such a model runs too where
+its library computes in another precision and converts."""
+
+_VENDOR: Final = "NVIDIA "  # older drivers name most cards without it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """What a card can do at most, at the power and clocks of its data sheet.
+
+    A power limit below the default one, locked clocks and heat take from what a card reaches, not from its peak: the
+    share then says how much of the product is used.
+
+    Args:
+        product: NVML's name of the card.
+        precision: Of what is multiplied.
+        flops_per_second: Dense operations, those of its tensor cores where it has such; a multiply-add is two.
+        bytes_per_second: Of its memory.
+        source: Where that is written: title and address.
+    """
+
+    product: str
+    precision: Precision
+    flops_per_second: float
+    bytes_per_second: float
+    source: str
+
+    @property
+    def ridge(self) -> float:
+        """Operations for each byte of memory traffic below which memory is the limit, not arithmetic."""
+        return self.flops_per_second / self.bytes_per_second
+
+
+def peak_of(product: str | None, precision: str, *, mig_profile: str | None = None) -> Peak:
+    """The peak rate of a card.
+
+    A MIG instance is refused, not scaled: the multiprocessors of a profile are no round share of the card's (a seventh
+    of an A100 has 14 of its 108), data sheets do not tell them, and its clocks depend on what the other instances do.
+
+    Args:
+        product: NVML's name of the card, as it is; None without a card.
+        precision: One of `PRECISIONS`.
+        mig_profile: Of an instance its profile.
+
+    Raises:
+        UsageProblem: There is no card, it is an instance or not in the table, it has no units for the precision, or
+            its rate in it is not published.
+    """
+    known = _known(precision)
+    if product is None:
+        raise UsageProblem(
+            "without a card there is no peak rate to take a share of",
+            remedies=["measure on a card: --gpu=auto", "skip the assertion where there is none"],
+        )
+    if mig_profile is not None:
+        raise UsageProblem(
+            f"the peak rate of a MIG instance is not known, only that of a whole {product}",
+            found=f"profile {mig_profile}",
+            remedies=["measure on a card that is not divided"],
+        )
+    found = _BY_NAME.get(product.removeprefix(_VENDOR))
+    if found is None:
+        raise UsageProblem(
+            f"no peak rates of {product!r} are known",
+            found=f"rates of {', '.join(_BY_NAME)}",
+            remedies=["give that of its data sheet, dense: peak=Peak(...) instead of precision=..."],
+        )
+    _check_units(product, found, known)
+    if known not in found.tflops:
+        raise UsageProblem(
+            f"the peak rate of {product} in {known} is not known",
+            found=f"rates in {', '.join(found.tflops)}",
+            looked=[str(found.source)],
+            remedies=["name the precision that the model runs in", "or give its rate: peak=Peak(...)"],
+        )
+    return Peak(
+        product=product,
+        precision=known,
+        flops_per_second=found.tflops[known] * 1e12,
+        bytes_per_second=found.gigabytes_per_second * 1e9,
+        source=str(found.source),
+    )
+
+
+def _known(precision: str) -> Precision:
+    for each in PRECISIONS:
+        if each == precision:
+            return each
+    raise UsageProblem(
+        f"there is no precision {precision!r}", found=", ".join(PRECISIONS), remedies=['precision="fp16"']
+    )
+
+
+def _check_units(product: str, found: Product, precision: Precision) -> None:
+    needed = FIRST_WITH_UNITS.get(precision)
+    if needed is None or found.compute_capability >= needed:
+        return
+    major, minor = found.compute_capability
+    raise UsageProblem(
+        f"{product} has no units for {precision}, so there is no peak to take a share of",
+        found=f"compute capability {major}.{minor}; {precision} needs {needed[0]}.{needed[1]}",
+        remedies=[
+            f"name what it is computed in, which no {precision} model is as it stands: {', '.join(found.tflops)}",
+        ],
+    )
+
+
+_BY_NAME: Final = {name.removeprefix(_VENDOR): product for product in PRODUCTS for name in product.names}

@@ -1,0 +1,100 @@
+"""Work, ceilings, and the share of a ceiling that a throughput is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.roofline import PRECISIONS, Peak, Work, ceiling_per_second, peak_of, share_of_peak
+
+flops = st.floats(min_value=1.0, max_value=1e18)
+rates = st.floats(min_value=1e6, max_value=1e18)
+
+
+def peak(flops_per_second: float) -> Peak:
+    """Of a card that nobody makes."""
+    return Peak(
+        product="a card",
+        precision="fp16",
+        flops_per_second=flops_per_second,
+        bytes_per_second=1e12,
+        source="its data sheet",
+    )
+
+
+def test_a_ceiling_is_the_rate_over_the_work() -> None:
+    """8.909 GFLOP a request: a T4 does at most 909 a second in fp32 and 7296 in fp16, not twice as many."""
+    work = Work(flops=8.909e9)
+    assert ceiling_per_second(work, peak_of("Tesla T4", "fp32")) == pytest.approx(909.2, abs=0.05)
+    assert ceiling_per_second(work, peak_of("Tesla T4", "fp16")) == pytest.approx(7296.0, abs=0.05)
+
+
+def test_a_published_share() -> None:
+    """293 ConvNeXt-tiny images a second are 32 % of a T4 in fp32, where MACs taken for FLOPs would say 16 %."""
+    t4 = peak_of("Tesla T4", "fp32")
+    assert share_of_peak(293, Work.of_macs(4.4548e9), t4) == pytest.approx(0.322, abs=5e-4)
+    assert share_of_peak(293, Work(flops=4.4548e9), t4) == pytest.approx(0.161, abs=5e-4)
+
+
+@given(flops)
+def test_a_multiply_add_is_two_operations(count: float) -> None:
+    """MACs and FLOPs are told apart by name, and one is twice the other."""
+    assert Work(flops=count).macs == count / 2
+    assert Work.of_macs(count) == Work(flops=2 * count)
+    assert Work.of_macs(count).macs == count
+
+
+def test_work_takes_no_bare_number() -> None:
+    """What a number counts has to be said."""
+    with pytest.raises(TypeError):
+        Work(8.909e9)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("count", [0, -1, math.nan, math.inf])
+def test_work_is_above_nothing(count: float) -> None:
+    """No operations would be an endless ceiling."""
+    with pytest.raises(UsageProblem, match="above 0"):
+        Work(flops=count)
+    with pytest.raises(UsageProblem, match="above 0"):
+        Work.of_macs(count)
+
+
+@given(flops, rates, st.floats(min_value=0, max_value=0.999))
+def test_a_share_is_that_of_the_ceiling(count: float, rate: float, share: float) -> None:
+    """A throughput of a share of the ceiling has that share."""
+    work, card = Work(flops=count), peak(rate)
+    assert share_of_peak(share * ceiling_per_second(work, card), work, card) == pytest.approx(share)
+
+
+@given(flops, rates, st.floats(min_value=1.001, max_value=1e6))
+def test_a_share_above_one_is_an_error(count: float, rate: float, share: float) -> None:
+    """No card does more than its peak: the work or the precision is wrong, and no number comes back."""
+    work, card = Work(flops=count), peak(rate)
+    with pytest.raises(UsageProblem, match="a card can do in fp16") as problem:
+        share_of_peak(share * ceiling_per_second(work, card), work, card)
+    assert problem.value.looked == ("its data sheet",)
+    assert any("precision" in remedy for remedy in problem.value.remedies)
+
+
+def test_a_whole_peak_is_a_share() -> None:
+    """Exactly 1 is the end of the range, not beyond it."""
+    assert share_of_peak(100.0, Work(flops=1e6), peak(1e8)) == 1.0
+
+
+@pytest.mark.parametrize("throughput", [-1.0, math.nan, math.inf])
+def test_what_is_no_throughput_is_refused(throughput: float) -> None:
+    """An unknown is no share."""
+    with pytest.raises(UsageProblem, match="no throughput"):
+        share_of_peak(throughput, Work(flops=1e9), peak(1e12))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_lower_precision_is_a_lower_share(precision: str) -> None:
+    """The same throughput is a smaller part of a card that could do more: on an H200 none is above fp32's share."""
+    work = Work(flops=8.909e9)
+    card = "NVIDIA H200"
+    assert share_of_peak(1000, work, peak_of(card, precision)) <= share_of_peak(1000, work, peak_of(card, "fp32"))
