@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def compared_metrics(item: pytest.Item) -> frozenset[str]:
-    """The metrics that a test's function mentions by name; all of them where it mentions none, as through a helper.
+    """The metrics that a test's function mentions by name; all usual ones where it mentions none, as through a helper.
 
     A metric that only a helper mentions is gated like any other, but its load may be too short for it, which is told.
     """
@@ -25,7 +25,7 @@ def compared_metrics(item: pytest.Item) -> frozenset[str]:
     codes = [getattr(each, "__code__", None) for each in (function, inspect.unwrap(function) if function else None)]
     mentioned = {name for code in codes if code is not None for name in _names(code)}
     named = frozenset(name for name, metric in METRICS.items() if metric.option in mentioned)
-    return named or frozenset(METRICS)
+    return named or frozenset(name for name, metric in METRICS.items() if not metric.on_request)
 
 
 def planned_comparisons(items: Iterable[pytest.Item]) -> int:

@@ -19,7 +19,7 @@ ONE_AT_A_TIME: Final = "one_at_a_time"
 MARKER_HELP: Final = (
     "gpuserve(throughput=0.05, p99=0.2, ..., one_at_a_time=True): how much worse each metric may get, as a fraction;"
     f" metrics: {', '.join(metric.option for metric in METRICS.values())}. {ONE_AT_A_TIME}=True: the two servers of a"
-    " comparison do not fit into memory together, so their starts alternate"
+    " comparison do not fit into memory together, or each is to have the card to itself, so their starts alternate"
 )
 
 

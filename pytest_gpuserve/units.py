@@ -9,6 +9,10 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 s = 1.0
 """One second, so that a limit reads ``2 * s``."""
@@ -18,6 +22,12 @@ ms = 1e-3
 
 us = 1e-6
 """One microsecond in seconds."""
+
+MiB = 2.0**20
+"""One mebibyte in bytes."""
+
+GiB = 2.0**30
+"""One gibibyte in bytes, so that a limit reads ``12 * GiB``."""
 
 
 def utc_now() -> str:
@@ -38,16 +48,28 @@ def format_seconds(seconds: float) -> str:
         minutes, rest = divmod(round(abs(seconds)), 60)
         shown = f"{minutes} min {rest} s" if rest else f"{minutes} min"
         return f"-{shown}" if seconds < 0 else shown
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        # Compared after rounding to three digits, so that 0.9999 s is not written as 1000 ms.
-        if abs(float(f"{seconds:.3g}")) >= scale:
-            return f"{_three_digits(seconds / scale)} {unit}"
-    return f"{seconds / 1e-9:.0f} ns" if seconds else "0 s"
+    scaled = _scaled(seconds, ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")))
+    return scaled or (f"{seconds / 1e-9:.0f} ns" if seconds else "0 s")
 
 
 def format_rate(per_second: float) -> str:
     """Write a rate: ``2147/s``."""
     return f"{_three_digits(per_second)}/s"
+
+
+def format_joules(joules: float) -> str:
+    """Write an energy with three significant digits: ``12.5 J``, ``43.0 mJ``, ``2.10 kJ``."""
+    return _scaled(joules, ((1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ"))) or f"{joules:.3g} J"
+
+
+def format_watts(watts: float) -> str:
+    """Write a power with three significant digits: ``287 W``, ``1.40 kW``."""
+    return _scaled(watts, ((1e3, "kW"), (1.0, "W"), (1e-3, "mW"))) or f"{watts:.3g} W"
+
+
+def format_bytes(count: float) -> str:
+    """Write a size with three significant digits, in powers of 1024: ``13.2 GiB``, ``850 MiB``, ``12 B``."""
+    return _scaled(count, ((2.0**40, "TiB"), (GiB, "GiB"), (MiB, "MiB"), (2.0**10, "KiB"))) or f"{count:.3g} B"
 
 
 def format_ratio(value: float) -> str:
@@ -72,12 +94,28 @@ def format_change(fraction: float) -> str:
 
 
 def format_value(value: float, unit: str) -> str:
-    """Write a metric's value in its unit (``s``, ``1/s`` or a plain ratio)."""
-    if unit == "s":
-        return format_seconds(value)
-    if unit == "1/s":
-        return format_rate(value)
-    return format_ratio(value)
+    """Write a metric's value in its unit (``s``, ``1/s``, ``J``, ``B``, ``W`` or a plain ratio)."""
+    return _FORMATS.get(unit, format_ratio)(value)
+
+
+_FORMATS: Final[Mapping[str, Callable[[float], str]]] = {
+    "s": format_seconds,
+    "1/s": format_rate,
+    "J": format_joules,
+    "B": format_bytes,
+    "W": format_watts,
+}
+
+
+def _scaled(value: float, units: Iterable[tuple[float, str]]) -> str:
+    """A number in the largest of these units in which it is at least one; empty if there is none."""
+    if not math.isfinite(value):
+        return ""
+    for scale, unit in units:
+        # Compared after rounding to three digits, so that 0.9999 s is not written as 1000 ms.
+        if abs(float(f"{value / scale:.3g}")) >= 1:
+            return f"{_three_digits(value / scale)} {unit}"
+    return ""
 
 
 def _three_digits(value: float) -> str:

@@ -1,7 +1,7 @@
 """What is gated: the metrics, their direction, and the scale on which all of them are judged.
 
 Every statistic works on the log of a *cost*, in which worse is larger for every metric: 1/throughput, a
-latency quantile, 1/batching ratio. A slowdown of r moves it by log(1 + r), whatever the unit.
+latency quantile, 1/batching ratio, joules, bytes. A slowdown of r moves it by log(1 + r), whatever the unit.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 REQUESTS_PER_TOLERANCE: Final = 2.0
 """Requests beyond a quantile, times the tolerance: 1000 requests gate p99 within 20 %, 2000 within 10 %."""
 
+COLD_START: Final = "cold_start"
+"""The one metric that no window knows: a start has one value of it."""
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -24,12 +27,15 @@ class Metric:
     Attributes:
         name: As in assertions: ``throughput``, ``latency.p99``.
         option: As in the marker: ``throughput``, ``p99``.
-        unit: ``1/s``, ``s``, or empty for a plain ratio.
+        unit: ``1/s``, ``s``, ``J``, ``B``, or empty for a plain ratio.
         higher_is_better: Whether a larger value is the better one.
         default_tolerance: Largest acceptable growth of the cost, as a fraction.
         quantile: Which quantile of the latencies it is, or None.
         sd_floor: Smallest standard deviation of log cost between starts or sessions that is ever believed.
         default_sd: Standard deviation of log cost between sessions that is assumed before any is known.
+        default_pair_sd: The same of the difference between two starts side by side, where ``sd_floor`` is not more.
+        is_of_requests: Whether it is computed from requests, so that it needs many; else one shows that there was load.
+        on_request: Whether it is judged, shown and reckoned with only where a test names it.
     """
 
     name: str
@@ -40,6 +46,9 @@ class Metric:
     quantile: float | None
     sd_floor: float
     default_sd: float
+    default_pair_sd: float = 0.015
+    is_of_requests: bool = True
+    on_request: bool = False
 
     def value_at(self, log_cost: float) -> float:
         """The value, in the metric's unit, whose log cost this is: the inverse of `log_cost`."""
@@ -72,6 +81,32 @@ def _latency(percent: int, *, tolerance: float, sd_floor: float = 0.005, default
     )
 
 
+def _on_request(
+    name: str,
+    *,
+    unit: str,
+    tolerance: float,
+    sd_floor: float,
+    default_sd: float,
+    default_pair_sd: float = 0.015,
+    higher_is_better: bool = False,
+    is_of_requests: bool = True,
+) -> Metric:
+    return Metric(
+        name=name,
+        option=name,
+        unit=unit,
+        higher_is_better=higher_is_better,
+        default_tolerance=tolerance,
+        quantile=None,
+        sd_floor=sd_floor,
+        default_sd=default_sd,
+        default_pair_sd=default_pair_sd,
+        is_of_requests=is_of_requests,
+        on_request=True,
+    )
+
+
 _ALL: Final = (
     _ratio("throughput", unit="1/s", sd_floor=0.005),
     _latency(50, tolerance=0.05),
@@ -79,6 +114,39 @@ _ALL: Final = (
     _latency(95, tolerance=0.10),
     _latency(99, tolerance=0.20, sd_floor=0.03, default_sd=0.03),
     _ratio("batching_ratio", unit="", sd_floor=0.003),
+    # A ratio of totals, as the throughput is, and most of its spread is that of the throughput.
+    _on_request("energy_per_inference", unit="J", tolerance=0.05, sd_floor=0.005, default_sd=0.02),
+    # Allocators ask for whole segments of a few MiB, which of a model's GiB are under half a percent.
+    _on_request(
+        "gpu_memory",
+        unit="B",
+        tolerance=0.02,
+        sd_floor=0.001,
+        default_sd=0.005,
+        default_pair_sd=0.005 * math.sqrt(2),
+        is_of_requests=False,
+    ),
+    # The driver counts in whole percents, so that two starts may agree by rounding alone.
+    _on_request(
+        "gpu_utilisation",
+        unit="",
+        tolerance=0.05,
+        sd_floor=0.01,
+        default_sd=0.02,
+        higher_is_better=True,
+        is_of_requests=False,
+    ),
+    # A start reads files, compiles and waits for the driver: it varies more than what a started server does, there is
+    # but one number of it, and two starts side by side differ by the spread of both.
+    _on_request(
+        COLD_START,
+        unit="s",
+        tolerance=0.20,
+        sd_floor=0.02,
+        default_sd=0.05,
+        default_pair_sd=0.05 * math.sqrt(2),
+        is_of_requests=False,
+    ),
 )
 
 METRICS: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _ALL}
@@ -116,7 +184,7 @@ def requests_needed(metric: Metric, tolerance: float) -> int:
 
     A quantile needs 2/tolerance requests beyond it. A rate or a ratio of totals is a quantile of nothing: it
     needs 2/tolerance requests in all, so that one request more or less at the window's edge moves it by at
-    most half the tolerance.
+    most half the tolerance. What is read off a card or a clock needs one, without which there was no load.
 
     Args:
         metric: What is gated.
@@ -126,6 +194,8 @@ def requests_needed(metric: Metric, tolerance: float) -> int:
         ValueError: The tolerance is not a positive number.
     """
     check_tolerance(tolerance)
+    if not metric.is_of_requests:
+        return 1
     share_beyond = 1.0 if metric.quantile is None else 1.0 - metric.quantile
     # Rounded first: 1 - 0.9 is not quite 0.1, and one request more would contradict the published rule.
     return math.ceil(round(REQUESTS_PER_TOLERANCE / tolerance / share_beyond, 6))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.metric import COLD_START
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -32,6 +34,8 @@ _LEVELS: Final[Mapping[float, tuple[float, ...]]] = {
 }
 
 _TAIL_FROM: Final = 0.99
+
+_SECOND_ROUND: Final = LOOKS.index((2, BLOCKS))
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,15 @@ def look_index(rounds: int, blocks_in_last_round: int) -> int | None:
 
 
 def first_look(metric: Metric) -> int:
-    """The first look that a metric takes part in: a p99 of three blocks rests on too few requests."""
+    """The first look that a metric takes part in.
+
+    A p99 of three blocks rests on too few requests. A cold start takes two rounds: the first start of all may find its
+    files on the disk, which the other server then finds in memory. Simulated with a spread of 5 % between starts and a
+    first start that takes twice as long, one round let .49 of builds PASS that start 50 % more slowly; two let none, at
+    .00 false alarms, and find .85 of them (1.00 where the first start is like the others).
+    """
+    if metric.name == COLD_START:
+        return _SECOND_ROUND
     return 1 if metric.quantile is not None and metric.quantile >= _TAIL_FROM else 0
 
 

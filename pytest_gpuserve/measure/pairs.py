@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.metric import Metric, log_cost, requests_needed
+from pytest_gpuserve.gate.metric import COLD_START, Metric, log_cost, requests_needed
 from pytest_gpuserve.gate.paired import RoundPoint
-from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, value_of
+from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, cold_starts, value_of
 from pytest_gpuserve.measure.rounds import ARMS, Arm, Round
 from pytest_gpuserve.units import format_fraction
 
@@ -20,12 +20,19 @@ if TYPE_CHECKING:
 FEWEST_GROUPS = 2
 """Neighbouring blocks are put together until a quantile has its requests; a single group would not know its spread."""
 
+OF_ONE_SERVER: Final = frozenset({"gpu_memory"})
+"""Metrics of the whole card that no time slice tells apart: of a server that shares it they are not known."""
+
 
 def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint:
     """Reduce a round to its block differences: log cost of the candidate minus that of the base, positive is worse.
 
     A rate is the mean of its windows' log costs. A quantile is taken of an arm's windows of a block together, and the
-    batching ratio of their totals: neither is a mean over windows.
+    batching ratio of their totals: neither is a mean over windows. A cold start gives one difference, whatever the
+    blocks: that of the two starts, or where each server had several, of their mean log costs.
+
+    Energy and utilisation are those of the whole card, on which the other server rests meanwhile; see `points`. Memory
+    is the card's as well, and so that of both servers unless they ran by turns.
 
     Raises:
         NotMeasured: The metric is not known of every block.
@@ -33,6 +40,10 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
     """
     if not measured.blocks:
         raise NotMeasured(f"{metric.name} is not known: no block was measured")
+    if metric.name == COLD_START:
+        base, candidate = (_cold_start_cost(metric, measured, arm) for arm in ARMS)
+        return RoundPoint((candidate - base,))
+    _demand_own_card(metric, [measured])
     groups = _groups(metric, measured, tolerance)
     return RoundPoint(tuple(_cost(metric, group, "candidate") - _cost(metric, group, "base") for group in groups))
 
@@ -43,7 +54,25 @@ def paired_value(metric: Metric, rounds: Sequence[Round], arm: Arm) -> float:
     Raises:
         NotMeasured: There is nothing to compute it from.
     """
+    if metric.name == COLD_START:
+        return statistics.fmean(
+            cold_starts([seconds for measured in rounds for seconds in measured.sides[arm].cold_start_seconds])
+        )
+    _demand_own_card(metric, rounds)
     return value_of(metric, [window for measured in rounds for window in measured.windows(arm)])
+
+
+def _cold_start_cost(metric: Metric, measured: Round, arm: Arm) -> float:
+    seconds = cold_starts(measured.sides[arm].cold_start_seconds)
+    return statistics.fmean(log_cost(metric, each) for each in seconds)
+
+
+def _demand_own_card(metric: Metric, rounds: Sequence[Round]) -> None:
+    if metric.name in OF_ONE_SERVER and not all(measured.by_turns for measured in rounds):
+        raise NotMeasured(
+            f"{metric.name} is not known of either server: both were on the card at the same time",
+            remedies=["let them run by turns: @pytest.mark.gpuserve(one_at_a_time=True)"],
+        )
 
 
 def _groups(metric: Metric, measured: Round, tolerance: float) -> list[list[Block]]:

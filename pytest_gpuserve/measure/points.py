@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.gate.metric import Metric, log_cost, requests_needed
+from pytest_gpuserve.gate.metric import COLD_START, Metric, log_cost, requests_needed
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpuserve.measure.window import Session, Start, Window
+    from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
+
+NO_WINDOW_SPREAD: Final = frozenset({COLD_START, "gpu_memory"})
+"""Metrics whose windows say nothing of how well a start knows them: the one is none of a window's, the other a maximum.
+Only the spread between starts judges them."""
 
 
 class NotMeasured(GpuserveError):
@@ -32,7 +36,7 @@ class Point:
 
     Args:
         y: Mean over its starts of the log cost; for the batching ratio the log cost of the session's ratio of totals.
-        u: Squared standard error of ``y``, as the session's own windows show it.
+        u: Squared standard error of ``y``, as the session's own windows show it; 0 where they show nothing.
     """
 
     y: float
@@ -50,7 +54,7 @@ def point(metric: Metric, session: Session, tolerance: float) -> Point:
         raise NotMeasured(f"{metric.name} is not known: no server start was measured")
     _demand_requests(metric, session, tolerance)
     inside = [_squared_error(metric, start) for start in session.starts]
-    costs = [log_cost(metric, value_of(metric, start.windows)) for start in session.starts]
+    costs = [log_cost(metric, value_of_starts(metric, [start])) for start in session.starts]
     y = (
         log_cost(metric, value_of(metric, session.windows))
         if metric.name == "batching_ratio"
@@ -60,12 +64,23 @@ def point(metric: Metric, session: Session, tolerance: float) -> Point:
 
 
 def pooled_value(metric: Metric, sessions: Sequence[Session]) -> float:
-    """The metric over all windows together, in its unit: what a plain limit is compared with.
+    """The metric over all that was measured together, in its unit: what a plain limit is compared with.
 
     Raises:
         NotMeasured: There is nothing to compute it from.
     """
-    return value_of(metric, [window for session in sessions for window in session.windows])
+    return value_of_starts(metric, [start for session in sessions for start in session.starts])
+
+
+def value_of_starts(metric: Metric, starts: Sequence[Start]) -> float:
+    """The metric over some starts, in its unit: a cold start is their mean, all others are those of their windows.
+
+    Raises:
+        NotMeasured: There is nothing to compute it from.
+    """
+    if metric.name == COLD_START:
+        return statistics.fmean(cold_starts([start.cold_start_seconds for start in starts]))
+    return value_of(metric, [window for start in starts for window in start.windows])
 
 
 def value_of(metric: Metric, windows: Sequence[Window]) -> float:
@@ -87,12 +102,43 @@ def value_of(metric: Metric, windows: Sequence[Window]) -> float:
                 remedies=["give a stage a max_batch_size above 1, or name it: mosec_server(..., stage='Name_2')"],
             )
         return items / batches
+    if metric.name in _OF_CARDS:
+        return _value_of_cards(metric, windows)
     if metric.quantile is None:
-        raise NotMeasured(f"{metric.name} is not measured by a load")
+        raise NotMeasured(f"{metric.name} is not known of windows: a start has one, and it ends before the first")
     latency = merge(window.latency for window in windows)
     if latency.total == 0:
         raise NotMeasured(f"{metric.name} is not known: no request was answered")
     return latency.quantile(metric.quantile)
+
+
+def cold_starts(seconds: Sequence[float | None]) -> list[float]:
+    """The cold starts, each of them known.
+
+    Raises:
+        NotMeasured: There is none, or one is not known.
+    """
+    known = [each for each in seconds if each is not None and each > 0]
+    if not known and not seconds:
+        raise NotMeasured(f"{COLD_START} is not known: no server start was measured")
+    if len(known) < len(seconds):
+        raise NotMeasured(
+            f"{COLD_START} is not known: the server was not started by this run",
+            remedies=["a remote server has no cold start: gate that of a server that the test starts, by its file"],
+        )
+    return known
+
+
+def mean_sm_clock_mhz(sessions: Sequence[Session]) -> float | None:
+    """Clock of the cards' multiprocessors over all windows that know theirs, weighed by time; None where none does."""
+    known = [
+        (window.seconds, window.cards.sm_clock_mhz)
+        for session in sessions
+        for window in session.windows
+        if window.cards is not None and window.cards.sm_clock_mhz is not None
+    ]
+    seconds = math.fsum(each for each, _ in known)
+    return math.fsum(each * clock for each, clock in known) / seconds if seconds else None
 
 
 def batch_totals(windows: Sequence[Window]) -> tuple[int, int]:
@@ -113,6 +159,72 @@ def batch_totals(windows: Sequence[Window]) -> tuple[int, int]:
     return items, batches
 
 
+def _joules(cards: CardUse) -> float | None:
+    return cards.joules
+
+
+def _memory(cards: CardUse) -> float | None:
+    return cards.memory_bytes
+
+
+def _utilisation(cards: CardUse) -> float | None:
+    return cards.utilisation
+
+
+_OF_CARDS: Final[Mapping[str, tuple[Callable[[CardUse], float | None], str]]] = {
+    "energy_per_inference": (_joules, "energy"),
+    "gpu_memory": (_memory, "memory"),
+    "gpu_utilisation": (_utilisation, "utilisation"),
+}
+"""Of each metric that is read off cards: what of them, and what it is called."""
+
+
+def _value_of_cards(metric: Metric, windows: Sequence[Window]) -> float:
+    """What the cards did in some windows, all cards together.
+
+    Energy is their joules over the answered requests, idle power included; a request of several items counts once, as
+    it does for the throughput. Memory is the most of any window, utilisation the mean weighed by time. Two servers side
+    by side are on the same cards: while one is loaded the other rests, so its idle power is in the energy of both
+    alike, and makes their ratio smaller than that of the servers alone.
+    """
+    of_window, what = _OF_CARDS[metric.name]
+    known = []
+    for window in windows:
+        value = None if window.cards is None else of_window(window.cards)
+        if value is None:
+            raise _unseen(metric, what, is_watched=any(each.cards is not None for each in windows))
+        known.append((window.seconds, value))
+    if not known:
+        raise NotMeasured(f"{metric.name} is not known: no window was measured")
+    if metric.name == "gpu_memory":
+        found = max(value for _, value in known)
+    elif metric.name == "gpu_utilisation":
+        found = math.fsum(seconds * value for seconds, value in known) / math.fsum(seconds for seconds, _ in known)
+    else:
+        requests = sum(window.requests for window in windows)
+        if requests == 0:
+            raise NotMeasured(f"{metric.name} is not known: no request was answered")
+        found = math.fsum(value for _, value in known) / requests
+    if not (math.isfinite(found) and found > 0):
+        raise NotMeasured(
+            f"{metric.name} is not known: the cards' {what} reads {found:g} under this load",
+            remedies=["see that the server computes on the card"],
+        )
+    return found
+
+
+def _unseen(metric: Metric, what: str, *, is_watched: bool) -> NotMeasured:
+    if is_watched:
+        return NotMeasured(
+            f"{metric.name} is not known: a card did not tell its {what} in every window",
+            remedies=["gate it where the card and its driver count it"],
+        )
+    return NotMeasured(
+        f"{metric.name} is not known: no card was watched under this load",
+        remedies=["run it on a card of this machine: --gpu=NAME"],
+    )
+
+
 def _demand_requests(metric: Metric, session: Session, tolerance: float) -> None:
     needed = requests_needed(metric, tolerance)
     fewest = min(session.starts, key=lambda start: start.requests)
@@ -122,7 +234,7 @@ def _demand_requests(metric: Metric, session: Session, tolerance: float) -> None
             found=f"{fewest.requests} requests in {format_seconds(fewest.seconds)}",
             remedies=[
                 f"load(..., seconds={_enough(session, needed)})",
-                f"a wider tolerance by the marker gpuserve({metric.option}=...)",
+                *([f"a wider tolerance by the marker gpuserve({metric.option}=...)"] if metric.is_of_requests else []),
             ],
         )
 
@@ -135,6 +247,8 @@ def _enough(session: Session, needed: int) -> int:
 
 def _squared_error(metric: Metric, start: Start) -> float:
     """Squared standard error of a start's mean log cost, from the spread of its windows."""
+    if metric.name in NO_WINDOW_SPREAD:
+        return 0.0
     costs = []
     for window in start.windows:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_value
 
@@ -42,7 +43,7 @@ def explain(
 
     Args:
         judgement: What to explain.
-        other_changes: How the run's other metrics moved, as fractions.
+        other_changes: How the run's other metrics moved, as fractions; those that only a test asks for are not told.
         command: What to type next; empty if nothing helps.
         attribution: What of the server's time moved with it, a line each; see ``report/attribution.py``.
     """
@@ -56,7 +57,9 @@ def explain(
         lines.append("that it is worse is sure, that it is within the tolerance is not")
     reasons = [line for reason in judgement.reasons for line in reason.splitlines()]
     moved = [
-        f"{name} {format_change(change)}" for name, change in other_changes.items() if abs(change) >= NOTABLE_CHANGE
+        f"{name} {format_change(change)}"
+        for name, change in other_changes.items()
+        if abs(change) >= NOTABLE_CHANGE and not METRICS[name].on_request
     ]
     explained = judgement.verdict in EXPLAINED
     # pytest cuts an explanation after eight lines, so what matters most comes first: the reason, if nothing is decided.

@@ -4,7 +4,8 @@ Schema history (an older file names the way to this one, a newer one asks for a 
 
 1. First: per test the workload, and sessions of server starts with every window and its latency histogram, so that
    any later statistic can be computed from it. A window may say where the server's time went, and a device and a host
-   more than they did at first.
+   more than they did at first; later also what its cards did, and what the summary says of those and of cold starts,
+   which older files leave out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.settings import Setting
-from pytest_gpuserve.measure.window import Session, StageTime, Start, Window
+from pytest_gpuserve.measure.window import CardUse, Session, StageTime, Start, Window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,14 @@ Moment = Annotated[
 NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 
 _STAGE = re.compile(r"([^\s=]{1,200})=([0-9][0-9.e+-]{0,11})/([1-9][0-9]{0,14})")
+_CARD_VALUE = re.compile(r"([a-z_]{1,20})=([0-9][0-9.e+-]{0,11})")
+_CARD_FIELDS = {
+    "joules": "joules",
+    "memory": "memory_bytes",
+    "utilisation": "utilisation",
+    "sm_clock": "sm_clock_mhz",
+}
+"""Names in the file, in its order, and those of `CardUse`."""
 
 
 class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -39,6 +48,8 @@ class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     Args:
         stages: ``name=seconds/count`` of each stage in the order of their names, so that a window stays one line; left
             out where the server counts none.
+        cards: ``joules=12.5 memory=1.2e+09 utilisation=0.8 sm_clock=1350`` in this order, a ``CardUse`` in joules,
+            bytes, a share and MHz; without what is not known, and left out where nothing is.
     """
 
     seconds: Positive
@@ -51,6 +62,7 @@ class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     items: Count | None
     batches: Count | None
     stages: str = ""
+    cards: str = ""
 
 
 class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,7 +157,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sessions: Annotated[list[SessionRecord], msgspec.Meta(min_length=1)]
 
 
-Summary = dict[str, dict[str, Positive]]
+Value = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
+"""Of a metric in its unit; the memory of eight cards in bytes is more than ``Positive`` may be."""
+
+Summary = dict[str, dict[str, Value]]
 """For each entry the metrics' values, for the reader of a diff; checked against the samples when read."""
 
 
@@ -162,6 +177,7 @@ def window_record(window: Window) -> WindowRecord:
         items=window.items,
         batches=window.batches,
         stages=_stages_text(window.stages),
+        cards=_cards_text(window.cards),
     )
 
 
@@ -204,7 +220,8 @@ def window_of(record: WindowRecord, path: str) -> Window:
     """Read a window back.
 
     Raises:
-        ValueError: Its histogram or its stages cannot be read, or do not fit it; the text begins with the field's path.
+        ValueError: Its histogram, stages or cards cannot be read, or do not fit it; the text begins with the field's
+            path.
     """
     try:
         latency = Histogram.from_text(record.latency)
@@ -218,6 +235,10 @@ def window_of(record: WindowRecord, path: str) -> Window:
         stages = _stages_of(record.stages)
     except ValueError as problem:
         raise ValueError(f"{path}.stages: {problem}") from None
+    try:
+        cards = _cards_of(record.cards)
+    except ValueError as problem:
+        raise ValueError(f"{path}.cards: {problem}") from None
     return Window(
         seconds=record.seconds,
         requests=record.requests,
@@ -229,6 +250,7 @@ def window_of(record: WindowRecord, path: str) -> Window:
         batches=record.batches,
         client_cpu_seconds=record.client_cpu_seconds,
         stages=stages,
+        cards=cards,
     )
 
 
@@ -247,6 +269,27 @@ def _stages_of(text: str) -> dict[str, StageTime]:
     if _stages_text(stages) != text:
         raise ValueError(f"{text[:60]!r} is not written as this version writes it")
     return stages
+
+
+def _cards_text(cards: CardUse | None) -> str:
+    known = {} if cards is None else {name: getattr(cards, field) for name, field in _CARD_FIELDS.items()}
+    return " ".join(f"{name}={value:g}" for name, value in known.items() if value is not None)
+
+
+def _cards_of(text: str) -> CardUse | None:
+    """Read what ``_cards_text`` wrote, and nothing else."""
+    if not text:
+        return None
+    found = {}
+    for token in text.split(" "):
+        value = _CARD_VALUE.fullmatch(token)
+        if value is None or value[1] not in _CARD_FIELDS:
+            raise ValueError(f"{token[:60]!r} is not NAME=NUMBER, where NAME is one of {', '.join(_CARD_FIELDS)}")
+        found[_CARD_FIELDS[value[1]]] = float(value[2])
+    cards = CardUse(**found)
+    if _cards_text(cards) != text:
+        raise ValueError(f"{text[:60]!r} is not written as this version writes it")
+    return cards
 
 
 def _rounded(value: float) -> float:

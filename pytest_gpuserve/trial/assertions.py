@@ -72,6 +72,40 @@ class Sides(Generic[T]):
         """Items in an executed batch, on average, by the server's own counters."""
         return self._make(METRICS["batching_ratio"])
 
+    @property
+    def energy_per_inference(self) -> T:
+        """Joules of all cards by answered request, idle power included; lower is better.
+
+        A request of several items is one inference. Energy is a whole card's: beside ``--against`` the other server
+        rests on it meanwhile, whose idle power is in both numbers alike.
+        """
+        return self._make(METRICS["energy_per_inference"])
+
+    @property
+    def gpu_memory(self) -> T:
+        """The most bytes that were allocated on the cards, by whatever process; lower is better.
+
+        Beside ``--against`` it is known only of servers that run by turns: ``gpuserve(one_at_a_time=True)``.
+        """
+        return self._make(METRICS["gpu_memory"])
+
+    @property
+    def gpu_utilisation(self) -> T:
+        """Share of the time, 0 to 1, in which a kernel ran on the cards, as their mean; higher is better.
+
+        Only at the same load: of an open loop a quicker model answers the same requests in less of the card's time.
+        It says that a kernel ran, not how much of the card it used.
+        """
+        return self._make(METRICS["gpu_utilisation"])
+
+    @property
+    def cold_start(self) -> T:
+        """Seconds from the launch of the server's process to its first answer, a value for each start; lower is better.
+
+        Files that the first start of all finds on the disk, later ones find in memory.
+        """
+        return self._make(METRICS["cold_start"])
+
     def __bool__(self) -> NoReturn:
         _no_truth(type(self).__name__.lower(), "throughput")
 
@@ -221,7 +255,7 @@ class Measured:
 
     @property
     def value(self) -> float:
-        """The value over all that was measured, in the metric's unit (seconds, requests a second, a plain ratio).
+        """The value over all that was measured, in the metric's unit (seconds, requests a second, joules, bytes, ...).
 
         Raises:
             NotMeasured: There is nothing to compute it from.

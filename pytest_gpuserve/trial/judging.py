@@ -351,10 +351,10 @@ class TestJudge:
         self._told(measurement.run.label, judgement)
 
     def _tell_rest(self, measurement: Measurement, judgement: Judgement) -> None:
-        """What is missing is the whole entry: it is missing for every metric, asked for or not yet."""
+        """What is missing is the whole entry: it is missing for every usual metric, asked for or not yet."""
         kind = judgement.reference_kind
         for metric, value in measurement.known().items():
-            if (metric.name, kind) not in measurement.judgements:
+            if not metric.on_request and (metric.name, kind) not in measurement.judgements:
                 self._tell(measurement, Judgement.missing(metric, kind, *judgement.reasons, value=value))
 
 

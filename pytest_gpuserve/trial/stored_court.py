@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.stored import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.measure.pairs import OF_ONE_SERVER
 from pytest_gpuserve.trial.comparability import comparability
 from pytest_gpuserve.trial.confirming import Unconfirmed, changes_since, make_confirmation, settled, unsettled_by
 from pytest_gpuserve.trial.ledger import differences
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.measurement import Measurement
     from pytest_gpuserve.trial.paired_court import PairedCourt
     from pytest_gpuserve.trial.policy import Policy
+
+
+SHARED_CARD: Final = (
+    "not settled side by side with the baseline's commit, where both servers would share the card's memory; let them"
+    " run by turns: @pytest.mark.gpuserve(one_at_a_time=True)"
+)
+"""Why a stored verdict stands alone."""
 
 
 class StoredCourt:
@@ -68,9 +76,11 @@ class StoredCourt:
             ServerFailed: The server could not be started.
             LoadFailed: The load engine failed.
         """
+        # Of two servers on one card it is not known, so that to start them would be for nothing.
+        separable = self._policy.one_at_a_time or metric.name not in OF_ONE_SERVER
         while True:
             judgement = self.judge(measurement, metric, stored)
-            if self._is_open(measurement, judgement, stored):
+            if separable and self._is_open(measurement, judgement, stored):
                 assert stored is not None
                 confirmed = self._confirmed(measurement, metric, stored, judgement)
                 if confirmed is not None:
@@ -85,8 +95,9 @@ class StoredCourt:
                 judgement = judgement.because(stop)
                 break
             measurement.take(self._requests_wanted)
-        if measurement.absent and self._is_open(measurement, judgement, stored):
-            judgement = judgement.because(measurement.absent)
+        unsettled = measurement.absent if separable else SHARED_CARD
+        if unsettled and self._is_open(measurement, judgement, stored):
+            judgement = judgement.because(unsettled)
         if judgement.verdict is Verdict.INCONCLUSIVE and self._policy.confirm and stored is not None:
             judgement = judgement.because(*unsettled_by(changes_since(stored, self._here)))
         if stored is not None and judgement.verdict not in {Verdict.MISSING, Verdict.INVALID}:

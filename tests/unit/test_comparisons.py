@@ -16,7 +16,7 @@ from pytest_gpuserve.options import MEASURING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ALL = frozenset(METRICS)
+USUAL = frozenset(METRICS) - {"energy_per_inference", "gpu_memory", "gpu_utilisation", "cold_start"}
 
 
 def item(function: object, *, fixtures: tuple[str, ...] = (MEASURING,)) -> pytest.Item:
@@ -28,6 +28,12 @@ def plain(run: Any, baseline: Any) -> None:  # noqa: ANN401 -- a test's fixtures
     """Compare two metrics."""
     assert run.throughput >= baseline.throughput
     assert run.latency.p99 <= baseline.latency.p99
+
+
+def of_the_card(run: Any, baseline: Any) -> None:  # noqa: ANN401
+    """Compare what is only judged on request."""
+    assert run.gpu_memory <= baseline.gpu_memory
+    assert run.cold_start <= 20
 
 
 def nested(run: Any, baseline: Any) -> None:  # noqa: ANN401
@@ -90,6 +96,7 @@ class Group:
     [
         (plain, {"throughput", "latency.p99"}),
         (nested, {"latency.p90", "latency.p50", "batching_ratio"}),
+        (of_the_card, {"gpu_memory", "cold_start"}),
         (Group.method, {"latency.p95"}),
         (Group().method, {"latency.p95"}),
         (Group().static, {"throughput"}),
@@ -106,14 +113,14 @@ def test_the_metrics_that_the_code_names(function: object, expected: set[str]) -
     [through_a_helper, by_text, functools.partial(plain, None), print, Group(), lambda: None, None],
     ids=["helper", "text", "partial", "builtin", "object", "nothing", "no function"],
 )
-def test_code_that_names_none_may_compare_all(function: object) -> None:
-    """A helper, a name made at run time, or what has no code that could be read: all metrics are reckoned with."""
-    assert compared_metrics(item(function)) == ALL
+def test_code_that_names_none_may_compare_all_usual_ones(function: object) -> None:
+    """A helper, a name made at run time, or what has no code that could be read: what all loads have is counted."""
+    assert compared_metrics(item(function)) == USUAL
 
 
 def test_what_is_no_function_may_compare_all() -> None:
     """An item that another plugin collects has no function, and measures if it asks for our fixtures."""
-    assert compared_metrics(cast("pytest.Item", SimpleNamespace())) == ALL
+    assert compared_metrics(cast("pytest.Item", SimpleNamespace())) == USUAL
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -129,6 +136,6 @@ def test_a_parametrized_test_counts_with_each_of_its_items(number: int, request:
 def test_comparisons_are_planned_for_tests_that_measure() -> None:
     """Each item counts with each of its metrics; a test that does not measure with none."""
     items = [item(plain), item(plain), item(check), item(plain, fixtures=("tmp_path",)), item(through_a_helper)]
-    assert planned_comparisons(items) == 2 + 2 + 1 + len(ALL)
+    assert planned_comparisons(items) == 2 + 2 + 1 + len(USUAL)
     assert planned_comparisons([]) == 0
     assert planned_comparisons([cast("pytest.Item", SimpleNamespace(function=plain))]) == 0

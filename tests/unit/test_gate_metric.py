@@ -24,7 +24,27 @@ def test_the_table_of_metrics_is_the_published_one() -> None:
         ("latency.p95", "p95", "s", 0.10, 0.005, 0.02),
         ("latency.p99", "p99", "s", 0.20, 0.03, 0.03),
         ("batching_ratio", "batching_ratio", "", 0.05, 0.003, 0.02),
+        ("energy_per_inference", "energy_per_inference", "J", 0.05, 0.005, 0.02),
+        ("gpu_memory", "gpu_memory", "B", 0.02, 0.001, 0.005),
+        ("gpu_utilisation", "gpu_utilisation", "", 0.05, 0.01, 0.02),
+        ("cold_start", "cold_start", "s", 0.20, 0.02, 0.05),
     ]
+
+
+def test_what_cards_and_starts_tell_is_only_judged_on_request() -> None:
+    """A suite that names none of them has no rows, no comparisons and no texts of them."""
+    assert [name for name, metric in METRICS.items() if metric.on_request] == [
+        "energy_per_inference",
+        "gpu_memory",
+        "gpu_utilisation",
+        "cold_start",
+    ]
+
+
+def test_better_is_less_of_all_that_is_used_up() -> None:
+    """Energy, memory and cold starts are to be low, as latencies are; utilisation is to be high."""
+    lower = {name for name, metric in METRICS.items() if not metric.higher_is_better and metric.quantile is None}
+    assert lower == {"energy_per_inference", "gpu_memory", "cold_start"}
 
 
 @ALL
@@ -74,6 +94,10 @@ def test_what_is_not_a_measurement_has_no_cost(metric: Metric, value: float) -> 
         ("latency.p50", 0.05, 80),
         ("throughput", 0.05, 40),
         ("batching_ratio", 0.03, 67),
+        ("energy_per_inference", 0.05, 40),
+        ("gpu_memory", 0.001, 1),
+        ("gpu_utilisation", 0.001, 1),
+        ("cold_start", 0.001, 1),
     ],
 )
 def test_requests_needed_follow_the_published_rule(name: str, tolerance: float, requests: int) -> None:

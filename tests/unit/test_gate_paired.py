@@ -269,12 +269,16 @@ def test_a_round_of_one_block_is_not_taken_for_an_exact_one() -> None:
         ("latency.p95", 0.015),
         ("latency.p99", 0.03),
         ("batching_ratio", 0.015),
+        ("energy_per_inference", 0.015),
+        ("gpu_memory", 0.00707),
+        ("gpu_utilisation", 0.015),
+        ("cold_start", 0.0707),
     ],
 )
 def test_the_default_prior_is_wide(name: str, sd: float) -> None:
-    """1.5 % between two starts, 3 % for p99, known with 3 degrees of freedom, and nothing of it learned."""
+    """1.5 % between two starts, 3 % for p99, more for cold starts; 3 degrees of freedom, and nothing of it learned."""
     prior = default_prior(METRICS[name])
-    assert math.sqrt(prior.variance) == pytest.approx(sd)
+    assert math.sqrt(prior.variance) == pytest.approx(sd, rel=1e-3)
     assert (prior.dof, prior.learned) == (3, False)
 
 

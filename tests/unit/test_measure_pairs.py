@@ -15,43 +15,58 @@ from pytest_gpuserve.measure.histogram import BASE, Histogram
 from pytest_gpuserve.measure.pairs import paired_value, round_point
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import ABBA, BAAB, Block, Round, Side
-from pytest_gpuserve.measure.window import Window
-from tests.fakes.scripted_pairing import AT, round_of
+from pytest_gpuserve.measure.window import CardUse, Window
+from tests.fakes.scripted_pairing import AT, WINDOW_SECONDS, round_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+OF_BLOCKS = [metric for metric in METRICS.values() if metric.name != "cold_start"]
+ALL = pytest.mark.parametrize("metric", OF_BLOCKS, ids=lambda metric: metric.name)
 TAILS = pytest.mark.parametrize("name", ["latency.p90", "latency.p99"])
 
 FEW = settings(max_examples=30, deadline=None)
 
 THROUGHPUT = METRICS["throughput"]
 P99 = METRICS["latency.p99"]
+ENERGY, MEMORY, COLD_START = METRICS["energy_per_inference"], METRICS["gpu_memory"], METRICS["cold_start"]
 
 
-def a_window(buckets: Sequence[int], seconds: float, items: int, batches: int) -> Window:
+def a_window(buckets: Sequence[int], seconds: float, items: int, batches: int, cards: CardUse | None = None) -> Window:
     """A window with 500 latencies in each of these buckets."""
     counts: dict[int, int] = {}
     for bucket in buckets:
         counts[bucket] = counts.get(bucket, 0) + 500
-    return Window(seconds, 500 * len(buckets), {}, Histogram(counts), 0.0, 0.0, items=items, batches=batches)
+    requests = 500 * len(buckets)
+    return Window(seconds, requests, {}, Histogram(counts), 0.0, 0.0, items=items, batches=batches, cards=cards)
 
 
+CARDS = st.builds(CardUse, st.floats(1, 1e4), st.floats(1e8, 1e12), st.floats(0.01, 1))
 WINDOWS = st.builds(
     a_window,
     st.lists(st.integers(14_000, 17_000), min_size=2, max_size=4),
     st.floats(0.2, 2.0),
     st.integers(100, 5000),
     st.integers(10, 100),
+    CARDS,
 )
 BLOCKS = st.builds(Block, st.sampled_from((ABBA, BAAB)), st.tuples(WINDOWS, WINDOWS, WINDOWS, WINDOWS))
 ROUNDS = st.lists(BLOCKS, min_size=2, max_size=4).map(lambda blocks: a_round(*blocks))
 
 
 def a_round(*blocks: Block) -> Round:
-    """A round of these blocks."""
-    return Round(tuple(blocks), "base", {"base": Side((1.0,)), "candidate": Side((1.0,))}, AT)
+    """A round of these blocks, each server of which had the card to itself."""
+    return Round(tuple(blocks), "base", {"base": Side((1.0,)), "candidate": Side((1.0,))}, AT, by_turns=True)
+
+
+def on_a_card(measured: Round) -> Round:
+    """The round as servers that have a card to themselves give it: of that too, a window has the cost of its others."""
+
+    def on_card(window: Window) -> Window:
+        cost = window.seconds / WINDOW_SECONDS
+        return replace(window, cards=CardUse(40.0 * cost * window.requests, 1e9 * cost, 0.3 / cost))
+
+    return replace(changed(measured, on_card), by_turns=True)
 
 
 def changed(measured: Round, change: Callable[[Window], Window]) -> Round:
@@ -71,12 +86,20 @@ def differences(metric: Metric, measured: Round) -> tuple[float, ...]:
 @FEW
 @given(measured=ROUNDS, factor=st.floats(0.01, 100), shift=st.integers(-3000, 3000), batch=st.integers(1, 9))
 def test_units_do_not_matter(metric: Metric, measured: Round, factor: float, shift: int, batch: int) -> None:
-    """All times, latencies or batches of both servers times a constant: the same differences."""
+    """All times, latencies, batches, joules or bytes of both servers times a constant: the same differences."""
 
     def in_other_units(window: Window) -> Window:
         counts = {bucket + shift: count for bucket, count in window.latency.counts.items()}
         assert window.items is not None
-        return replace(window, seconds=window.seconds * factor, latency=Histogram(counts), items=window.items * batch)
+        assert window.cards is not None
+        used = (window.cards.joules, window.cards.memory_bytes, window.cards.utilisation)
+        return replace(
+            window,
+            seconds=window.seconds * factor,
+            latency=Histogram(counts),
+            items=window.items * batch,
+            cards=CardUse(*(factor * value for value in used if value is not None)),
+        )
 
     assert differences(metric, changed(measured, in_other_units)) == pytest.approx(
         differences(metric, measured), abs=1e-9
@@ -121,7 +144,7 @@ def test_swapping_the_servers_flips_the_sign(metric: Metric, measured: Round) ->
 @ALL
 def test_a_slowdown_is_the_difference_and_worse_is_positive(metric: Metric) -> None:
     """Every metric of a candidate that costs 10 % more moves by log(1.1) upwards."""
-    measured = round_of([math.log(1.1)] * 6, requests=4000)
+    measured = on_a_card(round_of([math.log(1.1)] * 6, requests=4000))
     # A bucket of latencies is 0.1 % wide, and whole batches are about as coarse.
     assert differences(metric, measured) == pytest.approx([math.log(1.1)] * 6, abs=0.0015)
 
@@ -246,8 +269,102 @@ def test_what_was_not_measured_is_no_number() -> None:
 @ALL
 def test_a_value_is_of_all_rounds_together(metric: Metric) -> None:
     """Each server's own value is that of its windows alone, pooled."""
-    rounds = [round_of([math.log(2)] * 2), round_of([math.log(2)])]
+    rounds = [on_a_card(round_of([math.log(2)] * 2)), on_a_card(round_of([math.log(2)]))]
     base, candidate = (paired_value(metric, rounds, arm) for arm in ("base", "candidate"))
     assert candidate / base == pytest.approx(0.5 if metric.higher_is_better else 2.0, rel=0.002)
     with pytest.raises(NotMeasured):
         paired_value(metric, [], "base")
+
+
+# -- what cards and starts tell
+
+
+@ALL
+@FEW
+@given(measured=ROUNDS, turn=st.integers(0, 3), unseen=st.sampled_from([None, CardUse()]))
+def test_one_window_of_which_cards_are_not_known_makes_it_unknown(
+    metric: Metric, measured: Round, turn: int, unseen: CardUse | None
+) -> None:
+    """Of either server, in any block: no number is made of the other windows; what is of no card is as ever."""
+    first = measured.blocks[0]
+    windows = [replace(window, cards=unseen) if at == turn else window for at, window in enumerate(first.windows)]
+    damaged = replace(measured, blocks=(Block(first.order, tuple(windows)), *measured.blocks[1:]))
+    if not metric.on_request:
+        assert differences(metric, damaged) == differences(metric, measured)
+        return
+    with pytest.raises(NotMeasured, match=f"{metric.name} is not known"):
+        differences(metric, damaged)
+
+
+def test_memory_of_a_shared_card_is_no_servers() -> None:
+    """Of two servers that were on the card together it is unknown, and the error names the marker that helps."""
+    together = replace(on_a_card(round_of([0.1] * 2)), by_turns=False)
+    for ask in (lambda: differences(MEMORY, together), lambda: paired_value(MEMORY, [together], "candidate")):
+        with pytest.raises(NotMeasured, match=r"(?s)both were on the card.*gpuserve\(one_at_a_time=True\)"):
+            ask()
+    assert differences(ENERGY, together) == pytest.approx([0.1] * 2)
+    assert differences(METRICS["gpu_utilisation"], together) == pytest.approx([0.1] * 2)
+
+
+def test_one_shared_round_of_many_makes_the_memory_unknown() -> None:
+    """A pairing that only later finds no room for two has rounds of both kinds."""
+    alone = on_a_card(round_of([0.1]))
+    with pytest.raises(NotMeasured, match="both were on the card"):
+        paired_value(MEMORY, [alone, replace(alone, by_turns=False)], "base")
+
+
+def test_energy_is_by_requests_and_not_by_time() -> None:
+    """A server that answers half as many requests with the same power takes twice the energy for each."""
+    power = CardUse(joules=100.0)
+    quick, slow = (a_window([15_000] * count, 0.5, 1, 1, power) for count in (4, 2))
+    found = differences(ENERGY, a_round(*[Block(ABBA, (quick, slow, slow, quick))] * 2))
+    assert found == pytest.approx([math.log(2)] * 2)
+
+
+def cold_starts(base: tuple[float | None, ...], candidate: tuple[float | None, ...]) -> Round:
+    """A round of servers that took so long to start."""
+    return replace(round_of([0.0] * 6), sides={"base": Side(base), "candidate": Side(candidate)})
+
+
+def test_a_round_has_one_cold_start_of_each_server() -> None:
+    """Its difference does not depend on the blocks, and it knows nothing of its own spread."""
+    point = round_point(COLD_START, cold_starts((10.0,), (15.0,)), 0.2)
+    assert point.differences == pytest.approx([math.log(1.5)])
+    assert (point.u, point.dof) == (0.0, 0)
+    shorter = replace(cold_starts((10.0,), (15.0,)), blocks=round_of([0.3]).blocks)
+    assert round_point(COLD_START, shorter, 0.2) == point
+
+
+def test_cold_starts_by_turns_are_averaged() -> None:
+    """Of starts that alternate each server has two in a round, which make one difference."""
+    (found,) = differences(COLD_START, cold_starts((10.0, 20.0), (20.0, 40.0)))
+    assert found == pytest.approx(math.log(2))
+    rounds = [cold_starts((10.0, 20.0), (20.0, 40.0)), cold_starts((30.0,), (60.0,))]
+    assert paired_value(COLD_START, rounds, "base") == pytest.approx(20.0)
+    assert paired_value(COLD_START, rounds, "candidate") == pytest.approx(40.0)
+
+
+@FEW
+@given(
+    base=st.lists(st.floats(0.1, 1e3), min_size=1, max_size=3),
+    candidate=st.lists(st.floats(0.1, 1e3), min_size=1, max_size=3),
+    factor=st.floats(0.01, 100),
+)
+def test_the_unit_of_cold_starts_does_not_matter(base: list[float], candidate: list[float], factor: float) -> None:
+    """Both servers on a machine of another speed: the same difference; exchanged, the opposite one."""
+    measured = cold_starts(tuple(base), tuple(candidate))
+    scaled = cold_starts(tuple(factor * each for each in base), tuple(factor * each for each in candidate))
+    swapped = cold_starts(tuple(candidate), tuple(base))
+    expected = differences(COLD_START, measured)
+    assert differences(COLD_START, scaled) == pytest.approx(expected, abs=1e-9)
+    assert differences(COLD_START, swapped) == pytest.approx([-each for each in expected], abs=1e-9)
+
+
+@pytest.mark.parametrize("unknown", [(None,), (10.0, None), (), (0.0,)])
+@pytest.mark.parametrize("arm", ["base", "candidate"])
+def test_a_server_that_we_did_not_start_has_no_cold_start(unknown: tuple[float | None, ...], arm: str) -> None:
+    """One unknown start of either side makes the round's unknown."""
+    known: tuple[float | None, ...] = (10.0, 10.0)
+    measured = cold_starts(*((unknown, known) if arm == "base" else (known, unknown)))
+    with pytest.raises(NotMeasured, match="cold_start is not known"):
+        differences(COLD_START, measured)

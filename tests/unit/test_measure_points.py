@@ -5,17 +5,40 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS, Metric
-from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, batch_totals, point, pooled_value
+from pytest_gpuserve.measure.points import (
+    NotMeasured,
+    TooFewRequests,
+    batch_totals,
+    mean_sm_clock_mhz,
+    point,
+    pooled_value,
+    value_of,
+)
+from pytest_gpuserve.measure.window import CardUse
 from tests.unit.builders import session, start, window
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.measure.window import Window
+
+UNHURRIED = settings(deadline=None, max_examples=50)  # a busy machine may stall any example
 
 THROUGHPUT = METRICS["throughput"]
 BATCHING = METRICS["batching_ratio"]
 P50, P99 = METRICS["latency.p50"], METRICS["latency.p99"]
+ENERGY, MEMORY = METRICS["energy_per_inference"], METRICS["gpu_memory"]
+UTILISATION, COLD_START = METRICS["gpu_utilisation"], METRICS["cold_start"]
+OF_CARDS = pytest.mark.parametrize("metric", [ENERGY, MEMORY, UTILISATION], ids=lambda metric: metric.name)
 ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+OF_REQUESTS = [metric for metric in METRICS.values() if metric.is_of_requests]
+OF_WINDOWS = [metric for metric in METRICS.values() if metric.name != "cold_start"]
 
 FAST = (0.010,) * 30
 SLOW = (0.020,) * 20
@@ -76,7 +99,7 @@ def test_a_quiet_window_does_not_unmake_a_start() -> None:
     assert P50.value_at(point(P50, session(quiet, quiet), 0.05).y) == pytest.approx(0.010, rel=0.0006)
 
 
-@ALL
+@pytest.mark.parametrize("metric", OF_REQUESTS, ids=lambda metric: metric.name)
 def test_too_few_requests_are_refused_with_what_helps(metric: Metric) -> None:
     """The refusal names needed and found, and a ``seconds=`` in which the slowest start would have had enough."""
     tolerance = 0.05
@@ -107,7 +130,7 @@ def test_no_answers_at_all_still_name_a_time() -> None:
         point(THROUGHPUT, session(start(window(())), start(window(FAST))), 0.05)
 
 
-@ALL
+@pytest.mark.parametrize("metric", OF_WINDOWS, ids=lambda metric: metric.name)
 def test_nothing_measured_has_no_value(metric: Metric) -> None:
     """No session, and windows without answers, are never 0."""
     idle = session(*[start(window((), items=0, batches=0))] * 2)
@@ -136,3 +159,167 @@ def test_a_start_without_batches_has_no_batching_ratio(items: int, batches: int)
     """Every start has to have batched; the error says how a stage is named."""
     with pytest.raises(NotMeasured, match="stage="):
         point(BATCHING, session(start(window(FAST * 2, items=items, batches=batches)), start(window(FAST * 2))), 0.05)
+
+
+# -- what the cards did
+
+
+def used(
+    joules: float | None = 5.0,
+    memory: float | None = 1e9,
+    utilisation: float | None = 0.5,
+    *,
+    seconds: float = 0.5,
+    requests: int = 50,
+    clock: float | None = None,
+) -> Window:
+    """A window in which the cards did so."""
+    cards = CardUse(joules, memory, utilisation, clock)
+    return replace(window((0.01,) * requests, seconds=seconds), cards=cards)
+
+
+def test_energy_per_inference_is_a_ratio_of_totals() -> None:
+    """30 J for 100 requests and 20 J for 400 are 100 mJ each, not the mean of 300 and 50 mJ."""
+    measured = session(start(used(30.0, requests=100)), start(used(20.0, requests=400)))
+    assert pooled_value(ENERGY, [measured]) == pytest.approx(0.1)
+
+
+def test_items_do_not_divide_energy() -> None:
+    """A request of eight items is one inference, as it is one request of the throughput."""
+    many = replace(used(5.0, requests=50), items=400)
+    assert value_of(ENERGY, [many]) == value_of(ENERGY, [used(5.0, requests=50)]) == pytest.approx(0.1)
+
+
+def test_energy_of_a_window_without_answers_counts() -> None:
+    """What a card takes up while the server answers nothing is paid by the answers of the other windows."""
+    assert value_of(ENERGY, [used(5.0), used(5.0, requests=0)]) == pytest.approx(0.2)
+    with pytest.raises(NotMeasured, match="no request was answered"):
+        value_of(ENERGY, [used(5.0, requests=0)])
+
+
+def test_memory_is_the_most_of_any_window() -> None:
+    """A short peak is what decides whether it fits."""
+    measured = session(start(used(memory=1e9), used(memory=3e9)), start(used(memory=2e9), used(memory=1e9)))
+    assert pooled_value(MEMORY, [measured]) == 3e9
+
+
+def test_utilisation_is_weighed_by_time() -> None:
+    """90 % of 0.5 s and 30 % of 1.5 s are 45 %; a window in which the counter read 0 is like any other."""
+    assert value_of(UTILISATION, [used(utilisation=0.9), used(utilisation=0.3, seconds=1.5)]) == pytest.approx(0.45)
+    assert value_of(UTILISATION, [used(utilisation=0.9), used(utilisation=0.0)]) == pytest.approx(0.45)
+
+
+@OF_CARDS
+def test_a_point_of_the_cards_is_the_mean_log_cost_of_its_starts(metric: Metric) -> None:
+    """Starts that differ by a factor of 4 make their geometric mean, whichever of them came first."""
+    low, high = start(*[used(2.0, 1e9, 0.2)] * 2), start(*[used(8.0, 4e9, 0.8)] * 2)
+    found = [metric.value_at(point(metric, session(*starts), 0.05).y) for starts in ((low, high), (high, low))]
+    middle = {"energy_per_inference": 0.08, "gpu_memory": 2e9, "gpu_utilisation": 0.4}[metric.name]
+    assert found == pytest.approx([middle] * 2)
+
+
+def test_the_windows_of_a_maximum_say_nothing_of_its_error() -> None:
+    """Memory that grows within a start is no noise of its most; energy and utilisation have theirs from the windows."""
+    growing = start(used(4.0, 1e9, 0.4), used(5.0, 2e9, 0.5))
+    assert point(MEMORY, session(growing, growing), 0.02).u == 0
+    for metric, costs in ((ENERGY, (4.0, 5.0)), (UTILISATION, (0.4, 0.5))):
+        variance = statistics.variance(map(math.log, costs))
+        assert point(metric, session(growing, growing), 0.05).u == pytest.approx(variance / 2 / 2)
+
+
+@OF_CARDS
+@UNHURRIED
+@given(
+    values=st.lists(
+        st.tuples(st.floats(0.1, 1e4), st.floats(1e6, 1e12), st.floats(0.01, 1), st.floats(0.1, 2)),
+        min_size=1,
+        max_size=4,
+    ),
+    factor=st.floats(0.001, 1000),
+)
+def test_what_the_cards_did_scales(metric: Metric, values: list[tuple[float, ...]], factor: float) -> None:
+    """All joules, bytes or shares times a constant are the value times it, whatever the windows' lengths."""
+    windows = [used(*cards, seconds=seconds) for *cards, seconds in values]
+    scaled = [used(*(factor * value for value in cards), seconds=seconds) for *cards, seconds in values]
+    assert value_of(metric, scaled) == pytest.approx(factor * value_of(metric, windows))
+
+
+@OF_CARDS
+@UNHURRIED
+@given(known=st.integers(0, 3), after=st.integers(0, 3), is_watched=st.booleans())
+def test_one_unknown_window_makes_a_start_unknown(metric: Metric, known: int, after: int, is_watched: bool) -> None:  # noqa: FBT001 -- drawn
+    """No value is made of the windows that are known, wherever the other stands."""
+    unknown = replace(used(), cards=CardUse() if is_watched else None)
+    windows = (*[used()] * known, unknown, *[used()] * after)
+    with pytest.raises(NotMeasured, match=f"{metric.name} is not known"):
+        value_of(metric, windows)
+    with pytest.raises(NotMeasured, match=f"{metric.name} is not known"):
+        point(metric, session(start(used()), start(*windows)), 0.05)
+
+
+@OF_CARDS
+def test_what_is_missing_is_told_with_what_helps(metric: Metric) -> None:
+    """Without a card, ``--gpu=NAME``; with one that does not count, that it does not."""
+    with pytest.raises(NotMeasured, match=r"(?s)no card was watched.*--gpu=NAME"):
+        value_of(metric, [window(), window()])
+    what = {"energy_per_inference": "energy", "gpu_memory": "memory", "gpu_utilisation": "utilisation"}[metric.name]
+    with pytest.raises(NotMeasured, match=f"a card did not tell its {what} in every window"):
+        value_of(metric, [used(), replace(used(), cards=CardUse())])
+
+
+@OF_CARDS
+def test_a_card_that_did_nothing_has_no_value(metric: Metric) -> None:
+    """Zero joules, bytes or utilisation under load are a server that is not on the card, never a perfect result."""
+    with pytest.raises(NotMeasured, match="reads 0 under this load"):
+        value_of(metric, [used(0.0, 0.0, 0.0)])
+    with pytest.raises(NotMeasured, match="reads nan"):
+        value_of(metric, [used(math.nan, math.nan, math.nan)])
+
+
+def test_the_mean_clock_is_weighed_by_time_over_the_windows_that_know_it() -> None:
+    """1000 MHz for 0.5 s and 1400 MHz for 1.5 s are 1300 MHz; what no window knows is None, not 0."""
+    known = session(start(used(clock=1000.0)), start(used(clock=1400.0, seconds=1.5)))
+    unknown = session(start(used()), start(window()))
+    assert mean_sm_clock_mhz([known, unknown]) == pytest.approx(1300)
+    assert mean_sm_clock_mhz([unknown]) is None
+    assert mean_sm_clock_mhz([]) is None
+
+
+# -- cold starts
+
+
+def test_a_cold_start_is_known_once_a_start() -> None:
+    """Limits are held against the mean of the starts; the point is their mean log cost, with no error inside one."""
+    measured = session(start(cold_start_seconds=10.0), start(cold_start_seconds=40.0))
+    assert pooled_value(COLD_START, [measured]) == 25.0
+    found = point(COLD_START, measured, 0.2)
+    assert COLD_START.value_at(found.y) == pytest.approx(20.0)
+    assert found.u == 0
+
+
+def test_windows_have_no_cold_start() -> None:
+    """Asked of windows it is not measured, rather than something else's number."""
+    with pytest.raises(NotMeasured, match="cold_start is not known of windows"):
+        value_of(COLD_START, [window()])
+
+
+def test_a_server_that_we_did_not_start_has_no_cold_start() -> None:
+    """One unknown start is not left out of a mean."""
+    remote = replace(start(), cold_start_seconds=None)
+    for measured in (session(remote, remote), session(start(), remote)):
+        with pytest.raises(NotMeasured, match=r"(?s)not started by this run.*a remote server has no cold start"):
+            pooled_value(COLD_START, [measured])
+        with pytest.raises(NotMeasured, match="not started by this run"):
+            point(COLD_START, measured, 0.2)
+    with pytest.raises(NotMeasured, match="no server start was measured"):
+        pooled_value(COLD_START, [])
+
+
+@pytest.mark.parametrize("metric", [MEMORY, UTILISATION, COLD_START], ids=lambda metric: metric.name)
+def test_one_request_shows_that_there_was_load(metric: Metric) -> None:
+    """What is not made of requests needs no more of them, at any tolerance; none at all is too few."""
+    quick, idle = start(used(requests=1)), start(used(requests=0))
+    assert point(metric, session(quick, quick), 0.001).u == 0
+    with pytest.raises(TooFewRequests, match="needs 1 requests") as caught:
+        point(metric, session(quick, idle), 0.001)
+    assert "a wider tolerance" not in str(caught.value)

@@ -38,6 +38,12 @@ def test_a_regression_explains_itself() -> None:
     ]
 
 
+def test_what_no_test_asked_for_does_not_explain() -> None:
+    """Cold starts and cards vary on their own account, and stand in a text only as a gate's own."""
+    moved = {"cold_start": 0.5, "gpu_memory": 0.5, "gpu_utilisation": -0.5, "energy_per_inference": 0.5}
+    assert explain(judgement(), moved, "") == explain(judgement(), {}, "")
+
+
 @pytest.mark.parametrize("verdict", Verdict)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("command", ["", "pytest t"])
@@ -55,7 +61,9 @@ def test_what_is_not_known_is_not_said() -> None:
 
 
 def test_values_are_in_the_unit_of_the_metric() -> None:
-    """A latency reads as a time, a limit is called one."""
+    """A latency reads as a time, memory as a size, a limit is called one."""
+    memory = Judgement(METRICS["gpu_memory"], Verdict.PASS, "limit", value=2.0**31, reference=2.0**32, change=-0.5)
+    assert headline(memory) == "PASS: gpu_memory is 2.00 GiB, limit 4.00 GiB: -50.0 %"
     seen = Judgement(METRICS["latency.p99"], Verdict.REGRESSED, "limit", value=0.0623, reference=0.05, change=0.246)
     assert headline(seen) == "REGRESSED: latency.p99 is 62.3 ms, limit 50.0 ms: +24.6 %"
 

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import pytest
 
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.store.baseline import read, render, write
 from tests.unit.builders import entry, session, small_entries, start, window
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 SMALL = small_entries()
 TEXT = render(SMALL)
+
+SUMMARISED = {name for name, metric in METRICS.items() if not metric.on_request} | {"cold_start"}
+"""What is known of a load without a card."""
 
 
 @pytest.fixture
@@ -61,7 +66,7 @@ def test_the_file_reads_from_the_top() -> None:
     """The summary comes first with one metric a line, the windows after it one a line, all keys sorted."""
     lines = TEXT.splitlines()
     assert lines[:5] == ["{", ' "schema": 1,', ' "summary": {', '  "test_a[1]": {', '   "batching_ratio": 4.0,']
-    assert [line.split('"')[1] for line in lines[4:10]] == sorted(METRICS)
+    assert [line.split('"')[1] for line in lines[4:11]] == sorted(SUMMARISED)
     assert sum('"requests": ' in line for line in lines) == 2
     plain = json.loads(TEXT)
     assert list(plain["entries"]["test_a[1]"]) == sorted(plain["entries"]["test_a[1]"])
@@ -79,7 +84,32 @@ def test_what_is_not_known_is_not_in_the_summary() -> None:
     """A server that counts no batches has no batching ratio, rather than one of zero."""
     uncounted = start(window(items=None, batches=None))
     plain = json.loads(render({"a": entry(session(uncounted, uncounted))}))
-    assert set(plain["summary"]["a"]) == set(METRICS) - {"batching_ratio"}
+    assert set(plain["summary"]["a"]) == SUMMARISED - {"batching_ratio"}
+
+
+def test_what_the_cards_did_is_in_the_summary(path: Path) -> None:
+    """A file of eight full cards lists what is known of them, and is read back; utilisation is not known."""
+    cards = CardUse(joules=4.0, memory_bytes=8 * 141e9)
+    used = start(replace(window(), cards=cards))
+    write(path, {"a": entry(session(used, used))})
+    text = path.read_text()
+    assert read(path)["a"].sessions[0].windows[0].cards == cards
+    assert json.loads(text)["summary"]["a"].items() >= {"energy_per_inference": 0.4, "gpu_memory": 1.128e12}.items()
+    assert "gpu_utilisation" not in text
+    assert '"cards": "joules=4 memory=1.128e+12"' in text
+
+
+def test_a_summary_from_before_a_metric_was_known_is_read(path: Path) -> None:
+    """Older files do not list cold starts, which their samples hold; what they do not hold, no summary may list."""
+    plain = json.loads(TEXT)
+    del plain["summary"]["test_a[1]"]["cold_start"]
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(plain))
+    assert read(path)["test_a[1]"].entry == small_entries()["test_a[1]"]
+    plain["summary"]["test_a[1]"]["gpu_memory"] = 1e9
+    path.write_text(json.dumps(plain))
+    with pytest.raises(BaselineUnusable, match="gpu_memory disagrees"):
+        read(path)
 
 
 # -- writing

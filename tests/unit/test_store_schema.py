@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.histogram import LARGEST_BUCKET, Histogram
 from pytest_gpuserve.measure.settings import Setting
-from pytest_gpuserve.measure.window import Session, StageTime, Start, Window
-from pytest_gpuserve.store.schema import SessionRecord, WindowRecord, session_of, window_record
+from pytest_gpuserve.measure.window import CardUse, Session, StageTime, Start, Window
+from pytest_gpuserve.store.schema import SessionRecord, WindowRecord, session_of, window_of, window_record
 from tests.unit.builders import OCCASION, here, session, start, window
 
 UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
@@ -23,6 +23,9 @@ STAGES = st.dictionaries(
     st.sampled_from(["server", "compute", "compute.Größe_1", "compute.a-b.c"]),
     st.builds(StageTime, SECONDS | st.just(0.0), st.integers(1, 10**15 - 1)),
 )
+
+
+CARDS = st.builds(CardUse, *[SECONDS | st.just(0.0) | st.none()] * 4).filter(lambda cards: cards != CardUse())
 
 
 @st.composite
@@ -40,6 +43,7 @@ def windows(draw: st.DrawFn) -> Window:
         batches=draw(COUNT | st.none()),
         client_cpu_seconds=draw(SECONDS),
         stages=draw(STAGES),
+        cards=draw(CARDS | st.none()),
     )
 
 
@@ -152,4 +156,45 @@ def test_a_damaged_stage_is_refused(text: str) -> None:
     record = here().session_record(session())
     record.starts[1].windows[2] = msgspec.structs.replace(record.starts[1].windows[2], stages=text)
     with pytest.raises(ValueError, match=r"^starts\[1\]\.windows\[2\]\.stages: "):
+        session_of(record)
+
+
+def test_a_window_without_cards_is_written_as_ever() -> None:
+    """Files of a CPU keep every letter; of a card stands what is known, in one line, to six digits."""
+    plain = msgspec.to_builtins(window_record(window()))
+    assert "cards" not in plain
+    cards = CardUse(joules=12.5, memory_bytes=1.2e9, utilisation=0.8, sm_clock_mhz=1350.0)
+    record = window_record(replace(window(), cards=cards))
+    text = "joules=12.5 memory=1.2e+09 utilisation=0.8 sm_clock=1350"
+    assert msgspec.to_builtins(record) == {**plain, "cards": text}
+    assert window_record(replace(window(), cards=CardUse(utilisation=2 / 3))).cards == "utilisation=0.666667"
+
+
+def test_cards_of_which_nothing_is_known_are_none() -> None:
+    """That a card told nothing is no more than that none was seen."""
+    assert window_of(window_record(replace(window(), cards=CardUse())), "").cards is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "joules",
+        "joules=",
+        "joules=-1",
+        "joules=inf",
+        "joules=1e999",
+        "joules=1.0",
+        "joules=1 joules=1",
+        "memory=1 joules=1",
+        "joules=1  memory=1",
+        " joules=1",
+        "watts=1",
+        "memory_bytes=1",
+    ],
+)
+def test_damaged_cards_are_refused(text: str) -> None:
+    """What is not exactly as it would be written is damage, named by its field."""
+    record = here().session_record(session())
+    record.starts[1].windows[2] = msgspec.structs.replace(record.starts[1].windows[2], cards=text)
+    with pytest.raises(ValueError, match=r"^starts\[1\]\.windows\[2\]\.cards: "):
         session_of(record)

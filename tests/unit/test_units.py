@@ -10,12 +10,17 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve import ms, s, us
 from pytest_gpuserve.units import (
+    GiB,
+    MiB,
+    format_bytes,
     format_change,
     format_fraction,
+    format_joules,
     format_rate,
     format_ratio,
     format_seconds,
     format_value,
+    format_watts,
 )
 
 UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
@@ -61,6 +66,24 @@ def test_a_written_duration_reads_back_as_what_it_was(seconds: float) -> None:
 @pytest.mark.parametrize(
     ("function", "value", "text"),
     [
+        (format_joules, 12.5, "12.5 J"),
+        (format_joules, 0.043, "43.0 mJ"),
+        (format_joules, 0.9999, "1.00 J"),
+        (format_joules, 2.1e-5, "21.0 uJ"),
+        (format_joules, 2100.0, "2.10 kJ"),
+        (format_joules, 3e-9, "3e-09 J"),
+        (format_joules, 0.0, "0 J"),
+        (format_joules, math.nan, "nan J"),
+        (format_watts, 286.6, "287 W"),
+        (format_watts, 1400.0, "1.40 kW"),
+        (format_watts, 0.02, "20.0 mW"),
+        (format_bytes, 12.0, "12 B"),
+        (format_bytes, 1024.0, "1.00 KiB"),
+        (format_bytes, 850 * MiB, "850 MiB"),
+        (format_bytes, 13.25 * GiB, "13.2 GiB"),
+        (format_bytes, 1128e9, "1.03 TiB"),
+        (format_bytes, 0.0, "0 B"),
+        (format_bytes, math.inf, "inf B"),
         (format_rate, 2147.3, "2147/s"),
         (format_rate, 12.345, "12.3/s"),
         (format_rate, 0.0, "0/s"),
@@ -84,10 +107,19 @@ def test_rates_ratios_and_shares(function: object, value: float, text: str) -> N
 
 
 @UNHURRIED
-@given(value=st.floats(), unit=st.sampled_from(["s", "1/s", ""]))
+@given(value=st.floats(), unit=st.sampled_from(["s", "1/s", "J", "B", "W", ""]))
 def test_no_number_is_too_odd_to_be_shown(value: float, unit: str) -> None:
     """Formatting never raises, so that a report never hides a result behind a traceback."""
     assert all(text.isprintable() for text in (format_value(value, unit), format_fraction(value), format_change(value)))
+
+
+@UNHURRIED
+@given(count=st.floats(1, 1e15))
+def test_a_written_size_reads_back_as_what_it_was(count: float) -> None:
+    """No power of 1024 is slipped: number times unit is the size, to three digits."""
+    number, unit = format_bytes(count).split()
+    scale = 1024.0 ** ["B", "KiB", "MiB", "GiB", "TiB"].index(unit)
+    assert float(number) * scale == pytest.approx(count, rel=0.0051)
 
 
 @UNHURRIED
@@ -97,7 +129,17 @@ def test_shares_stay_short(fraction: float) -> None:
     assert max(len(format_fraction(fraction)), len(format_change(fraction))) <= 13
 
 
-@pytest.mark.parametrize(("unit", "text"), [("s", "50.0 ms"), ("1/s", "0.0500/s"), ("", "0.05")])
+@pytest.mark.parametrize(
+    ("unit", "text"),
+    [
+        ("s", "50.0 ms"),
+        ("1/s", "0.0500/s"),
+        ("J", "50.0 mJ"),
+        ("W", "50.0 mW"),
+        ("B", "0.05 B"),
+        ("", "0.05"),
+    ],
+)
 def test_a_value_is_written_in_its_unit(unit: str, text: str) -> None:
-    """One number reads as a duration, a rate or a ratio by its metric's unit."""
+    """One number reads as a duration, a rate, an energy, a size or a ratio by its metric's unit."""
     assert format_value(0.05, unit) == text

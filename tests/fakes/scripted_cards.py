@@ -1,0 +1,160 @@
+"""A pytest plugin (``-p tests.fakes.scripted_cards``, after ``scripted_sessions``) that makes up loads on a card.
+
+What the cards do in each window, and how long each start takes, is made up beside what ``scripted_sessions`` makes up.
+The script is ``cards.json`` in the project's root folder; see `Cards`. How a build differs stands in its app file, as
+its speed does: ``COLD_START = 1.5`` and ``JOULES = 1.5`` times the script's.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pytest
+
+from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.options import SESSION_NAME
+from tests.fakes.scripted_contender import ScriptedContender, ScriptedContenders
+from tests.fakes.scripted_sessions import SCRIPT_NAME, ScriptedSessions, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from pytest_gpuserve.measure.rounds import Arm, Side
+    from pytest_gpuserve.measure.window import Session, Start, Window
+    from pytest_gpuserve.trial.contender import Pace
+    from pytest_gpuserve.trial.handle import Target
+    from pytest_gpuserve.trial.shape import LoadShape
+    from pytest_gpuserve.trial.watch import Progress
+
+CARDS_NAME: Final = "cards.json"
+
+
+class Cards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What cards and starts are to be like.
+
+    Args:
+        seed: Of the noise.
+        joules: For a request; None where the card does not count energy.
+        memory_bytes: On the card.
+        utilisation: Share of the time.
+        cold_start_seconds: Of each start; None as of a server that was not started.
+        noise: Standard deviation of the logarithm of joules; of cold starts five times that.
+        no_card: Whether nothing is seen of a card.
+    """
+
+    seed: int = 0
+    joules: float | None = 0.05
+    memory_bytes: float | None = 2.0**31
+    utilisation: float | None = 0.8
+    cold_start_seconds: float | None = 10.0
+    noise: float = 0.003
+    no_card: bool = False
+
+
+@dataclass(frozen=True)
+class _Build:
+    """A build on its card."""
+
+    cards: Cards
+    random: Random
+    cold_start: float
+    joules: float
+
+    @classmethod
+    def of(cls, path: Path, target: Target, name: str) -> _Build:
+        cards = msgspec.json.decode(path.with_name(CARDS_NAME).read_bytes(), type=Cards)
+        text = kind_of(target).app.file.read_text()
+        factors = [
+            float(found[1]) if (found := re.search(rf"^{factor} = (.+)$", text, re.MULTILINE)) else 1.0
+            for factor in ("COLD_START", "JOULES")
+        ]
+        return cls(cards, Random(f"{cards.seed} {name}"), *factors)
+
+    def window(self, window: Window) -> Window:
+        cards = self.cards
+        if cards.no_card:
+            return window
+        joules = None if cards.joules is None else cards.joules * self.joules * window.requests * self._factor(1)
+        return replace(window, cards=CardUse(joules, cards.memory_bytes, cards.utilisation, sm_clock_mhz=1350.0))
+
+    def cold_start_seconds(self) -> float | None:
+        seconds = self.cards.cold_start_seconds
+        return None if seconds is None else seconds * self.cold_start * self._factor(5)
+
+    def start(self, start: Start) -> Start:
+        return replace(
+            start, windows=tuple(map(self.window, start.windows)), cold_start_seconds=self.cold_start_seconds()
+        )
+
+    def _factor(self, times: int) -> float:
+        return math.exp(self.random.gauss(0.0, times * self.cards.noise))
+
+
+@dataclass
+class _Sessions:
+    """Takes scripted sessions, on a card."""
+
+    sessions: ScriptedSessions
+
+    def take(self, target: Target, shape: LoadShape, keep: Callable[[Session], None], progress: Progress) -> None:
+        def keep_on_card(session: Session) -> None:
+            build = _Build.of(self.sessions.path, target, str(self.sessions.taken))
+            keep(replace(session, starts=tuple(map(build.start, session.starts))))
+
+        self.sessions.take(target, shape, keep_on_card, progress)
+
+
+class _Contender(ScriptedContender):
+    """A scripted contender on a card."""
+
+    build: _Build
+    seconds: float | None
+
+    @classmethod
+    def of(cls, made: ScriptedContender, build: _Build) -> _Contender:
+        contender = cls.__new__(cls)
+        vars(contender).update(vars(made))
+        contender.build, contender.seconds = build, build.cold_start_seconds()
+        return contender
+
+    def turn(self, pace: Pace, *, seed: int) -> Window:
+        window = super().turn(pace, seed=seed)
+        # What is discarded later is told by what was returned here.
+        self._windows[-1] = self.build.window(window)
+        return self._windows[-1]
+
+    def side(self) -> Side:
+        return replace(super().side(), cold_start_seconds=(self.seconds,))
+
+
+class _Contenders(ScriptedContenders):
+    """Makes scripted contenders on a card."""
+
+    def started(
+        self, arm: Arm, target: Target, shape: LoadShape, progress: Progress, stack: ExitStack
+    ) -> ScriptedContender:
+        made = super().started(arm, target, shape, progress, stack)
+        build = _Build.of(self.path, target, f"{arm} {sum(self._starts.values())}")
+        return _Contender.of(made, build)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Replace what measures, as ``scripted_sessions`` does, after it."""
+    config = session.config
+    if config.pluginmanager.get_plugin(SESSION_NAME) is None:
+        return
+    from pytest_gpuserve.trial import measurement, pairing
+
+    path = config.rootpath / SCRIPT_NAME
+    patch = pytest.MonkeyPatch()
+    patch.setattr(measurement, "take_session", _Sessions(ScriptedSessions(path)).take)
+    patch.setattr(pairing, "Contender", _Contenders(path))
+    config.add_cleanup(patch.undo)

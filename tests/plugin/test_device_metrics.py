@@ -1,0 +1,218 @@
+"""What cards and starts tell, recorded and gated like any metric where a test asks for it, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests.fakes.scripted_cards import CARDS_NAME, Cards
+from tests.plugin.conftest import text_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.plugin.conftest import Checkout, Project
+
+JSON = "--gpuserve-json=out.json"
+
+GATES = """held = [
+        run.energy_per_inference <= baseline.energy_per_inference,
+        run.cold_start <= baseline.cold_start,
+    ]
+    assert all(held)"""
+"""Both are judged, also where the first does not hold."""
+
+MEMORY = "assert run.gpu_memory <= baseline.gpu_memory"
+
+ON_REQUEST = ("energy_per_inference", "gpu_memory", "gpu_utilisation", "cold_start")
+
+
+def cards(project: Project, **script: Any) -> None:  # noqa: ANN401 -- fields of the script
+    """Write what the cards of the next run do."""
+    (project.path / CARDS_NAME).write_bytes(msgspec.json.encode(Cards(**script)))
+
+
+def run(project: Project, *arguments: str) -> pytest.RunResult:
+    """Run the project's test on the scripted card."""
+    return project.run("-p", "tests.fakes.scripted_cards", JSON, *arguments)
+
+
+def build(project: Project, **factors: float) -> None:
+    """Write what the build in the checkout takes, as times of the script's."""
+    lines = "".join(f"\n{name} = {factor}" for name, factor in factors.items())
+    project.app_file.write_text(f"{project.app_file.read_text()}{lines}\n")
+
+
+def verdicts(project: Project) -> dict[str, str]:
+    """The verdict of each metric that the last run judged."""
+    return {each["metric"]: each["verdict"] for each in project.result()["verdicts"]}
+
+
+def reasons(project: Project) -> str:
+    """Why they are so."""
+    return " ".join(reason for each in project.result()["verdicts"] for reason in each["reasons"])
+
+
+@pytest.fixture
+def gated(project: Project) -> Project:
+    """A project with a test of energy and cold start, and a card."""
+    project.write(GATES)
+    cards(project)
+    return project
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, bytes]:
+    """What was recorded for all tests of this module."""
+    return {}
+
+
+@pytest.fixture
+def recorded_on_card(gated: Project, kept: dict[str, bytes]) -> Project:
+    """The same with a baseline."""
+    if not kept:
+        result = run(gated, "--baseline-update")
+        assert result.ret == pytest.ExitCode.OK, text_of(result)
+        kept["file"] = gated.baseline.read_bytes()
+    gated.baseline.parent.mkdir(parents=True, exist_ok=True)
+    gated.baseline.write_bytes(kept["file"])
+    cards(gated, seed=1)
+    return gated
+
+
+def test_without_a_baseline_just_what_is_asked_is_missing(gated: Project) -> None:
+    """Each gate says that it has none; the other metrics of cards and starts have no row."""
+    gated.write("assert run.cold_start <= baseline.cold_start")
+    assert run(gated).ret == pytest.ExitCode.TESTS_FAILED
+    found = verdicts(gated)
+    assert found["cold_start"] == "MISSING"
+    assert not set(found) & (set(ON_REQUEST) - {"cold_start"})
+
+
+def test_an_identical_build_passes_and_shows_its_values(recorded_on_card: Project) -> None:
+    """The file lists the values and the samples behind them; a run has rows with joules and seconds."""
+    file = json.loads(recorded_on_card.baseline.read_text())
+    assert set(file["summary"]["test_it"]) >= set(ON_REQUEST)
+    assert file["summary"]["test_it"]["gpu_memory"] == pytest.approx(2**31, rel=1e-3)
+    (window, *_) = recorded_on_card.entry()["sessions"][0]["starts"][0]["windows"]
+    assert re.fullmatch(r"joules=[0-9.]+ memory=2.14748e\+09 utilisation=0.8 sm_clock=1350", window["cards"])
+    result = run(recorded_on_card)
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    assert verdicts(recorded_on_card) == {"energy_per_inference": "PASS", "cold_start": "PASS"}
+    result.stdout.fnmatch_lines(["*energy_per_inference * mJ * PASS", "*cold_start * s * PASS"])
+    units = {each["metric"]: each["unit"] for each in recorded_on_card.result()["verdicts"]}
+    assert units == {"energy_per_inference": "J", "cold_start": "s"}
+
+
+def test_a_build_that_starts_and_burns_half_more_is_found(recorded_on_card: Project) -> None:
+    """Both gates fail in their own units."""
+    build(recorded_on_card, COLD_START=1.5, JOULES=1.5)
+    result = run(recorded_on_card)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert verdicts(recorded_on_card) == {"energy_per_inference": "REGRESSED", "cold_start": "REGRESSED"}
+
+
+def test_the_marker_sets_their_tolerances(recorded_on_card: Project) -> None:
+    """At a tolerance of 100 % a build passes that takes 30 % more of both, which the default ones would not let."""
+    marker = "@pytest.mark.gpuserve(cold_start=1.0, energy_per_inference=1.0)"
+    recorded_on_card.write(GATES, marker=marker)
+    build(recorded_on_card, COLD_START=1.3, JOULES=1.3)
+    result = run(recorded_on_card)
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    tolerances = {each["metric"]: each["tolerance"] for each in recorded_on_card.result()["verdicts"]}
+    assert tolerances == {"energy_per_inference": 1.0, "cold_start": 1.0}
+
+
+def test_limits_are_plain_numbers(gated: Project) -> None:
+    """Seconds, joules, bytes and a share, each in the direction that is good; the first that is missed fails."""
+    gated.write(
+        """from pytest_gpuserve.units import GiB
+    assert run.cold_start <= 12
+    assert run.energy_per_inference <= 0.06
+    assert run.gpu_utilisation >= 0.7
+    assert run.gpu_memory <= 1 * GiB"""
+    )
+    result = run(gated)
+    result.stdout.fnmatch_lines(["E*REGRESSED: gpu_memory is 2.00 GiB, limit 1.00 GiB: +100.0 %*"])
+    assert list(verdicts(gated).values()) == ["PASS", "PASS", "PASS", "REGRESSED"]
+
+
+def test_what_is_not_known_is_invalid_and_not_recorded(gated: Project) -> None:
+    """Neither a gate nor a recording takes an unknown for a number; the failure says what is missing and what helps."""
+    cards(gated, joules=None, cold_start_seconds=None)
+    result = run(gated, "--baseline-update")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert verdicts(gated) == {"energy_per_inference": "INVALID", "cold_start": "INVALID"}
+    assert "a card did not tell its energy" in reasons(gated)
+    assert "a remote server has no cold start" in reasons(gated)
+    assert not gated.baseline.exists()
+
+
+def test_a_baseline_without_it_is_missing(project: Project, recorded: Path) -> None:
+    """One that was recorded before anybody watched the card is MISSING for these gates, and for no other."""
+    project.store(recorded)
+    project.write(f"{MEMORY}\n    assert run.throughput >= baseline.throughput")
+    cards(project)
+    assert run(project).ret == pytest.ExitCode.TESTS_FAILED
+    assert verdicts(project)["gpu_memory"] == "MISSING"
+    assert "the baseline does not have it" in reasons(project)
+
+
+def test_memory_is_not_settled_beside_a_second_server(project: Project, checkout: Checkout) -> None:
+    """A growth stays REGRESSED by its baseline, no server is started for it, and the reason names the marker."""
+    project.write(MEMORY)
+    cards(project)
+    checkout.commit("a memory gate")
+    assert run(project, "--baseline-update").ret == pytest.ExitCode.OK
+    cards(project, memory_bytes=1.1 * 2**31)
+    checkout.commit("a baseline")
+    assert run(project).ret == pytest.ExitCode.TESTS_FAILED
+    assert verdicts(project) == {"gpu_memory": "REGRESSED"}
+    assert "gpuserve(one_at_a_time=True)" in reasons(project)
+    assert not checkout.servers()
+
+
+def test_side_by_side(project: Project, checkout: Checkout) -> None:
+    """Energy and cold starts are compared beside the base; memory that both share is INVALID, by turns it is known."""
+    project.write(f"{GATES}\n    {MEMORY}")
+    cards(project)
+    checkout.commit("gates")
+    run(project, "--against=HEAD")
+    assert verdicts(project) == {"energy_per_inference": "PASS", "cold_start": "PASS", "gpu_memory": "INVALID"}
+    project.write(MEMORY, marker="@pytest.mark.gpuserve(one_at_a_time=True)")
+    checkout.commit("by turns")
+    result = run(project, "--against=HEAD")
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    assert verdicts(project) == {"gpu_memory": "PASS"}
+
+
+def test_a_slow_start_is_found_side_by_side(project: Project, checkout: Checkout) -> None:
+    """A build that starts half as long again is REGRESSED beside the one before it, after two rounds or more."""
+    project.write("assert run.cold_start <= baseline.cold_start")
+    cards(project)
+    checkout.commit("a gate")
+    build(project, COLD_START=1.5)
+    run(project, "--against=HEAD")
+    assert verdicts(project) == {"cold_start": "REGRESSED"}
+    (verdict,) = project.result()["verdicts"]
+    assert verdict["rounds"] >= 2
+    assert verdict["change"] == pytest.approx(0.5, abs=0.15)
+
+
+def test_a_suite_that_asks_for_none_shows_none(project: Project) -> None:
+    """On a card a gate of the throughput has the rows, verdicts and texts that it has on a CPU."""
+    cards(project)
+    result = run(project)
+    assert set(verdicts(project)) == {
+        "throughput",
+        "latency.p50",
+        "latency.p90",
+        "latency.p95",
+        "latency.p99",
+        "batching_ratio",
+    }
+    assert not any(name in text_of(result) for name in ON_REQUEST)
