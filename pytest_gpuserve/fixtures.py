@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.dueling import Duel
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.judging import TestJudge
+    from pytest_gpuserve.trial.telemeter import Telemeter
 
 
 class Load(Protocol):
@@ -170,8 +171,14 @@ def _gpuserve_judge(
         pytest.fail(without_secrets(text, os.environ), pytrace=False)
 
 
+@pytest.fixture(scope="session")
+def _gpuserve_telemeter(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.TempPathFactory) -> Telemeter:
+    """Who looks at the card while servers are loaded."""
+    return _gpuserve_measuring.telemeter(tmp_path_factory)
+
+
 @pytest.fixture
-def load(_gpuserve_judge: TestJudge) -> Load:
+def load(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter) -> Load:
     """Load a server and return a run; see ``Load``."""
     from pytest_gpuserve.trial.shape import LoadShape, schedule_of
 
@@ -205,13 +212,13 @@ def load(_gpuserve_judge: TestJudge) -> Load:
             check=check,
             allowed_errors=allowed_errors,
         )
-        return _gpuserve_judge.measure(target, shape, name)
+        return _gpuserve_judge.measure(target.watched_by(_gpuserve_telemeter), shape, name)
 
     return run_load
 
 
 @pytest.fixture
-def duel(_gpuserve_judge: TestJudge) -> MakeDuel:
+def duel(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter) -> MakeDuel:
     """Load two servers side by side; see ``MakeDuel``."""
     from pytest_gpuserve.trial.shape import LoadShape, schedule_of
 
@@ -240,7 +247,7 @@ def duel(_gpuserve_judge: TestJudge) -> MakeDuel:
             check=check,
             allowed_errors=allowed_errors,
         )
-        return _gpuserve_judge.duel(target, opponent, shape, name)
+        return _gpuserve_judge.duel(target.watched_by(_gpuserve_telemeter), opponent, shape, name)
 
     return make
 

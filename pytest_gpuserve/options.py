@@ -25,6 +25,9 @@ SELFTEST_NAME: Final = "gpuserve-selftest"
 COLLECTED: Final = pytest.StashKey[set[str]]()
 """Ids of all tests that were collected, before any selection."""
 
+NODEID: Final = pytest.StashKey[str]()
+"""Of a test, its id as it is without pytest-xdist, which may append the name of a group."""
+
 MEASURING: Final = "_gpuserve_measuring"
 """A fixture that every measuring fixture of ours depends on. pytest lists it among a test's fixtures exactly if the
 test's ``load`` is ours: a project may well have a fixture of that name of its own."""
@@ -211,8 +214,6 @@ def _update(config: pytest.Config, *, ci: bool) -> Update:
             f"{flag} came from addopts or PYTEST_ADDOPTS while CI is set; in CI baselines are written only when"
             f" {flag} is spelled out on the command line itself"
         )
-    if config.getoption("numprocesses", None):
-        raise pytest.UsageError(f"{flag} cannot record under pytest-xdist: run it with -n0")
     return Update.ALL if everything else Update.MISSING
 
 
@@ -248,8 +249,6 @@ def _check_comparing(config: pytest.Config, update: Update) -> None:
             f"{flags} and an update of baselines are two runs: a comparison with another revision records nothing;"
             " leave one of them out" + (f" (what an ini file sets: {away})" if away else "")
         )
-    if config.getoption("numprocesses", None):
-        raise pytest.UsageError(f"{flags} cannot compare under pytest-xdist: run it with -n0")
 
 
 def _selftest_minutes(config: pytest.Config, update: Update, *, compared: bool) -> float | None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -19,6 +20,7 @@ from pytest_gpuserve.fixtures import (
     _gpuserve_judge,
     _gpuserve_measuring,
     _gpuserve_session,
+    _gpuserve_telemeter,
     baseline,
     device,
     duel,
@@ -29,8 +31,10 @@ from pytest_gpuserve.options import (
     COLLECTED,
     MEASURING,
     NEEDS_DEVICE,
+    NODEID,
     SELFTEST_NAME,
     SESSION_NAME,
+    Update,
     add_options,
     read_settings,
 )
@@ -38,6 +42,7 @@ from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.server_fixtures import (
     _gpuserve_servers,
     command_server,
+    count_flops,
     litserve_server,
     mosec_server,
     pytriton_server,
@@ -45,17 +50,31 @@ from pytest_gpuserve.server_fixtures import (
     torch_worker,
     triton_server,
 )
+from pytest_gpuserve.workers import (
+    Controller,
+    Worker,
+    controller_pid,
+    each_runs_all,
+    hand_problem,
+    is_worker,
+    worker_count,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+
+    from pytest_gpuserve.device import Device
+    from pytest_gpuserve.options import Settings
 
 __all__ = [
     "_gpuserve_judge",
     "_gpuserve_measuring",
     "_gpuserve_servers",
     "_gpuserve_session",
+    "_gpuserve_telemeter",
     "baseline",
     "command_server",
+    "count_flops",
     "device",
     "duel",
     "litserve_server",
@@ -66,6 +85,13 @@ __all__ = [
     "torch_worker",
     "triton_server",
 ]
+
+
+NO_NAME: Final = ("auto", "cpu")
+"""Values of ``--gpu`` that name no card."""
+
+REFUSED: Final = pytest.StashKey[str]()
+"""Of a worker of pytest-xdist: why it may not measure; empty if it may."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -82,35 +108,57 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check the options, before anything is collected."""
     config.addinivalue_line("markers", MARKER_HELP)
     settings = read_settings(config)
-    if settings.json_path is not None and not config.option.collectonly and not _is_xdist_worker(config):
+    if is_worker(config):
+        return
+    if settings.json_path is not None and not config.option.collectonly:
         # Whatever happens to this run, nobody must take an older run's result for it.
         settings.json_path.unlink(missing_ok=True)
     if settings.selftest_minutes is not None:
         from pytest_gpuserve.selftest_command import SelftestCommand
 
         config.pluginmanager.register(SelftestCommand(config, settings, settings.selftest_minutes), SELFTEST_NAME)
+    elif worker_count(config):
+        config.pluginmanager.register(Controller(config, settings))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Refuse a device that was asked for by name and is not there, before a long collection."""
     config = session.config
+    if is_worker(config) or config.option.collectonly:
+        return
     settings = read_settings(config)
-    if settings.gpu not in {"auto", "cpu"} and not config.option.collectonly and not _is_xdist_worker(config):
+    to_measure = worker_count(config) and _is_to_measure(config, settings)
+    if settings.gpu not in NO_NAME or to_measure:
         from pytest_gpuserve.devices import find_devices
 
-        _or_usage_error(lambda: find_devices(settings))
+        devices = _or_usage_error(lambda: find_devices(settings))
+        if to_measure:
+            refused = _workers_refused(config, devices)
+            if refused:
+                raise pytest.UsageError(refused)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Remember what there was before any selection: what a deselected test uses is not unused."""
+    """Remember what there was before any selection, for what a deselected test uses is not unused, and by which ids."""
     config.stash[COLLECTED] = {item.nodeid for item in items}
+    for item in items:
+        item.stash[NODEID] = item.nodeid
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Check the markers, and make the session object if a test needs it; first, so that it can add to the header."""
+    try:
+        _make_session(session)
+    except pytest.UsageError as problem:
+        if is_worker(session.config):
+            hand_problem(session.config, str(problem))
+        raise
+
+
+def _make_session(session: pytest.Session) -> None:
     config = session.config
     for item in session.items:
         tolerances(item)
@@ -119,24 +167,29 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     from pytest_gpuserve.session import GateSession
 
+    settings = read_settings(config)
     measuring = any(_measures(item) for item in ours)
-    config.pluginmanager.register(
-        _or_usage_error(
-            lambda: GateSession(session, read_settings(config), measuring=measuring and not _is_xdist_worker(config))
-        ),
-        SESSION_NAME,
-    )
+    if is_worker(config):
+        from pytest_gpuserve.devices import find_devices
+        from pytest_gpuserve.process.relatives import belong_to
+
+        belong_to(controller_pid(config))
+        # The controller writes one result for all.
+        settings = replace(settings, json_path=None)
+        config.stash[REFUSED] = _workers_refused(config, _or_usage_error(lambda: find_devices(settings)))
+        measuring = measuring and not config.stash[REFUSED]
+    made = _or_usage_error(lambda: GateSession(session, settings, measuring=measuring))
+    config.pluginmanager.register(made, SESSION_NAME)
+    if is_worker(config):
+        config.pluginmanager.register(Worker(config, made.closing))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse to measure beside other workers of pytest-xdist: they would measure each other."""
-    if _is_xdist_worker(item.config) and _measures(item):
-        pytest.fail(
-            "a measuring test cannot run under pytest-xdist: the workers would measure each other;"
-            " run it with -n0, or deselect it here",
-            pytrace=False,
-        )
+    """Refuse to measure beside other workers of pytest-xdist where they would measure each other."""
+    refused = item.config.stash.get(REFUSED, "")
+    if refused and _measures(item):
+        pytest.fail(refused, pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -177,5 +230,14 @@ def _measures(item: pytest.Item) -> bool:
     return MEASURING in getattr(item, "fixturenames", ())
 
 
-def _is_xdist_worker(config: pytest.Config) -> bool:
-    return hasattr(config, "workerinput")
+def _is_to_measure(config: pytest.Config, settings: Settings) -> bool:
+    """Whether the options alone tell that this run is there to measure, and not only to run a project's other tests."""
+    named = config.getoption("--gpu") is not None and settings.gpu not in NO_NAME
+    compared = settings.against is not None or settings.against_python is not None
+    return named or compared or settings.update is not Update.NOTHING
+
+
+def _workers_refused(config: pytest.Config, devices: Sequence[Device]) -> str:
+    from pytest_gpuserve.devices import workers_refused
+
+    return workers_refused(devices, worker_count(config), each=each_runs_all(config))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.progress import progress_line
@@ -23,6 +24,19 @@ LEAST_COLUMNS: Final = 20
 _SAVE: Final = "\x1b7"
 _RESTORE: Final = "\x1b8"
 _ERASE_REST: Final = "\x1b[K"
+
+
+def say(config: pytest.Config, line: str) -> None:
+    """Tell a line at once: on pytest's terminal, or from a worker of pytest-xdist, without one, as an error message."""
+    if hasattr(config, "workerinput"):
+        capture = config.pluginmanager.get_plugin("capturemanager")
+        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+            sys.stderr.write(f"[{config.workerinput['workerid']}] {line}\n")
+            sys.stderr.flush()
+        return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.write_line(line)
 
 
 class ProgressLine:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.url import endpoint_of
+from pytest_gpuserve.roofline import count_flops
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.given import metric_names, named_arguments, seconds, variables, words
@@ -26,6 +27,7 @@ from pytest_gpuserve.trial.handle import ServerHandle
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytest_gpuserve.roofline import Work
     from pytest_gpuserve.servers.base import Argument, ServerKind
     from pytest_gpuserve.servers.metric_names import MetricNames
     from pytest_gpuserve.trial.handle import Starter
@@ -349,6 +351,27 @@ class ServerFactory:
             default_model=model,
         )
         return self._handle(kind, start_timeout)
+
+    def count_flops(
+        self,
+        model: str,
+        inputs: Mapping[str, Sequence[int]],
+        *,
+        dtypes: Mapping[str, str] | None = None,
+        args: Mapping[str, Argument] | None = None,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Work:
+        """What one request to a torch model costs; see `pytest_gpuserve.roofline.count_flops`."""
+        return count_flops(
+            model,
+            inputs,
+            folder=self._place("."),
+            dtypes=dtypes,
+            args=args,
+            python=self._interpreter(python),
+            env=None if env is None else variables("count_flops", env),
+        )
 
     def _app(
         self,

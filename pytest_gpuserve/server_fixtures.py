@@ -10,6 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpuserve.roofline import Work
     from pytest_gpuserve.server_factory import ServerFactory
     from pytest_gpuserve.session import GateSession
     from pytest_gpuserve.trial.handle import ServerHandle
@@ -64,3 +65,9 @@ def command_server(_gpuserve_servers: ServerFactory) -> Callable[..., ServerHand
 def remote_server(_gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
     """Factory of handles of servers that somebody else runs; see ``ServerFactory.remote``."""
     return _gpuserve_servers.remote
+
+
+@pytest.fixture(scope="session")
+def count_flops(_gpuserve_servers: ServerFactory) -> Callable[..., Work]:
+    """Counter of what a request to a torch model costs; see ``ServerFactory.count_flops``."""
+    return _gpuserve_servers.count_flops

@@ -5,27 +5,28 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import sys
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pytest
 
+from pytest_gpuserve.closing import Closing, print_closing, write_json
 from pytest_gpuserve.comparisons import compared_metrics, planned_comparisons
 from pytest_gpuserve.device import DeviceLock, read_software
 from pytest_gpuserve.device.card import UNSUPPORTED
+from pytest_gpuserve.device.telemetry import Sampling
 from pytest_gpuserve.devices import find_devices, take_device, waiting
-from pytest_gpuserve.errors import BaselineUnusable, GpuserveError, UsageProblem
+from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.markers import one_at_a_time, tolerance_of, tolerances
-from pytest_gpuserve.options import MEASURING, Settings, Update
+from pytest_gpuserve.options import MEASURING, NODEID, Settings, Update
+from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.process.secrets import without_secrets
-from pytest_gpuserve.progress import ProgressLine
+from pytest_gpuserve.progress import ProgressLine, say
 from pytest_gpuserve.report.explain import command_for, explain, headline
-from pytest_gpuserve.report.result_json import document
-from pytest_gpuserve.report.results import SessionResult, TestResult
-from pytest_gpuserve.report.terminal import bases_lines, client_lines, distinct_reasons, settings_lines, table
+from pytest_gpuserve.report.results import TestResult
 from pytest_gpuserve.servers.instance import Instance, started
 from pytest_gpuserve.servers.remote import Remote, reached
 from pytest_gpuserve.store.history import History
@@ -40,6 +41,7 @@ from pytest_gpuserve.trial.ledger import Ledger
 from pytest_gpuserve.trial.opponents import Opponents
 from pytest_gpuserve.trial.policy import Policy
 from pytest_gpuserve.trial.provenance import read_revision
+from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
 from pytest_gpuserve.units import format_seconds, utc_now
 from pytest_gpuserve.unused import all_was_run, settle_unused
 
@@ -93,6 +95,7 @@ class GateSession:
         quiet = settings.ci or session.config.get_verbosity() < 0
         self._progress = ProgressLine(session.config, wanted=not quiet)
         self._starts = 0
+        self._telemeter = NOBODY
         self.measuring = measuring
         try:
             self._arena = self._make_arena(session)
@@ -104,7 +107,12 @@ class GateSession:
         """Of devices alike a free one, for us alone; without taking its lock if we do not measure."""
         if not measuring:
             return devices[0], DeviceLock(devices[0].lock_key, command=shlex.join(sys.argv))
-        return take_device(devices, wait_seconds=self._settings.lock_wait_seconds, on_wait=self._say_waiting)
+        return take_device(
+            devices,
+            wait_seconds=self._settings.lock_wait_seconds,
+            on_wait=self._say_waiting,
+            command=getattr(self._session.config, "workerinput", {}).get("mainargv", sys.argv),
+        )
 
     def _make_arena(self, session: pytest.Session) -> Arena:
         settings = self._settings
@@ -116,6 +124,8 @@ class GateSession:
             opponents=self._opponents,
             # Without pytest's cache there is nowhere to remember, and `--cache-clear` has to forget.
             history=None if cache is None else History(cache.mkdir("gpuserve")),
+            # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers.
+            # What others have upheld it does not know: its claims need be surer than they had to be, never less sure.
             claims=Claims(planned_comparisons(session.items)),
             note=self._note,
             progress=self._progress,
@@ -136,7 +146,7 @@ class GateSession:
         set_by_markers = tolerances(item)
         foreign_skips = self.here.device.card is None and not settings.ci and not settings.missing_asked
         judge = TestJudge(
-            item.nodeid,
+            item.stash.get(NODEID, item.nodeid),
             ledger=self._ledger,
             arena=self._arena,
             policy=Policy(
@@ -154,6 +164,7 @@ class GateSession:
                 metrics=compared_metrics(item),
             ),
             tolerance_of=lambda metric: tolerance_of(metric, set_by_markers),
+            card=self.here.device.card,
             earlier=self._judges.get(item.nodeid),
             progress=self._progress,
             told=lambda label, judgement: item.ihook.pytest_gpuserve_judged(
@@ -167,10 +178,8 @@ class GateSession:
         """What starts servers on this session's device, each with a log file of its own."""
 
         def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
-            if self._log_folder is None:
-                self._log_folder = tmp_path_factory.mktemp("gpuserve-logs")
             self._starts += 1
-            log = self._log_folder / f"{self._starts:03d}-{LOG_NAME.sub('-', kind.name)}.log"
+            log = self._logs(tmp_path_factory) / f"{self._starts:03d}-{LOG_NAME.sub('-', kind.name)}.log"
             if isinstance(kind, Remote):
                 return reached(kind, ask, timeout_seconds=start_timeout_seconds)
             return started(
@@ -183,6 +192,28 @@ class GateSession:
 
         return start
 
+    def telemeter(self, tmp_path_factory: pytest.TempPathFactory) -> Telemeter:
+        """Who looks at the card while this session loads servers on it: from the first load to the session's end."""
+        card = self.here.device.card
+        if self._telemeter is NOBODY and card is not None:
+            lacks_ecc = card.ecc is False or card.unknown.get("ecc") == UNSUPPORTED
+            self._telemeter = Telemeter(
+                [card.uuid],
+                lambda: Sampling(
+                    [card.uuid],
+                    log=self._logs(tmp_path_factory) / "telemetry.log",
+                    command=module_command("pytest_gpuserve.device.sampler"),
+                ),
+                self._note,
+                without_ecc=[card.uuid] if lacks_ecc else [],
+            )
+        return self._telemeter
+
+    def _logs(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        if self._log_folder is None:
+            self._log_folder = tmp_path_factory.mktemp("gpuserve-logs")
+        return self._log_folder
+
     def shown_path(self, path: Path) -> str:
         """A file as baselines name it: relative to the project, or by its name alone where it lies outside.
 
@@ -190,6 +221,25 @@ class GateSession:
         """
         root = self._settings.root
         return path.relative_to(root).as_posix() if path.is_relative_to(root) else f".../{path.name}"
+
+    def closing(self) -> Closing:
+        """What this run has to say so far."""
+        card = self.here.device.card
+        places = self._unknown_facts()
+        if self._arena.against is None:
+            places.append(f"baselines: {self._settings.baseline_dir / self.here.device.name}")
+        if self._log_folder is not None:
+            places.append(f"server logs: {self._log_folder}")
+        return Closing(
+            gpu={
+                **msgspec.to_builtins(self.here.device_record()),
+                **({"unknown": dict(card.unknown)} if card is not None else {}),
+            },
+            host=msgspec.to_builtins(self.here.host_record()),
+            tests=self._results(),
+            notes=tuple(self._notes),
+            places=tuple(places),
+        )
 
     # -- hooks
 
@@ -283,24 +333,7 @@ class GateSession:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table, what was written, and what is left over."""
-        tests = [test for test in self._results() if any(run.judgements for run in test.runs)]
-        if not tests and not self._notes:
-            return
-        writer = terminalreporter
-        writer.section("gpuserve", sep="-", blue=True)
-        if tests:
-            writer.write_line(table(tests, width=shutil.get_terminal_size((120, 24)).columns, color=writer.hasmarkup))
-        lines = (*bases_lines(tests), *distinct_reasons(tests), *settings_lines(tests), *client_lines(tests))
-        for line in (*lines, *self._notes):
-            writer.write_line(without_secrets(line, os.environ))
-        for line in self._unknown_facts():
-            writer.write_line(line)
-        if self._arena.against is None:
-            writer.write_line(f"baselines: {self._settings.baseline_dir / self.here.device.name}")
-        if self._log_folder is not None:
-            writer.write_line(f"server logs: {self._log_folder}")
-        if self._settings.json_path is not None:
-            writer.write_line(f"results: {self._settings.json_path}")
+        print_closing(terminalreporter, self.closing(), self._settings.json_path)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -311,7 +344,7 @@ class GateSession:
                 remove = self._settings.update is Update.ALL
                 settle_unused(session.items, measured, self._ledger, remove=remove, note=self._note)
             if self._settings.json_path is not None:
-                self._write_json(self._settings.json_path)
+                write_json(self._settings.json_path, self.closing())
         except GpuserveError as problem:
             self._notes.append(f"ERROR: {problem}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -323,10 +356,13 @@ class GateSession:
         self._end()
 
     def _end(self) -> None:
-        try:
-            self._opponents.close()
-        finally:
-            self._lock.release()
+        with ExitStack() as stack:
+            stack.callback(self._lock.release)
+            stack.callback(self._opponents.close)
+            stack.callback(self._telemeter.close)
+            # First of all, for after Ctrl-C a comparison's servers may still be up, and are looked at to their end.
+            for judge in self._judges.values():
+                stack.callback(judge.close)
 
     # -- the pieces
 
@@ -350,26 +386,5 @@ class GateSession:
         judge = self._judges.get(nodeid)
         return [] if judge is None else judge.measurements
 
-    def _write_json(self, path: Path) -> None:
-        card = self.here.device.card
-        result = SessionResult(
-            gpu={
-                **msgspec.to_builtins(self.here.device_record()),
-                **({"unknown": dict(card.unknown)} if card is not None else {}),
-            },
-            host=msgspec.to_builtins(self.here.host_record()),
-            tests=self._results(),
-        )
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            text = document(result, lambda text: without_secrets(text, os.environ))
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(path)
-        except OSError as problem:
-            raise UsageProblem(f"--gpuserve-json: {path} cannot be written", found=str(problem)) from None
-
     def _say_waiting(self, holders: Sequence[Holder], wait_seconds: float) -> None:
-        reporter = self._session.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None:
-            return
-        reporter.write_line(waiting(holders, wait_seconds))
+        say(self._session.config, waiting(holders, wait_seconds))

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 def all_was_run(session: pytest.Session) -> bool:
-    """Whether an entry that nothing asked for is really unused: nothing was selected, failed or cut short."""
+    """Whether an entry that nothing asked for is really unused: nothing was selected, failed or cut short.
+
+    A worker of pytest-xdist has run only some of the tests that it collected.
+    """
+    if hasattr(session.config, "workerinput"):
+        return False
     kept = {item.nodeid for item in session.items}
     selected = session.config.stash.get(COLLECTED, set()) - kept or any("::" in t for t in session.config.args)
     return not selected and not session.testsfailed and not session.shouldstop

@@ -65,4 +65,5 @@ def _used(process: psutil.Process) -> float:
         times = process.cpu_times()
     except psutil.Error:
         return 0.0
-    return float(times.user + times.system)
+    # What has ended and been waited for counts on with its parent: servers of other workers come and go meanwhile.
+    return float(times.user + times.system + times.children_user + times.children_system)

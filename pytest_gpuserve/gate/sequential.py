@@ -80,9 +80,8 @@ def first_look(metric: Metric) -> int:
     """The first look that a metric takes part in.
 
     A p99 of three blocks rests on too few requests. A cold start takes two rounds: the first start of all may find its
-    files on the disk, which the other server then finds in memory. Simulated with a spread of 5 % between starts and a
-    first start that takes twice as long, one round let .49 of builds PASS that start 50 % more slowly; two let none, at
-    .00 false alarms, and find .85 of them (1.00 where the first start is like the others).
+    files on the disk, which the other server then finds in memory, so the first round is left out where there is a
+    second (`trial.course.points_of`).
     """
     if metric.name == COLD_START:
         return _SECOND_ROUND

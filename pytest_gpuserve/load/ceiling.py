@@ -15,11 +15,12 @@ import msgspec
 import pytest_gpuserve
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import GpuserveError, LoadFailed
-from pytest_gpuserve.load.driver import Engines, module_command
+from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.totals import Totals
 from pytest_gpuserve.load.wire import Endpoint, Plan
+from pytest_gpuserve.process.module import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

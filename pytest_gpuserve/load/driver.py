@@ -8,7 +8,6 @@ import resource
 import select
 import selectors
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
@@ -22,6 +21,7 @@ from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.merging import merge_ticks
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.load.wire import LENGTH, MAX_MESSAGE_BYTES, Again, Begin, Order, Plan, Ready, Report, Tick, frame
+from pytest_gpuserve.process.module import module_command
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -319,33 +319,3 @@ def _check_lanes(plan: Plan) -> None:
             found=f"lanes={lanes}",
             remedies=[f"share(..., lanes={most})", f"a load of {lanes} at a time at most"],
         )
-
-
-_BOOTSTRAP: Final = """\
-import sys
-root = sys.argv.pop(1)
-sys.path[:] = [entry for entry in sys.path if entry]
-if root not in sys.path:
-    sys.path.append(root)
-import runpy
-from importlib import util
-if "pytest_gpuserve" not in sys.modules:
-    spec = util.spec_from_file_location("pytest_gpuserve", root + "/pytest_gpuserve/__init__.py")
-    sys.modules[spec.name] = package = util.module_from_spec(spec)
-    spec.loader.exec_module(package)
-runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
-"""
-
-
-def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of this very package, be it installed or a bare checkout.
-
-    Unlike ``python -m`` it does not look into the working folder, nor anywhere else before the standard library: a
-    project may have a ``select.py``.
-    """
-    return [sys.executable, "-c", _BOOTSTRAP, _root(), module, *arguments]
-
-
-def _root() -> str:
-    """Where this package lies; a bare checkout is on sys.path but not installed."""
-    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120 -- no symlinks resolved, as the import was

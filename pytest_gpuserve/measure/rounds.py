@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.measure.telemetry import Telemetry
     from pytest_gpuserve.measure.window import Window
 
 Arm = Literal["base", "candidate"]
@@ -61,6 +62,9 @@ class Side:
         cold_start_parts: What it says that its last cold start went to, in seconds.
         settings: How it was really set up, beside what it was asked for.
         counters: What it counted within its windows; None where it does not count.
+        telemetry: What the cards did within its windows; None where nobody looked. Not kept from run to run.
+        idle_watts: Power of all cards together before the load, with what was up then at rest; None if not seen.
+        rejected: Why windows were measured again, a text for each that was: what disturbed the cards meanwhile.
     """
 
     cold_start_seconds: tuple[float | None, ...]
@@ -71,6 +75,9 @@ class Side:
     cold_start_parts: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, Setting] = field(default_factory=dict)
     counters: Counters | None = None
+    telemetry: Telemetry | None = None
+    idle_watts: float | None = None
+    rejected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,8 @@ class Window:
         client_cpu_seconds: CPU time that the load engine used.
         stages: Where the server's time went within it, by stage; empty where the server does not count.
         cards: What the cards did; None where there is none, or nothing was seen of them.
+        begin_ns: When it began, by the load's clock, for who looks up what else was seen then; not kept in baselines.
+        end_ns: When it ended.
     """
 
     seconds: float
@@ -107,6 +109,8 @@ class Window:
     client_cpu_seconds: float = 0.0
     stages: Mapping[str, StageTime] = field(default_factory=dict)
     cards: CardUse | None = None
+    begin_ns: int = field(default=0, compare=False)
+    end_ns: int = field(default=0, compare=False)
 
     @property
     def throughput(self) -> float:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.telemetry import as_plain, merged
 from pytest_gpuserve.measure.window import Client
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.histogram import Histogram
-    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.measure.window import Session, Start
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 
 SCHEMA = 1
@@ -111,7 +113,8 @@ def _run(run: RunResult) -> dict[str, Any]:
         "between_tokens": _quantiles(client.between_tokens) if client.between_tokens.total else None,
         "tokens_per_second": client.tokens / client.seconds if client.tokens else None,
         "client_ceiling": client.ceiling,
-        "telemetry": None,
+        "telemetry": _telemetry(starts),
+        "windows_measured_again": [reason for start in starts for reason in start.rejected],
         "sessions": len(run.sessions),
         "starts": len(starts),
         "cold_start_seconds": [start.cold_start_seconds for start in starts],
@@ -130,6 +133,24 @@ def _run(run: RunResult) -> dict[str, Any]:
             for name, setting in start.settings.items()
         },
         "base": None if run.base is None else _base(run.base, run.base_sessions),
+    }
+
+
+def _telemetry(starts: Sequence[Start]) -> dict[str, Any] | None:
+    """What the cards did in the windows of all starts that were looked at; None where none was."""
+    seen = [start for start in starts if start.telemetry is not None]
+    whole = merged(start.telemetry for start in seen if start.telemetry is not None)
+    if whole is None:
+        return None
+    requests = sum(start.requests for start in seen)
+    idle = [start.idle_watts for start in seen if start.idle_watts is not None]
+    idle_watts = sum(idle) / len(idle) if idle else None
+    energy = whole.energy_per_inference(requests, idle_watts=idle_watts)
+    return {
+        **as_plain(whole),
+        "idle_watts": idle_watts,
+        "energy_per_inference": None if energy is None else asdict(energy),
+        "server_cpu_seconds_per_request": whole.server_cpu_seconds_per_request(requests),
     }
 
 

@@ -100,6 +100,24 @@ def client_lines(tests: Sequence[TestResult]) -> list[str]:
     return [f"load engine: send lag p99 {format_seconds(max(lags))} at most, {share} of a core on average"]
 
 
+def measured_again_lines(tests: Sequence[TestResult]) -> list[str]:
+    """Say in a line for each test how many windows were measured again, and what disturbed the card in them."""
+    lines = []
+    for test in tests:
+        for run in test.runs:
+            starts = [start for session in run.sessions for start in session.starts]
+            reasons = [reason for start in starts for reason in start.rejected]
+            if not reasons:
+                continue
+            windows = len(reasons) + sum(len(start.windows) + start.discarded for start in starts)
+            known = list(dict.fromkeys(reasons))
+            others = len(known) - 1
+            more = f"; {others} other reason{'s are' if others > 1 else ' is'} in --gpuserve-json" if others else ""
+            name = _printable(f"{_short(test.nodeid)} {run.label}".strip())
+            lines.append(f"{name}: {len(reasons)} of {windows} windows measured again: {_printable(known[0])}{more}")
+    return lines
+
+
 def table(tests: Sequence[TestResult], *, width: int, color: bool) -> str:
     """Draw the judgements of all tests.
 

@@ -123,6 +123,7 @@ class Arena:
             by_turns=contest.by_turns,
             seed=f"{contest.nodeid} {contest.label} {content or here.occasion}",
         )
+        # The candidate's telemeter is the session's, and looks at all that both servers use.
         pairing = Pairing(base, contest.candidate, terms, self._progress, memory.rounds)
         return SideBySide(
             pairing,

@@ -14,13 +14,16 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.roofline import peak_of, share_of_peak
 from pytest_gpuserve.trial.quantiles import Quantiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.roofline import Peak, Work
 
 T = TypeVar("T")
 
@@ -190,13 +193,15 @@ class Run(Sides["Measured"]):
         label: Tells apart several loads of one test; empty for the first.
         judge: Who reaches the verdicts on it.
         sessions: What was measured so far, the first look first; a comparison may add to it.
+        card: On which its server ran; None where there was none, or nobody knows, as of a remote server.
     """
 
-    def __init__(self, label: str, judge: Judge, sessions: list[Session]) -> None:
+    def __init__(self, label: str, judge: Judge, sessions: list[Session], card: Card | None = None) -> None:
         super().__init__(lambda metric: Measured(self, metric))
         self.label = label
         self.judge = judge
         self.sessions = sessions
+        self.card = card
 
     @property
     def client(self) -> Client:
@@ -234,6 +239,30 @@ class Run(Sides["Measured"]):
         if not client.tokens:
             raise NotMeasured("no tokens arrived; only a stream has them: server.post(..., stream=True)")
         return client.tokens / client.seconds
+
+    def share_of_peak(self, work: Work, precision: str | None = None, *, peak: Peak | None = None) -> float:
+        """The throughput's share, from 0 to 1, of what the card could do at most.
+
+        Args:
+            work: What a request costs, as the fixture ``count_flops`` counts it.
+            precision: In which the model runs, one of `PRECISIONS`; the card's peak is that of its data sheet.
+            peak: Instead of ``precision``, of a card that is not in the table.
+
+        Raises:
+            NotMeasured: No request was answered.
+            UsageProblem: There is no card, its peak is not known, it has no units for the precision, or the share is
+                above 1.
+        """
+        if (precision is None) is (peak is None):
+            raise UsageProblem(
+                "run.share_of_peak(work, ...) needs a precision or a peak, not both",
+                remedies=['run.share_of_peak(work, precision="fp16")'],
+            )
+        if peak is None and precision is not None:
+            product, profile = (None, None) if self.card is None else (self.card.product, self.card.mig_profile)
+            peak = peak_of(product, precision, mig_profile=profile)
+        assert peak is not None
+        return share_of_peak(self.throughput.value, work, peak)
 
     @property
     def problems(self) -> tuple[str, ...]:

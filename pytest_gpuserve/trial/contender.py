@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.shape import LoadShape
     from pytest_gpuserve.trial.watch import Progress, Reading
@@ -187,6 +188,11 @@ class Contender:
         """Forget turns that are no part of the round, so that it is not judged by them either."""
         gone = {id(window) for window in windows}
         self._turns = [turn for turn in self._turns if id(turn.window) not in gone]
+
+    @property
+    def instance(self) -> Instance:
+        """Its server."""
+        return self.watch.instance
 
     def members(self) -> Collection[int]:
         """Pids of its server's processes that are not below this one."""

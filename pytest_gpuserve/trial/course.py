@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.metric import COLD_START
 from pytest_gpuserve.gate.sequential import LOOKS, Seen, levels
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.pairs import round_point
@@ -72,8 +73,11 @@ def points_of(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list
     """The rounds as they are judged.
 
     A first round that ended after three blocks, because its servers had to make room or the run ended, has too few
-    requests for many a quantile; that must not keep all later rounds from being judged.
+    requests for many a quantile; that must not keep all later rounds from being judged. Of cold starts the first round
+    is left out where there is another: who starts first of all reads from the disk what the others find in memory.
     """
+    if metric.name == COLD_START and len(rounds) > 1:
+        rounds = rounds[1:]
     points = []
     for measured in rounds:
         try:

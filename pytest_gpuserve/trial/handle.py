@@ -16,6 +16,7 @@ from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.servers.base import Ask, ServerKind
 from pytest_gpuserve.servers.instance import Instance
+from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
@@ -208,6 +209,7 @@ class Target:
         shuffled: Whether in a seeded order instead of in turn.
         protocol: What is spoken: HTTP, HTTP with answers as server-sent events, gRPC, or an in-process worker's queue.
         messages: Of gRPC, the requests as messages; the HTTP form of the first tells whether the model answers.
+        telemeter: Looks at the cards while it is loaded.
     """
 
     server: ServerHandle
@@ -215,6 +217,7 @@ class Target:
     shuffled: bool = False
     protocol: Protocol = "http"
     messages: tuple[bytes, ...] = ()
+    telemeter: Telemeter = field(default=NOBODY, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """What is sent, without headers and bodies; as for `ServerHandle`."""
@@ -229,6 +232,10 @@ class Target:
             NotInRevision: The other side has no such server, or nothing of it would be another there.
         """
         return replace(self, server=self.server.relocated(relocation))
+
+    def watched_by(self, telemeter: Telemeter) -> Target:
+        """Make the same requests, and have somebody look at the cards meanwhile."""
+        return replace(self, telemeter=telemeter)
 
     def started(self) -> AbstractContextManager[Instance]:
         """Start the deployment afresh; ready when it answers the first request."""

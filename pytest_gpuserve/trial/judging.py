@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
+from pytest_gpuserve.servers.remote import Remote
 from pytest_gpuserve.trial.arena import Contest
 from pytest_gpuserve.trial.assertions import Comparison, Run
 from pytest_gpuserve.trial.dueling import Duel
@@ -21,6 +22,7 @@ from pytest_gpuserve.trial.stored_court import StoredCourt
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
@@ -46,6 +48,7 @@ class TestJudge:
             same question, never another chance.
         told: Hears every judgement, with the label of its run.
         progress: Told how loads get on.
+        card: On which servers of this session run; None where there is none.
     """
 
     # Not a test class, whatever its name looks like to pytest.
@@ -62,8 +65,10 @@ class TestJudge:
         told: Callable[[str, Judgement], None],
         progress: Progress,
         earlier: TestJudge | None = None,
+        card: Card | None = None,
     ) -> None:
         self.nodeid = nodeid
+        self._card = card
         self.measurements: list[Measurement] = []
         self._ledger = ledger
         self._arena = arena
@@ -157,7 +162,9 @@ class TestJudge:
                 remedies=["give each its own: load(..., name='...')"],
             )
         place = self._ledger.place(self.nodeid, label)
-        measurement = Measurement(Run(label, self, []), target, shape, workload, place, self._progress)
+        # Of a server that was started elsewhere nobody knows on which card it runs.
+        card = None if isinstance(target.server.kind, Remote) else self._card
+        measurement = Measurement(Run(label, self, [], card), target, shape, workload, place, self._progress)
         self._rest_others(measurement)
         self.measurements.append(measurement)
         return measurement

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.device.rules import compare
+from pytest_gpuserve.errors import BaselineUnusable, DeviceProblem
 from pytest_gpuserve.store.baseline import Stored, read, write
 from pytest_gpuserve.store.schema import DeviceRecord, Entry, SessionRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.trial.here import Here
 
 MOST_SESSIONS_A_HOST = 12
 """Recording again at the same commit adds sessions; beyond so many of one host the oldest go."""
+
+LONGEST_WAIT_SECONDS = 120.0
+"""Beyond all that a few other workers can take to write their files, each well within a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,10 @@ class Ledger:
         Raises:
             BaselineUnusable: The file cannot be read or written; it is as it was.
         """
+        with self._alone(place.path):
+            return self._record(place, workload, sessions, reason)
+
+    def _record(self, place: Place, workload: Workload, sessions: Iterable[Session], reason: str | None) -> str:
         old = self.find(place)
         records = [self._here.session_record(session) for session in sessions]
         revision = self._here.revision
@@ -124,7 +134,27 @@ class Ledger:
         Raises:
             BaselineUnusable: The file cannot be read or written; it is as it was.
         """
-        self._change(path, dict.fromkeys(keys))
+        with self._alone(path):
+            self._change(path, dict.fromkeys(keys))
+
+    @contextmanager
+    def _alone(self, path: Path) -> Iterator[None]:
+        """Change a file as it is by then, while no other process changes one: another worker may record beside it.
+
+        One lock for all baselines of the machine: a change takes a moment, and no lock files are left in projects.
+        """
+        lock = DeviceLock("baselines", command="writes baselines")
+        try:
+            held = lock.acquire(wait_seconds=LONGEST_WAIT_SECONDS, on_wait=lambda *_: None)
+        except DeviceProblem as problem:
+            raise BaselineUnusable(
+                f"baseline file {path} is not written, for another process keeps writing baselines",
+                found=problem.found,
+                looked=problem.looked,
+            ) from None
+        with held:
+            self._files.pop(path, None)
+            yield
 
     def _read(self, path: Path) -> dict[str, Stored]:
         if path not in self._files:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
 from pytest_gpuserve.load.ceiling import load_ceiling
@@ -12,9 +12,11 @@ from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.validity import LATENCIES_LONG
+from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.steady import truncate
 from pytest_gpuserve.measure.window import Start, Window
+from pytest_gpuserve.trial.lookout import Lookout, nobody
 from pytest_gpuserve.trial.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS
 from pytest_gpuserve.trial.watch import Watch, client_of, our_processes
 from pytest_gpuserve.units import format_seconds
@@ -30,6 +32,20 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.watch import Progress
 
 
+class _Measured(NamedTuple):
+    """A window, and what goes with it when it is measured again.
+
+    Args:
+        window: What happened.
+        ticks: What it was made of.
+        counted: What the server counted meanwhile; None where it does not count.
+    """
+
+    window: Window
+    ticks: list[Tick]
+    counted: Counters | None
+
+
 @dataclass
 class LoadedStart:
     """One start under load.
@@ -40,6 +56,8 @@ class LoadedStart:
         shape: When.
         check: Of the answers.
         progress: Told how it gets on.
+        lookout: Looks after the cards meanwhile.
+        interrupted: Whether Ctrl-C cut it short.
     """
 
     instance: Instance
@@ -47,9 +65,12 @@ class LoadedStart:
     shape: LoadShape
     check: AnswerCheck
     progress: Progress
+    lookout: Lookout = field(default_factory=nobody)
     interrupted: bool = False
-    _ticks_kept: list[list[Tick]] = field(default_factory=list)
+    _kept: list[_Measured] = field(default_factory=list)
     _goal: int = 0
+    _conditions: list[WindowCondition] = field(default_factory=list)
+    _judged: int = 0
 
     def __post_init__(self) -> None:
         self._watch = Watch(self.instance, self.target, self.shape, self.check, self.progress, self._seconds_left)
@@ -65,23 +86,23 @@ class LoadedStart:
         What goes wrong under load ends it early and stands in ``problems``. Ctrl-C too: it is to be raised again, when
         what was measured is safe, by who finds ``interrupted``.
         """
-        windows: list[Window] = []
-        counted: list[Counters | None] = []
         taken, discard, ceiling, steady = 0.0, 0, None, True
         try:
-            taken = self._load(windows, counted)
+            self.lookout.up(self.instance)
+            taken = self._load()
             if not self.problems:
-                discard, steady = self._cut(windows)
+                discard, steady = self._cut(self._windows)
                 plan = self._watch.plan(self.shape.schedule)
                 ceiling = load_ceiling(plan, self.shape.processes, self._totals(discard))
-                self._watch.judge(self._totals(discard), windows[discard:], ceiling)
+                self._watch.judge(self._totals(discard), self._windows[discard:], ceiling)
         except KeyboardInterrupt:
             self.interrupted = True
-            self.problems.append(f"interrupted by Ctrl-C after {len(windows)} windows: not decided")
+            self.problems.append(f"interrupted by Ctrl-C after {len(self._kept)} windows: not decided")
         finally:
             self.progress.clear()
+        windows = self._windows[discard:]
         return Start(
-            tuple(windows[discard:]),
+            self.lookout.with_cards(windows),
             self.instance.cold_start_seconds,
             discarded=discard,
             steady=steady,
@@ -89,8 +110,15 @@ class LoadedStart:
             client=client_of(self._totals(discard), ceiling),
             cold_start_parts=self.instance.cold_start_parts,
             settings=self.instance.settings,
-            counters=added([each for each in counted[discard:] if each is not None]),
+            counters=added([each.counted for each in self._kept[discard:] if each.counted is not None]),
+            telemetry=self.lookout.telemetry(windows),
+            idle_watts=self.lookout.idle_watts,
+            rejected=tuple("; ".join(condition.rejected) for condition in self._conditions if condition.rejected),
         )
+
+    @property
+    def _windows(self) -> list[Window]:
+        return [measured.window for measured in self._kept]
 
     def _cut(self, windows: list[Window]) -> tuple[int, bool]:
         """How many windows to cut off the front, and whether the rest is steady."""
@@ -105,10 +133,10 @@ class LoadedStart:
         return cut.discard, cut.steady
 
     def _totals(self, discard: int) -> Totals:
-        return total(tick for ticks in self._ticks_kept[discard:] for tick in ticks)
+        return total(tick for measured in self._kept[discard:] for tick in measured.ticks)
 
-    def _load(self, windows: list[Window], counted: list[Counters | None]) -> float:
-        """Fill the windows, and what the server counted in each; returns cores taken by others."""
+    def _load(self) -> float:
+        """Measure the windows; returns cores taken by others."""
         shape = self.shape
         self._goal = shape.windows
         warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
@@ -125,21 +153,66 @@ class LoadedStart:
         if self.problems:
             return 0.0
         with Engines(self._watch.plan(shape.schedule), shape.processes) as engines:
+            self.lookout.loaded_by(engines.pids)
             if not shape.finite:
                 self._watch.ticks(engines, warmup_ticks)
                 before = self._watch.read_counters() if not self.problems else None
             cpu = read_cpu(our_processes(self.instance.members()))
-            while not self.problems and not self._watch.ended and not self._enough(windows):
+            while not self.problems and not self._watch.ended and not self._complete():
                 ticks = self._watch.ticks(engines, TICKS_A_WINDOW)
                 after = self._watch.read_counters() if not self.problems else None
                 found = self._watch.counted(before, after)
                 before = after
                 window = self._watch.window(ticks, found)
                 if window is not None:
-                    windows.append(window)
-                    counted.append(found)
-                    self._ticks_kept.append(ticks)
+                    self._kept.append(_Measured(window, ticks, found))
+                    # Of the one before, as a rule: to wait until this one was seen to its end would hold the load up.
+                    self._sift(wait=False)
+            self._sift(wait=True)
+            self._judge_rejected()
             return cores_taken_by_others(cpu, read_cpu(our_processes(self.instance.members())))
+
+    def _complete(self) -> bool:
+        """Whether enough was measured, and none of it has to be measured again."""
+        return self._enough(self._windows) and not self._sift(wait=True)
+
+    def _sift(self, *, wait: bool) -> bool:
+        """Drop, with all that counted in them, windows in which the cards were disturbed; whether there was one.
+
+        Args:
+            wait: Whether to judge the last one too, which may not have been seen to its end yet.
+        """
+        fresh = self._kept[self._judged :]
+        conditions = self.lookout.judge([measured.window for measured in fresh], wait=wait)
+        self.problems.extend(self.lookout.problems())
+        self._conditions += conditions
+        good = [measured for measured, found in zip(fresh, conditions, strict=False) if not found.rejected]
+        self._kept[self._judged : self._judged + len(conditions)] = good
+        self._judged += len(good)
+        dropped = len(conditions) - len(good)
+        wanted = max(self._goal, self._judged)
+        if dropped and not self.problems and self._rejected > MOST_REJECTED_SHARE * (self._rejected + wanted):
+            # Too many were lost, even if no other one was.
+            self.problems.extend(judge_windows(self._conditions).invalid)
+        return dropped > 0
+
+    @property
+    def _rejected(self) -> int:
+        return sum(bool(condition.rejected) for condition in self._conditions)
+
+    def _judge_rejected(self) -> None:
+        found = judge_windows(self._conditions)
+        for text in found.unknown:
+            self.lookout.note(text)
+        if self.problems:
+            return
+        self.problems.extend(found.invalid)
+        if self.shape.finite and self._rejected and not self.problems:
+            first = next(condition for condition in self._conditions if condition.rejected)
+            self.problems.append(
+                f"throttled: {self._rejected} of {len(self._conditions)} windows of a load that is measured as a whole,"
+                f" so that none of them can be measured again; first: {'; '.join(first.rejected)}"
+            )
 
     def _enough(self, windows: list[Window]) -> bool:
         shape = self.shape

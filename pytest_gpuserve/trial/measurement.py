@@ -126,7 +126,9 @@ class Measurement:
         windows = [window for session in self.run.sessions for window in session.windows]
         requests = sum(window.requests for window in windows)
         values = ", ".join(
-            f"{metric.name} {format_value(value, metric.unit)}" for metric, value in self.known().items()
+            f"{metric.name} {format_value(value, metric.unit)}"
+            for metric, value in self.known().items()
+            if not metric.on_request
         )
         measured = f"{values} of {requests} requests" if values else "nothing was measured yet"
         return f"interrupted by Ctrl-C, not decided: {measured}"

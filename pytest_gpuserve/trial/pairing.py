@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
@@ -17,8 +17,10 @@ from pytest_gpuserve.measure.pairs import round_point
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round, Side
 from pytest_gpuserve.measure.steady import drifts
+from pytest_gpuserve.measure.telemetry import merged
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.trial.contender import Contender, Pace
+from pytest_gpuserve.trial.disturbed import Disturbed
 from pytest_gpuserve.trial.watch import our_processes
 from pytest_gpuserve.units import utc_now
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.trial.handle import Target
+    from pytest_gpuserve.trial.lookout import Lookout
     from pytest_gpuserve.trial.shape import LoadShape
     from pytest_gpuserve.trial.watch import Progress
 
@@ -66,17 +69,36 @@ class Terms:
     seed: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """What is kept of a server that was measured alone.
+
+    Args:
+        window: What was measured; None where there was trouble.
+        side: What else is known of it.
+        foreign_cores: Cores that others took meanwhile.
+        problems: Why nothing may be concluded from it.
+    """
+
+    window: Window | None
+    side: Side
+    foreign_cores: float
+    problems: list[str]
+
+
 @dataclass
 class _Open:
     """A round whose servers still run."""
 
     contenders: dict[Arm, Contender]
+    lookout: Lookout
     first: Arm
     at: str
     pace: Pace
     stack: ExitStack
     blocks: list[Block] = field(default_factory=list)
     rejected: int = 0
+    disturbed: Disturbed = field(default_factory=Disturbed)
     foreign_cores: float = 0.0
     extended: bool = False
 
@@ -104,6 +126,7 @@ class Pairing:
         self._targets: Mapping[Arm, Target] = {"base": base, "candidate": candidate}
         self._terms = terms
         self._progress = progress
+        self._telemeter = candidate.telemeter
         self._open: _Open | None = None
 
     @property
@@ -145,6 +168,13 @@ class Pairing:
         if self._open is not None:
             opened, self._open = self._open, None
             opened.stack.close()
+            late = opened.lookout.problems()
+            if late and self.rounds:
+                # A verdict may have been reached by the round already; then at least it is said.
+                for problem in late:
+                    opened.lookout.note(problem)
+                last = self.rounds[-1]
+                self.rounds[-1] = replace(last, problems=(*last.problems, *late))
 
     # -- two at a time
 
@@ -156,6 +186,7 @@ class Pairing:
         at = utc_now()
         contenders: dict[Arm, Contender] = {}
         with ExitStack() as stack:
+            lookout = stack.enter_context(self._telemeter.lookout())
             for arm in order:
                 try:
                     contenders[arm] = self._started(arm, stack)
@@ -165,7 +196,8 @@ class Pairing:
                         return None
                     raise
             pace = _slower(*(contender.pace(self._terms.requests_wanted) for contender in contenders.values()))
-            opened = _Open(contenders, order[0], at, pace, stack.pop_all())
+            lookout.up(*(contender.instance for contender in contenders.values()))
+            opened = _Open(contenders, lookout, order[0], at, pace, stack.pop_all())
         self._open = opened
         self.rounds.append(self._record(opened))
         return opened
@@ -233,8 +265,17 @@ class Pairing:
                 return
             windows.append(window)
         taken = cores_taken_by_others(cpu, read_cpu(our_processes(_members(opened.contenders.values()))))
-        if taken > self._terms.most_foreign_cores and opened.rejected < MOST_REJECTED:
+        if taken > self._terms.most_foreign_cores and opened.rejected - opened.disturbed.again < MOST_REJECTED:
             opened.rejected += 1
+            for contender in opened.contenders.values():
+                contender.discard(windows)
+            return
+        # To wait for the next sample holds no load up: its ticks come meanwhile, and are counted from where they were.
+        conditions = opened.lookout.judge(windows, wait=True)
+        opened.contenders["candidate"].problems.extend(opened.lookout.problems())
+        if opened.disturbed.add(zip(order, conditions, strict=True)):
+            opened.rejected += 1
+            opened.contenders["candidate"].problems.extend(opened.disturbed.invalid())
             for contender in opened.contenders.values():
                 contender.discard(windows)
             return
@@ -259,10 +300,21 @@ class Pairing:
         )
 
     def _record(self, opened: _Open) -> Round:
+        for text in opened.disturbed.unknown():
+            opened.lookout.note(text)
+        blocks = tuple(
+            Block(block.order, opened.lookout.with_cards(block.windows)) for block in opened.blocks[-BLOCKS:]
+        )
+        sides = {
+            arm: _with_telemetry(
+                contender.side(), opened.lookout, [window for block in blocks for window in block.of(arm)]
+            )
+            for arm, contender in opened.contenders.items()
+        }
         return Round(
-            blocks=tuple(opened.blocks[-BLOCKS:]),
+            blocks=blocks,
             first=opened.first,
-            sides={arm: contender.side() for arm, contender in opened.contenders.items()},
+            sides={arm: replace(side, rejected=opened.disturbed.reasons(arm)) for arm, side in sides.items()},
             at=opened.at,
             rejected=opened.rejected + max(0, len(opened.blocks) - BLOCKS),
             foreign_cores=opened.foreign_cores,
@@ -280,24 +332,18 @@ class Pairing:
         windows: list[Window] = []
         sides: dict[Arm, list[Side]] = {arm: [] for arm in ARMS}
         problems: list[str] = []
+        disturbed = Disturbed()
         foreign_cores = 0.0
         for arm in order:
-            with ExitStack() as stack:
-                contender = self._started(arm, stack)
-                pace = contender.pace(self._terms.requests_wanted)
-                # While it runs: what a server that has ended used would be taken for that of others.
-                cpu = read_cpu(our_processes(contender.members()))
-                window = contender.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
-                taken = cores_taken_by_others(cpu, read_cpu(our_processes(contender.members())))
-                foreign_cores = max(foreign_cores, taken)
-                contender.rest()
-                if window is not None:
-                    contender.judge()
-                    windows.append(window)
-                sides[arm].append(contender.side())
-                problems.extend(
-                    problem if arm == "candidate" else f"the base: {problem}" for problem in contender.problems
-                )
+            turn = self._turn_alone(arm, seed, disturbed)
+            while turn is None and not problems:
+                problems.extend(disturbed.invalid())
+                turn = None if problems else self._turn_alone(arm, seed, disturbed)
+            if turn is not None:
+                foreign_cores = max(foreign_cores, turn.foreign_cores)
+                sides[arm].append(turn.side)
+                windows.extend([turn.window] if turn.window is not None else [])
+                problems.extend(turn.problems)
             if problems:
                 break
         whole = len(windows) == len(order)
@@ -305,13 +351,41 @@ class Pairing:
             Round(
                 blocks=(Block(order, tuple(windows)),) if whole else (),
                 first=order[0],
-                sides={arm: _joined(known) for arm, known in sides.items()},
+                sides={arm: replace(_joined(known), rejected=disturbed.reasons(arm)) for arm, known in sides.items()},
                 at=at,
                 by_turns=True,
+                rejected=disturbed.again,
                 foreign_cores=foreign_cores,
                 problems=tuple(problems),
             )
         )
+
+    def _turn_alone(self, arm: Arm, seed: int, disturbed: Disturbed) -> _Alone | None:
+        """Measure a window of a fresh start; None where the card was disturbed meanwhile."""
+        with self._telemeter.lookout() as lookout:
+            with ExitStack() as stack:
+                contender = self._started(arm, stack)
+                lookout.up(contender.instance)
+                pace = contender.pace(self._terms.requests_wanted)
+                # While it runs: what a server that has ended used would be taken for that of others.
+                cpu = read_cpu(our_processes(contender.members()))
+                window = contender.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
+                taken = cores_taken_by_others(cpu, read_cpu(our_processes(contender.members())))
+                contender.rest()
+                measured = [] if window is None else [window]
+                conditions = lookout.judge(measured, wait=True)
+                again = disturbed.add([(arm, condition) for condition in conditions])
+                for text in dict.fromkeys(text for condition in conditions for text in condition.unknown):
+                    lookout.note(f"telemetry unknown: {text}")
+                if window is not None and not again:
+                    contender.judge()
+                side = _with_telemetry(contender.side(), lookout, measured)
+                problems = [problem if arm == "candidate" else f"the base: {problem}" for problem in contender.problems]
+            measured = list(lookout.with_cards(measured))
+        problems += lookout.problems()
+        if again and not problems:
+            return None
+        return _Alone(measured[0] if measured and not again else None, side, taken, problems)
 
 
 def _other(arm: Arm) -> Arm:
@@ -324,6 +398,8 @@ def _members(contenders: Iterable[Contender]) -> list[int]:
 
 def _joined(sides: list[Side]) -> Side:
     sizes: dict[str, int] = {}
+    # There is none where the other one's first start was in trouble.
+    last = sides[-1] if sides else Side(())
     for side in sides:
         for size, count in side.batch_sizes.items():
             sizes[size] = sizes.get(size, 0) + count
@@ -333,10 +409,20 @@ def _joined(sides: list[Side]) -> Side:
         batch_sizes=sizes,
         answers=sum(side.answers for side in sides),
         answers_checked=sum(side.answers_checked for side in sides),
-        cold_start_parts=sides[-1].cold_start_parts,
-        settings=sides[-1].settings,
+        cold_start_parts=last.cold_start_parts,
+        settings=last.settings,
         counters=added([side.counters for side in sides if side.counters is not None]),
+        telemetry=merged(side.telemetry for side in sides if side.telemetry is not None),
+        idle_watts=last.idle_watts,
     )
+
+
+def _with_telemetry(side: Side, lookout: Lookout, windows: Iterable[Window]) -> Side:
+    """Add what the cards did in a server's windows; whose CPU time it was is not told apart beside another server."""
+    telemetry = lookout.telemetry(windows)
+    if telemetry is not None:
+        telemetry = replace(telemetry, server_cpu_seconds=None, client_cpu_seconds=None)
+    return replace(side, telemetry=telemetry, idle_watts=lookout.idle_watts)
 
 
 def _slower(*paces: Pace) -> Pace:

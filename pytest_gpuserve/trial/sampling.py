@@ -45,15 +45,18 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
     interrupted = False
     try:
         while len(starts) < shape.starts and not problems:
-            with target.started() as instance:
-                loaded = LoadedStart(instance, target, shape, check, progress)
-                start = loaded.measure()
-            if start.windows:
-                starts.append(start)
-            if start.counters is not None:
-                batch_sizes.update(start.counters.batch_sizes)
-            problems.extend(loaded.problems)
-            interrupted = loaded.interrupted
+            with target.telemeter.lookout(baseline_clock_mhz=shape.baseline_clock_mhz) as lookout:
+                with target.started() as instance:
+                    loaded = LoadedStart(instance, target, shape, check, progress, lookout)
+                    start = loaded.measure()
+                # Now, for the end of the server may yet be interrupted.
+                if start.windows:
+                    starts.append(start)
+                if start.counters is not None:
+                    batch_sizes.update(start.counters.batch_sizes)
+                problems.extend(loaded.problems)
+                interrupted = loaded.interrupted
+            problems.extend(lookout.problems())
     except KeyboardInterrupt:
         interrupted = True
         problems.append(f"interrupted by Ctrl-C after {len(starts)} starts: not decided")

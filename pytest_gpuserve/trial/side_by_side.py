@@ -312,6 +312,9 @@ def session_of(measured: Round, arm: Arm) -> Session:
         cold_start_parts=side.cold_start_parts,
         settings=side.settings,
         counters=side.counters,
+        telemetry=side.telemetry,
+        idle_watts=side.idle_watts,
+        rejected=side.rejected,
     )
     return Session(
         starts=(start,) if start.windows else (),

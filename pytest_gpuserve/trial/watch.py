@@ -18,6 +18,7 @@ from pytest_gpuserve.load.validity import SATURATED_SHARE, one_line, reasons
 from pytest_gpuserve.load.wire import Plan, Tick
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
+from pytest_gpuserve.process.relatives import run_processes
 from pytest_gpuserve.trial.shape import TICK_SECONDS, WINDOW_SECONDS
 from pytest_gpuserve.units import format_fraction, format_seconds
 
@@ -181,6 +182,8 @@ class Watch:
             batches=None if counted is None else counted.batches,
             client_cpu_seconds=totals.cpu_seconds,
             stages={} if counted is None else counted.stages,
+            begin_ns=ticks[0].begin_ns,
+            end_ns=ticks[-1].end_ns,
         )
 
     def read_counters(self) -> Reading | None:
@@ -338,11 +341,12 @@ def _another_client(seen: _Seen, *, finite: bool) -> list[str]:
 def our_processes(beyond: Iterable[int] = ()) -> list[psutil.Process]:
     """This process and all below it: the engines, the keepers, and through them the servers.
 
+    Under pytest-xdist they are those of the other workers too: that these share the host is what was asked for.
+
     Args:
         beyond: Pids of servers that are below somebody else; see ``Instance.members``.
     """
-    own = psutil.Process()
-    found = {process.pid: process for process in (own, *own.children(recursive=True))}
+    found = {process.pid: process for process in run_processes()}
     for pid in beyond:
         with contextlib.suppress(psutil.Error):
             found.setdefault(pid, psutil.Process(pid))

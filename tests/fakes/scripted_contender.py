@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.shape import LoadShape
     from pytest_gpuserve.trial.watch import Progress
@@ -123,6 +124,11 @@ class ScriptedContender:
         """Forget turns that are no part of the round."""
         gone = {id(window) for window in windows}
         self._windows = [window for window in self._windows if id(window) not in gone]
+
+    @property
+    def instance(self) -> Instance:
+        """There is no server."""
+        return cast("Instance", None)
 
     def members(self) -> tuple[int, ...]:
         """There is no server."""

@@ -5,7 +5,8 @@ takes no time, gives the same numbers on every machine, and starts no server. Th
 proven in tests/servers, and in tests/plugin by the tests that use ``real_project``.
 
 Replaced are whole sessions (``trial.sampling.take_session``), and of a comparison side by side the two contenders
-(``trial.contender.Contender``): the rounds, their order, what is remembered and what is judged are the product's own.
+(``trial.contender.Contender``), and nobody looks at a card: the rounds, their order, what is remembered and what is
+judged are the product's own.
 
 The script is ``scripted.json`` in the project's root folder; see ``Script``. How fast a build is stands in its app
 file, ``SPEED = 0.9``, so that it is seen which file would have been run; a file without it has the speed 1. With
@@ -254,11 +255,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.pluginmanager.get_plugin(SESSION_NAME) is None:
         return
+    from pytest_gpuserve.session import GateSession
     from pytest_gpuserve.trial import measurement, pairing
+    from pytest_gpuserve.trial.telemeter import NOBODY
     from tests.fakes.scripted_contender import ScriptedContenders
 
     path = config.rootpath / SCRIPT_NAME
     patch = pytest.MonkeyPatch()
     patch.setattr(measurement, "take_session", ScriptedSessions(path).take)
     patch.setattr(pairing, "Contender", ScriptedContenders(path))
+    # What is made up needs nobody to look at the card meanwhile.
+    patch.setattr(GateSession, "telemeter", lambda *_: NOBODY)
     config.add_cleanup(patch.undo)

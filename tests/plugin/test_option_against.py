@@ -68,7 +68,7 @@ def test_what_is_no_python_is_exit_4(project: Project, name: str, found: str) ->
 
 @pytest.mark.parametrize("arguments", [("--against=HEAD",), ("--against-python", sys.executable)])
 def test_xdist_is_exit_4(real_project: Project, arguments: tuple[str, ...]) -> None:
-    """Workers of pytest-xdist would measure each other; without workers it is no matter."""
+    """On `cpu` workers of pytest-xdist would measure each other; without workers it is no matter."""
     result = real_project.run("-n2", *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "run it with -n0" in text_of(result)

@@ -1,4 +1,4 @@
-"""What the plugin is to a session: cheap when unused, alone on its device, not under xdist."""
+"""What the plugin is to a session: cheap when unused, alone on its device, under xdist on cards alone."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_unused_plugin_imports_nothing_heavy(real_project: Project) -> None:
 
 
 def test_measuring_under_xdist_is_refused(real_project: Project) -> None:
-    """Under pytest-xdist a measuring test fails with what to do instead, and other tests run."""
+    """Under pytest-xdist a measuring test fails on `cpu` with what to do instead, and other tests run."""
     real_project.test_file.write_text(real_project.test_file.read_text() + "\n\ndef test_plain():\n    pass\n")
     result = real_project.run("-n", "1")
     result.assert_outcomes(passed=1, errors=1)
@@ -65,7 +65,7 @@ def test_measuring_under_xdist_is_refused(real_project: Project) -> None:
 
 
 def test_recording_under_xdist_is_refused(real_project: Project) -> None:
-    """An update with workers is a usage error before anything runs."""
+    """An update on `cpu` with workers is a usage error before anything runs."""
     result = real_project.run("-n", "1", "--baseline-update")
     assert result.ret == 4
     assert "-n0" in text_of(result)

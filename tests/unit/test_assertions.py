@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.device.card import Card
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.points import NotMeasured
+from pytest_gpuserve.roofline import Work, peak_of
 from pytest_gpuserve.trial.assertions import Baseline, Comparison, Measured, Reference, Run
 from tests.unit.builders import judgement, session, start, window
 
@@ -192,3 +194,30 @@ def test_they_cannot_hide_in_a_set(thing: Measured | Reference) -> None:
     """What cannot be compared for equality has no hash."""
     with pytest.raises(TypeError, match="unhashable"):
         hash(thing)
+
+
+T4 = Card(0, "Tesla T4", "T4", "GPU-1", None, None, None, None, None, None, None)
+
+
+def test_the_share_of_the_peak_is_that_of_the_runs_own_card() -> None:
+    """Throughput times a request's operations, over the rate of the card that the run's server was on."""
+    run = Run("", Listener(), [session()], T4)
+    work = Work(flops=65e12 / 10 / run.throughput.value)
+    assert run.share_of_peak(work, precision="fp16") == pytest.approx(0.1)
+    assert run.share_of_peak(work, peak=peak_of("Tesla T4", "fp16")) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("card", "asked", "words"),
+    [
+        (None, {"precision": "fp16"}, "card"),
+        (T4, {"precision": "bf16"}, "bf16"),
+        (replace(T4, mig_profile="1g.5gb"), {"precision": "fp16"}, "MIG"),
+        (T4, {}, "precision or a peak"),
+        (T4, {"precision": "fp16", "peak": peak_of("Tesla T4", "fp16")}, "not both"),
+    ],
+)
+def test_a_peak_that_is_not_known_is_no_share(card: Card | None, asked: dict[str, Any], words: str) -> None:
+    """No card, a precision without units, a part of a card, and a question with no or two answers are errors."""
+    with pytest.raises(UsageProblem, match=words):
+        Run("", Listener(), [session()], card).share_of_peak(Work(flops=1e9), **asked)

@@ -75,7 +75,7 @@ def side_by_side(starts: Starts, seed: int) -> Verdict:
         if look < first_look(COLD_START):
             continue
         verdict, _, _ = paired_verdict(
-            COLD_START, points, default_prior(COLD_START), tolerance=TOLERANCE, level=levels()[look]
+            COLD_START, points[1:], default_prior(COLD_START), tolerance=TOLERANCE, level=levels()[look]
         )
         if verdict is not Verdict.INCONCLUSIVE:
             return verdict
@@ -114,16 +114,15 @@ def test_side_by_side_an_identical_build_is_hardly_ever_called_changed(first: fl
     """Whichever of the two finds its files on the disk at the first start of all."""
     found = shares(lambda seed: side_by_side(Starts(0.0, first), seed))
     assert found[Verdict.REGRESSED] + found[Verdict.IMPROVED] <= WRONG
-    if first == 1.0:
-        assert found[Verdict.PASS] >= 0.9
+    assert found[Verdict.PASS] >= 0.9
 
 
 @pytest.mark.parametrize("first", [1.0, FROM_DISK])
 def test_side_by_side_a_start_that_takes_half_as_long_again_never_passes(first: float) -> None:
-    """It is found, or where the first start of all hides it, not decided."""
+    """It is found, also where the first start of all would hide it: that round is left out."""
     found = shares(lambda seed: side_by_side(Starts(0.5, first), seed))
     assert found[Verdict.PASS] + found[Verdict.IMPROVED] == 0
-    assert found[Verdict.REGRESSED] >= (0.99 if first == 1.0 else 0.6)
+    assert found[Verdict.REGRESSED] >= 0.99
 
 
 @pytest.mark.parametrize("first", [1.0, FROM_DISK])
@@ -136,12 +135,13 @@ def test_side_by_side_what_is_too_much_hardly_ever_passes(first: float) -> None:
 def test_one_round_decides_nothing() -> None:
     """However large the difference: half of those two starts may be that one read from the disk."""
     comparison = a_comparison(ScriptedPairing())
-    found = []
-    for _ in range(3):
+    found: list[Verdict] = []
+    while not found or found[-1] is Verdict.INCONCLUSIVE:
         comparison.more()
         found.append(comparison.judge(COLD_START, TOLERANCE).verdict)
-    assert found == [Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.PASS]
-    assert len(comparison.rounds) == 2
+    assert found[:2] == [Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE]
+    assert found[-1] is Verdict.PASS
+    assert 2 <= len(comparison.rounds) <= 3
 
 
 def test_memory_of_servers_that_shared_the_card_is_invalid_and_says_what_helps() -> None:

@@ -22,11 +22,12 @@ ROOT = Path(pytest_gpuserve.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("plugin",),
     ("fixtures", "server_fixtures", "selftest_command"),
-    ("session", "server_factory", "doctor"),
-    ("progress", "comparisons", "unused", "devices"),
+    ("workers", "session", "server_factory", "doctor"),
+    ("progress", "comparisons", "unused", "devices", "closing"),
     ("selftest",),
     ("options", "markers", "hookspecs"),
     ("trial",),
+    ("roofline",),
     ("servers", "load", "store", "report"),
     ("measure",),
     ("gate",),
@@ -50,6 +51,8 @@ IMPORT_PYTEST = frozenset(
         "progress",
         "comparisons",
         "unused",
+        "closing",
+        "workers",
     }
 )
 """All that know pytest; the rest could serve another tool."""

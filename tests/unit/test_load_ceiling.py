@@ -25,10 +25,11 @@ from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load import ceiling
 from pytest_gpuserve.load import null_server as null_server_module
 from pytest_gpuserve.load.ceiling import client_ceiling, load_ceiling, measure_ceiling
-from pytest_gpuserve.load.driver import Engines, module_command
+from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.totals import Totals
 from pytest_gpuserve.load.wire import Endpoint, Plan, Tick, Tls
+from pytest_gpuserve.process.module import module_command
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load import driver
-from pytest_gpuserve.load.driver import Engines, module_command
+from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Steps
 from pytest_gpuserve.load.wire import Endpoint, Outputs, Ready, Tick, frame
+from pytest_gpuserve.process.module import module_command
 from tests.fakes.children.toolkit import ROOT, alive
 from tests.fakes.http_server import Serving, Totals, plan, serving
 
@@ -113,7 +114,7 @@ sys.path.append({str(checkout)!r})
 sys.modules.pop("pytest_gpuserve", None)
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
 sys.path[:] = [entry for entry in sys.path if entry != {str(ROOT)!r}]
-from pytest_gpuserve.load.driver import module_command
+from pytest_gpuserve.process.module import module_command
 sys.exit(subprocess.run(module_command("pytest_gpuserve.load.null_server", "a", "b")).returncode)
 """
     argv = [sys.executable, "-c", program]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Telemetry
 from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
@@ -119,6 +121,50 @@ def test_what_is_not_measured_yet_is_null() -> None:
     """Promised fields that nothing fills are there and null, so that readers need not ask."""
     plain = read(result_of("t"))["tests"][0]["run"]
     assert [plain[name] for name in ("breakdown", "send_lag_p99", "telemetry")] == [None] * 3
+
+
+def telemetry_of(seconds: float, joules: float, *, mask: int = 0) -> Telemetry:
+    """What one card did in a stretch of time, of which the server worked half."""
+    card = CardTelemetry(
+        "GPU-1",
+        power_watts=Spread(100.0, 120.0, 90.0, 10),
+        energy=Energy(joules, "counter"),
+        clock_reasons={mask: 3} if mask else {},
+        clock_reasons_samples=10,
+    )
+    return Telemetry(seconds, 10, covered=True, cards={"GPU-1": card}, server_cpu_seconds=seconds / 2)
+
+
+def test_what_the_cards_did_is_told_of_all_starts_together() -> None:
+    """Energy an inference with what is taken at rest, CPU time a request; a start that nobody saw has no part in it."""
+    seen = [
+        replace(start(), telemetry=telemetry_of(2.0, 200.0, mask=4), idle_watts=40.0, rejected=("hot", "hotter")),
+        replace(start(), telemetry=telemetry_of(2.0, 400.0), idle_watts=60.0),
+    ]
+    plain = read(result_of("t", sessions=(session(*seen, start()),)))["tests"][0]["run"]
+    assert plain["requests"] == 120
+    telemetry = plain["telemetry"]
+    assert telemetry["seconds"] == 4.0
+    assert telemetry["energy"] == {"joules": 600.0, "source": "counter"}
+    assert telemetry["cards"]["GPU-1"]["clock_reasons"] == {"0x4": 3}
+    assert telemetry["cards"]["GPU-1"]["power_watts"] == {"mean": 100.0, "peak": 120.0, "lowest": 90.0, "samples": 20}
+    assert telemetry["idle_watts"] == 50.0
+    assert telemetry["energy_per_inference"] == {
+        "joules": 7.5,
+        "above_idle_joules": pytest.approx((600.0 - 4.0 * 50.0) / 80),
+        "idle_watts": 50.0,
+        "source": "counter",
+    }
+    assert telemetry["server_cpu_seconds_per_request"] == pytest.approx(2.0 / 80)
+    assert plain["windows_measured_again"] == ["hot", "hotter"]
+
+
+def test_without_energy_there_is_none_of_an_inference() -> None:
+    """A card without a counter and without power has null, not zero."""
+    bare = Telemetry(2.0, 10, covered=True, cards={"GPU-1": CardTelemetry("GPU-1")})
+    plain = read(result_of("t", sessions=(session(replace(start(), telemetry=bare)),)))["tests"][0]["run"]["telemetry"]
+    unknown = ["energy", "energy_per_inference", "idle_watts", "server_cpu_seconds_per_request"]
+    assert [plain[name] for name in unknown] == [None] * 4
 
 
 @pytest.mark.parametrize(

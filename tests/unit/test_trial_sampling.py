@@ -11,6 +11,7 @@ from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.window import Session, Start, Window
 from pytest_gpuserve.trial import sampling
 from pytest_gpuserve.trial.shape import LoadShape
+from pytest_gpuserve.trial.telemeter import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,8 @@ WINDOW = Window(
 
 class FakeTarget:
     """Its second start is interrupted, or none is."""
+
+    telemeter = NOBODY
 
     def __init__(self, interrupted_start: int) -> None:
         self.requests = ()

@@ -1,0 +1,290 @@
+"""Several workers of pytest-xdist that measure, each on a card of its own, and the controller that reports for all.
+
+A worker leases a card as any run does. With the reports of a test it hands over what it measured, so that of a worker
+that crashes only the test under way is lost, which the controller says. The controller measures nothing and holds no
+lock.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import os
+import pickle
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.options import MEASURING, Update
+from pytest_gpuserve.process.secrets import without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+    from pytest_gpuserve.closing import Closing
+    from pytest_gpuserve.options import Settings
+    from pytest_gpuserve.report.results import TestResult
+
+TOLD: Final = "gpuserve"
+"""What a worker is told, among its ``workerinput``."""
+
+HANDED: Final = "gpuserve_handed"
+"""What a worker hands over, as an attribute of a test's report and at its end among its ``workeroutput``."""
+
+PROBLEM: Final = "gpuserve_problem"
+"""A user's mistake that a worker found, among its ``workeroutput``."""
+
+_PHASES: Final = ("setup", "call", "teardown")
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process is a worker of pytest-xdist."""
+    return hasattr(config, "workerinput")
+
+
+def worker_count(config: pytest.Config) -> int:
+    """How many workers there are, in the controller and in each of them; 0 without pytest-xdist."""
+    if is_worker(config):
+        return int(_input(config)["workercount"])
+    distributed = getattr(config.option, "dist", "no") != "no" and not config.option.collectonly
+    return len(config.option.tx or ()) if distributed else 0
+
+
+def each_runs_all(config: pytest.Config) -> bool:
+    """Whether every worker runs every test (``--dist=each``)."""
+    if is_worker(config):
+        return bool(_input(config).get(TOLD, {}).get("each"))
+    return str(getattr(config.option, "dist", "no")) == "each"
+
+
+def controller_pid(config: pytest.Config) -> int | None:
+    """Of a worker, the process of its controller; None elsewhere."""
+    return _input(config).get(TOLD, {}).get("controller") if is_worker(config) else None
+
+
+def hand_problem(config: pytest.Config, problem: str) -> None:
+    """Let the controller of a worker that ends because of a user's mistake tell which one; it tells it once for all."""
+    config.workeroutput[PROBLEM] = problem  # type: ignore[attr-defined]
+
+
+class Worker:
+    """Registered as a plugin in a worker, after the session: hands over what it measures.
+
+    Args:
+        config: Of the worker.
+        closing: What the session has to say so far.
+    """
+
+    def __init__(self, config: pytest.Config, closing: Callable[[], Closing]) -> None:
+        self._config = config
+        self._closing = closing
+        self._handed: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Say with a test's first report that it measures, and with its last one what it has measured."""
+        report = yield
+        if MEASURING in getattr(item, "fixturenames", ()) and report.when in {"setup", "teardown"}:
+            tests = {item.nodeid} if report.when == "teardown" else set()
+            self._handed |= tests
+            setattr(report, HANDED, self._packed(tests))
+        return report
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """Hand over the rest: of a test that Ctrl-C cut short there is no last report."""
+        rest = {test.nodeid for test in self._closing().tests} - self._handed
+        self._config.workeroutput[HANDED] = self._packed(rest)  # type: ignore[attr-defined]
+
+    def _packed(self, nodeids: set[str]) -> str:
+        closing = self._closing()
+        return pack(
+            dataclasses.replace(closing, tests=tuple(test for test in closing.tests if test.nodeid in nodeids)),
+            # Here, for a fixture may have set variables of which the controller does not know.
+            lambda text: without_secrets(text, os.environ),
+        )
+
+
+class Controller:
+    """Registered as a plugin in the controller: gathers what workers hand over, and reports it as one run.
+
+    Args:
+        config: Of the controller.
+        settings: What was asked.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._config = config
+        self._settings = settings
+        self._nodes: list[Any] = []
+        self._workers: dict[str, Closing] = {}
+        self._worker_of: dict[str, str] = {}
+        self._tests: dict[str, TestResult] = {}
+        self._closing: Closing | None = None
+
+    def pytest_configure_node(self, node: Any) -> None:  # noqa: ANN401 -- pytest-xdist need not be installed
+        """Tell a worker what it cannot know by itself."""
+        node.workerinput[TOLD] = {"controller": os.getpid(), "each": each_runs_all(self._config)}
+        self._nodes.append(node)
+
+    def pytest_testnodedown(self, node: Any) -> None:  # noqa: ANN401 -- as above
+        """Tell a user's mistake that a worker has found; the others have found the same one.
+
+        Raises:
+            pytest.UsageError: There is one.
+        """
+        problem = _output(node).get(PROBLEM)
+        if problem is not None:
+            raise pytest.UsageError(problem)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take what comes with a report; first, for it is nothing to whoever else reads reports."""
+        node = getattr(report, "node", None)
+        if node is None:
+            return
+        packed = report.__dict__.pop(HANDED, None)
+        if packed is not None:
+            self._worker_of[report.nodeid] = node.gateway.id
+            self._take(node.gateway.id, unpack(packed))
+        elif report.when not in _PHASES:
+            # Made up by pytest-xdist for the test under way in a worker that crashed.
+            self._worker_of[report.nodeid] = node.gateway.id
+            self._tests.pop(report.nodeid, None)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Make one result of all, and write it; last, when pytest-xdist has ended the workers."""
+        for node in self._nodes:
+            packed = _output(node).get(HANDED)
+            if packed is not None:
+                self._take(node.gateway.id, unpack(packed))
+        if not self._workers and not self._worker_of:
+            return
+        self._closing = self._merged()
+        if self._settings.json_path is None:
+            return
+        from pytest_gpuserve.closing import write_json  # noqa: PLC0415 -- who measures nothing loads nothing
+
+        try:
+            write_json(self._settings.json_path, self._closing)
+        except GpuserveError as problem:
+            self._closing = dataclasses.replace(self._closing, notes=(*self._closing.notes, f"ERROR: {problem}"))
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print one table for all workers."""
+        if self._closing is not None:
+            from pytest_gpuserve.closing import print_closing  # noqa: PLC0415 -- who measures nothing loads nothing
+
+            print_closing(terminalreporter, self._closing, self._settings.json_path)
+
+    def _take(self, worker: str, closing: Closing) -> None:
+        self._workers[worker] = closing
+        for test in closing.tests:
+            self._worker_of[test.nodeid] = worker
+            # At the end again, where it is run again: as they ended.
+            self._tests.pop(test.nodeid, None)
+            self._tests[test.nodeid] = test
+
+    def _merged(self) -> Closing:
+        from pytest_gpuserve.closing import Closing  # noqa: PLC0415 -- who measures nothing loads nothing
+        from pytest_gpuserve.report.results import TestResult  # noqa: PLC0415 -- who measures nothing loads nothing
+
+        lost = {nodeid: worker for nodeid, worker in self._worker_of.items() if nodeid not in self._tests}
+        workers = self._workers.values()
+        first = next(iter(workers), Closing({}, {}, (), (), ()))
+        notes = dict.fromkeys(note for closing in workers for note in closing.notes)
+        if self._settings.update is Update.ALL:
+            notes["unused baselines are not looked for under pytest-xdist: for these run with -n0"] = None
+        return Closing(
+            gpu={**first.gpu, "workers": {name: self._facts(name, closing) for name, closing in self._named()}},
+            host=first.host,
+            tests=(*self._tests.values(), *(TestResult(nodeid, "error") for nodeid in lost)),
+            notes=(
+                *notes,
+                *(f"{nodeid}: lost, for its worker {worker} ended before it did" for nodeid, worker in lost.items()),
+            ),
+            places=(
+                *self._shared(),
+                *dict.fromkeys(place for closing in workers for place in closing.places),
+            ),
+        )
+
+    def _named(self) -> list[tuple[str, Closing]]:
+        """The workers in the order in which they were started."""
+        started = [node.gateway.id for node in self._nodes]
+        return sorted(self._workers.items(), key=lambda each: started.index(each[0]))
+
+    def _facts(self, worker: str, closing: Closing) -> Mapping[str, Any]:
+        """Its device, and which tests ran on it: cards of a kind differ in what is only information."""
+        return {**closing.gpu, "tests": [nodeid for nodeid, by in self._worker_of.items() if by == worker]}
+
+    def _shared(self) -> list[str]:
+        cards = [
+            f"{name} on {closing.gpu.get('name')} at {closing.gpu.get('pci_bus_id') or 'an unknown place'}"
+            for name, closing in self._named()
+            if closing.gpu.get("card_id")
+        ]
+        if len(cards) < 2:
+            return []
+        cores = next(iter(self._workers.values())).host.get("cores")
+        return [f"workers: {', '.join(cards)}; they share the host's {cores} cores"]
+
+
+def pack(closing: Closing, shown: Callable[[str], str] = str) -> str:
+    """Write what a worker has to say as text, as other plugins may write reports as JSON.
+
+    Args:
+        closing: What it is.
+        shown: Makes each text in it fit to be shown.
+    """
+    return base64.b85encode(pickle.dumps(_with_texts(closing, shown))).decode()
+
+
+def unpack(text: str) -> Closing:
+    """Read what a worker wrote.
+
+    Raises:
+        pickle.UnpicklingError: There is something else in it than values of this package.
+    """
+    closing: Closing = _Values(io.BytesIO(base64.b85decode(text))).load()
+    return closing
+
+
+class _Values(pickle.Unpickler):
+    """Makes values of this package and no others: none of them does anything when it is made."""
+
+    def find_class(self, module: str, name: str) -> type:
+        if module.startswith("pytest_gpuserve."):
+            found = super().find_class(module, name)
+            if dataclasses.is_dataclass(found) or (isinstance(found, type) and issubclass(found, Enum)):
+                return found  # type: ignore[return-value]
+        raise pickle.UnpicklingError(f"a worker handed over {module}.{name}")
+
+
+def _with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- whatever results are made of
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, dict):
+        return {name: _with_texts(each, shown) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_texts(each, shown) for each in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value) if field.init]
+        return dataclasses.replace(value, **{name: _with_texts(getattr(value, name), shown) for name in fields})
+    return value
+
+
+def _input(config: pytest.Config) -> dict[str, Any]:
+    return config.workerinput  # type: ignore[attr-defined, no-any-return]
+
+
+def _output(node: Any) -> Mapping[str, Any]:  # noqa: ANN401 -- as above
+    # A worker that crashed has none.
+    return getattr(node, "workeroutput", None) or {}

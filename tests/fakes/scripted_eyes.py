@@ -1,0 +1,92 @@
+"""Eyes that see a card as a script says, ten times a second of a clock that only they and the test move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuserve.device.sample import CardSample, Sample
+from pytest_gpuserve.device.telemetry import SILENCE_SECONDS, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pytest_gpuserve.device.sample import CardEvent, Unknown
+
+UUID: Final = "GPU-1"
+
+SAMPLE_NS: Final = 100_000_000
+
+MIB: Final = 1 << 20
+
+QUIET: Final = {
+    "gpu_utilisation": 0.5,
+    "memory_used_bytes": 400 * MIB,
+    "sm_clock_mhz": 1500,
+    "clock_reasons": 0,
+    "uncorrected_ecc": 0,
+    "processes": (),
+}
+"""A card that is well; it draws 100 W."""
+
+
+@dataclass
+class ScriptedEyes:
+    """See the module.
+
+    Args:
+        card: What is otherwise than of a card that is well, by the time in seconds.
+        events: What befalls it.
+        unknown: What cannot be seen.
+        problem: Why nothing more is seen.
+        now_ns: The time.
+        late_ns: How long after its time a sample is seen.
+        watched: Whom the last order named: the client's and the server's pids.
+        closed: How often they were closed.
+    """
+
+    card: Callable[[float], Mapping[str, Any]] = lambda _: {}
+    events: list[CardEvent] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
+    problem: str = ""
+    now_ns: int = 0
+    late_ns: int = 50_000_000
+    watched: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    closed: int = 0
+    _samples: list[Sample] = field(default_factory=list)
+
+    def clock(self) -> int:
+        """The time."""
+        return self.now_ns
+
+    def live_until(self, at_ns: int) -> None:
+        """Let time pass."""
+        self.now_ns = max(self.now_ns, at_ns)
+        while not self.problem and len(self._samples) * SAMPLE_NS <= self.now_ns:
+            self._look()
+
+    def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
+        """See `Eyes`."""
+        self.watched = tuple(client), tuple(server)
+
+    def seen(self) -> Seen:
+        """See `Eyes`."""
+        happened = tuple(event for event in self.events if event.at_ns <= self.now_ns)
+        samples = tuple(sample for sample in self._samples if sample.at_ns <= self.now_ns - self.late_ns)
+        return Seen(samples, happened, tuple(self.unknown), self.problem)
+
+    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
+        """See `Eyes`."""
+        del timeout_seconds
+        self.live_until(-(-at_ns // SAMPLE_NS) * SAMPLE_NS + self.late_ns)
+        return self.seen()
+
+    def close(self) -> None:
+        """See `Eyes`."""
+        self.closed += 1
+
+    def _look(self) -> None:
+        at_ns = len(self._samples) * SAMPLE_NS
+        card = CardSample(UUID, energy_joules=100 * at_ns / 1e9, **{**QUIET, **self.card(at_ns / 1e9)})
+        seconds = at_ns / 1e9
+        self._samples.append(Sample(at_ns, 1, 0.0, (card,), server_cpu_seconds=seconds / 2))

@@ -1,0 +1,152 @@
+"""Whole runs of a real server beside scripted cards that are not always well: what is measured again, or INVALID."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from tests.fakes.nvml import cards
+from tests.fakes.nvml.build import build_fake_nvml
+from tests.fakes.nvml.cards import HW_THERMAL, Course, Event, Moment, Process, Script, Step
+from tests.plugin.conftest import busy_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.plugin.conftest import Project
+
+SAMPLER = "pytest_gpuserve.device.sampler"
+
+LOADS = """
+import pytest
+
+@pytest.fixture(scope="module")
+def fox(mosec_server):
+    return mosec_server("app.py", work_ms=2).post("/inference", body=b"fox", expect=b"FOX")
+
+@pytest.mark.parametrize("number", {numbers})
+def test_it(fox, load, number):
+    run = load(fox, concurrency=4, seconds={seconds}, warmup_seconds=0.3)
+    assert run.throughput >= 1
+"""
+
+
+def on_card(project: Project, folder: Path, card: cards.FakeCard, *, seconds: float, tests: int = 1) -> None:
+    """Let the project load a server, so many times, on a machine with this card."""
+    folder.mkdir()
+    environment = cards.write(Script((card,)), folder, library=build_fake_nvml(folder).parent)
+    for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
+        project.environment[name] = environment[name]
+    project.environment["CUDA_VISIBLE_DEVICES"] = None
+    project.test_file.write_text(LOADS.format(numbers=list(range(tests)), seconds=seconds))
+
+
+def samplers() -> set[int]:
+    """Pids of all samplers of this machine."""
+    found = set()
+    for process in psutil.process_iter(["cmdline"]):
+        if SAMPLER in (process.info["cmdline"] or ()):
+            found.add(process.pid)
+    return found
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until something holds; it must."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.05)
+
+
+def pulses(value: int, *, every_ms: int, length_ms: int) -> Course:
+    """A fact that has another value again and again, for minutes."""
+    begins = range(every_ms, 300_000, every_ms)
+    steps = [
+        step
+        for begin in begins
+        for step in (Step(value, Moment(from_ms=begin)), Step(0, Moment(from_ms=begin + length_ms)))
+    ]
+    return Course(0, tuple(steps))
+
+
+def test_hot_windows_are_measured_again(real_project: Project, tmp_path: Path) -> None:
+    """A card that is hot for a moment every few seconds costs windows, visibly, and the run gets its verdict."""
+    before = samplers()
+    card = replace(
+        cards.T4, clock_reasons=pulses(HW_THERMAL, every_ms=4500, length_ms=300), utilization=60, power_watts=50
+    )
+    on_card(real_project, tmp_path / "machine", card, seconds=4)
+    result = real_project.run("--gpu=T4", "--gpuserve-json=out.json")
+    run = real_project.result()["run"]
+    again = run["windows_measured_again"]
+    assert again
+    assert all(f"{card.uuid}: thermal slowdown by the hardware (HW_THERMAL_SLOWDOWN)" in text for text in again)
+    telemetry: dict[str, Any] = run["telemetry"]
+    seen = telemetry["cards"][card.uuid]
+    # What was thrown away is no part of what was measured.
+    assert seen["clock_reasons"] == {}
+    assert seen["gpu_utilisation"]["mean"] == 0.6
+    assert telemetry["server_cpu_seconds_per_request"] > 0
+    assert telemetry["client_cpu_seconds"] > 0
+    if telemetry["covered"]:
+        energy = telemetry["energy_per_inference"]
+        assert energy["joules"] * run["requests"] == pytest.approx(50 * run["seconds"], rel=0.05)
+        assert energy["idle_watts"] == pytest.approx(50, rel=0.05)
+    if not busy_machine(run):
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(
+            ["*throughput*PASS*", "test_it?0?: * windows measured again: *HW_THERMAL_SLOWDOWN*"]
+        )
+    assert samplers() <= before
+
+
+def test_what_spoils_a_run_is_its_reason(real_project: Project, tmp_path: Path) -> None:
+    """Somebody else on the card and an XID make the first test INVALID, heat that does not end the second one."""
+    card = replace(
+        cards.T4,
+        processes=Course((Process(1, 5 << 20),), (Step((), Moment(from_ms=2000)),)),
+        events=(Event(79, Moment(from_ms=500)),),
+        clock_reasons=HW_THERMAL,
+    )
+    on_card(real_project, tmp_path / "machine", card, seconds=2, tests=2)
+    result = real_project.run("--gpu=T4", "--gpuserve-json=out.json", "-p", "no:randomly", "-p", "no:xdist")
+    result.assert_outcomes(failed=2)
+    first, second = (
+        test["run"]["problems"] for test in json.loads((real_project.path / "out.json").read_text())["tests"]
+    )
+    assert [text.partition(":")[0] for text in first] == [f"XID 79 on {card.uuid}", f"foreign process on {card.uuid}"]
+    assert [text.partition(":")[0] for text in second] == ["throttled"]
+    result.stdout.fnmatch_lines(["INVALID: XID 79 on *", "INVALID: foreign process on *", "INVALID: throttled: *"])
+
+
+def test_a_killed_run_leaves_no_sampler(real_project: Project, tmp_path: Path) -> None:
+    """Even where pytest itself is killed while it measures."""
+    before = samplers()
+    on_card(real_project, tmp_path / "machine", cards.T4, seconds=60)
+    environment = {
+        name: value for name, value in {**os.environ, **real_project.environment}.items() if value is not None
+    }
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *real_project.options(), "--gpu=T4", "-p", "no:cacheprovider"],
+        cwd=real_project.path,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: samplers() - before)
+        run.send_signal(signal.SIGKILL)
+    finally:
+        run.kill()
+        run.wait()
+    wait_for(lambda: samplers() <= before)

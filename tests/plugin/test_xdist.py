@@ -1,0 +1,238 @@
+"""Measuring under pytest-xdist: every worker on a card of its own, and one report, one result and one exit code."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from pytest_gpuserve.closing import Closing
+from pytest_gpuserve.device.contention import read_cpu
+from pytest_gpuserve.units import digest
+from pytest_gpuserve.workers import pack, unpack
+from tests.fakes.nvml import cards
+from tests.fakes.nvml.build import build_fake_nvml
+from tests.plugin.conftest import Checkout, says_no_traceback, text_of
+from tests.plugin.test_cards import SECOND_T4, Machine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.plugin.conftest import Project
+
+TWO = """
+import os
+import pathlib
+import time
+
+import pytest
+
+def meet(place):
+    folder = pathlib.Path(os.environ["MEETING"]) / place
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / str(os.getpid())).touch()
+    until = time.monotonic() + 60
+    while len(list(folder.iterdir())) < 2:
+        assert time.monotonic() < until, "nobody came"
+        time.sleep(0.02)
+    return {int(path.name) for path in folder.iterdir()}
+
+@pytest.fixture(scope="module")
+def server(mosec_server):
+    return mosec_server("app.py")
+
+@pytest.mark.parametrize("concurrency", [4, 8])
+def test_it(server, load, baseline, concurrency):
+    workers = meet("before")
+    run = load(server.post("/inference", body=b"fox", expect=b"FOX"), concurrency=concurrency, seconds=2)
+    assert run.throughput >= baseline.throughput
+    # Both have read the baseline file by now, and none has written it.
+    meet("after")
+    from pytest_gpuserve.trial.watch import our_processes
+    assert workers | {os.getppid()} <= {process.pid for process in our_processes()}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the fake of NVML's C library."""
+    folder = tmp_path_factory.mktemp("nvml")
+    build_fake_nvml(folder)
+    return folder
+
+
+class Workers:
+    """A project with two measuring tests on a machine with two T4s.
+
+    Args:
+        machine: The machine.
+        folder: Where tests that run at the same time meet.
+    """
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        self.machine = machine
+        self.project = machine.project
+        self._folder = folder
+        self._runs = 0
+        machine.script(cards.T4, SECOND_T4)
+        self.project.test_file.write_text(TWO)
+
+    def run(self, *arguments: str) -> pytest.RunResult:
+        """Run it with two workers."""
+        self._runs += 1
+        self.project.environment["MEETING"] = str(self._folder / str(self._runs))
+        return self.project.run("-p", "xdist.plugin", "-n2", *arguments)
+
+    def result(self) -> dict[str, Any]:
+        """What was written to ``--gpuserve-json=out.json``."""
+        result: dict[str, Any] = json.loads((self.project.path / "out.json").read_text())
+        return result
+
+
+@pytest.fixture
+def workers(project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Workers:
+    """Two tests for two workers on two T4s."""
+    machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
+    return Workers(machine, tmp_path_factory.mktemp("meetings"))
+
+
+def test_two_workers_record_and_gate_on_two_cards(workers: Workers) -> None:
+    """Both cards are used at once; both entries of one file are kept; one table, one result, one exit code."""
+    recorded = workers.run("--gpu=T4", "--baseline-update", "--gpuserve-json=out.json")
+    assert recorded.ret == 0, text_of(recorded)
+    entries = json.loads(workers.project.baseline.read_text())["entries"]
+    assert set(entries) == {"test_it[4]", "test_it[8]"}
+    used = workers.result()["gpu"]["workers"]
+    assert {facts["card_id"] for facts in used.values()} == {digest(fake.uuid) for fake in (cards.T4, SECOND_T4)}
+    assert sorted(test for facts in used.values() for test in facts["tests"]) == [
+        "suites/perf/test_perf.py::test_it[4]",
+        "suites/perf/test_perf.py::test_it[8]",
+    ]
+    recorded.stdout.fnmatch_lines(
+        [
+            "test_it?[48]?: recorded*",
+            "test_it?[48]?: recorded*",
+            "unused baselines*-n0",
+            "workers: gw0 on T4 at *, gw1 *",
+        ]
+    )
+    workers.project.speed(0.5)
+    gated = workers.run("--gpu=T4", "--no-confirm", "--gpuserve-json=out.json")
+    assert gated.ret == pytest.ExitCode.TESTS_FAILED
+    gated.assert_outcomes(failed=2)
+    text = text_of(gated)
+    assert text.count("- gpuserve -") == text.count("baselines: ") == text.count("results: ") == 1
+    gated.stdout.fnmatch_lines(["*test_it?[48]? *REGRESSED*", "*test_it?[48]? *REGRESSED*", "*share the host's*cores"])
+    tests = workers.result()["tests"]
+    assert {test["nodeid"][-3:]: test["outcome"] for test in tests} == {"[4]": "failed", "[8]": "failed"}
+    assert all(test["verdicts"][0]["verdict"] == "REGRESSED" and test["run"]["requests"] for test in tests)
+    assert says_no_traceback(gated)
+
+
+def test_more_workers_than_cards_are_refused(workers: Workers) -> None:
+    """`--gpu=T4 -n2` with one T4 is exit code 4 at once; without `--gpu` other tests run, measuring ones say it."""
+    workers.machine.script(cards.T4)
+    asked = workers.run("--gpu=T4")
+    assert asked.ret == pytest.ExitCode.USAGE_ERROR
+    assert text_of(asked).count("2 workers of pytest-xdist cannot measure on 1 card (T4)") == 1
+    assert "run with -n1" in text_of(asked)
+    assert "gw0" not in text_of(asked)
+    workers.project.test_file.write_text(f"{TWO}\ndef test_plain():\n    pass\n")
+    mixed = workers.run("--gpuserve-json=out.json")
+    mixed.assert_outcomes(passed=1, errors=2)
+    assert "run with -n1" in text_of(mixed)
+    assert [test["outcome"] for test in workers.result()["tests"]] == ["error", "error"]
+    assert says_no_traceback(mixed)
+
+
+def test_each_is_refused(workers: Workers) -> None:
+    """Under `--dist=each` every test would have two results, so nothing is measured."""
+    result = workers.run("--gpu=T4", "--dist=each")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "--dist=load" in text_of(result)
+
+
+def test_an_absent_card_is_told_once(workers: Workers) -> None:
+    """`--gpu=T4` beside an H200 is refused by the controller alone, in the words of any run."""
+    workers.machine.script(cards.H200)
+    result = workers.run("--gpu=T4")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert text_of(result).count("--gpu=T4 asks for a card that is not on this machine") == 1
+    assert says_no_traceback(result)
+
+
+def test_a_card_that_another_session_keeps(workers: Workers) -> None:
+    """The worker without a card says whom it waits for; when that was too long the run ends with exit code 4, once."""
+    workers.project.ini(gpuserve_lock_wait="0.25")
+    with workers.machine.lock(SECOND_T4).acquire(wait_seconds=0, on_wait=lambda *notice: None):
+        result = workers.run("--gpu=T4")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    text = text_of(result)
+    assert "] gpuserve: waiting for one of 2 devices: " in text
+    assert f"process {os.getpid()} of" in text
+    assert text.count("and two measurements at once would spoil each other") == 1
+    assert says_no_traceback(result)
+
+
+def test_a_worker_that_is_killed(workers: Workers) -> None:
+    """What it was measuring is said to be lost, in the result too; the worker that replaces it takes its card."""
+    workers.project.test_file.write_text(
+        TWO.replace("[4, 8]", "[4, 8, 16, 32]")
+        .replace('    workers = meet("before")\n', "")
+        .replace(
+            '    # Both have read the baseline file by now, and none has written it.\n    meet("after")\n',
+            "    if concurrency == 8:\n        os.kill(os.getpid(), 9)\n",
+        )
+        .replace("    assert workers |", "    assert")
+    )
+    workers.project.ini(gpuserve_lock_wait="30")
+    result = workers.run("--gpu=T4", "--baseline-update", "--gpuserve-json=out.json")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(["suites/perf/test_perf.py::test_it?8?: lost, for its worker gw? ended before it did"])
+    written = workers.result()
+    outcomes = {test["nodeid"].partition("::")[2]: test["outcome"] for test in written["tests"]}
+    assert outcomes == {**dict.fromkeys(("test_it[4]", "test_it[16]", "test_it[32]"), "passed"), "test_it[8]": "error"}
+    ids = [facts["card_id"] for facts in written["gpu"]["workers"].values()]
+    assert len(set(ids)) == 2
+
+
+def test_comparing_side_by_side(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each worker has its own worktree of the revision and leaves none; what each has learned is remembered."""
+    # Where one fails, the other would wait for it.
+    workers.project.test_file.write_text(TWO.replace('    meet("after")\n', ""))
+    checkout = Checkout(workers.project, tmp_path_factory.mktemp("temporary"))
+    result = workers.run("--gpu=T4", "--against=HEAD", "--gpuserve-json=out.json")
+    result.assert_outcomes(passed=2)
+    assert text_of(result).count("side by side: the candidate and HEAD (") == 1
+    assert [test["verdicts"][0]["reference_kind"] for test in workers.result()["tests"]] == ["against", "against"]
+    # pytest's own folder for temporary files is made in it too.
+    assert [left for left in checkout.left_behind() if "pytest-of-" not in left] == []
+    kept = workers.project.path / ".pytest_cache" / "d" / "gpuserve"
+    assert len(list(kept.glob("*.rounds.json"))) == 2
+
+
+def test_what_is_handed_over_is_nothing_else() -> None:
+    """Values arrive as they were, without secrets; anything that is no value of ours is refused."""
+    sent = Closing({"name": "T4"}, {"cores": 2}, (), ("a key: hunter22",), ())
+    received = unpack(pack(sent, lambda text: text.replace("hunter22", "<KEY>")))
+    assert received == Closing({"name": "T4"}, {"cores": 2}, (), ("a key: <KEY>",), ())
+    with pytest.raises(pickle.UnpicklingError, match=r"subprocess\.Popen"):
+        unpack(base64.b85encode(pickle.dumps(subprocess.Popen)).decode())
+
+
+def test_work_of_a_child_that_has_ended_stays_ours() -> None:
+    """What another worker's server used before it ended is not taken for what strangers took."""
+    own = psutil.Process()
+    before = read_cpu([own]).ours_seconds
+    subprocess.run(
+        [sys.executable, "-c", "while __import__('time').process_time() < 0.5: pass"], check=True, timeout=60
+    )
+    assert read_cpu([own]).ours_seconds - before > 0.4
