@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.metric import log_cost
 from pytest_gpuserve.gate.priors import learn_prior
-from pytest_gpuserve.measure.points import NotMeasured, value_of
+from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
 from pytest_gpuserve.store.sequence import SequenceKey, Subject
 from pytest_gpuserve.trial.memory import Memory
 from pytest_gpuserve.trial.pairing import Pairing, Terms
@@ -167,7 +167,7 @@ def _costs_of_starts(metric: Metric, sessions: Sequence[Session]) -> list[list[f
     costs = []
     for session in sessions:
         try:
-            costs.append([log_cost(metric, value_of(metric, start.windows)) for start in session.starts])
+            costs.append([log_cost(metric, value_of_starts(metric, [start])) for start in session.starts])
         except NotMeasured:
             continue
     return costs

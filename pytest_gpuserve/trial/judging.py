@@ -170,11 +170,14 @@ class TestJudge:
         return measurement
 
     def _take_sessions(self, measurement: Measurement) -> None:
-        wanted = self._recorder.wants(self._ledger.find(measurement.place))
+        stored = self._ledger.find(measurement.place)
+        wanted = self._recorder.wants(stored)
+        # What is recorded anew may have other clocks.
+        clock_mhz = None if wanted else self._stored.clock_mhz(measurement, stored)
         sessions = self._policy.record_sessions if wanted else 1
         measurement.run.sessions.extend(self._kept(measurement))
         while len(measurement.run.sessions) < sessions:
-            measurement.take(self._requests_wanted)
+            measurement.take(self._requests_wanted, clock_mhz)
             # What will not be recorded anyway need not be measured to its end.
             if measurement.run.problems or self._stored.shared(measurement):
                 break

@@ -60,8 +60,12 @@ class Measurement:
     paired: SideBySide | None = None
     absent: str = ""
 
-    def take(self, requests_wanted: int) -> None:
-        """Measure another session, in which each start has so many requests if that can be had.
+    def take(self, requests_wanted: int, baseline_clock_mhz: float | None = None) -> None:
+        """Measure another session.
+
+        Args:
+            requests_wanted: That each start shall have if that can be had.
+            baseline_clock_mhz: As in `LoadShape`.
 
         Raises:
             ServerFailed: The server could not be started.
@@ -71,7 +75,7 @@ class Measurement:
         try:
             take_session(
                 self.target,
-                replace(self.shape, requests_wanted=requests_wanted),
+                replace(self.shape, requests_wanted=requests_wanted, baseline_clock_mhz=baseline_clock_mhz),
                 self.run.sessions.append,
                 self.progress,
             )

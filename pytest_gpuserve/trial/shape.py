@@ -49,8 +49,8 @@ class LoadShape:
         check: Whether ``all`` answers are checked, or ``some``, as many as disturb nothing.
         allowed_errors: Share of the requests that may fail.
         requests_wanted: A start is lengthened (up to three times) to reach so many requests.
-        baseline_clock_mhz: Mean SM clock under this load when its baseline was recorded, from
-            `pytest_gpuserve.trial.telemeter.mean_clock_mhz`: with a much slower one a window is measured again.
+        baseline_clock_mhz: Mean SM clock under this load when its baseline was recorded: with a much slower one a
+            window is measured again. None if not known.
 
     Raises:
         UsageProblem: An argument is out of range, or two contradict each other.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -304,9 +305,10 @@ class SideBySide:
 def session_of(measured: Round, arm: Arm) -> Session:
     """One server's part of a round, in the form of a load that was measured alone."""
     side = measured.sides[arm]
+    known = [seconds for seconds in side.cold_start_seconds if seconds is not None]
     start = Start(
         measured.windows(arm),
-        side.cold_start_seconds[0] if side.cold_start_seconds else None,
+        statistics.fmean(known) if known and len(known) == len(side.cold_start_seconds) else None,
         foreign_cores=measured.foreign_cores,
         client=side.client,
         cold_start_parts=side.cold_start_parts,

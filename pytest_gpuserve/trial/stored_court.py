@@ -9,6 +9,7 @@ from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.stored import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.pairs import OF_ONE_SERVER
+from pytest_gpuserve.measure.points import mean_sm_clock_mhz
 from pytest_gpuserve.trial.comparability import comparability
 from pytest_gpuserve.trial.confirming import Unconfirmed, changes_since, make_confirmation, settled, unsettled_by
 from pytest_gpuserve.trial.ledger import differences
@@ -94,7 +95,7 @@ class StoredCourt:
             if stop:
                 judgement = judgement.because(stop)
                 break
-            measurement.take(self._requests_wanted)
+            measurement.take(self._requests_wanted, self.clock_mhz(measurement, stored))
         unsettled = measurement.absent if separable else SHARED_CARD
         if unsettled and self._is_open(measurement, judgement, stored):
             judgement = judgement.because(unsettled)
@@ -131,6 +132,12 @@ class StoredCourt:
         if different:
             return (f"{place.path} has another workload under {place.key!r}", *different)
         return ()
+
+    def clock_mhz(self, measurement: Measurement, stored: Stored | None) -> float | None:
+        """The mean SM clock that a comparable baseline was recorded with; None where there is none."""
+        if stored is None or self.absent(measurement, stored):
+            return None
+        return mean_sm_clock_mhz(stored.sessions)
 
     def is_foreign(self, measurement: Measurement, stored: Stored | None) -> bool:
         """Whether the baseline fits but for the host: only others recorded it."""

@@ -11,7 +11,6 @@ from pytest_gpuserve.trial.lookout import LOOK_NS, Lookout, NoEyes
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.trial.lookout import Eyes
 
 
@@ -93,10 +92,3 @@ class Telemeter:
 
 NOBODY = Telemeter()
 """Looks at nothing."""
-
-
-def mean_clock_mhz(sessions: Iterable[Session]) -> float | None:
-    """The mean SM clock over the windows of sessions, such as a baseline's; None where it is not known."""
-    cards = [window.cards for session in sessions for window in session.windows]
-    clocks = [use.sm_clock_mhz for use in cards if use is not None and use.sm_clock_mhz is not None]
-    return sum(clocks) / len(clocks) if clocks else None

@@ -12,7 +12,7 @@ import pytest
 from pytest_gpuserve.errors import NotInRevision
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.measure.window import Session, Start
+from pytest_gpuserve.measure.window import CardUse, Session, Start
 from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.trial import arena, measurement, side_by_side
 from pytest_gpuserve.trial.arena import Arena
@@ -97,6 +97,8 @@ class World:
         claims: Of this run.
         here: The circumstances.
         history: What is remembered; None for nothing.
+        clock_mhz: Of the card, in every window; None for no card.
+        clocks_wanted: The baseline's clock that each session was told.
     """
 
     folder: Path
@@ -112,6 +114,8 @@ class World:
     claims: Claims = field(default_factory=lambda: Claims(1))
     here: Here = field(default_factory=lambda: replace(here(), revision=Revision(COMMIT, True, COMMIT, "c" * 64)))  # noqa: FBT003 -- as named in Revision
     history: History | None = None
+    clock_mhz: float | None = None
+    clocks_wanted: list[float | None] = field(default_factory=list)
     now: float = 0.0
     sessions: int = 0
     looks: int = 0
@@ -154,12 +158,14 @@ class World:
         """Stand for `sampling.take_session`."""
         self.now += self.session_seconds
         self.sessions += 1
+        self.clocks_wanted.append(shape.baseline_clock_mhz)
+        cards = None if self.clock_mhz is None else CardUse(sm_clock_mhz=self.clock_mhz)
         random = Random(f"alone {self.sessions}")
         session = self.alone.change + random.gauss(0.0, self.noise)
         costs = [session + random.gauss(0.0, self.start_noise) for _ in range(2)]
         starts = tuple(
             Start(
-                tuple(window_at(cost + random.gauss(0.0, 0.003)) for _ in range(8)),
+                tuple(replace(window_at(cost + random.gauss(0.0, 0.003)), cards=cards) for _ in range(8)),
                 1.5,
                 foreign_cores=self.foreign_cores,
             )

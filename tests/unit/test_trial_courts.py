@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -223,3 +224,20 @@ def test_a_claim_that_its_commit_refutes_makes_no_other_easier(world: World) -> 
     # As before any claim: a fourth of the level.
     assert not world.claims.uphold(("another", "throughput"), 0.05 / 4)
     assert world.claims.planned == 5
+
+
+def test_the_baselines_clock_is_told_to_who_measures(world: World) -> None:
+    """So that windows with a slower clock are measured again; not while a baseline is recorded anew."""
+    world.clock_mhz = 1200.0
+    world.recorded()
+    assert set(world.clocks_wanted) == {None}
+    loaded(world)
+    assert world.clocks_wanted[-1] == pytest.approx(1200.0)
+
+
+def test_a_baseline_that_cannot_be_compared_sets_no_clock(world: World) -> None:
+    """That of a card of another kind says nothing of this one's clocks."""
+    world.clock_mhz = 1200.0
+    world.recorded(where={"device": replace(world.here.device, name="H100")})
+    loaded(world)
+    assert world.clocks_wanted[-1] is None

@@ -16,15 +16,14 @@ from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import bucket_of
-from pytest_gpuserve.measure.window import CardUse, Session
+from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.trial import loaded
 from pytest_gpuserve.trial.handle import Target
 from pytest_gpuserve.trial.loaded import LoadedStart
 from pytest_gpuserve.trial.shape import LoadShape
-from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter, mean_clock_mhz
+from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
 from tests.fakes.scripted_eyes import MIB, UUID, ScriptedEyes
 from tests.servers.pairs import Seen
-from tests.unit.builders import start, window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -426,10 +425,3 @@ def test_the_sampler_is_begun_once_and_ended_once(world: World) -> None:
     telemeter.close()
     assert (begun, world.eyes.closed) == ([1], 1)
     NOBODY.close()
-
-
-def test_the_baselines_clock_is_the_mean_of_its_windows() -> None:
-    """Of those in which it is known; None where that is none."""
-    windows = [replace(window(), cards=CardUse(sm_clock_mhz=clock)) for clock in (1000.0, 1400.0, None)]
-    assert mean_clock_mhz([Session((start(*windows, window()),), "")]) == 1200.0
-    assert mean_clock_mhz([Session((start(window()),), "")]) is None
