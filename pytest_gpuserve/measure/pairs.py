@@ -63,7 +63,8 @@ def paired_value(metric: Metric, rounds: Sequence[Round], arm: Arm) -> float:
 
 
 def _cold_start_cost(metric: Metric, measured: Round, arm: Arm) -> float:
-    seconds = cold_starts(measured.sides[arm].cold_start_seconds)
+    side = measured.sides.get(arm)
+    seconds = cold_starts(() if side is None else side.cold_start_seconds)
     return statistics.fmean(log_cost(metric, each) for each in seconds)
 
 
