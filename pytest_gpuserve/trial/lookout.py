@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pytest_gpuserve.device.sample import Sample, Unknown
+    from pytest_gpuserve.measure.rounds import Side
     from pytest_gpuserve.measure.telemetry import Telemetry
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.instance import Instance
@@ -282,3 +283,11 @@ def _sum(values: Sequence[float | None]) -> float | None:
 def _mean(values: Sequence[float | None]) -> float | None:
     total = _sum(values)
     return None if total is None else total / len(values)
+
+
+def side_with_telemetry(side: Side, lookout: Lookout, windows: Iterable[Window]) -> Side:
+    """Add what the cards did in a server's windows; whose CPU time it was is not told apart beside another server."""
+    telemetry = lookout.telemetry(windows)
+    if telemetry is not None:
+        telemetry = replace(telemetry, server_cpu_seconds=None, client_cpu_seconds=None)
+    return replace(side, telemetry=telemetry, idle_watts=lookout.idle_watts)

@@ -12,15 +12,14 @@ from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.sequential import BLOCKS
-from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.pairs import round_point
 from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round, Side
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round
 from pytest_gpuserve.measure.steady import drifts
-from pytest_gpuserve.measure.telemetry import merged
-from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.trial.by_turns import round_by_turns
 from pytest_gpuserve.trial.contender import Contender, Pace
 from pytest_gpuserve.trial.disturbed import Disturbed
+from pytest_gpuserve.trial.lookout import side_with_telemetry
 from pytest_gpuserve.trial.watch import our_processes
 from pytest_gpuserve.units import utc_now
 
@@ -37,9 +36,6 @@ MOST_REJECTED: Final = 3
 """Blocks of a round that are thrown away because others used the host; a host that is never quiet is measured as it is,
 for both servers suffer alike.
 """
-
-TURNS_ALONE: Final = BLOCKS
-"""Of servers that do not run at the same time a window is so many times as long: each needs a start of its own."""
 
 _NO_MEMORY: Final = re.compile(
     r"out of memory|OutOfMemory|cannot allocate memory|bad_alloc|MemoryError|killed by SIGKILL", re.IGNORECASE
@@ -67,23 +63,6 @@ class Terms:
     most_foreign_cores: float
     by_turns: bool
     seed: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Alone:
-    """What is kept of a server that was measured alone.
-
-    Args:
-        window: What was measured; None where there was trouble.
-        side: What else is known of it.
-        foreign_cores: Cores that others took meanwhile.
-        problems: Why nothing may be concluded from it.
-    """
-
-    window: Window | None
-    side: Side
-    foreign_cores: float
-    problems: list[str]
 
 
 @dataclass
@@ -146,13 +125,13 @@ class Pairing:
         """
         try:
             if self.by_turns:
-                self._alone()
+                self._take_by_turns()
                 return
             opened = self._open
             if opened is None:
                 opened = self._opened()
                 if opened is None:
-                    self._alone()
+                    self._take_by_turns()
                     return
             self._fill(opened, blocks)
         except BaseException:
@@ -175,6 +154,9 @@ class Pairing:
                     opened.lookout.note(problem)
                 last = self.rounds[-1]
                 self.rounds[-1] = replace(last, problems=(*last.problems, *late))
+
+    def _take_by_turns(self) -> None:
+        self.rounds.append(round_by_turns(self._started, self._terms, self._telemeter, number=len(self.rounds)))
 
     # -- two at a time
 
@@ -306,7 +288,7 @@ class Pairing:
             Block(block.order, opened.lookout.with_cards(block.windows)) for block in opened.blocks[-BLOCKS:]
         )
         sides = {
-            arm: _with_telemetry(
+            arm: side_with_telemetry(
                 contender.side(), opened.lookout, [window for block in blocks for window in block.of(arm)]
             )
             for arm, contender in opened.contenders.items()
@@ -321,72 +303,6 @@ class Pairing:
             problems=self._problems(opened),
         )
 
-    # -- one at a time
-
-    def _alone(self) -> None:
-        """Measure a block of four fresh starts, one after the other: that is a round."""
-        coin = random.Random(f"{self._terms.seed} {len(self.rounds)}")  # noqa: S311 -- a fair coin, not a secret
-        order = ABBA if coin.random() < 0.5 else BAAB
-        seed = self._terms.shape.seed + coin.randrange(1 << 30)
-        at = utc_now()
-        windows: list[Window] = []
-        sides: dict[Arm, list[Side]] = {arm: [] for arm in ARMS}
-        problems: list[str] = []
-        disturbed = Disturbed()
-        foreign_cores = 0.0
-        for arm in order:
-            turn = self._turn_alone(arm, seed, disturbed)
-            while turn is None and not problems:
-                problems.extend(disturbed.invalid())
-                turn = None if problems else self._turn_alone(arm, seed, disturbed)
-            if turn is not None:
-                foreign_cores = max(foreign_cores, turn.foreign_cores)
-                sides[arm].append(turn.side)
-                windows.extend([turn.window] if turn.window is not None else [])
-                problems.extend(turn.problems)
-            if problems:
-                break
-        whole = len(windows) == len(order)
-        self.rounds.append(
-            Round(
-                blocks=(Block(order, tuple(windows)),) if whole else (),
-                first=order[0],
-                sides={arm: replace(_joined(known), rejected=disturbed.reasons(arm)) for arm, known in sides.items()},
-                at=at,
-                by_turns=True,
-                rejected=disturbed.again,
-                foreign_cores=foreign_cores,
-                problems=tuple(problems),
-            )
-        )
-
-    def _turn_alone(self, arm: Arm, seed: int, disturbed: Disturbed) -> _Alone | None:
-        """Measure a window of a fresh start; None where the card was disturbed meanwhile."""
-        with self._telemeter.lookout() as lookout:
-            with ExitStack() as stack:
-                contender = self._started(arm, stack)
-                lookout.up(contender.instance)
-                pace = contender.pace(self._terms.requests_wanted)
-                # While it runs: what a server that has ended used would be taken for that of others.
-                cpu = read_cpu(our_processes(contender.members()))
-                window = contender.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
-                taken = cores_taken_by_others(cpu, read_cpu(our_processes(contender.members())))
-                contender.rest()
-                measured = [] if window is None else [window]
-                conditions = lookout.judge(measured, wait=True)
-                again = disturbed.add([(arm, condition) for condition in conditions])
-                for text in dict.fromkeys(text for condition in conditions for text in condition.unknown):
-                    lookout.note(f"telemetry unknown: {text}")
-                if window is not None and not again:
-                    contender.judge()
-                side = _with_telemetry(contender.side(), lookout, measured)
-                problems = [problem if arm == "candidate" else f"the base: {problem}" for problem in contender.problems]
-            measured = list(lookout.with_cards(measured))
-        problems += lookout.problems()
-        if again and not problems:
-            return None
-        return _Alone(measured[0] if measured and not again else None, side, taken, problems)
-
 
 def _other(arm: Arm) -> Arm:
     return "base" if arm == "candidate" else "candidate"
@@ -394,35 +310,6 @@ def _other(arm: Arm) -> Arm:
 
 def _members(contenders: Iterable[Contender]) -> list[int]:
     return [pid for contender in contenders for pid in contender.members()]
-
-
-def _joined(sides: list[Side]) -> Side:
-    sizes: dict[str, int] = {}
-    # There is none where the other one's first start was in trouble.
-    last = sides[-1] if sides else Side(())
-    for side in sides:
-        for size, count in side.batch_sizes.items():
-            sizes[size] = sizes.get(size, 0) + count
-    return Side(
-        cold_start_seconds=tuple(seconds for side in sides for seconds in side.cold_start_seconds),
-        client=Client.pooled(side.client for side in sides),
-        batch_sizes=sizes,
-        answers=sum(side.answers for side in sides),
-        answers_checked=sum(side.answers_checked for side in sides),
-        cold_start_parts=last.cold_start_parts,
-        settings=last.settings,
-        counters=added([side.counters for side in sides if side.counters is not None]),
-        telemetry=merged(side.telemetry for side in sides if side.telemetry is not None),
-        idle_watts=last.idle_watts,
-    )
-
-
-def _with_telemetry(side: Side, lookout: Lookout, windows: Iterable[Window]) -> Side:
-    """Add what the cards did in a server's windows; whose CPU time it was is not told apart beside another server."""
-    telemetry = lookout.telemetry(windows)
-    if telemetry is not None:
-        telemetry = replace(telemetry, server_cpu_seconds=None, client_cpu_seconds=None)
-    return replace(side, telemetry=telemetry, idle_watts=lookout.idle_watts)
 
 
 def _slower(*paces: Pace) -> Pace:

@@ -20,8 +20,7 @@ from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Burst, Constant, Steps
 from pytest_gpuserve.measure.pairs import round_point
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
-from pytest_gpuserve.trial import contender
-from pytest_gpuserve.trial import pairing as pairing_module
+from pytest_gpuserve.trial import by_turns, contender
 from pytest_gpuserve.trial.contender import Contender
 from pytest_gpuserve.trial.pairing import BaseFailed
 from tests.plugin.conftest import BUSY, REPOSITORY
@@ -153,7 +152,7 @@ def test_a_schedule_that_ends_by_itself_is_a_window(folder: Path, schedule: Sche
 
 def test_two_servers_that_do_not_fit_start_by_turns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the second does not find memory beside the first: a block of four fresh starts, of which none overlap."""
-    monkeypatch.setattr(pairing_module, "TURNS_ALONE", 1)
+    monkeypatch.setattr(by_turns, "TURNS_ALONE", 1)
     there = Deployments(folder)
     base, candidate = there.target("base", memory=True), there.target("candidate", {"work_ms": 12.0}, memory=True)
     with pairing(base, candidate, terms()) as pair:

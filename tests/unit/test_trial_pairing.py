@@ -16,7 +16,8 @@ from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson
 from pytest_gpuserve.load.totals import Totals, total
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Side
-from pytest_gpuserve.trial import pairing
+from pytest_gpuserve.trial import by_turns, pairing
+from pytest_gpuserve.trial.by_turns import TURNS_ALONE
 from pytest_gpuserve.trial.contender import (
     MOST_TICKS,
     MOST_TICKS_FOR_REQUESTS,
@@ -27,7 +28,7 @@ from pytest_gpuserve.trial.contender import (
 )
 from pytest_gpuserve.trial.disturbed import MOST_AGAIN
 from pytest_gpuserve.trial.handle import Target
-from pytest_gpuserve.trial.pairing import MOST_REJECTED, TURNS_ALONE, BaseFailed, Pairing, Terms
+from pytest_gpuserve.trial.pairing import MOST_REJECTED, BaseFailed, Pairing, Terms
 from pytest_gpuserve.trial.shape import TICKS_A_WINDOW, LoadShape
 from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
 from tests.fakes.scripted_eyes import MIB, UUID, ScriptedEyes
@@ -251,9 +252,10 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 def foreign(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Cores that others take, of each block to come; none after these."""
     taken: list[float] = []
-    monkeypatch.setattr(pairing, "our_processes", lambda _: [])
-    monkeypatch.setattr(pairing, "read_cpu", lambda _ours: CpuReading(0.0, 0.0, 0.0, 0.0))
-    monkeypatch.setattr(pairing, "cores_taken_by_others", lambda _before, _after: taken.pop(0) if taken else 0.0)
+    for module in (pairing, by_turns):
+        monkeypatch.setattr(module, "our_processes", lambda _: [])
+        monkeypatch.setattr(module, "read_cpu", lambda _ours: CpuReading(0.0, 0.0, 0.0, 0.0))
+        monkeypatch.setattr(module, "cores_taken_by_others", lambda _before, _after: taken.pop(0) if taken else 0.0)
     return taken
 
 
