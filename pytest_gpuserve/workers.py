@@ -162,7 +162,9 @@ class Controller:
             packed = _output(node).get(HANDED)
             if packed is not None:
                 self._take(node.gateway.id, unpack(packed))
-        if not self._workers and not self._worker_of:
+        # A crash in a run that measured nothing is for pytest alone to tell, but a result file that was asked for is
+        # never without the test that was under way.
+        if not self._workers and (not self._worker_of or self._settings.json_path is None):
             return
         self._closing = self._merged()
         if self._settings.json_path is None:

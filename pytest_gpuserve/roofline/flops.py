@@ -75,7 +75,7 @@ def count_flops(
         ServerFailed: The interpreter cannot be started.
     """
     call = f"count_flops({model!r})"
-    file, _, name = model.rpartition(":")
+    file, _, name = str(model).rpartition(":")
     path = (folder / file).resolve()
     if not file or not name or not path.is_file():
         raise UsageProblem(
@@ -86,7 +86,7 @@ def count_flops(
     options = {
         "model": str(path),
         "callable": name,
-        "arguments": json.dumps(dict(args or {})),
+        "arguments": _arguments(call, args),
         "inputs": json.dumps(_checked(call, inputs, dtypes or {})),
     }
     environment = {**inherited_environment(os.environ), **(env or {}), **QUIET}
@@ -107,6 +107,15 @@ def count_flops(
                 )
             told = json.loads(answer.read_text())
     return _work(call, told)
+
+
+def _arguments(call: str, args: Mapping[str, Argument] | None) -> str:
+    try:
+        return json.dumps(dict(args or {}))
+    except (TypeError, ValueError) as problem:
+        raise UsageProblem(
+            f"{call}: args are keyword arguments of the callable: text, numbers, true and false", found=str(problem)
+        ) from None
 
 
 def _work(call: str, told: Mapping[str, object]) -> Work:
@@ -137,7 +146,7 @@ def _work(call: str, told: Mapping[str, object]) -> Work:
     return Work(flops=flops, uncounted=tuple(uncounted))
 
 
-def _checked(call: str, inputs: object, dtypes: Mapping[str, str]) -> list[tuple[str, list[int], str]]:
+def _checked(call: str, inputs: object, dtypes: object) -> list[tuple[str, list[int], str]]:
     """Names, shapes and types of inputs.
 
     Raises:
@@ -146,6 +155,8 @@ def _checked(call: str, inputs: object, dtypes: Mapping[str, str]) -> list[tuple
     help_ = ['count_flops("model.py:build", {"input_ids": (1, 128)}, dtypes={"input_ids": "int64"})']
     if not isinstance(inputs, Mapping) or not inputs:
         raise UsageProblem(f"{call} needs the shapes of a request's inputs, by name", remedies=help_)
+    if not isinstance(dtypes, Mapping):
+        raise UsageProblem(f"{call}: dtypes={dtypes!r} are no types by name", remedies=help_)
     unknown = sorted(dtypes.keys() - inputs.keys())
     if unknown:
         raise UsageProblem(f"{call}: dtypes={{...}} names {unknown[0]!r}, which is no input", remedies=help_)

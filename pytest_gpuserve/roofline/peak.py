@@ -7,6 +7,7 @@ from typing import Final, get_args
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.roofline.products import PRODUCTS, Precision, Product
+from pytest_gpuserve.roofline.work import is_positive
 
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 """The precisions that a peak rate can be asked for."""
@@ -32,6 +33,9 @@ class Peak:
         flops_per_second: Dense operations, those of its tensor cores where it has such; a multiply-add is two.
         bytes_per_second: Of its memory.
         source: Where that is written: title and address.
+
+    Raises:
+        UsageProblem: A rate is no finite number above 0.
     """
 
     product: str
@@ -40,10 +44,13 @@ class Peak:
     bytes_per_second: float
     source: str
 
-    @property
-    def ridge(self) -> float:
-        """Operations for each byte of memory traffic below which memory is the limit, not arithmetic."""
-        return self.flops_per_second / self.bytes_per_second
+    def __post_init__(self) -> None:
+        for name in ("flops_per_second", "bytes_per_second"):
+            if not is_positive(getattr(self, name)):
+                raise UsageProblem(
+                    f"Peak({name}=...) is a finite number above 0, not {getattr(self, name)!r}",
+                    remedies=["give that of the card's data sheet"],
+                )
 
 
 def peak_of(product: str | None, precision: str, *, mig_profile: str | None = None) -> Peak:

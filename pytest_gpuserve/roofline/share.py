@@ -11,11 +11,11 @@ import math
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.roofline.work import Work
 from pytest_gpuserve.units import format_rate, format_ratio
 
 if TYPE_CHECKING:
     from pytest_gpuserve.roofline.peak import Peak
-    from pytest_gpuserve.roofline.work import Work
 
 
 def ceiling_per_second(work: Work, peak: Peak) -> float:
@@ -39,6 +39,11 @@ def share_of_peak(throughput_per_second: float, work: Work, peak: Peak) -> float
     Raises:
         UsageProblem: The throughput is none, or above the ceiling, which no card can do.
     """
+    if not isinstance(work, Work):
+        raise UsageProblem(
+            f"{work!r} is not what a request costs",
+            remedies=['work = count_flops("model.py:build", {...})', "Work(flops=8.909e9)"],
+        )
     if not 0 <= throughput_per_second < math.inf:
         raise UsageProblem(f"{throughput_per_second!r} requests a second are no throughput")
     ceiling = ceiling_per_second(work, peak)

@@ -12,6 +12,11 @@ FLOPS_PER_MAC: Final = 2
 """A multiply-add is a multiplication and an addition."""
 
 
+def is_positive(number: object) -> bool:
+    """Whether it is a finite number above 0."""
+    return isinstance(number, (int, float)) and not isinstance(number, bool) and 0 < number < math.inf
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """Floating-point operations of one request; a multiply-add is two of them.
@@ -32,7 +37,7 @@ class Work:
     uncounted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 < self.flops < math.inf:
+        if not is_positive(self.flops):
             raise UsageProblem(
                 f"Work(flops=...) is a finite number above 0, not {self.flops!r}",
                 remedies=["Work(flops=8.909e9)", "Work.of_macs(4.4548e9)"],

@@ -148,7 +148,7 @@ class Ledger:
             held = lock.acquire(wait_seconds=LONGEST_WAIT_SECONDS, on_wait=lambda *_: None)
         except DeviceProblem as problem:
             raise BaselineUnusable(
-                f"baseline file {path} is not written, for another process keeps writing baselines",
+                f"baseline file {path} is not written: {problem.summary}",
                 found=problem.found,
                 looked=problem.looked,
             ) from None

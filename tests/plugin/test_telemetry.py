@@ -51,11 +51,12 @@ def on_card(project: Project, folder: Path, card: cards.FakeCard, *, seconds: fl
     project.test_file.write_text(LOADS.format(numbers=list(range(tests)), seconds=seconds))
 
 
-def samplers() -> set[int]:
-    """Pids of all samplers of this machine."""
+def samplers(folder: Path) -> set[int]:
+    """Pids of the samplers of a test's own card: others may measure on this machine."""
     found = set()
-    for process in psutil.process_iter(["cmdline"]):
-        if SAMPLER in (process.info["cmdline"] or ()):
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        script = (process.info["environ"] or {}).get("FAKE_NVML_SCRIPT", "")
+        if SAMPLER in (process.info["cmdline"] or ()) and script.startswith(str(folder)):
             found.add(process.pid)
     return found
 
@@ -81,7 +82,6 @@ def pulses(value: int, *, every_ms: int, length_ms: int) -> Course:
 
 def test_hot_windows_are_measured_again(real_project: Project, tmp_path: Path) -> None:
     """A card that is hot for a moment every few seconds costs windows, visibly, and the run gets its verdict."""
-    before = samplers()
     card = replace(
         cards.T4, clock_reasons=pulses(HW_THERMAL, every_ms=4500, length_ms=300), utilization=60, power_watts=50
     )
@@ -107,7 +107,7 @@ def test_hot_windows_are_measured_again(real_project: Project, tmp_path: Path) -
         result.stdout.fnmatch_lines(
             ["*throughput*PASS*", "test_it?0?: * windows measured again: *HW_THERMAL_SLOWDOWN*"]
         )
-    assert samplers() <= before
+    assert not samplers(tmp_path)
 
 
 def test_what_spoils_a_run_is_its_reason(real_project: Project, tmp_path: Path) -> None:
@@ -131,7 +131,6 @@ def test_what_spoils_a_run_is_its_reason(real_project: Project, tmp_path: Path) 
 
 def test_a_killed_run_leaves_no_sampler(real_project: Project, tmp_path: Path) -> None:
     """Even where pytest itself is killed while it measures."""
-    before = samplers()
     on_card(real_project, tmp_path / "machine", cards.T4, seconds=60)
     environment = {
         name: value for name, value in {**os.environ, **real_project.environment}.items() if value is not None
@@ -144,9 +143,9 @@ def test_a_killed_run_leaves_no_sampler(real_project: Project, tmp_path: Path) -
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_for(lambda: samplers() - before)
+        wait_for(lambda: samplers(tmp_path))
         run.send_signal(signal.SIGKILL)
     finally:
         run.kill()
         run.wait()
-    wait_for(lambda: samplers() <= before)
+    wait_for(lambda: not samplers(tmp_path))

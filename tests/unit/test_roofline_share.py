@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -98,3 +99,24 @@ def test_a_lower_precision_is_a_lower_share(precision: str) -> None:
     work = Work(flops=8.909e9)
     card = "NVIDIA H200"
     assert share_of_peak(1000, work, peak_of(card, precision)) <= share_of_peak(1000, work, peak_of(card, "fp32"))
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf, "8.1e12", True])
+def test_what_is_no_rate_is_no_peak(rate: Any) -> None:  # noqa: ANN401 -- that is the point
+    """A card of one's own is given by numbers above 0, or refused."""
+    with pytest.raises(UsageProblem, match="flops_per_second"):
+        peak(rate)
+
+
+@pytest.mark.parametrize("work", [8.909e9, None, "8.909e9"])
+def test_what_is_no_work_is_refused(work: Any) -> None:  # noqa: ANN401 -- that is the point
+    """A number does not say whether it means multiply-adds or operations."""
+    with pytest.raises(UsageProblem, match="not what a request costs"):
+        share_of_peak(1.0, work, peak(1e12))
+
+
+@pytest.mark.parametrize("flops", [0, -1, math.nan, "8", None])
+def test_no_operations_are_no_work(flops: Any) -> None:  # noqa: ANN401 -- that is the point
+    """Nor is what is not a number."""
+    with pytest.raises(UsageProblem, match="finite number above 0"):
+        Work(flops=flops)
