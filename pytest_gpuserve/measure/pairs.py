@@ -43,7 +43,7 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
     if metric.name == COLD_START:
         base, candidate = (_cold_start_cost(metric, measured, arm) for arm in ARMS)
         return RoundPoint((candidate - base,))
-    _demand_own_card(metric, [measured])
+    demand_own_card(metric, [measured])
     groups = _groups(metric, measured, tolerance)
     return RoundPoint(tuple(_cost(metric, group, "candidate") - _cost(metric, group, "base") for group in groups))
 
@@ -58,7 +58,7 @@ def paired_value(metric: Metric, rounds: Sequence[Round], arm: Arm) -> float:
         return statistics.fmean(
             cold_starts([seconds for measured in rounds for seconds in measured.sides[arm].cold_start_seconds])
         )
-    _demand_own_card(metric, rounds)
+    demand_own_card(metric, rounds)
     return value_of(metric, [window for measured in rounds for window in measured.windows(arm)])
 
 
@@ -68,7 +68,12 @@ def _cold_start_cost(metric: Metric, measured: Round, arm: Arm) -> float:
     return statistics.fmean(log_cost(metric, each) for each in seconds)
 
 
-def _demand_own_card(metric: Metric, rounds: Sequence[Round]) -> None:
+def demand_own_card(metric: Metric, rounds: Sequence[Round]) -> None:
+    """See that the metric is known of servers that were measured in these rounds.
+
+    Raises:
+        NotMeasured: It is that of the whole card, and two servers were on it.
+    """
     if metric.name in OF_ONE_SERVER and not all(measured.by_turns for measured in rounds):
         raise NotMeasured(
             f"{metric.name} is not known of either server: both were on the card at the same time",

@@ -69,15 +69,22 @@ def rounds_until(rounds: Sequence[Round], look: int) -> Sequence[Round]:
     return list(rounds[:count])
 
 
+def judged_rounds(metric: Metric, rounds: Sequence[Round]) -> Sequence[Round]:
+    """The rounds that a metric is judged by, and its values are of.
+
+    Of cold starts the first round is left out where there is another: who starts first of all reads from the disk what
+    the others find in memory.
+    """
+    return rounds[1:] if metric.name == COLD_START and len(rounds) > 1 else rounds
+
+
 def points_of(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list[RoundPoint]:
     """The rounds as they are judged.
 
     A first round that ended after three blocks, because its servers had to make room or the run ended, has too few
-    requests for many a quantile; that must not keep all later rounds from being judged. Of cold starts the first round
-    is left out where there is another: who starts first of all reads from the disk what the others find in memory.
+    requests for many a quantile; that must not keep all later rounds from being judged.
     """
-    if metric.name == COLD_START and len(rounds) > 1:
-        rounds = rounds[1:]
+    rounds = judged_rounds(metric, rounds)
     points = []
     for measured in rounds:
         try:

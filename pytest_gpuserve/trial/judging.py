@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.trial.arena import Arena
@@ -103,8 +104,7 @@ class TestJudge:
     def close(self) -> None:
         """End the servers that a comparison side by side has left running for its next look."""
         for measurement in self.measurements:
-            if measurement.paired is not None:
-                measurement.paired.rest()
+            self._rest(measurement)
 
     # -- measuring
 
@@ -219,8 +219,20 @@ class TestJudge:
 
     def _rest_others(self, measurement: Measurement) -> None:
         for other in self.measurements:
-            if other is not measurement and other.paired is not None:
-                other.paired.rest()
+            if other is not measurement:
+                self._rest(other)
+
+    def _rest(self, measurement: Measurement) -> None:
+        if measurement.paired is not None:
+            measurement.paired.rest()
+        if self._rounds_of(measurement):
+            # Some trouble shows only at the servers' end.
+            measurement.show()
+
+    def _rounds_of(self, measurement: Measurement) -> Sequence[Round]:
+        """The rounds that are the run; none where it was measured alone, whatever had to confirm it."""
+        beside = self._arena.against is not None or any(measurement.run is run for run in self._duels)
+        return measurement.paired.rounds if beside and measurement.paired is not None else ()
 
     # -- comparing
 
@@ -268,7 +280,13 @@ class TestJudge:
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
         measurement = self._measurement(run)
-        judgement = judge_limit(measurement, metric, limit, tolerance=self._tolerance_of(metric))
+        judgement = judge_limit(
+            measurement,
+            metric,
+            limit,
+            tolerance=self._tolerance_of(metric),
+            rounds=self._rounds_of(measurement),
+        )
         self._answer(measurement, judgement, "limit")
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
@@ -301,6 +319,8 @@ class TestJudge:
     def unjudged_problems(self) -> list[str]:
         """Problems of runs of which no comparison has spoken; a test must not pass over them.
 
+        Asked after ``close``, it knows of those too that showed only at the servers' end.
+
         Of a run that Ctrl-C cut short nobody has to be told: the test has no outcome.
         """
         return [
@@ -308,7 +328,9 @@ class TestJudge:
             for measurement in self.measurements
             if not measurement.interrupted
             and not any(judgement.verdict is Verdict.INVALID for judgement in measurement.judgements.values())
-            for problem in measurement.run.problems
+            for problem in dict.fromkeys(
+                (*measurement.run.problems, *(measurement.paired.problems if measurement.paired is not None else ()))
+            )
         ]
 
     def unheld(self) -> list[Judgement]:

@@ -6,14 +6,20 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.metric import requests_needed
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.measure.pairs import demand_own_card
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.trial.measurement import Measurement
 
 
-def judge_limit(measurement: Measurement, metric: Metric, limit: float, *, tolerance: float) -> Judgement:
+def judge_limit(
+    measurement: Measurement, metric: Metric, limit: float, *, tolerance: float, rounds: Sequence[Round] = ()
+) -> Judgement:
     """Compare all that was measured, pooled, with a number in the metric's unit.
 
     Args:
@@ -21,10 +27,12 @@ def judge_limit(measurement: Measurement, metric: Metric, limit: float, *, toler
         metric: What is compared.
         limit: The number.
         tolerance: Of the metric, by which a quantile has to have its requests.
+        rounds: In which it was measured, where that was beside another server.
     """
     if measurement.run.problems:
         return Judgement.invalid(metric, "limit", *measurement.run.problems, reference=limit)
     try:
+        demand_own_card(metric, rounds)
         value = pooled_value(metric, measurement.run.sessions)
     except NotMeasured as problem:
         return Judgement.invalid(metric, "limit", str(problem), reference=limit)

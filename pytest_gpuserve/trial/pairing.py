@@ -129,9 +129,9 @@ class Pairing:
                 return
             opened = self._open
             if opened is None:
-                opened = self._opened()
+                opened, problems = self._opened()
                 if opened is None:
-                    self._take_by_turns()
+                    self._take_by_turns(problems)
                     return
             self._fill(opened, blocks)
         except BaseException:
@@ -155,13 +155,14 @@ class Pairing:
                 last = self.rounds[-1]
                 self.rounds[-1] = replace(last, problems=(*last.problems, *late))
 
-    def _take_by_turns(self) -> None:
-        self.rounds.append(round_by_turns(self._started, self._terms, self._telemeter, number=len(self.rounds)))
+    def _take_by_turns(self, problems: Iterable[str] = ()) -> None:
+        measured = round_by_turns(self._started, self._terms, self._telemeter, number=len(self.rounds))
+        self.rounds.append(replace(measured, problems=(*problems, *measured.problems)))
 
     # -- two at a time
 
-    def _opened(self) -> _Open | None:
-        """Start both servers; None where the second does not find memory beside the first."""
+    def _opened(self) -> tuple[_Open | None, list[str]]:
+        """Start both servers; where the second does not find memory beside the first none, and what was left behind."""
         number = len(self.rounds)
         coin = random.Random(f"{self._terms.seed} {number}")  # noqa: S311 -- a fair coin, not a secret
         order = ARMS if coin.random() < 0.5 else ARMS[::-1]
@@ -175,14 +176,19 @@ class Pairing:
                 except GpuserveError as problem:
                     if contenders and _lacks_memory(problem):
                         self.by_turns = True
-                        return None
+                        break
                     raise
-            pace = _slower(*(contender.pace(self._terms.requests_wanted) for contender in contenders.values()))
-            lookout.up(*(contender.instance for contender in contenders.values()))
-            opened = _Open(contenders, lookout, order[0], at, pace, stack.pop_all())
-        self._open = opened
-        self.rounds.append(self._record(opened))
-        return opened
+            else:
+                pace = _slower(*(contender.pace(self._terms.requests_wanted) for contender in contenders.values()))
+                lookout.up(*(contender.instance for contender in contenders.values()))
+                self._open = opened = _Open(contenders, lookout, order[0], at, pace, stack.pop_all())
+                self.rounds.append(self._record(opened))
+                return opened, []
+        # Only now both have ended, and the card has been looked at.
+        left = lookout.problems()
+        for text in left:
+            lookout.note(text)
+        return None, left
 
     def _started(self, arm: Arm, stack: ExitStack) -> Contender:
         try:

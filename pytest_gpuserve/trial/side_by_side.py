@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.metric import METRICS
@@ -20,6 +21,7 @@ from pytest_gpuserve.trial.course import (
     FIRST_BLOCKS,
     Course,
     in_rounds,
+    judged_rounds,
     points_of,
     rounds_until,
     said_alone,
@@ -117,6 +119,10 @@ class SideBySide:
             self._round_seconds = 0.0
         try:
             self._pairing.measure(FIRST_BLOCKS if first else BLOCKS)
+        except BaseException:
+            if self.problems:
+                self._save()
+            raise
         finally:
             self._last_seconds = time.monotonic() - began
             self._round_seconds += self._last_seconds
@@ -124,8 +130,11 @@ class SideBySide:
         self._save()
 
     def rest(self) -> None:
-        """End the servers; a further look starts them afresh."""
+        """End the servers; a further look starts them afresh. What trouble shows only then spoils their round too."""
+        known = self.problems
         self._pairing.close()
+        if self.problems != known:
+            self._save()
 
     def sessions(self, arm: Arm) -> list[Session]:
         """What was measured of one server, in the form of a load that was measured alone."""
@@ -239,8 +248,8 @@ class SideBySide:
             evidence,
             verdict=verdict,
             reference_kind=self._kind,
-            value=paired_value(metric, rounds, "candidate"),
-            reference=paired_value(metric, rounds, "base"),
+            value=paired_value(metric, judged_rounds(metric, rounds), "candidate"),
+            reference=paired_value(metric, judged_rounds(metric, rounds), "base"),
             rounds=len(points),
             looks=len(LOOKS),
             windows=windows_of(rounds),
@@ -270,44 +279,57 @@ class SideBySide:
 
     def _value(self, metric: Metric, arm: Arm) -> float | None:
         try:
-            return paired_value(metric, self.rounds, arm)
+            return paired_value(metric, judged_rounds(metric, self.rounds), arm)
         except NotMeasured:
             return None
 
     @staticmethod
     def _ratio(metric: Metric, rounds: Sequence[Round]) -> float:
-        return paired_value(metric, rounds, "candidate") / paired_value(metric, rounds, "base")
+        judged = judged_rounds(metric, rounds)
+        return paired_value(metric, judged, "candidate") / paired_value(metric, judged, "base")
 
     # -- remembering
 
     def _save(self) -> None:
-        if self.problems:
-            # What cannot be trusted is no part of the sequence: a re-run measures that round again.
-            return
-        self._memory.save(
-            [measured for measured in self.rounds if measured.blocks],
-            {name: self._kept(name) for name in self._courses},
-        )
+        # What cannot be trusted is no part of the sequence, nor is what was concluded from it: a re-run measures that
+        # round again. It may have been remembered as sound before its trouble showed.
+        sound = list(takewhile(lambda measured: not measured.problems, self.rounds))
+        if sound or self._memory.rounds:
+            self._memory.save(
+                [measured for measured in sound if measured.blocks],
+                {name: self._kept(name, sound) for name in self._courses},
+            )
 
-    def _kept(self, name: str) -> KeptMetric:
+    def _kept(self, name: str, sound: Sequence[Round]) -> KeptMetric:
         course = self._courses[name]
+        looks = tuple(seen for seen in course.seen if LOOKS[seen.look][0] <= len(sound))
+        is_decided = course.decided_at is not None and LOOKS[course.decided_at][0] <= len(sound)
         differences = []
-        for measured in self.rounds:
+        for measured in judged_rounds(METRICS[name], sound):
             if measured.foreign_cores > self._most_foreign_cores:
                 continue
             try:
                 differences.append(round_point(METRICS[name], measured, course.tolerance).differences)
             except NotMeasured:
                 continue
-        return KeptMetric(course.tolerance, tuple(course.seen), course.decision, tuple(differences))
+        return KeptMetric(course.tolerance, looks, course.decision if is_decided else None, tuple(differences))
 
 
 def session_of(measured: Round, arm: Arm) -> Session:
-    """One server's part of a round, in the form of a load that was measured alone."""
+    """One server's part of a round, in the form of a load that was measured alone.
+
+    The memory of a card that two servers were on at the same time is not known of either.
+    """
     side = measured.sides[arm]
+    windows = measured.windows(arm)
+    if not measured.by_turns:
+        windows = tuple(
+            window if window.cards is None else replace(window, cards=replace(window.cards, memory_bytes=None))
+            for window in windows
+        )
     known = [seconds for seconds in side.cold_start_seconds if seconds is not None]
     start = Start(
-        measured.windows(arm),
+        windows,
         statistics.fmean(known) if known and len(known) == len(side.cold_start_seconds) else None,
         foreign_cores=measured.foreign_cores,
         client=side.client,

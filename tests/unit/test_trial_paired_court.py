@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.measure.points import NotMeasured
+from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.trial.assertions import Baseline
 from pytest_gpuserve.trial.claims import Claims
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.trial.dueling import Duel
     from pytest_gpuserve.trial.judging import TestJudge
+    from tests.fakes.scripted_pairing import ScriptedPairing
 
 
 @pytest.fixture
@@ -210,3 +214,91 @@ def test_two_loads_of_one_name_are_refused(world: World) -> None:
     with pytest.raises(UsageProblem, match="called 'peak'"):
         judge.duel(target(), target(), SHAPE, "peak")
     judge.close()
+
+
+# -- trouble that shows late
+
+LATE = "memory not given back"
+
+
+def leak(monkeypatch: pytest.MonkeyPatch, pairing: ScriptedPairing) -> None:
+    """Let it show at the end of the servers that their round proves nothing."""
+    close = pairing.close
+
+    def leaking() -> None:
+        close()
+        pairing.rounds[-1] = replace(pairing.rounds[-1], problems=(LATE,))
+
+    monkeypatch.setattr(pairing, "close", leaking)
+
+
+@pytest.mark.parametrize("kind", ["duel", "against"])
+def test_trouble_at_the_servers_end_is_a_problem_of_a_test_that_passed(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A PASS at the first look does not hide what shows after it: the test must not pass, and the run tells it too."""
+    world.paired = Build(-0.3)
+    world.next_run(None if kind == "duel" else world.against)
+    judge = world.judge()
+    if kind == "duel":
+        duel = duel_of(judge)
+        leak(monkeypatch, world.pairings[0])
+        assert duel.throughput >= 1.05
+    else:
+        run = judge.measure(target(), SHAPE, None)
+        leak(monkeypatch, world.pairings[0])
+        assert ask(run, THROUGHPUT)
+    assert world.pairings[0].blocks_of_open_round == 3
+    assert judge.unjudged_problems() == []
+    judge.close()
+    assert judge.unjudged_problems() == [LATE]
+    assert [session.problems for session in judge.measurements[0].result().sessions] == [(LATE,)]
+
+
+def test_trouble_at_the_end_of_what_confirmed_a_baseline_is_a_problem(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cleared by its commit whose servers left memory behind is not cleared; the run stays what was measured alone."""
+    world.recorded()
+    world.alone, world.paired = WORSE, Build(-0.3)
+    judge = world.judge()
+    run = judge.measure(target(), SHAPE, None)
+    assert ask(run, THROUGHPUT)
+    alone = list(run.sessions)
+    leak(monkeypatch, world.pairings[0])
+    judge.close()
+    assert judge.unjudged_problems() == [LATE]
+    assert run.sessions == alone
+
+
+# -- memory
+
+
+@pytest.mark.parametrize("by_turns", [False, True])
+def test_a_limit_on_memory_side_by_side_is_invalid_unless_by_turns(world: World, *, by_turns: bool) -> None:
+    """What is read off the card is that of both servers; the verdict names the marker that helps."""
+    world.next_run(world.against, one_at_a_time=by_turns)
+    judge = world.judge()
+    run = judge.measure(target(), SHAPE, None)
+    used = CardUse(memory_bytes=12e9)
+    pairing = world.pairings[0]
+    pairing.rounds[:] = [
+        replace(
+            measured,
+            blocks=tuple(
+                replace(block, windows=tuple(replace(window, cards=used) for window in block.windows))
+                for block in measured.blocks
+            ),
+        )
+        for measured in pairing.rounds
+    ]
+    judge.measurements[0].show()
+    comparison = judge.against_limit(run, METRICS["gpu_memory"], 16e9)
+    judge.close()
+    if by_turns:
+        assert (comparison.judgement.verdict, comparison.judgement.value) == (Verdict.PASS, 12e9)
+    else:
+        assert comparison.judgement.verdict is Verdict.INVALID
+        assert "gpuserve(one_at_a_time=True)" in text_of(comparison.judgement)
+        with pytest.raises(NotMeasured):
+            _ = run.gpu_memory.value

@@ -499,3 +499,29 @@ def test_memory_that_is_not_given_back_makes_a_round_invalid(
     (measured,) = both.rounds
     (problem,) = measured.problems
     assert problem.startswith("memory not given back")
+
+
+def test_what_a_failed_start_left_behind_spoils_the_round_after_it(stage: Stage, foreign: list[float]) -> None:
+    """A second server that found no memory, and kept what it had, is noted; the round by turns proves nothing."""
+    del foreign
+    stage.failing = lambda arm, start: ServerFailed(f"{arm}: CUDA out of memory") if start == 1 else None
+    stage.eyes.card = lambda _: {"memory_used_bytes": (400 + (300 if stage.starts else 0)) * MIB}
+    both = on_card(stage)
+    both.measure(3)
+    (measured,) = both.rounds
+    assert measured.by_turns
+    (problem,) = measured.problems
+    assert problem.startswith("memory not given back")
+    assert stage.notes == [problem]
+
+
+def test_servers_that_end_after_a_look_may_spoil_their_round(stage: Stage, foreign: list[float]) -> None:
+    """Memory that an open round's servers keep makes it invalid, though it was sound at its look."""
+    del foreign
+    stage.eyes.card = lambda _: {"memory_used_bytes": (400 + (300 if stage.turns else 0)) * MIB}
+    both = on_card(stage)
+    both.measure(3)
+    assert not any(measured.problems for measured in both.rounds)
+    both.close()
+    (problem,) = both.rounds[0].problems
+    assert problem.startswith("memory not given back")

@@ -15,8 +15,12 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.paired import Prior
 from pytest_gpuserve.gate.sequential import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.measure.rounds import ARMS, Side
+from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.store.history import History
+from pytest_gpuserve.store.sequence import KeptMetric
 from pytest_gpuserve.trial.claims import Claims
+from pytest_gpuserve.trial.side_by_side import session_of
 from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison, round_of
 
 if TYPE_CHECKING:
@@ -437,3 +441,136 @@ def test_a_round_in_a_starved_hour_teaches_nothing_about_starts() -> None:
     (kept,) = history.kept.values()
     assert [max(differences) for differences in kept.metrics["throughput"].differences] == pytest.approx([0.01, 0.01])
     assert len(kept.rounds) == 3
+
+
+# -- trouble that shows late
+
+NOT_GIVEN_BACK = "memory not given back"
+
+
+class Leaking(ScriptedPairing):
+    """Servers of which it shows at their end, and not before, that nothing may be concluded from their round."""
+
+    def close(self) -> None:
+        """See `ScriptedPairing`."""
+        was_open = self.blocks_of_open_round > 0
+        super().close()
+        if was_open:
+            self.rounds[-1] = replace(self.rounds[-1], problems=(NOT_GIVEN_BACK,))
+
+
+class Interrupted(Leaking):
+    """The same where they are ended by Ctrl-C at their second look."""
+
+    def measure(self, blocks: int) -> None:
+        """See `ScriptedPairing`."""
+        if self.measured:
+            self.close()
+            raise KeyboardInterrupt
+        super().measure(blocks)
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_pass_is_not_remembered_of_servers_that_left_memory_behind(*, is_interrupted: bool) -> None:
+    """Their round passed at the first look; a re-run knows neither the round nor the verdict, and measures it again."""
+    pairing, history = Interrupted() if is_interrupted else Leaking(), KeptInMemory()
+    first = a_comparison(pairing, prior=NARROW, history=history)
+    first.more()
+    assert first.judge(THROUGHPUT, TOLERANCE).verdict is Verdict.PASS
+    assert first.judge(P50, TOLERANCE).rounds == 1
+    if is_interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            first.more()
+    first.rest()
+    assert first.judge(THROUGHPUT, TOLERANCE).reasons == (NOT_GIVEN_BACK,)
+    (kept,) = history.kept.values()
+    assert kept.rounds == ()
+    assert kept.metrics == {name: KeptMetric(TOLERANCE) for name in ("throughput", "latency.p50")}
+    again = a_comparison(ScriptedPairing(Build(change=0.3)), prior=NARROW, history=history)
+    again.more()
+    assert again.judge(THROUGHPUT, TOLERANCE).verdict is Verdict.REGRESSED
+
+
+def test_what_was_decided_before_the_spoilt_round_is_remembered(tmp_path: Path) -> None:
+    """A decision stays in a re-run where only a later round's servers left memory behind; that round's looks go."""
+    pairing = Leaking(problems={1: ("it died",)})
+    first = a_comparison(pairing, prior=NARROW, history=History(tmp_path))
+    first.more()
+    first.more()
+    decided = first.judge(THROUGHPUT, TOLERANCE)
+    assert decided.verdict is Verdict.PASS
+    first.more()
+    assert first.judge(THROUGHPUT, TOLERANCE).verdict is Verdict.INVALID
+    other = ScriptedPairing()
+    again = a_comparison(other, prior=NARROW, history=History(tmp_path))
+    assert again.judge(THROUGHPUT, TOLERANCE).verdict is Verdict.PASS
+    assert (len(again.rounds), other.measured) == (1, 0)
+
+
+def test_trouble_at_the_second_look_takes_the_first_back(tmp_path: Path) -> None:
+    """What was remembered at the first look of a round is forgotten when its second finds trouble."""
+
+    class Dying(ScriptedPairing):
+        def _round(self, number: int, blocks: int) -> Round:
+            made = super()._round(number, blocks)
+            return replace(made, problems=("it died",)) if blocks == 6 else made
+
+    first = a_comparison(Dying(MIDDLE), prior=WIDE, history=History(tmp_path))
+    first.more()
+    first.judge(THROUGHPUT, TOLERANCE)
+    assert len(undecided(History(tmp_path)).rounds) == 1
+    first.more()
+    assert len(undecided(History(tmp_path)).rounds) == 0
+    # It is a file that can be read, and that the re-run goes on from.
+    again = undecided(History(tmp_path))
+    again.more()
+    assert len(undecided(History(tmp_path)).rounds) == 1
+
+
+# -- cold starts
+
+COLD_START = METRICS["cold_start"]
+
+
+def started(base: float, candidate: float) -> Round:
+    """A round of servers that took so long to start."""
+    return replace(round_of([0.0] * 6), sides={"base": Side((base,)), "candidate": Side((candidate,))})
+
+
+def test_the_values_of_cold_starts_are_of_the_rounds_that_are_judged() -> None:
+    """The first round, whose first start reads from the disk, is in no verdict, value or ratio, nor in what is learned.
+
+    There the candidate took eight times as long; in all others both took as long.
+    """
+    history = KeptInMemory()
+    pairing = ScriptedPairing()
+    paired = a_comparison(pairing, history=history)
+    pairing.rounds.append(started(10.0, 80.0))
+    alone = paired.judge(COLD_START, 0.2)
+    assert (alone.value, alone.reference) == (80.0, 10.0)
+    pairing.rounds.extend([started(10.0, 10.0), started(11.0, 11.0)])
+    judged = paired.judge(COLD_START, 0.2)
+    assert judged.verdict is Verdict.PASS
+    assert (judged.value, judged.reference) == (10.5, 10.5)
+    limited = paired.judge_limit(COLD_START, 1.3)
+    assert (limited.verdict, limited.value) == (Verdict.PASS, 1.0)
+    (kept,) = history.kept.values()
+    assert kept.metrics["cold_start"].differences == ((0.0,), (0.0,))
+    assert len(kept.rounds) == 3
+
+
+# -- memory
+
+
+@pytest.mark.parametrize("by_turns", [False, True])
+def test_the_memory_of_a_shared_card_is_in_neither_session(*, by_turns: bool) -> None:
+    """It is that of both servers; energy, and the memory of servers that ran by turns, are told."""
+    made = round_of([0.0], by_turns=by_turns)
+    (block,) = made.blocks
+    used = CardUse(joules=50.0, memory_bytes=12e9, utilisation=0.5, sm_clock_mhz=1500.0)
+    windows = tuple(replace(window, cards=used) for window in block.windows)
+    measured = replace(made, blocks=(replace(block, windows=windows),))
+    expected = used if by_turns else replace(used, memory_bytes=None)
+    for arm in ARMS:
+        assert [window.cards for window in session_of(measured, arm).windows] == [expected] * 2
+    assert [window.cards for arm in ARMS for window in session_of(made, arm).windows] == [None] * 4
