@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from bisect import bisect_left
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -46,7 +47,7 @@ _POLL_SECONDS: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a sampler has seen since it began.
+    """What a sampler has seen since it began, but for samples that were forgotten.
 
     Attributes:
         samples: By time.
@@ -89,6 +90,11 @@ class _Records:
                 self._add(_DECODER.decode(line))
             except msgspec.DecodeError as problem:
                 self.problem = f"telemetry unknown: the sampler wrote what cannot be read ({problem})"
+
+    def forget_before(self, at_ns: int) -> None:
+        """Drop the samples before a moment, but for the last of them."""
+        first = bisect_left(self.samples, at_ns, key=lambda sample: sample.at_ns)
+        del self.samples[: max(0, first - 1)]
 
     def _add(self, record: Record) -> None:
         if isinstance(record, Sample):
@@ -163,10 +169,9 @@ class Sampling:
                 os.close(pipe)
 
     def seen(self) -> Seen:
-        """Return all that has been seen so far, and whether that goes on."""
-        self._records.read()
+        """Return all that has been seen so far and was not forgotten, and whether that goes on."""
+        problem = self._look()
         records = self._records
-        problem = records.problem or self._trouble()
         return Seen(tuple(records.samples), tuple(records.events), tuple(records.unknown), problem)
 
     def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
@@ -179,13 +184,22 @@ class Sampling:
         self._wait_for(at_ns, timeout_seconds)
         return self.seen()
 
+    def forget_before(self, at_ns: int) -> None:
+        """Hear that samples before a moment are needed no more; the last before it is kept, to interpolate from.
+
+        Args:
+            at_ns: By ``time.perf_counter_ns``.
+        """
+        self._records.read()
+        self._records.forget_before(at_ns)
+
     def close(self) -> None:
         """End the sampler.
 
         Raises:
             ServerFailed: It survives SIGKILL, which only a process that waits for a driver does.
         """
-        self._records.problem = self.seen().problem or "telemetry unknown: the sampler has been ended"
+        self._records.problem = self._look() or "telemetry unknown: the sampler has been ended"
         try:
             self._process.stop(END_SECONDS)
         finally:
@@ -193,10 +207,15 @@ class Sampling:
 
     def _wait_for(self, at_ns: int, timeout_seconds: float) -> None:
         deadline = Deadline.after(timeout_seconds)
-        while not self.seen().problem and not deadline.expired():
+        while not self._look() and not deadline.expired():
             if self._records.samples and self._records.samples[-1].at_ns >= at_ns:
                 return
             time.sleep(_POLL_SECONDS)
+
+    def _look(self) -> str:
+        """Take in what has come; why there will be no more, or nothing."""
+        self._records.read()
+        return self._records.problem or self._trouble()
 
     def _trouble(self) -> str:
         if self._process.exit_status() is not None:

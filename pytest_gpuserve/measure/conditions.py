@@ -3,7 +3,9 @@
 A window is rejected for what disturbed the card while it was measured, never for what was measured in it: to throw away
 slow windows for being slow would hide the very regression that is looked for. So nothing here sees a throughput.
 
-Three answers are told apart: all well, something wrong, and not known. What is not known passes no rule.
+Three answers are told apart: all well, something wrong, and not known. What is not known is said beside the verdict:
+many cards do not have every value. Only where nothing at all is known of a card, or not the clock that its baseline
+has, does a run prove nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.device.sample import CardSample
 from pytest_gpuserve.measure.xid import describe_xid
 from pytest_gpuserve.units import format_fraction
 
@@ -77,7 +80,7 @@ class RunCondition:
 
     Args:
         invalid: Why it proves nothing, for people, with what helps.
-        unknown: What could not be seen; who needs it must not pass the run.
+        unknown: What could not be seen; it is to be said, and by itself does not fail the run.
     """
 
     invalid: tuple[str, ...] = ()
@@ -105,8 +108,9 @@ def judge_window(
     Args:
         telemetry: Of the window.
         uuids: The cards that the server runs on; of none nothing is asked.
-        baseline_clocks_mhz: Mean SM clock of each under the same load when the baseline was recorded; None, or without
-            a card, where there is no such number, and then it is not asked for.
+        baseline_clocks_mhz: Mean SM clock of each while it computed, under the same load when the baseline was
+            recorded; None, or without a card, where there is no such number, and then it is not asked for. Nor is it
+            of a window in which the card had nothing to do.
         least_clock_share: Of it.
     """
     rejected: list[str] = []
@@ -135,12 +139,12 @@ def _judge_card(card: CardTelemetry, baseline_mhz: float | None, least_share: fl
         ]
     if baseline_mhz is not None and card.sm_clock_mhz is None:
         unknown.append(f"{card.uuid}: its SM clock")
-    elif baseline_mhz is not None and card.sm_clock_mhz is not None:
-        share = card.sm_clock_mhz.mean / baseline_mhz
+    elif baseline_mhz is not None and card.busy_sm_clock_mhz is not None:
+        share = card.busy_sm_clock_mhz.mean / baseline_mhz
         if share < least_share:
             rejected.append(
-                f"{card.uuid}: SM clock {card.sm_clock_mhz.mean:.0f} MHz, {format_fraction(share)} of the baseline's"
-                f" {baseline_mhz:.0f} MHz (at least {format_fraction(least_share)})"
+                f"{card.uuid}: SM clock {card.busy_sm_clock_mhz.mean:.0f} MHz, {format_fraction(share)} of the"
+                f" baseline's {baseline_mhz:.0f} MHz (at least {format_fraction(least_share)})"
             )
     return WindowCondition(tuple(rejected), tuple(unknown))
 
@@ -167,6 +171,31 @@ def judge_windows(
         f" first: {'; '.join(rejected[0].rejected)} ({_NOT_FOR_SPEED}); {_COOL}; or {_LOCK}"
     )
     return RunCondition((text,), unknown)
+
+
+def judge_known(samples: Iterable[Sample], uuids: Iterable[str], *, needs_clock: bool) -> RunCondition:
+    """Say whether enough was seen of the cards for their rules to mean anything.
+
+    Args:
+        samples: Of the run; without one nothing is known.
+        uuids: The cards.
+        needs_clock: Whether the baseline has an SM clock, with which this run's is to be compared.
+    """
+    known = list(samples)
+    invalid = []
+    for uuid in uuids:
+        seen = [card for sample in known for card in sample.cards if card.uuid == uuid]
+        if all(card == CardSample(uuid) for card in seen):
+            invalid.append(
+                f"nothing is known of {uuid}: NVML told none of its values during this run, so it may have been slow,"
+                " hot or shared; see that `nvidia-smi -q` shows it, and `python -m pytest_gpuserve.doctor`"
+            )
+        elif needs_clock and any(card.sm_clock_mhz is None for card in seen):
+            invalid.append(
+                f"SM clock of {uuid} unknown: the baseline has one, and whether this card was a slower one cannot be"
+                " said; see that `nvidia-smi -q -d CLOCK` shows it, or record a baseline without: --baseline-update"
+            )
+    return RunCondition(tuple(invalid))
 
 
 def judge_processes(
@@ -218,13 +247,10 @@ def _judge_looks(
 
 
 def _others(lists: Iterable[Sequence[DeviceProcess]], allowed_names: Collection[str]) -> list[DeviceProcess]:
-    """Who is not ours, each once, as last seen."""
-    found = {
-        process.pid: process
-        for processes in lists
-        for process in processes
-        if not process.ours and process.name not in allowed_names
-    }
+    """Who was never ours, each once, as last seen: what ends loses its parents before it leaves the card."""
+    seen = [process for processes in lists for process in processes]
+    ours = {process.pid for process in seen if process.ours}
+    found = {process.pid: process for process in seen if process.pid not in ours and process.name not in allowed_names}
     return list(found.values())
 
 

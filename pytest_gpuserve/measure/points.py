@@ -130,7 +130,10 @@ def cold_starts(seconds: Sequence[float | None]) -> list[float]:
 
 
 def mean_sm_clock_mhz(sessions: Sequence[Session]) -> float | None:
-    """Clock of the cards' multiprocessors over all windows that know theirs, weighed by time; None where none does."""
+    """Clock of the cards' multiprocessors while they computed, weighed by time; None where no window knows it.
+
+    Windows in which they had nothing to do know none, so that a load with pauses has the clock of its work.
+    """
     known = [
         (window.seconds, window.cards.sm_clock_mhz)
         for session in sessions
@@ -217,7 +220,14 @@ def _unseen(metric: Metric, what: str, *, is_watched: bool) -> NotMeasured:
     if is_watched:
         return NotMeasured(
             f"{metric.name} is not known: a card did not tell its {what} in every window",
-            remedies=["gate it where the card and its driver count it"],
+            remedies=[
+                "gate it where the card and its driver count it"
+                + (
+                    "; of two servers that share it, side by side, none is known: gpuserve(one_at_a_time=True)"
+                    if metric.name == "gpu_memory"
+                    else "; of a MIG instance nothing does, only of a whole card"
+                )
+            ],
         )
     return NotMeasured(
         f"{metric.name} is not known: no card was watched under this load",

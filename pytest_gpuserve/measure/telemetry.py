@@ -23,6 +23,12 @@ FAST_GAP_NS: Final = NS // 2
 SLOW_GAP_NS: Final = 5 * NS // 2
 """The same of what is seen once a second."""
 
+GPU_IDLE: Final = 0x1
+"""Clock-event reason of a card that has nothing to do, nvml.h's nvmlClocksEventReasonGpuIdle: its clocks fall then."""
+
+MIG_PREFIX: Final = "MIG-"
+"""Begins the uuid of an instance of a divided card."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -86,6 +92,8 @@ class CardTelemetry:
         memory_utilisation: Share of the time in which memory was read or written.
         memory_used_bytes: Allocated memory.
         sm_clock_mhz: Of the multiprocessors.
+        busy_sm_clock_mhz: The same without the samples in which the card had nothing to do, as far as its clock-event
+            reasons tell; None where it never had. How fast a card is shows in this one alone.
         memory_clock_mhz: Of the memory.
         power_watts: Drawn power.
         temperature_celsius: Of the chip.
@@ -101,6 +109,7 @@ class CardTelemetry:
     memory_utilisation: Spread | None = None
     memory_used_bytes: Spread | None = None
     sm_clock_mhz: Spread | None = None
+    busy_sm_clock_mhz: Spread | None = None
     memory_clock_mhz: Spread | None = None
     power_watts: Spread | None = None
     temperature_celsius: Spread | None = None
@@ -143,7 +152,12 @@ class Telemetry:
 
     @property
     def energy(self) -> Energy | None:
-        """Of all cards together; None where there is none, or that of one is not known."""
+        """Of all cards together; None where there is none, or that of one is not known.
+
+        Of a MIG instance it never is: what NVML tells is the whole card's, and other instances take their part of it.
+        """
+        if any(is_instance(uuid) for uuid in self.cards):
+            return None
         return _sum_energy([card.energy for card in self.cards.values()])
 
     @property
@@ -206,7 +220,8 @@ def telemetry_between(samples: Sequence[Sample], begin_ns: int, end_ns: int) -> 
     """Sum up a stretch of time.
 
     Counters and power at its ends are interpolated from the samples before and after them, so that neighbouring
-    stretches add up to the whole; where these are missing or too far away, what depends on them is None.
+    stretches add up to the whole; where these are missing or too far away, what depends on them is None. A stretch
+    between two neighbouring samples, such as the last one of a load, has the other values of these two.
 
     Args:
         samples: By time, those before and after the stretch too.
@@ -223,12 +238,13 @@ def telemetry_between(samples: Sequence[Sample], begin_ns: int, end_ns: int) -> 
         return rise_between(points(around, read), begin_ns, end_ns, gap_ns)
 
     busy = rise(lambda sample: _host(sample, lambda host: host.busy_seconds), SLOW_GAP_NS)
-    uuids = dict.fromkeys(card.uuid for sample in inside for card in sample.cards)
+    uuids = dict.fromkeys(card.uuid for sample in around for card in sample.cards)
+    nearest = inside or _neighbours(around, begin_ns)
     return Telemetry(
         seconds,
         len(inside),
         covers([sample.at_ns for sample in around], begin_ns, end_ns, FAST_GAP_NS),
-        {uuid: _card(uuid, inside, around, begin_ns, end_ns) for uuid in uuids},
+        {uuid: _card(uuid, nearest, around, begin_ns, end_ns) for uuid in uuids},
         server_cpu_seconds=rise(lambda sample: sample.server_cpu_seconds),
         client_cpu_seconds=rise(lambda sample: sample.client_cpu_seconds),
         sampler_cpu_seconds=rise(lambda sample: sample.sampler_cpu_seconds),
@@ -239,16 +255,25 @@ def telemetry_between(samples: Sequence[Sample], begin_ns: int, end_ns: int) -> 
     )
 
 
+def _neighbours(samples: Sequence[Sample], at_ns: int) -> Sequence[Sample]:
+    """Find the samples just before and after a moment; none where they are too far apart."""
+    after = bisect_left(samples, at_ns, key=_at_ns)
+    found = samples[max(0, after - 1) : after + 1]
+    return found if after and len(found) > 1 and found[1].at_ns - found[0].at_ns <= FAST_GAP_NS else ()
+
+
 def _card(uuid: str, inside: Sequence[Sample], around: Sequence[Sample], begin_ns: int, end_ns: int) -> CardTelemetry:
     seen = [card for card in (card_of(sample, uuid) for sample in inside) if card is not None]
     masks = [card.clock_reasons for card in seen if card.clock_reasons is not None]
     bits = {bit for mask in masks for bit in _bits(mask)}
+    busy = [card for card in seen if card.clock_reasons is None or not card.clock_reasons & GPU_IDLE]
     return CardTelemetry(
         uuid,
         gpu_utilisation=Spread.of(card.gpu_utilisation for card in seen),
         memory_utilisation=Spread.of(card.memory_utilisation for card in seen),
         memory_used_bytes=Spread.of(card.memory_used_bytes for card in seen),
         sm_clock_mhz=Spread.of(card.sm_clock_mhz for card in seen),
+        busy_sm_clock_mhz=Spread.of(card.sm_clock_mhz for card in busy),
         memory_clock_mhz=Spread.of(card.memory_clock_mhz for card in seen),
         power_watts=Spread.of(card.power_watts for card in seen),
         temperature_celsius=Spread.of(card.temperature_celsius for card in seen),
@@ -258,6 +283,11 @@ def _card(uuid: str, inside: Sequence[Sample], around: Sequence[Sample], begin_n
         clock_reasons={bit: sum(bool(mask & bit) for mask in masks) for bit in sorted(bits)} if masks else None,
         clock_reasons_samples=len(masks),
     )
+
+
+def is_instance(uuid: str) -> bool:
+    """Whether it is an instance of a divided card, of which energy and utilisation are not its own."""
+    return uuid.startswith(MIG_PREFIX)
 
 
 def card_of(sample: Sample, uuid: str) -> CardSample | None:
@@ -325,6 +355,7 @@ def _merged_card(uuid: str, parts: Sequence[CardTelemetry | None]) -> CardTeleme
         memory_utilisation=Spread.merged(part.memory_utilisation for part in known),
         memory_used_bytes=Spread.merged(part.memory_used_bytes for part in known),
         sm_clock_mhz=Spread.merged(part.sm_clock_mhz for part in known),
+        busy_sm_clock_mhz=Spread.merged(part.busy_sm_clock_mhz for part in known),
         memory_clock_mhz=Spread.merged(part.memory_clock_mhz for part in known),
         power_watts=Spread.merged(part.power_watts for part in known),
         temperature_celsius=Spread.merged(part.temperature_celsius for part in known),

@@ -69,7 +69,7 @@ class CardUse:
         joules: Energy that they took up.
         memory_bytes: The most memory that was allocated on them.
         utilisation: Share of the time in which a kernel ran, as their mean.
-        sm_clock_mhz: Clock of the multiprocessors, as their mean.
+        sm_clock_mhz: Clock of the multiprocessors while they computed, as their mean.
     """
 
     joules: float | None = None

@@ -12,12 +12,13 @@ from pytest_gpuserve.measure.conditions import (
     WindowCondition,
     judge_ecc,
     judge_events,
+    judge_known,
     judge_memory,
     judge_processes,
     judge_window,
 )
 from pytest_gpuserve.measure.series import NS
-from pytest_gpuserve.measure.telemetry import between, card_of, merged, telemetry_between
+from pytest_gpuserve.measure.telemetry import between, card_of, is_instance, merged, telemetry_between
 from pytest_gpuserve.measure.window import CardUse
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.device.sample import Sample, Unknown
     from pytest_gpuserve.measure.rounds import Side
-    from pytest_gpuserve.measure.telemetry import Telemetry
+    from pytest_gpuserve.measure.telemetry import Spread, Telemetry
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.instance import Instance
 
@@ -61,6 +62,9 @@ class Eyes(Protocol):
     def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
         """Wait for the first sample at or after a moment, and return everything."""
 
+    def forget_before(self, at_ns: int) -> None:
+        """Hear that what was seen before a moment is needed no more, but for the last sample before it."""
+
     def close(self) -> None:
         """Look no more."""
 
@@ -80,6 +84,9 @@ class NoEyes:
         del at_ns, timeout_seconds
         return Seen()
 
+    def forget_before(self, at_ns: int) -> None:
+        """There is nothing to forget."""
+
     def close(self) -> None:
         """There is nothing to close."""
 
@@ -93,11 +100,14 @@ class Lookout:
         uuids: Of the cards that the server may use; none where there is none.
         since_ns: From when on what was seen belongs to this start.
         server_began_ns: When the server was started.
-        note: Hears, once each, what could not be seen.
+        note: Hears what could not be seen.
         clock: Of the samples, in ns.
         without_ecc: Those of the cards that count no memory errors.
-        baseline_clock_mhz: Mean SM clock under the same load when the baseline was recorded; None if not known.
+        baseline_clock_mhz: Mean SM clock, while they computed, under the same load when the baseline was recorded; None
+            if not known.
         idle_watts: Power of all cards together with the server up and at rest; None until then, or if not seen.
+        free_ns: From when on the server's memory was given back, and what is seen belongs to the next start; None until
+            then.
     """
 
     eyes: Eyes
@@ -109,6 +119,7 @@ class Lookout:
     without_ecc: Collection[str] = ()
     baseline_clock_mhz: float | None = None
     idle_watts: float | None = None
+    free_ns: int | None = None
     _memory_before: Mapping[str, int | None] = field(default_factory=dict)
     _up_ns: int | None = None
     _server_pids: tuple[int, ...] = ()
@@ -188,12 +199,14 @@ class Lookout:
         return merged(_telemetry(samples, window) for window in windows)
 
     def down(self) -> None:
-        """Hear that the server has ended: it must have given back its memory, or do so soon."""
+        """Hear that the server has ended: it must have given back its memory, or do so soon.
+
+        Then for a second more it is looked who is there, and at memory errors: both are seen only so often, and may
+        have come in the load's last moments.
+        """
         if not self.uuids:
             return
         ended_ns = self.clock()
-        # What ends is for a moment nobody's, and no foreign process.
-        processes, self._up_ns = self._processes(self.eyes.seen().samples), None
         while True:
             seen = self.eyes.seen_until(self.clock() + SAMPLE_NS)
             after = self._memory(seen)
@@ -202,9 +215,12 @@ class Lookout:
             )
             if not memory.invalid or seen.problem or self.clock() - ended_ns > RELEASE_NS:
                 break
+        self.free_ns = self.clock()
+        if not seen.problem:
+            seen = self.eyes.seen_until(self.free_ns + LOOK_NS)
         self._check(seen)
-        self._tell(memory.invalid)
-        ecc = self._ecc(seen.samples)
+        self._tell((*memory.invalid, *self._known(seen.samples).invalid))
+        processes, ecc = self._processes(seen.samples), self._ecc(seen.samples)
         for text in dict.fromkeys((*memory.unknown, *processes.unknown, *ecc.unknown)):
             self.note(f"telemetry unknown: {text}")
         for unknown in seen.unknown:
@@ -217,6 +233,7 @@ class Lookout:
             judge_events([event for event in seen.events if event.at_ns >= self.since_ns], self.uuids),
             self._ecc(seen.samples),
             self._processes(seen.samples),
+            *([self._known(seen.samples)] if seen.samples else []),
         ]
         found = RunCondition.together(parts).invalid
         self._tell((*found, *((seen.problem,) if seen.problem else ())))
@@ -242,6 +259,9 @@ class Lookout:
         ]
         return judge_processes(looks, self.uuids, server_began_ns=self.server_began_ns)
 
+    def _known(self, samples: Sequence[Sample]) -> RunCondition:
+        return judge_known(self._own(samples), self.uuids, needs_clock=self.baseline_clock_mhz is not None)
+
     def _lacks_ecc(self, unknown: Unknown) -> bool:
         return unknown.what == ECC_ERRORS and unknown.uuid in self.without_ecc
 
@@ -259,20 +279,27 @@ def nobody() -> Lookout:
 
 
 def card_use(telemetry: Telemetry) -> CardUse:
-    """Say what the cards did in a stretch of time, all of them together; what is not known of one is not of them."""
+    """Say what the cards did in a stretch of time, all of them together; what is not known of one is not of them.
+
+    Of a MIG instance only its memory is its own, and the clock the same for all: energy and utilisation are not known.
+    """
     cards = list(telemetry.cards.values())
     energy = telemetry.energy
     memory = [card.memory_used_bytes for card in cards]
     return CardUse(
         joules=None if energy is None else energy.joules,
         memory_bytes=_sum([None if spread is None else spread.peak for spread in memory]),
-        utilisation=_mean([None if card.gpu_utilisation is None else card.gpu_utilisation.mean for card in cards]),
-        sm_clock_mhz=_mean([None if card.sm_clock_mhz is None else card.sm_clock_mhz.mean for card in cards]),
+        utilisation=_mean([None if is_instance(card.uuid) else _mean_of(card.gpu_utilisation) for card in cards]),
+        sm_clock_mhz=_mean([_mean_of(card.busy_sm_clock_mhz) for card in cards]),
     )
 
 
 def _telemetry(samples: Sequence[Sample], window: Window) -> Telemetry:
     return telemetry_between(samples, window.begin_ns, window.end_ns)
+
+
+def _mean_of(spread: Spread | None) -> float | None:
+    return None if spread is None else spread.mean
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

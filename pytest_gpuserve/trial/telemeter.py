@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.measure.telemetry import SLOW_GAP_NS
 from pytest_gpuserve.trial.lookout import LOOK_NS, Lookout, NoEyes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from pytest_gpuserve.trial.lookout import Eyes
+
+_COUNT: Final = re.compile(r"(?<![\w-])\d+(?![\w-])")
+"""A number by itself, and no part of a name such as a card's."""
 
 
 class Telemeter:
@@ -23,7 +28,7 @@ class Telemeter:
     Args:
         uuids: Of the cards that are measured on; none where there is none.
         open_eyes: Makes what looks at them, when it is first needed.
-        note: Hears, once each, what could not be seen.
+        note: Hears what could not be seen; of texts that differ in counts alone only the first.
         without_ecc: Those of the cards that count no memory errors.
         clock: Of the samples, in ns.
     """
@@ -44,6 +49,8 @@ class Telemeter:
         self._clock = clock
         self._eyes: Eyes | None = None
         self._free_ns: int | None = None
+        self._noted: set[str] = set()
+        self._open: list[Lookout] = []
 
     @contextmanager
     def lookout(self, *, baseline_clock_mhz: float | None = None) -> Iterator[Lookout]:
@@ -61,6 +68,8 @@ class Telemeter:
         if self._free_ns is not None:
             # Long enough to see who else is on the card while nobody is who was started here.
             eyes.seen_until(self._free_ns + LOOK_NS)
+            needed_ns = min((self._free_ns, *(lookout.since_ns for lookout in self._open)))
+            eyes.forget_before(needed_ns - SLOW_GAP_NS)
         server_began_ns = self._clock()
         eyes.seen_until(server_began_ns)
         lookout = Lookout(
@@ -68,16 +77,24 @@ class Telemeter:
             self._uuids,
             since_ns=self._free_ns or 0,
             server_began_ns=server_began_ns,
-            note=self._note,
+            note=self._note_once,
             clock=self._clock,
             without_ecc=self._without_ecc,
             baseline_clock_mhz=baseline_clock_mhz,
         )
+        self._open.append(lookout)
         try:
             yield lookout
             lookout.down()
         finally:
-            self._free_ns = self._clock()
+            self._open.remove(lookout)
+            self._free_ns = self._clock() if lookout.free_ns is None else lookout.free_ns
+
+    def _note_once(self, text: str) -> None:
+        kind = _COUNT.sub("#", text)
+        if kind not in self._noted:
+            self._noted.add(kind)
+            self._note(text)
 
     def close(self) -> None:
         """End what looks.

@@ -43,6 +43,7 @@ class ScriptedEyes:
         late_ns: How long after its time a sample is seen.
         watched: Whom the last order named: the client's and the server's pids.
         closed: How often they were closed.
+        needed_ns: What was seen before is needed no more.
     """
 
     card: Callable[[float], Mapping[str, Any]] = lambda _: {}
@@ -53,6 +54,7 @@ class ScriptedEyes:
     late_ns: int = 50_000_000
     watched: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     closed: int = 0
+    needed_ns: int = 0
     _samples: list[Sample] = field(default_factory=list)
 
     def clock(self) -> int:
@@ -72,7 +74,9 @@ class ScriptedEyes:
     def seen(self) -> Seen:
         """See `Eyes`."""
         happened = tuple(event for event in self.events if event.at_ns <= self.now_ns)
-        samples = tuple(sample for sample in self._samples if sample.at_ns <= self.now_ns - self.late_ns)
+        # The last sample before is kept, as nothing could be interpolated without it.
+        begin_ns = self.needed_ns - SAMPLE_NS
+        samples = tuple(sample for sample in self._samples if begin_ns <= sample.at_ns <= self.now_ns - self.late_ns)
         return Seen(samples, happened, tuple(self.unknown), self.problem)
 
     def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
@@ -81,12 +85,16 @@ class ScriptedEyes:
         self.live_until(-(-at_ns // SAMPLE_NS) * SAMPLE_NS + self.late_ns)
         return self.seen()
 
+    def forget_before(self, at_ns: int) -> None:
+        """See `Eyes`."""
+        self.needed_ns = max(self.needed_ns, at_ns)
+
     def close(self) -> None:
         """See `Eyes`."""
         self.closed += 1
 
     def _look(self) -> None:
         at_ns = len(self._samples) * SAMPLE_NS
-        card = CardSample(UUID, energy_joules=100 * at_ns / 1e9, **{**QUIET, **self.card(at_ns / 1e9)})
+        card = CardSample(UUID, **{"energy_joules": 100 * at_ns / 1e9, **QUIET, **self.card(at_ns / 1e9)})
         seconds = at_ns / 1e9
         self._samples.append(Sample(at_ns, 1, 0.0, (card,), server_cpu_seconds=seconds / 2))

@@ -558,3 +558,17 @@ def test_half_a_line_is_left_for_later(tmp_path: Path) -> None:
     records.read()
     assert records.events == [CardEvent(5, "GPU-1", "lost")] * 2
     assert records.problem == ""
+
+
+def test_what_is_needed_no_more_is_forgotten(tmp_path: Path) -> None:
+    """But for the last sample before, from which is interpolated; what comes later is added to what is left."""
+    with Sampling([], log=tmp_path / "log") as sampling:
+        wait_for(lambda: len(sampling.seen().samples) >= 5)
+        before = sampling.seen().samples
+        for at_ns in (before[3].at_ns, before[3].at_ns - 1, 0):
+            sampling.forget_before(at_ns)
+            assert sampling.seen().samples[: len(before) - 2] == before[2:]
+        wait_for(lambda: len(sampling.seen().samples) > len(before))
+        sampling.forget_before(time.perf_counter_ns() + NS)
+        assert len(sampling.seen().samples) <= 2
+        assert sampling.seen().problem == ""

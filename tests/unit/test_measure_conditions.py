@@ -16,6 +16,7 @@ from pytest_gpuserve.measure.conditions import (
     WindowCondition,
     judge_ecc,
     judge_events,
+    judge_known,
     judge_memory,
     judge_processes,
     judge_window,
@@ -30,7 +31,9 @@ MIB = 1 << 20
 def window(mhz: float | None = 1500.0, reasons: dict[int, int] | None = None, *, covered: bool = True) -> Telemetry:
     """A window of five samples of one card."""
     clock = None if mhz is None else Spread(mhz, mhz, mhz, 5)
-    card = CardTelemetry(UUID, sm_clock_mhz=clock, clock_reasons=reasons, clock_reasons_samples=5)
+    card = CardTelemetry(
+        UUID, sm_clock_mhz=clock, busy_sm_clock_mhz=clock, clock_reasons=reasons, clock_reasons_samples=5
+    )
     return Telemetry(0.5, 5, covered, {UUID: card})
 
 
@@ -129,6 +132,38 @@ def test_no_rule_can_see_how_fast_the_server_was() -> None:
             assert not any(word in shown for word in ("throughput", "latency", "window.window", "requests")), name
 
 
+def test_a_card_at_rest_has_no_clock_to_compare() -> None:
+    """Its clock falls because it has nothing to do; one that computed in part is judged by that part."""
+    idle = Spread(300, 300, 300, 5)
+    for busy, rejected in ((None, 0), (Spread(1500, 1500, 1500, 2), 0), (Spread(1350, 1350, 1350, 2), 1)):
+        card = CardTelemetry(UUID, sm_clock_mhz=idle, busy_sm_clock_mhz=busy, clock_reasons={0x1: 3})
+        found = judge_window(
+            Telemetry(0.5, 5, covered=True, cards={UUID: card}), [UUID], baseline_clocks_mhz={UUID: 1500}
+        )
+        assert (len(found.rejected), found.unknown) == (rejected, ())
+
+
+def test_a_run_needs_something_to_be_known_of_its_card() -> None:
+    """One value in one sample is something; no value, no such card and no sample are nothing."""
+    blank, power = (Sample(0, 1, 0.0, cards=(card,)) for card in (CardSample(UUID), CardSample(UUID, power_watts=1.0)))
+    assert judge_known([blank, power], [UUID], needs_clock=False) == RunCondition()
+    assert judge_known([], [], needs_clock=True) == RunCondition()
+    for samples, uuid in (([blank, blank], UUID), ([power], "GPU-2"), ([], UUID)):
+        (text,) = judge_known(samples, [uuid], needs_clock=False).invalid
+        assert text.startswith(f"nothing is known of {uuid}: ")
+
+
+def test_a_clock_that_the_baseline_has_must_be_known() -> None:
+    """In every sample, if it is asked for."""
+    clocks = [
+        Sample(at, 1, 0.0, cards=(CardSample(UUID, 1.0, sm_clock_mhz=mhz),)) for at, mhz in ((0, 1500), (1, None))
+    ]
+    assert judge_known(clocks[:1], [UUID], needs_clock=True) == RunCondition()
+    assert judge_known(clocks, [UUID], needs_clock=False) == RunCondition()
+    (text,) = judge_known(clocks, [UUID], needs_clock=True).invalid
+    assert text.startswith(f"SM clock of {UUID} unknown: ")
+
+
 # -- processes
 
 OURS = DeviceProcess(10, "server", 100 * MIB, ours=True)
@@ -154,6 +189,12 @@ def test_a_process_that_came_and_went_is_foreign_too() -> None:
     """One look is enough, and what is not known of it is said to be."""
     (text,) = judge_processes(looks((OURS,), (OURS, NAMELESS), (OURS,)), [UUID], server_began_ns=1).invalid
     assert "process 30 (of unknown name, unknown memory)" in text
+
+
+def test_who_was_ours_once_is_ours() -> None:
+    """A server's process that ends loses its parents, by which it is known, before it leaves the card."""
+    orphan = DeviceProcess(OURS.pid, None, None, ours=False)
+    assert judge_processes(looks((OURS,), (orphan,)), [UUID], server_began_ns=0) == RunCondition()
 
 
 def test_who_was_there_before_the_server_is_foreign() -> None:

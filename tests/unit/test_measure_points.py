@@ -268,6 +268,14 @@ def test_what_is_missing_is_told_with_what_helps(metric: Metric) -> None:
 
 
 @OF_CARDS
+def test_what_an_instance_has_not_is_told(metric: Metric) -> None:
+    """Memory is its own; energy and utilisation are the whole card's, so that they are not known of it."""
+    with pytest.raises(NotMeasured) as found:
+        value_of(metric, [replace(used(), cards=CardUse())])
+    assert ("MIG instance" in str(found.value)) is (metric.name != "gpu_memory")
+
+
+@OF_CARDS
 def test_a_card_that_did_nothing_has_no_value(metric: Metric) -> None:
     """Zero joules, bytes or utilisation under load are a server that is not on the card, never a perfect result."""
     with pytest.raises(NotMeasured, match="reads 0 under this load"):

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from pytest_gpuserve.device.sample import CardSample, HostSample, Sample
+from pytest_gpuserve.measure.conditions import judge_window
 from pytest_gpuserve.measure.series import NS, covers, integral_between, rise_between
 from pytest_gpuserve.measure.telemetry import (
     FAST_GAP_NS,
@@ -23,6 +25,8 @@ from pytest_gpuserve.measure.telemetry import (
     merged,
     telemetry_between,
 )
+from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.trial.lookout import card_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -280,6 +284,7 @@ def test_everything_of_a_stretch() -> None:
         "memory_utilisation": 0.25,
         "memory_used_bytes": 1 << 30,
         "sm_clock_mhz": 1500,
+        "busy_sm_clock_mhz": 1500,
         "memory_clock_mhz": 5000,
         "power_watts": 60.0,
         "temperature_celsius": 50,
@@ -307,6 +312,88 @@ def test_a_card_that_tells_nothing_is_all_none() -> None:
     """Where each of its values is unknown the card is there, and all of it is None."""
     found = telemetry_between(card_samples(lambda at: CardSample(UUID), steady_times(3)), NS, 2 * NS)
     assert found.cards == {UUID: CardTelemetry(UUID)}
+
+
+def test_the_clock_of_work_leaves_out_rest() -> None:
+    """Samples with GPU_IDLE, alone or among other reasons, do not count; where no reasons are known all do."""
+    course = {0: (1500, 0x0), 1: (300, 0x1), 2: (1400, 0x4), 3: (200, 0x5)}
+
+    def seen(at: float) -> CardSample:
+        mhz, reasons = course[round(at * 10) % 4]
+        return CardSample(UUID, sm_clock_mhz=mhz, clock_reasons=reasons)
+
+    def blind(at: float) -> CardSample:
+        return CardSample(UUID, sm_clock_mhz=course[round(at * 10) % 4][0])
+
+    def resting(_: float) -> CardSample:
+        return CardSample(UUID, sm_clock_mhz=300, clock_reasons=0x1)
+
+    wanted = {seen: Spread(1450, 1500, 1400, 4), blind: Spread(850, 1500, 200, 8), resting: None}
+    for make, spread in wanted.items():
+        samples = card_samples(make, steady_times(3))
+        whole = telemetry_between(samples, NS, NS + 8 * TICK_NS).cards[UUID]
+        assert whole.busy_sm_clock_mhz == spread
+        assert whole.sm_clock_mhz is not None
+        assert whole.sm_clock_mhz.samples == 8
+        halves = [telemetry_between(samples, NS + k * 4 * TICK_NS, NS + (k + 1) * 4 * TICK_NS) for k in range(2)]
+        together = merged(halves)
+        assert together is not None
+        assert together.cards[UUID].busy_sm_clock_mhz == spread
+
+
+def test_a_stretch_between_two_samples_has_their_values() -> None:
+    """The last window of a load that ends by itself may be one; all but counters is that of its neighbours."""
+    times = steady_times(3)
+
+    def seen(at: float) -> CardSample:
+        late = at > 1.05
+        return CardSample(
+            UUID,
+            0.5 + late / 4,
+            memory_used_bytes=2 + late,
+            sm_clock_mhz=1500,
+            energy_joules=at,
+            clock_reasons=8 * late,
+        )
+
+    samples = card_samples(seen, times)
+    found = telemetry_between(samples, NS + TICK_NS // 4, NS + TICK_NS // 2)
+    card = found.cards[UUID]
+    assert (found.samples, found.covered) == (0, True)
+    assert card.gpu_utilisation == Spread(0.625, 0.75, 0.5, 2)
+    assert card.memory_used_bytes == Spread(2.5, 3, 2, 2)
+    assert (card.clock_reasons, card.clock_reasons_samples) == ({8: 1}, 2)
+    assert judge_window(found, [UUID]).rejected != ()
+    used = card_use(found)
+    assert used.joules == pytest.approx(0.025)
+    assert (used.memory_bytes, used.utilisation, used.sm_clock_mhz) == (3, 0.625, 1500)
+
+
+@pytest.mark.parametrize("begin", [-2.0, 1.5, 3.04])
+def test_a_stretch_beside_the_samples_has_no_values(begin: float) -> None:
+    """Before the first one, after the last one and in a gap nothing is known."""
+    times = [at for at in steady_times(3) if not NS < at < 2 * NS]
+    begin_ns = round(begin * NS)
+    found = telemetry_between(card_samples(lambda _: CardSample(UUID, 0.5), times), begin_ns, begin_ns + TICK_NS // 4)
+    assert not found.covered
+    assert card_use(found) == CardUse()
+    assert judge_window(found, [UUID]).unknown != ()
+
+
+def test_of_an_instance_energy_and_utilisation_are_not_known() -> None:
+    """NVML gives the whole card's, other instances included; memory is its own, and all have one clock."""
+    for uuid, known in (("GPU-1", True), ("MIG-1", False)):
+        sample = CardSample(uuid, 0.5, memory_used_bytes=7, sm_clock_mhz=1500, energy_joules=0, power_watts=9.0)
+        samples = [
+            Sample(at, 1, 0.0, cards=(structs.replace(sample, energy_joules=9.0 * at / NS),)) for at in steady_times(3)
+        ]
+        found = telemetry_between(samples, NS, 2 * NS)
+        used = card_use(found)
+        assert (used.memory_bytes, used.sm_clock_mhz) == (7, 1500)
+        assert (used.joules is not None, used.utilisation is not None, found.watts is not None) == (known,) * 3
+        assert (found.energy_per_inference(5, idle_watts=None) is not None) is known
+        # What the card itself took stays to be seen.
+        assert found.cards[uuid].energy is not None
 
 
 def test_merged_windows_are_the_run() -> None:

@@ -22,7 +22,7 @@ from pytest_gpuserve.trial.handle import Target
 from pytest_gpuserve.trial.loaded import LoadedStart
 from pytest_gpuserve.trial.shape import LoadShape
 from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
-from tests.fakes.scripted_eyes import MIB, UUID, ScriptedEyes
+from tests.fakes.scripted_eyes import MIB, QUIET, UUID, ScriptedEyes
 from tests.servers.pairs import Seen
 
 if TYPE_CHECKING:
@@ -232,6 +232,31 @@ def test_a_slower_clock_than_the_baselines_is_a_disturbance(
     assert (len(measured.rejected), problems) == (rejected, [])
 
 
+IDLE = {"sm_clock_mhz": 300, "clock_reasons": 0x1, "gpu_utilisation": 0.0}
+
+
+@pytest.mark.parametrize(("busy_mhz", "rejected"), [(1500, False), (1350, True)])
+def test_pauses_of_a_load_are_no_slower_clock(world: World, busy_mhz: int, *, rejected: bool) -> None:
+    """A card that rests every other tenth of a second has the clock of its work, and is judged by that one."""
+    world.eyes.card = lambda at: IDLE if round(at * 10) % 2 else {"sm_clock_mhz": busy_mhz}
+    measured, problems = world.measure(LoadShape(Closed(4), warmup_seconds=0.3, baseline_clock_mhz=1500.0))
+    assert [problem.partition(":")[0] for problem in problems] == ["throttled"] * rejected
+    if not rejected:
+        assert {one.cards and one.cards.sm_clock_mhz for one in measured.windows} == {1500.0}
+        assert measured.telemetry is not None
+        clock = measured.telemetry.cards[UUID].sm_clock_mhz
+        assert clock is not None
+        assert (clock.lowest, clock.peak) == (300, 1500)
+
+
+def test_a_card_that_rests_all_the_time_has_no_clock_to_compare(world: World) -> None:
+    """Its windows are neither rejected nor unknown, and no baseline learns a clock from them."""
+    world.eyes.card = lambda _: IDLE
+    measured, problems = world.measure(LoadShape(Closed(4), warmup_seconds=0.3, baseline_clock_mhz=1500.0))
+    assert (problems, measured.rejected, world.notes) == ([], (), [])
+    assert {one.cards and one.cards.sm_clock_mhz for one in measured.windows} == {None}
+
+
 @pytest.mark.parametrize("hot", [False, True])
 def test_a_schedule_that_ends_by_itself_cannot_be_measured_again(world: World, *, hot: bool) -> None:
     """All of it is measured or none; one disturbed window makes it invalid."""
@@ -247,6 +272,7 @@ def test_a_schedule_that_ends_by_itself_cannot_be_measured_again(world: World, *
 
 FOREIGN = DeviceProcess(99, "other", 5 * MIB, ours=False)
 OURS = DeviceProcess(SERVER_PID, "server", 5 * MIB, ours=True)
+BLANK = dict.fromkeys(("energy_joules", *QUIET))
 
 
 @pytest.mark.parametrize(
@@ -351,7 +377,112 @@ def test_a_card_without_ecc_is_not_asked_for_it(world: World, *, without: bool) 
     assert bool(world.notes) is not without
 
 
+def test_a_card_of_which_nothing_is_known_makes_a_run_invalid(world: World) -> None:
+    """At once: without any telemetry it may have been hot, slow or shared, and no gate may pass."""
+    world.eyes.card = lambda _: BLANK
+    world.eyes.unknown = [Unknown("", "NVML", "Driver Not Loaded")]
+    _, (problem,) = world.measure()
+    assert problem.startswith(f"nothing is known of {UUID}: NVML told none of its values")
+    assert "telemetry unknown: NVML: Driver Not Loaded" in world.notes
+    assert world.ticks <= 3 + 2 * 5
+
+
+@pytest.mark.parametrize(
+    ("baseline_mhz", "since_seconds", "invalid"),
+    [(None, 0.0, False), (1500.0, 0.0, True), (1500.0, 2.0, True), (1500.0, 1e9, False)],
+)
+def test_an_unknown_clock_makes_a_run_invalid_where_the_baseline_has_one(
+    world: World, baseline_mhz: float | None, since_seconds: float, *, invalid: bool
+) -> None:
+    """Whether the card was slower than the baseline's is asked there, and here not answered, if only at the end."""
+    world.eyes.card = lambda at: {"sm_clock_mhz": None} if at >= since_seconds else {}
+    _, problems = world.measure(LoadShape(Closed(4), warmup_seconds=0.3, baseline_clock_mhz=baseline_mhz))
+    assert [problem.partition(":")[0] for problem in problems] == [f"SM clock of {UUID} unknown"] * invalid
+
+
+def test_what_is_not_known_is_noted_once_a_session(world: World) -> None:
+    """Texts that differ in their counts alone are one; another card is another text."""
+    with world.telemeter.lookout() as lookout:
+        for count in (4, 7):
+            for uuid in ("GPU-1", "GPU-2"):
+                lookout.note(f"telemetry unknown in {count} of 8 windows, first: {uuid}: its SM clock")
+    assert world.notes == [
+        f"telemetry unknown in 4 of 8 windows, first: {uuid}: its SM clock" for uuid in ("GPU-1", "GPU-2")
+    ]
+
+
 # -- around a start
+
+
+def seldom(at_seconds: float, **values: object) -> Mapping[str, object]:
+    """Show slow values once a second, as the sampler does."""
+    none = {"uncorrected_ecc": None, "processes": None}
+    return none if round(at_seconds * 10) % 10 else {"processes": (OURS,), **values}
+
+
+@pytest.mark.parametrize("tenths", range(0, 10, 3))
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"processes": (OURS, FOREIGN)}, f"foreign process on {UUID}"),
+        ({"uncorrected_ecc": 1}, f"uncorrected ECC errors on {UUID}"),
+    ],
+)
+def test_what_comes_in_the_last_moment_is_seen(
+    world: World, values: Mapping[str, object], words: str, tenths: int
+) -> None:
+    """Slow values are looked at once more after the end: the errors are this start's, and not the next one's."""
+    telemeter = world.telemeter
+    late: list[float] = []
+    world.eyes.card = lambda at: seldom(at, **(values if late and late[0] <= at < late[0] + 1.05 else {}))
+    with telemeter.lookout() as lookout:
+        lookout.up(world.instance())
+        world.eyes.live_until(world.eyes.now_ns + 2 * NS + tenths * NS // 10)
+        late.append(world.eyes.now_ns / NS - 0.01)
+        lookout.judge([], wait=False)
+        assert lookout.problems() == []
+    assert [problem.partition(":")[0] for problem in lookout.problems()] == [words]
+
+
+def test_the_look_after_an_end_is_the_one_before_the_next_start(world: World) -> None:
+    """It is waited for once; from when the memory was given back on, what is seen is the next start's too."""
+    telemeter = world.telemeter
+    with telemeter.lookout() as first:
+        first.up(world.instance())
+    ended_ns = world.eyes.now_ns
+    with telemeter.lookout() as second:
+        assert second.server_began_ns == ended_ns
+        assert second.since_ns == first.free_ns
+    assert ended_ns - second.since_ns >= NS
+
+
+def test_what_ends_is_no_foreign_process(world: World) -> None:
+    """A server's process that has lost its parents, and is on the card still, was seen to be ours before."""
+    orphan = DeviceProcess(SERVER_PID, None, None, ours=False)
+    with world.telemeter.lookout() as lookout:
+        lookout.up(world.instance())
+        ends = world.eyes.now_ns / NS + 2
+        world.eyes.card = lambda at: {"processes": (OURS,) if at < ends else (orphan,) if at < ends + 0.3 else ()}
+        world.eyes.live_until(world.eyes.now_ns + 2 * NS)
+    assert lookout.problems() == []
+
+
+def test_old_samples_are_forgotten(world: World) -> None:
+    """With the next start those of the last one are, unless a start that goes on needs them still."""
+    telemeter = world.telemeter
+    with telemeter.lookout() as first:
+        world.eyes.live_until(10 * NS)
+        assert world.eyes.needed_ns == 0
+    with telemeter.lookout() as second:
+        assert first.free_ns is not None
+        assert first.free_ns - 3 * NS < world.eyes.needed_ns < second.since_ns
+        needed_ns = world.eyes.needed_ns
+        world.eyes.live_until(30 * NS)
+        with telemeter.lookout():
+            pass
+        world.eyes.live_until(50 * NS)
+        with telemeter.lookout():
+            assert world.eyes.needed_ns == needed_ns
 
 
 @pytest.mark.parametrize(
