@@ -29,8 +29,15 @@ def compared_metrics(item: pytest.Item) -> frozenset[str]:
 
 
 def planned_comparisons(items: Iterable[pytest.Item]) -> int:
-    """How many comparisons the measuring tests among these will make, as far as their code tells."""
-    return sum(len(compared_metrics(item)) for item in items if MEASURING in getattr(item, "fixturenames", ()))
+    """How many comparisons the measuring tests among these will make, as far as their code tells.
+
+    One that is skipped makes none.
+    """
+    return sum(
+        len(compared_metrics(item))
+        for item in items
+        if MEASURING in getattr(item, "fixturenames", ()) and item.get_closest_marker("skip") is None
+    )
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pytest_gpuserve.process.secrets import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
+    from pathlib import Path
     from typing import Literal
 
     from pytest_gpuserve.device import Device
@@ -153,6 +154,18 @@ def _fail_dynamic() -> NoReturn:
 def device(_gpuserve_session: GateSession) -> Device:
     """The device of this session: ``device.name`` (``cpu``, ``T4`` ...), ``device.is_gpu``."""
     return _gpuserve_session.here.device
+
+
+@pytest.fixture(scope="session")
+def full_size(_gpuserve_session: GateSession) -> bool:
+    """Whether the published sizes are wanted, whatever they take: ``--gpuserve-full``."""
+    return _gpuserve_session.full
+
+
+@pytest.fixture(scope="session")
+def artifacts(_gpuserve_session: GateSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder for tables and charts that tests make: ``--gpuserve-artifacts``, else in pytest's cache."""
+    return _gpuserve_session.artifacts(tmp_path_factory)
 
 
 @pytest.fixture

@@ -10,9 +10,15 @@ import pytest
 from pytest_gpuserve.gate.metric import METRICS, Metric, metric_by_option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 MARKER: Final = "gpuserve"
+
+FULL_MARKER: Final = "gpuserve_full"
+
+FULL_HELP: Final = (
+    f"{FULL_MARKER}: a point of a published matrix, which is measured on a card; on cpu only with --gpuserve-full"
+)
 
 ONE_AT_A_TIME: Final = "one_at_a_time"
 
@@ -43,6 +49,16 @@ def one_at_a_time(item: pytest.Item) -> bool:
         pytest.UsageError: As for `tolerances`.
     """
     return next((bool(value) for _, option, value in _marked(item) if option == ONE_AT_A_TIME), False)
+
+
+def leave_out(items: Iterable[pytest.Item], *, is_gpu: bool, full: bool) -> None:
+    """Skip, with that reason, what is marked `FULL_MARKER` where it is not to be measured."""
+    if is_gpu or full:
+        return
+    reason = "a point of the full matrix, which takes too long on cpu: --gpuserve-full measures it"
+    for item in items:
+        if item.get_closest_marker(FULL_MARKER) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def tolerance_of(metric: Metric, set_by_markers: Mapping[str, float]) -> float:

@@ -63,6 +63,8 @@ class Settings:
         inconclusive_fails: Whether a verdict that could not be reached fails its test, or skips it.
         budget_seconds: Most measuring time of one test.
         json_path: Where the machine-readable result goes.
+        artifacts_dir: Where tables and charts of the tests' own go; None for pytest's cache.
+        full: Whether the published sizes are measured, whatever they take.
         reason: Why an update may loosen a metric.
         record_sessions: Sessions that a recording takes of each load.
         foreign_cores: Cores that other processes may take while we measure.
@@ -92,6 +94,8 @@ class Settings:
     against_python: str | None = None
     confirm: bool = True
     selftest_minutes: float | None = None
+    artifacts_dir: Path | None = None
+    full: bool = False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -129,6 +133,16 @@ def add_options(parser: pytest.Parser) -> None:
         "--gpuserve-budget", metavar="SECONDS", help="most time that gating may measure in one test (default: 300)"
     )
     group.addoption("--gpuserve-json", metavar="FILE", help="write the results as JSON")
+    group.addoption(
+        "--gpuserve-full",
+        action="store_true",
+        help="measure the published sizes: on cpu too what is marked gpuserve_full, and the published request counts",
+    )
+    group.addoption(
+        "--gpuserve-artifacts",
+        metavar="DIR",
+        help="folder for the tables and charts that tests make (default: in pytest's cache)",
+    )
     group.addoption("--reason", metavar="TEXT", help="why a baseline update may loosen a metric")
     group.addoption(
         "--gpuserve-selftest",
@@ -147,6 +161,7 @@ def add_options(parser: pytest.Parser) -> None:
         ("on_inconclusive", "fail", "like --on-inconclusive"),
         ("gpuserve_budget", "300", "like --gpuserve-budget"),
         ("gpuserve_json", "", "like --gpuserve-json, relative to the rootdir"),
+        ("gpuserve_artifacts", "", "like --gpuserve-artifacts, relative to the rootdir"),
         ("gpuserve_sessions", "3", "sessions that --baseline-update takes of each load"),
         (
             "gpuserve_foreign_cores",
@@ -172,6 +187,10 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         raise pytest.UsageError(f"--gpuserve-json={json_text}: there is no folder {json_path.parent}")
     if json_path is not None and json_path.is_dir():
         raise pytest.UsageError(f"--gpuserve-json={json_text}: this is a folder, not a file")
+    artifacts = _text(config, "gpuserve_artifacts")
+    artifacts_dir = _anchored(config, "gpuserve_artifacts", artifacts) if artifacts else None
+    if artifacts_dir is not None and artifacts_dir.exists() and not artifacts_dir.is_dir():
+        raise pytest.UsageError(f"--gpuserve-artifacts={artifacts}: this is a file, not a folder")
     directory = _text(config, "baseline_dir")
     # As pytest itself tells it.
     ci = bool(environment.get("CI") or environment.get("BUILD_NUMBER"))
@@ -199,6 +218,8 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         against_python=against_python,
         confirm=not (config.getini("no_confirm") if config.getoption("--no-confirm") is None else True),
         selftest_minutes=selftest_minutes,
+        artifacts_dir=artifacts_dir,
+        full=config.getoption("--gpuserve-full"),
     )
 
 

@@ -21,12 +21,14 @@ from pytest_gpuserve.fixtures import (
     _gpuserve_measuring,
     _gpuserve_session,
     _gpuserve_telemeter,
+    artifacts,
     baseline,
     device,
     duel,
+    full_size,
     load,
 )
-from pytest_gpuserve.markers import MARKER_HELP, tolerances
+from pytest_gpuserve.markers import FULL_HELP, MARKER_HELP, tolerances
 from pytest_gpuserve.options import (
     COLLECTED,
     MEASURING,
@@ -72,11 +74,13 @@ __all__ = [
     "_gpuserve_servers",
     "_gpuserve_session",
     "_gpuserve_telemeter",
+    "artifacts",
     "baseline",
     "command_server",
     "count_flops",
     "device",
     "duel",
+    "full_size",
     "litserve_server",
     "load",
     "mosec_server",
@@ -107,6 +111,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options, before anything is collected."""
     config.addinivalue_line("markers", MARKER_HELP)
+    config.addinivalue_line("markers", FULL_HELP)
     settings = read_settings(config)
     if is_worker(config):
         return

@@ -20,7 +20,7 @@ from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.device.telemetry import Sampling
 from pytest_gpuserve.devices import find_devices, take_device, waiting
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
-from pytest_gpuserve.markers import one_at_a_time, tolerance_of, tolerances
+from pytest_gpuserve.markers import leave_out, one_at_a_time, tolerance_of, tolerances
 from pytest_gpuserve.options import MEASURING, NODEID, Settings, Update
 from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.process.secrets import without_secrets
@@ -95,6 +95,9 @@ class GateSession:
         quiet = settings.ci or session.config.get_verbosity() < 0
         self._progress = ProgressLine(session.config, wanted=not quiet)
         self._starts = 0
+        self._artifacts: Path | None = None
+        # Before comparisons are counted: those of a test that is left out are not made.
+        leave_out(session.items, is_gpu=device.is_gpu, full=settings.full)
         self._telemeter = NOBODY
         self.measuring = measuring
         try:
@@ -209,6 +212,24 @@ class GateSession:
             )
         return self._telemeter
 
+    @property
+    def full(self) -> bool:
+        """Whether the published sizes are wanted."""
+        return self._settings.full
+
+    def artifacts(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """The folder for what tests make; it is there."""
+        if self._artifacts is None:
+            cache: pytest.Cache | None = getattr(self._session.config, "cache", None)
+            if self._settings.artifacts_dir is not None:
+                self._artifacts = self._settings.artifacts_dir
+                self._artifacts.mkdir(parents=True, exist_ok=True)
+            elif cache is not None:
+                self._artifacts = cache.mkdir("gpuserve-artifacts")
+            else:
+                self._artifacts = tmp_path_factory.mktemp("gpuserve-artifacts")
+        return self._artifacts
+
     def _logs(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
         if self._log_folder is None:
             self._log_folder = tmp_path_factory.mktemp("gpuserve-logs")
@@ -230,6 +251,8 @@ class GateSession:
             places.append(f"baselines: {self._settings.baseline_dir / self.here.device.name}")
         if self._log_folder is not None:
             places.append(f"server logs: {self._log_folder}")
+        if self._artifacts is not None and any(self._artifacts.iterdir()):
+            places.append(f"tables and charts: {self._artifacts}")
         return Closing(
             gpu={
                 **msgspec.to_builtins(self.here.device_record()),

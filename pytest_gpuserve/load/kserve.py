@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from pytest_gpuserve.errors import UsageProblem
@@ -22,10 +22,10 @@ from pytest_gpuserve.load.kserve_arrays import (
     as_array,
     datatype_of,
     described,
-    from_place,
     from_raw,
     from_values,
     one_line,
+    shown,
 )
 from pytest_gpuserve.load.request import Request
 
@@ -142,32 +142,15 @@ def http_request(inference: Inference, expect: Expect | None = None) -> Request:
     )
 
 
-def decode_http(body: bytes, left: Mapping[str, bytes] | None = None) -> Tensors:
+def decode_http(body: bytes) -> Tensors:
     """Read the tensors of an HTTP answer.
-
-    The answer's own header that says where its JSON ends is not needed: JSON ends where it ends.
-
-    Args:
-        body: The answer's body.
-        left: For each output that the server left in shared memory, the bytes of its place.
 
     Raises:
         ValueError: It is not such an answer, or the server's error; the text is one line.
     """
-    if body[:1] != b"{":
-        raise ValueError(f"no answer of KServe v2: {body[:SHOWN]!r}")
-    try:
-        # Scanned as Latin-1, where every byte is a character and offsets are the same; read as UTF-8.
-        _, end = _SCANNER.raw_decode(body.decode("latin-1"))
-        header = json.loads(body[:end].decode())
-    except (ValueError, RecursionError) as problem:
-        raise ValueError(f"no answer of KServe v2: {one_line(str(problem))}") from None
-    if "error" in header:
-        raise ValueError(f"the server's error: {one_line(str(header['error']))}")
-    outputs = header.get("outputs")
-    if not isinstance(outputs, list) or not outputs:
-        raise ValueError(f"an answer without outputs: {one_line(str(header))}")
-    sizes = [_binary_size(output) for output in outputs]
+    header, end = http_header(body)
+    outputs = header["outputs"]
+    sizes = [binary_size(output) for output in outputs]
     # A server may pad its JSON with blanks.
     start = len(body) - sum(size or 0 for size in sizes)
     if start < end or body[end:start].strip():
@@ -181,8 +164,47 @@ def decode_http(body: bytes, left: Mapping[str, bytes] | None = None) -> Tensors
         elif "data" in output:
             tensors[name] = from_values(name, datatype, shape, output["data"])
         else:
-            tensors[name] = from_place(name, datatype, shape, left)
+            raise ValueError(f"output {shown(name)} has no data")
     return tensors
+
+
+def http_header(body: bytes) -> tuple[dict[str, Any], int]:
+    """Read the JSON that an HTTP answer begins with, which names one output at least, and where it ends.
+
+    The answer's own header that says where its JSON ends is not needed: JSON ends where it ends.
+
+    Raises:
+        ValueError: It is not such an answer, or the server's error; the text is one line.
+    """
+    if body[:1] != b"{":
+        raise ValueError(f"no answer of KServe v2: {body[:SHOWN]!r}")
+    try:
+        # Scanned as Latin-1, where every byte is a character and offsets are the same; read as UTF-8.
+        _, end = _SCANNER.raw_decode(body.decode("latin-1"))
+        header: dict[str, Any] = json.loads(body[:end].decode())
+    except (ValueError, RecursionError) as problem:
+        raise ValueError(f"no answer of KServe v2: {one_line(str(problem))}") from None
+    if "error" in header:
+        raise ValueError(f"the server's error: {one_line(str(header['error']))}")
+    outputs = header.get("outputs")
+    if not isinstance(outputs, list) or not outputs:
+        raise ValueError(f"an answer without outputs: {one_line(str(header))}")
+    return header, end
+
+
+def binary_size(output: object) -> int | None:
+    """Return the bytes that an output of an answer has after the JSON, None if it has none there.
+
+    Raises:
+        ValueError: It is no output, or announces something else than a size.
+    """
+    if not isinstance(output, dict):
+        raise ValueError(f"an output is no object: {one_line(repr(output))}")  # noqa: TRY004 -- a bad answer
+    parameters = output.get("parameters")
+    size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
+    if size is not None and (type(size) is not int or size < 0):
+        raise ValueError(f"an output announces {one_line(repr(size))} bytes")
+    return size
 
 
 def _check_names(kind: str, names: Sequence[object]) -> None:
@@ -232,13 +254,3 @@ def _http_place(place: Place) -> dict[str, object]:
         "shared_memory_byte_size": place.byte_size,
     }
 
-
-def _binary_size(output: object) -> int | None:
-    """Bytes of an output after the JSON, None if it has none there."""
-    if not isinstance(output, dict):
-        raise ValueError(f"an output is no object: {one_line(repr(output))}")  # noqa: TRY004 -- a bad answer
-    parameters = output.get("parameters")
-    size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
-    if size is not None and (type(size) is not int or size < 0):
-        raise ValueError(f"an output announces {one_line(repr(size))} bytes")
-    return size

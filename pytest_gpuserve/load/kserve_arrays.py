@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from pytest_gpuserve.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
 SHOWN: Final = 80
 
@@ -142,19 +142,16 @@ def from_values(name: str, datatype: str, shape: tuple[int, ...], values: object
     return _shaped(name, array, shape)
 
 
-def from_place(name: str, datatype: str, shape: tuple[int, ...], left: Mapping[str, bytes] | None) -> Array:
-    """Read a tensor from the beginning of its place in shared memory.
+def from_place(name: str, datatype: str, shape: tuple[int, ...], place: bytes) -> bytes:
+    """Return the bytes of a tensor, which stand at the beginning of its place in shared memory.
 
     Raises:
-        ValueError: It has none, or does not fit into it.
+        ValueError: It does not fit into it.
     """
-    raw = (left or {}).get(name)
-    if raw is None:
-        raise ValueError(f"output {shown(name)} has no data")
-    need = _byte_size(name, datatype, shape, raw)
-    if need > len(raw):
-        raise ValueError(f"output {shown(name)} of {datatype} {list(shape)} takes {need} bytes; it has {len(raw)}")
-    return from_raw(name, datatype, shape, raw[:need])
+    need = _byte_size(name, datatype, shape, place)
+    if need > len(place):
+        raise ValueError(f"output {shown(name)} of {datatype} {list(shape)} takes {need} bytes; it has {len(place)}")
+    return place[:need]
 
 
 def shown(name: str) -> str:

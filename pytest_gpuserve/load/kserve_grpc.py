@@ -8,11 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.load.kserve import Inference, Place, decode_http
-from pytest_gpuserve.load.kserve_arrays import described, extra, from_place, from_raw, from_values
+from pytest_gpuserve.load.kserve_arrays import described, extra, from_raw, from_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pytest_gpuserve.load.kserve_arrays import Tensors
 
 RPC: Final = "/inference.GRPCInferenceService/ModelInfer"
@@ -59,32 +57,35 @@ def grpc_message(inference: Inference) -> bytes:
     return message
 
 
-def decode_grpc(body: bytes, left: Mapping[str, bytes] | None = None) -> Tensors:
-    """Read the tensors of a ``ModelInferResponse``.
-
-    Args:
-        body: The message.
-        left: For each output that the server left in shared memory, the bytes of its place.
+def grpc_response(body: bytes) -> Any:  # noqa: ANN401 -- a generated class
+    """Read a ``ModelInferResponse``, which names one output at least.
 
     Raises:
         ValueError: It is not such an answer; the text is one line.
     """
-    messages = _messages()
     try:
-        response = messages.ModelInferResponse.FromString(body)
+        response = _messages().ModelInferResponse.FromString(body)
     except extra("google.protobuf.message").DecodeError:
         raise ValueError(f"no answer of KServe v2: {body[:80]!r}") from None
-    outputs, raws = response.outputs, response.raw_output_contents
-    if not outputs:
+    if not response.outputs:
         raise ValueError(f"an answer without outputs: {body[:80]!r}")
+    return response
+
+
+def decode_grpc(body: bytes) -> Tensors:
+    """Read the tensors of a ``ModelInferResponse``.
+
+    Raises:
+        ValueError: It is not such an answer; the text is one line.
+    """
+    response = grpc_response(body)
+    outputs, raws = response.outputs, response.raw_output_contents
     if raws and len(raws) != len(outputs):
         raise ValueError(f"{len(outputs)} outputs, but {len(raws)} raw tensors")
     tensors: Tensors = {}
     for number, output in enumerate(outputs):
         name, datatype, shape = described(output.name, output.datatype, list(output.shape), tensors)
-        if name in (left or {}):
-            tensors[name] = from_place(name, datatype, shape, left)
-        elif raws:
+        if raws:
             tensors[name] = from_raw(name, datatype, shape, raws[number])
         else:
             values = getattr(output.contents, _CONTENTS[datatype]) if datatype in _CONTENTS else ()
@@ -92,13 +93,13 @@ def decode_grpc(body: bytes, left: Mapping[str, bytes] | None = None) -> Tensors
     return tensors
 
 
-def decode_answer(body: bytes, left: Mapping[str, bytes] | None = None) -> Tensors:
+def decode_answer(body: bytes) -> Tensors:
     """Read the tensors of an answer of either protocol: JSON begins with a brace, and no message does.
 
     Raises:
         ValueError: It is neither; the text is one line.
     """
-    return decode_http(body, left) if body[:1] == b"{" else decode_grpc(body, left)
+    return decode_http(body) if body[:1] == b"{" else decode_grpc(body)
 
 
 def _messages() -> Any:  # noqa: ANN401 -- a module of generated classes

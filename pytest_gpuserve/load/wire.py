@@ -14,9 +14,9 @@ LENGTH: Final = struct.Struct("<I")
 MAX_MESSAGE_BYTES: Final = 1 << 26
 """Several times what a tick can hold; a greater announced length is no tick, and not to be waited for."""
 
-UNWRITTEN: Final = b"\xff"
-"""Fills outputs in shared memory that no server has written: as floats it is NaN, as integers -1 or the greatest, as
-the length of a string 4 GB."""
+UNWRITTEN: Final = b"\xed\xff"
+"""Fills outputs in shared memory that no server has written: as floats of any width it is NaN, as the length of a string
+4 GB, and as integers nothing that models like to say, such as -1 or the greatest."""
 
 Counts = dict[int, int]
 """A histogram as ``measure.histogram`` counts it: bucket to number."""
@@ -106,6 +106,11 @@ class Outputs(msgspec.Struct, frozen=True):
 
     file: str
     lane_bytes: int
+
+
+def unwritten(byte_size: int) -> bytes:
+    """What so many bytes of a place hold that no server has written."""
+    return (UNWRITTEN * (byte_size // len(UNWRITTEN) + 1))[:byte_size]
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -130,6 +131,9 @@ class Client:
         tokens: Tokens that arrived.
         seconds: The time in which they did.
         ceiling: Requests a second that the engine itself reaches on this host; None where it is not known.
+        sending_seconds: Over all requests, from the begin of a send until its last byte was handed to the kernel; small
+            requests count nothing. None where the protocol's lanes do not time it.
+        receiving_seconds: Over all requests, from the first byte of an answer until its last; as above.
     """
 
     lag: Histogram = field(default_factory=lambda: Histogram({}))
@@ -139,6 +143,8 @@ class Client:
     tokens: int = 0
     seconds: float = 0.0
     ceiling: float | None = None
+    sending_seconds: float | None = None
+    receiving_seconds: float | None = None
 
     @classmethod
     def pooled(cls, parts: Iterable[Client]) -> Client:
@@ -152,7 +158,16 @@ class Client:
             tokens=sum(part.tokens for part in known),
             seconds=sum(part.seconds for part in known),
             ceiling=min((part.ceiling for part in known if part.ceiling is not None), default=None),
+            sending_seconds=_sum_if_known(part.sending_seconds for part in known),
+            receiving_seconds=_sum_if_known(part.receiving_seconds for part in known),
         )
+
+
+def _sum_if_known(values: Iterable[float | None]) -> float | None:
+    """The sum; None where one is not known."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return math.fsum(known) if len(known) == len(found) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +180,8 @@ class Start:
         discarded: Windows that were cut off the front because the server was not steady yet.
         steady: Whether a steady state was found.
         foreign_cores: Cores that other processes, or other guests of the hypervisor, took meanwhile, on average.
+        cpu_share: Share of the host's cores that were busy meanwhile, by whomever; None where it was not looked at.
+            Not kept in baselines.
         client: What the load engine saw beside the latencies.
         cold_start_parts: What the server says that its cold start went to, in seconds.
         settings: How the server was really set up, beside what it was asked for.
@@ -186,6 +203,7 @@ class Start:
     telemetry: Telemetry | None = None
     idle_watts: float | None = None
     rejected: tuple[str, ...] = ()
+    cpu_share: float | None = None
 
     @property
     def seconds(self) -> float:

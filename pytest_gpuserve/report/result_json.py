@@ -12,9 +12,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
 from pytest_gpuserve.measure.window import Client
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.histogram import Histogram
-    from pytest_gpuserve.measure.window import Session, Start
+    from pytest_gpuserve.measure.window import Session, Start, Window
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 
 SCHEMA = 1
@@ -91,6 +93,7 @@ def _run(run: RunResult) -> dict[str, Any]:
     windows = [window for session in run.sessions for window in session.windows]
     starts = [start for session in run.sessions for start in session.starts]
     client = Client.pooled(session.client for session in run.sessions)
+    counters = added([start.counters for start in starts if start.counters is not None])
     errors: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for window in windows:
@@ -106,7 +109,7 @@ def _run(run: RunResult) -> dict[str, Any]:
         "latency": _latency(run.sessions),
         "batching_ratio": _known("batching_ratio", run.sessions),
         "batch_sizes": dict(sizes),
-        "breakdown": None,
+        "breakdown": _breakdown(windows, counters, client),
         "send_lag_p99": _quantile(client.lag, 0.99),
         "service": _quantiles(client.service) if client.service.total else None,
         "first_token": _quantiles(client.first_token) if client.first_token.total else None,
@@ -119,10 +122,11 @@ def _run(run: RunResult) -> dict[str, Any]:
         "starts": len(starts),
         "cold_start_seconds": [start.cold_start_seconds for start in starts],
         "cold_start_parts": [dict(start.cold_start_parts) for start in starts],
-        "counters": _counters(added([start.counters for start in starts if start.counters is not None])),
+        "counters": _counters(counters),
         "answers": sum(session.answers for session in run.sessions),
         "answers_checked": sum(session.answers_checked for session in run.sessions),
         "foreign_cores": [start.foreign_cores for start in starts],
+        "cpu_share": [start.cpu_share for start in starts],
         "client_cpu_seconds": sum(window.client_cpu_seconds for window in windows),
         "problems": [problem for session in run.sessions for problem in session.problems],
         "load": dict(run.load),
@@ -152,6 +156,14 @@ def _telemetry(starts: Sequence[Start]) -> dict[str, Any] | None:
         "energy_per_inference": None if energy is None else asdict(energy),
         "server_cpu_seconds_per_request": whole.server_cpu_seconds_per_request(requests),
     }
+
+
+def _breakdown(windows: Sequence[Window], counters: Counters | None, client: Client) -> dict[str, float] | None:
+    """Seconds of an average request by component; None where the server does not count them by request."""
+    try:
+        return asdict(breakdown_of(summary_of(windows), counters, client))
+    except NotMeasured:
+        return None
 
 
 def _counters(counted: Counters | None) -> dict[str, Any] | None:

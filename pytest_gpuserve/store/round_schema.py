@@ -124,7 +124,15 @@ def _side_of(record: SideRecord, path: str) -> Side:
             found[name] = Histogram.from_text(getattr(record.client, name))
         except ValueError as problem:
             raise ValueError(f"{path}.client.{name}: {problem}") from None
-    client = Client(**found, tokens=record.client.tokens, seconds=record.client.seconds, ceiling=record.client.ceiling)
+    client = Client(
+        lag=found["lag"],
+        service=found["service"],
+        first_token=found["first_token"],
+        between_tokens=found["between_tokens"],
+        tokens=record.client.tokens,
+        seconds=record.client.seconds,
+        ceiling=record.client.ceiling,
+    )
     return Side(record.cold_start_seconds, client, record.batch_sizes, record.answers, record.answers_checked)
 
 

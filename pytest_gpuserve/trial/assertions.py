@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, Metric
-from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.measure.points import pooled_value
 from pytest_gpuserve.roofline import peak_of, share_of_peak
-from pytest_gpuserve.trial.quantiles import Quantiles
+from pytest_gpuserve.trial.observed import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.roofline import Peak, Work
 
@@ -186,7 +186,7 @@ class Baseline(Sides[Reference]):
         super().__init__(Reference)
 
 
-class Run(Sides["Measured"]):
+class Run(Sides["Measured"], Observed):
     """What was measured of one load; it stays attached to its server, so that a comparison can measure more.
 
     Args:
@@ -194,51 +194,22 @@ class Run(Sides["Measured"]):
         judge: Who reaches the verdicts on it.
         sessions: What was measured so far, the first look first; a comparison may add to it.
         card: On which its server ran; None where there was none, or nobody knows, as of a remote server.
+        schedule: When its requests were sent.
     """
 
-    def __init__(self, label: str, judge: Judge, sessions: list[Session], card: Card | None = None) -> None:
-        super().__init__(lambda metric: Measured(self, metric))
+    def __init__(
+        self,
+        label: str,
+        judge: Judge,
+        sessions: list[Session],
+        card: Card | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        Sides.__init__(self, lambda metric: Measured(self, metric))
+        Observed.__init__(self, sessions, schedule)
         self.label = label
         self.judge = judge
-        self.sessions = sessions
         self.card = card
-
-    @property
-    def client(self) -> Client:
-        """What the load engine saw beside the latencies."""
-        return Client.pooled(session.client for session in self.sessions)
-
-    @property
-    def send_lag(self) -> Quantiles:
-        """How late the client sent its requests."""
-        return Quantiles("send lag", self.client.lag)
-
-    @property
-    def service(self) -> Quantiles:
-        """Of an open loop, latencies from the actual send, without what a request waited in the client."""
-        return Quantiles("service time, which only an open loop has beside the latency", self.client.service)
-
-    @property
-    def first_token(self) -> Quantiles:
-        """Of streams, time to the first token."""
-        return Quantiles("time to the first token, which only a stream has", self.client.first_token)
-
-    @property
-    def between_tokens(self) -> Quantiles:
-        """Of streams, the gaps between tokens."""
-        return Quantiles("gaps between tokens, which only a stream has", self.client.between_tokens)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Of streams, tokens that arrived a second.
-
-        Raises:
-            NotMeasured: There were none.
-        """
-        client = self.client
-        if not client.tokens:
-            raise NotMeasured("no tokens arrived; only a stream has them: server.post(..., stream=True)")
-        return client.tokens / client.seconds
 
     def share_of_peak(self, work: Work, precision: str | None = None, *, peak: Peak | None = None) -> float:
         """The throughput's share, from 0 to 1, of what the card could do at most.
@@ -263,11 +234,6 @@ class Run(Sides["Measured"]):
             peak = peak_of(product, precision, mig_profile=profile)
         assert peak is not None
         return share_of_peak(self.throughput.value, work, peak)
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Why nothing may be concluded from this run; empty when all is well."""
-        return tuple(problem for session in self.sessions for problem in session.problems)
 
 
 @dataclass(frozen=True, eq=False)

@@ -164,7 +164,9 @@ class TestJudge:
         place = self._ledger.place(self.nodeid, label)
         # Of a server that was started elsewhere nobody knows on which card it runs.
         card = None if isinstance(target.server.kind, Remote) else self._card
-        measurement = Measurement(Run(label, self, [], card), target, shape, workload, place, self._progress)
+        measurement = Measurement(
+            Run(label, self, [], card, shape.schedule), target, shape, workload, place, self._progress
+        )
         self._rest_others(measurement)
         self.measurements.append(measurement)
         return measurement

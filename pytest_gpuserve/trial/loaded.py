@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
+from pytest_gpuserve.device.contention import cores_taken_by_others, cpu_share, read_cpu
+from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.load.ceiling import load_ceiling
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Steps
@@ -71,6 +72,8 @@ class LoadedStart:
     _goal: int = 0
     _conditions: list[WindowCondition] = field(default_factory=list)
     _judged: int = 0
+    _taken_cores: float = 0.0
+    _cpu_share: float | None = None
 
     def __post_init__(self) -> None:
         self._watch = Watch(self.instance, self.target, self.shape, self.check, self.progress, self._seconds_left)
@@ -86,10 +89,10 @@ class LoadedStart:
         What goes wrong under load ends it early and stands in ``problems``. Ctrl-C too: it is to be raised again, when
         what was measured is safe, by who finds ``interrupted``.
         """
-        taken, discard, ceiling, steady = 0.0, 0, None, True
+        discard, ceiling, steady = 0, None, True
         try:
             self.lookout.up(self.instance)
-            taken = self._load()
+            self._load()
             if not self.problems:
                 discard, steady = self._cut(self._windows)
                 plan = self._watch.plan(self.shape.schedule)
@@ -106,7 +109,8 @@ class LoadedStart:
             self.instance.cold_start_seconds,
             discarded=discard,
             steady=steady,
-            foreign_cores=taken,
+            foreign_cores=self._taken_cores,
+            cpu_share=self._cpu_share,
             client=client_of(self._totals(discard), ceiling),
             cold_start_parts=self.instance.cold_start_parts,
             settings=self.instance.settings,
@@ -135,8 +139,8 @@ class LoadedStart:
     def _totals(self, discard: int) -> Totals:
         return total(tick for measured in self._kept[discard:] for tick in measured.ticks)
 
-    def _load(self) -> float:
-        """Measure the windows; returns cores taken by others."""
+    def _load(self) -> None:
+        """Measure the windows, and who used the CPU meanwhile."""
         shape = self.shape
         self._goal = shape.windows
         warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
@@ -151,7 +155,7 @@ class LoadedStart:
             # Now: the load begins with its engines, and may be over before its first tick is.
             before = self._watch.read_counters() if not self.problems else None
         if self.problems:
-            return 0.0
+            return
         with Engines(self._watch.plan(shape.schedule), shape.processes) as engines:
             self.lookout.loaded_by(engines.pids)
             if not shape.finite:
@@ -170,7 +174,9 @@ class LoadedStart:
                     self._sift(wait=False)
             self._sift(wait=True)
             self._judge_rejected()
-            return cores_taken_by_others(cpu, read_cpu(our_processes(self.instance.members())))
+            used = read_cpu(our_processes(self.instance.members()))
+            self._taken_cores = cores_taken_by_others(cpu, used)
+            self._cpu_share = cpu_share(cpu, used, read_host().cores)
 
     def _complete(self) -> bool:
         """Whether enough was measured, and none of it has to be measured again."""

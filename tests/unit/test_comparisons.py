@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 USUAL = frozenset(METRICS) - {"energy_per_inference", "gpu_memory", "gpu_utilisation", "cold_start"}
 
 
-def item(function: object, *, fixtures: tuple[str, ...] = (MEASURING,)) -> pytest.Item:
+def item(function: object, *, fixtures: tuple[str, ...] = (MEASURING,), is_skipped: bool = False) -> pytest.Item:
     """A collected test of this function."""
-    return cast("pytest.Item", SimpleNamespace(function=function, fixturenames=fixtures))
+    marks = {"skip": pytest.mark.skip} if is_skipped else {}
+    return cast("pytest.Item", SimpleNamespace(function=function, fixturenames=fixtures, get_closest_marker=marks.get))
 
 
 def plain(run: Any, baseline: Any) -> None:  # noqa: ANN401 -- a test's fixtures
@@ -134,8 +135,15 @@ def test_a_parametrized_test_counts_with_each_of_its_items(number: int, request:
 
 
 def test_comparisons_are_planned_for_tests_that_measure() -> None:
-    """Each item counts with each of its metrics; a test that does not measure with none."""
-    items = [item(plain), item(plain), item(check), item(plain, fixtures=("tmp_path",)), item(through_a_helper)]
+    """Each item counts with each of its metrics; a test that does not measure, or is skipped, with none."""
+    items = [
+        item(plain),
+        item(plain, is_skipped=True),
+        item(plain),
+        item(check),
+        item(plain, fixtures=("tmp_path",)),
+        item(through_a_helper),
+    ]
     assert planned_comparisons(items) == 2 + 2 + 1 + len(USUAL)
     assert planned_comparisons([]) == 0
     assert planned_comparisons([cast("pytest.Item", SimpleNamespace(function=plain))]) == 0

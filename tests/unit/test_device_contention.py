@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from pytest_gpuserve.device.contention import CpuReading, cores_taken_by_others, read_cpu
+from pytest_gpuserve.device.contention import CpuReading, cores_taken_by_others, cpu_share, read_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,3 +64,11 @@ def test_a_process_that_is_gone_used_nothing() -> None:
     with burner() as process:
         pass
     assert read_cpu([process]).ours_seconds == 0.0
+
+
+def test_busy_share_is_of_all_cores_and_whoever_used_them() -> None:
+    """Three core-seconds in two seconds on four cores are three eighths; of no time there is no share."""
+    before = CpuReading(at_seconds=10.0, busy_seconds=100.0, stolen_seconds=0.0, ours_seconds=0.0)
+    after = CpuReading(at_seconds=12.0, busy_seconds=103.0, stolen_seconds=1.0, ours_seconds=0.5)
+    assert cpu_share(before, after, 4) == 3 / 8
+    assert cpu_share(before, before, 4) is None

@@ -6,7 +6,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.load.wire import UNWRITTEN
+from pytest_gpuserve.load.wire import unwritten
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Outputs
@@ -29,7 +29,7 @@ class OutputPlaces:
         except (OSError, ValueError) as problem:
             raise OSError(f"no outputs in shared memory {outputs.file!r}: {problem}") from problem
         # So that a place which the server does not write again is not taken for an answer.
-        self._blank = UNWRITTEN * self._size
+        self._blank = unwritten(self._size)
         for begin in range(0, len(self._memory) - self._size + 1, self._size):
             self._memory[begin : begin + self._size] = self._blank
 
