@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.telemetry import SLOW_GAP_NS
+from pytest_gpuserve.measure.samples import SLOW_GAP_NS
 from pytest_gpuserve.trial.lookout import LOOK_NS, Lookout, NoEyes
 
 if TYPE_CHECKING:

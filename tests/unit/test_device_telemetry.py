@@ -29,7 +29,7 @@ from pytest_gpuserve.measure.conditions import (
     judge_window,
     judge_windows,
 )
-from pytest_gpuserve.measure.telemetry import telemetry_between
+from pytest_gpuserve.measure.samples import telemetry_between
 from tests.fakes.nvml.build import build_fake_nvml
 from tests.fakes.nvml.cards import (
     DIVIDED_A100,

@@ -13,18 +13,9 @@ from msgspec import structs
 
 from pytest_gpuserve.device.sample import CardSample, HostSample, Sample
 from pytest_gpuserve.measure.conditions import judge_window
+from pytest_gpuserve.measure.samples import FAST_GAP_NS, between, telemetry_between
 from pytest_gpuserve.measure.series import NS, covers, integral_between, rise_between
-from pytest_gpuserve.measure.telemetry import (
-    FAST_GAP_NS,
-    CardTelemetry,
-    Energy,
-    Spread,
-    Telemetry,
-    as_plain,
-    between,
-    merged,
-    telemetry_between,
-)
+from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Telemetry, as_plain, merged
 from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.trial.lookout import card_use
 
