@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.options import MEASURING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pytest
+
+CLAIMING: Final = frozenset({"baseline", "duel"})
+"""Fixtures whose comparisons claim something beyond chance."""
 
 
 def compared_metrics(item: pytest.Item) -> frozenset[str]:
@@ -31,13 +34,18 @@ def compared_metrics(item: pytest.Item) -> frozenset[str]:
 def planned_comparisons(items: Iterable[pytest.Item]) -> int:
     """How many comparisons the measuring tests among these will make, as far as their code tells.
 
-    One that is skipped makes none.
+    One that is skipped makes none, and neither does one that compares with published numbers alone: these have no
+    samples, so that nothing is claimed of them beyond chance.
     """
     return sum(
         len(compared_metrics(item))
         for item in items
-        if MEASURING in getattr(item, "fixturenames", ()) and item.get_closest_marker("skip") is None
+        if _can_claim(getattr(item, "fixturenames", ())) and item.get_closest_marker("skip") is None
     )
+
+
+def _can_claim(fixturenames: Sequence[str]) -> bool:
+    return MEASURING in fixturenames and ("published" not in fixturenames or not CLAIMING.isdisjoint(fixturenames))
 
 
 def _names(code: CodeType) -> Iterator[str]:

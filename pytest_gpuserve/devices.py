@@ -8,10 +8,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.device import DeviceLock, lease, list_cards, read_host, select_devices
+from pytest_gpuserve.store.published import FOLDER as PUBLISHED
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from pytest_gpuserve.device import Device, Holder
     from pytest_gpuserve.options import Settings
@@ -24,7 +26,7 @@ def find_devices(settings: Settings) -> tuple[Device, ...]:
         DeviceProblem: There is none.
     """
     folder = settings.baseline_dir
-    known = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    known = sorted(path.name for path in folder.iterdir() if _has_baselines(path)) if folder.is_dir() else []
     return select_devices(
         settings.gpu,
         known_names=known,
@@ -32,6 +34,11 @@ def find_devices(settings: Settings) -> tuple[Device, ...]:
         host=read_host(),
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
+
+
+def _has_baselines(folder: Path) -> bool:
+    """Whether a folder of a device holds more than what others published."""
+    return folder.is_dir() and any(path.name != PUBLISHED for path in folder.iterdir())
 
 
 def workers_refused(devices: Sequence[Device], workers: int, *, each: bool) -> str:

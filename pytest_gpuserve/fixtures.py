@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 import pytest
 
-from pytest_gpuserve.options import SESSION_NAME
+from pytest_gpuserve.options import SESSION_NAME, read_settings
 from pytest_gpuserve.process.secrets import without_secrets
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.dueling import Duel
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.judging import TestJudge
+    from pytest_gpuserve.trial.published import Published
     from pytest_gpuserve.trial.telemeter import Telemeter
 
 
@@ -122,6 +123,26 @@ class MakeDuel(Protocol):
             UsageProblem: An argument is out of range.
             ServerFailed: A server could not be started.
             LoadFailed: The load engine failed.
+        """
+
+
+class FindPublished(Protocol):
+    """What the ``published`` fixture is."""
+
+    def __call__(self, suite: str | None = None, **keys: str | float) -> Published:
+        """Find the numbers that were published of one measurement on this device.
+
+        ``assert run.throughput >= published(system="mosec", concurrency=50).throughput`` passes where the run is not
+        worse than what was printed by more than the metric's tolerance. The test is skipped where nothing was published
+        for this device.
+
+        Args:
+            suite: Whose numbers; by default those of the folder below ``suites/`` that the test's file is in.
+            keys: What narrows them down to one, such as ``system``, ``batch``, ``concurrency`` and ``workers``.
+
+        Raises:
+            UsageProblem: There is no such suite or keyword, or several entries are left.
+            BaselineUnusable: A file cannot be read or trusted.
         """
 
 
@@ -271,3 +292,20 @@ def baseline() -> Baseline:
     from pytest_gpuserve.trial.assertions import Baseline
 
     return Baseline()
+
+
+@pytest.fixture
+def published(request: pytest.FixtureRequest, _gpuserve_session: GateSession) -> FindPublished:
+    """Find numbers that others published; see ``FindPublished``."""
+    from pytest_gpuserve.trial.published import Published, find_published
+
+    def find(suite: str | None = None, **keys: str | float) -> Published:
+        folder = read_settings(request.config).baseline_dir
+        root, path, name = request.config.rootpath, request.path, _gpuserve_session.here.device.name
+        file = path.relative_to(root) if path.is_relative_to(root) else path
+        found = find_published(folder, name, suite, file, keys)
+        if not isinstance(found, Published):
+            pytest.skip(found.reason)
+        return found
+
+    return find

@@ -27,6 +27,7 @@ from pytest_gpuserve.fixtures import (
     duel,
     full_size,
     load,
+    published,
 )
 from pytest_gpuserve.markers import FULL_HELP, MARKER_HELP, tolerances
 from pytest_gpuserve.options import (
@@ -84,6 +85,7 @@ __all__ = [
     "litserve_server",
     "load",
     "mosec_server",
+    "published",
     "pytriton_server",
     "remote_server",
     "torch_worker",

@@ -293,7 +293,7 @@ class GateSession:
         assert isinstance(judge, TestJudge)
         kind: ReferenceKind = "duel" if isinstance(left, Ratio) else "limit"
         if isinstance(right, Reference):
-            kind = "baseline"
+            kind = right.kind
         judgement = judge.judgement(left.run, left.metric, kind)
         compared = judge.compared(left.run, judgement)
         lines = explain(

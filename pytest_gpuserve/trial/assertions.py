@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, Metric
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuserve.device.card import Card
-    from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.roofline import Peak, Work
+    from pytest_gpuserve.store.published import PublishedEntry
 
 T = TypeVar("T")
 
@@ -36,6 +37,9 @@ class Judge(Protocol):
 
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """Compare with a number in the metric's unit."""
+
+    def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
+        """Compare with a number that others printed."""
 
 
 @dataclass(frozen=True)
@@ -151,11 +155,16 @@ class Latency(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A metric of something that a run is compared with; it has a value only within that comparison.
+    """A metric of something that a run is compared with; the baseline's has a value only within that comparison.
 
     Args:
         metric: Which metric.
+
+    Attributes:
+        kind: What it is compared with.
     """
+
+    kind: ClassVar[ReferenceKind] = "baseline"
 
     metric: Metric
 
@@ -168,14 +177,19 @@ class Reference:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"baseline.{self.metric.name}"
+        return f"{self.kind}.{self.metric.name}"
 
     def __bool__(self) -> NoReturn:
-        _no_truth(f"baseline.{self.metric.name}", self.metric.name)
+        _no_truth(f"{self.kind}.{self.metric.name}", self.metric.name, self.kind)
+
+    def compared(self, run: Run) -> Comparison:
+        """Let the run's judge compare the run with it."""
+        return run.judge.against_baseline(run, self.metric)
 
     def _refuse(self, operator: str) -> NoReturn:
         raise UsageProblem(
-            f"`baseline.{self.metric.name} {operator} ...` gates nothing", remedies=[_example(self.metric)]
+            f"`{self.kind}.{self.metric.name} {operator} ...` gates nothing",
+            remedies=[_example(self.metric, self.kind)],
         )
 
 
@@ -289,11 +303,11 @@ class Measured:
         if isinstance(other, Reference):
             if other.metric != self.metric:
                 raise UsageProblem(
-                    f"{self.metric.name} can only be compared with a baseline of the same metric,"
+                    f"{self.metric.name} can only be compared with a {other.kind} value of the same metric,"
                     f" not with {other.metric.name}",
-                    remedies=[_example(self.metric)],
+                    remedies=[_example(self.metric, other.kind)],
                 )
-            return self.run.judge.against_baseline(self.run, self.metric)
+            return other.compared(self.run)
         # Every metric is above 0, so a limit of 0 or below holds for all of them, or for none.
         if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
             return self.run.judge.against_limit(self.run, self.metric, float(other))
@@ -305,25 +319,26 @@ class Measured:
 
     def _refuse(self, operator: str, other: object) -> NoReturn:
         good, gate = ("higher", ">=") if self.metric.higher_is_better else ("lower", "<=")
-        shown = "baseline" if isinstance(other, Reference) else repr(other)
+        owner = other.kind if isinstance(other, Reference) else "baseline"
+        shown = owner if isinstance(other, Reference) else repr(other)
         why = f"a gate is written {gate}" if gate.startswith(operator) else f"{good} is better"
         limit = isinstance(other, (int, float)) and not isinstance(other, bool)
         raise UsageProblem(
             f"`{self.metric.name} {operator} {shown}` gates nothing: {why}",
             remedies=[
-                _example(self.metric),
+                _example(self.metric, owner),
                 *([f"or, as a limit, `{self.metric.name} {gate} {other}`"] if limit else []),
             ],
         )
 
 
-def _example(metric: Metric) -> str:
+def _example(metric: Metric, owner: str = "baseline") -> str:
     operator = ">=" if metric.higher_is_better else "<="
-    return f"write `assert run.{metric.name} {operator} baseline.{metric.name}`"
+    return f"write `assert run.{metric.name} {operator} {owner}.{metric.name}`"
 
 
-def _no_truth(what: str, metric: str) -> NoReturn:
-    raise UsageProblem(f"{what} is neither true nor false", remedies=[_example(METRICS[metric])])
+def _no_truth(what: str, metric: str, owner: str = "baseline") -> NoReturn:
+    raise UsageProblem(f"{what} is neither true nor false", remedies=[_example(METRICS[metric], owner)])
 
 
 def _no_such_metric(owner: str, name: str) -> NoReturn:

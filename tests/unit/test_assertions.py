@@ -21,6 +21,8 @@ from tests.unit.builders import judgement, session, start, window
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpuserve.store.published import PublishedEntry
+
 ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 BASELINE = Baseline()
 
@@ -41,6 +43,10 @@ class Listener:
         """See ``Judge``."""
         self.asked.append((metric.name, limit))
         return Comparison(judgement(self.verdict), holds=self.verdict.passes)
+
+    def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
+        """See ``Judge``."""
+        raise NotImplementedError
 
 
 def a_run(judge: Listener | None = None) -> Run:

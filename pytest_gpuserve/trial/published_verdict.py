@@ -1,0 +1,151 @@
+"""The verdict of a run against a published number: one value without samples, measured by somebody else elsewhere."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.gate.metric import requests_needed
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.load.kserve import HEADER_LENGTH
+from pytest_gpuserve.load.schedule import Burst, Closed, Steps
+from pytest_gpuserve.measure.pairs import demand_own_card
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuserve.device.card import Card
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.load.request import Request
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.measure.rounds import Round
+    from pytest_gpuserve.store.published import PublishedEntry
+    from pytest_gpuserve.trial.measurement import Measurement
+
+NO_CLAIM: Final = "a published number has no samples: there is no interval, and no claim beyond chance"
+
+_SCHEDULES: Final = {"steps": (Steps, "users in steps"), "burst": (Burst, "all requests at once")}
+
+
+def judge_published(
+    measurement: Measurement, metric: Metric, entry: PublishedEntry, *, tolerance: float, rounds: Sequence[Round] = ()
+) -> Judgement:
+    """Compare all that was measured, pooled, with a number that was printed.
+
+    It passes where the cost has not grown by more than the tolerance. Where the run is not what the number is of, there
+    is nothing to compare with.
+
+    Args:
+        measurement: What was measured.
+        metric: What is compared.
+        entry: Where the metric was printed.
+        tolerance: Of the metric.
+        rounds: In which it was measured, where that was beside another server.
+    """
+    reference = entry.record.values[metric.name]
+    if measurement.run.problems:
+        return Judgement.invalid(metric, "published", *measurement.run.problems, reference=reference)
+    try:
+        demand_own_card(metric, rounds)
+        value = pooled_value(metric, measurement.run.sessions)
+    except NotMeasured as problem:
+        return Judgement.invalid(metric, "published", str(problem), reference=reference)
+    requests = measurement.target.requests
+    reasons = disagreements(entry, measurement.run.card, measurement.shape.schedule, requests)
+    if reasons:
+        return Judgement.missing(metric, "published", *reasons, f"published: {entry.provenance}", value=value)
+    needed = requests_needed(metric, tolerance)
+    answered = sum(start.requests for session in measurement.run.sessions for start in session.starts)
+    if metric.quantile is not None and answered < needed:
+        reasons = [f"{metric.name} needs {needed} requests, there are {answered}: give it longer", *_notes(entry)]
+        return Judgement(
+            metric, Verdict.INCONCLUSIVE, "published", value=value, reference=reference, reasons=tuple(reasons)
+        )
+    good = value * (1 + tolerance) >= reference if metric.higher_is_better else value <= reference * (1 + tolerance)
+    return Judgement(
+        metric,
+        Verdict.PASS if good else Verdict.REGRESSED,
+        "published",
+        value=value,
+        reference=reference,
+        change=value / reference - 1,
+        tolerance=tolerance,
+        rounds=len(measurement.run.sessions),
+        reasons=_notes(entry),
+    )
+
+
+def disagreements(
+    entry: PublishedEntry, card: Card | None, schedule: Schedule, requests: Sequence[Request]
+) -> list[str]:
+    """Why a published number is not one of such a run: another device, load, or number of items in a request.
+
+    Whether it is the same model, nobody can tell but the test.
+
+    Args:
+        entry: The published number.
+        card: On which the server ran; None where nobody knows.
+        schedule: The run's load.
+        requests: What was sent.
+    """
+    device = None if card is None else card.name
+    found = []
+    if device != entry.device:
+        ran = "nobody knows on which card this server ran" if device is None else f"this run was on {device}"
+        found.append(f"the published number is of {entry.device}, and {ran}")
+    return [*found, *_load(entry, schedule), *_items(entry, requests)]
+
+
+def items_of(request: Request) -> int | None:
+    """Items in a request of KServe v2, by the first dimension of its inputs; None where the request does not say."""
+    if not (request.path.startswith("/v2/models/") and request.path.endswith("/infer")):
+        return None
+    length = next((value for name, value in request.headers.items() if name.lower() == HEADER_LENGTH.lower()), None)
+    try:
+        body = request.body if length is None else request.body[: int(length)]
+        firsts = {tensor["shape"][0] for tensor in json.loads(body)["inputs"]}
+    except (ValueError, LookupError, TypeError):
+        return None
+    (first, *others) = firsts or {None}
+    return first if type(first) is int and not others else None
+
+
+def _load(entry: PublishedEntry, schedule: Schedule) -> list[str]:
+    record = entry.record
+    if record.schedule == "closed":
+        users = record.keys["concurrency"]
+        if schedule == Closed(int(users)):
+            return []
+        asked, how = f"a closed loop of {users} users", ", ".join(schedule.workload().values())
+        return [f"the published number is of {asked} who send at once, this load is: {how}"]
+    if record.schedule == "none":
+        return [f"the published number is of no server under load ({record.load})"]
+    kind, text = _SCHEDULES[record.schedule]
+    if isinstance(schedule, kind):
+        return []
+    return [f"the published number is of {text}, this load is: {', '.join(schedule.workload().values())}"]
+
+
+def _items(entry: PublishedEntry, requests: Sequence[Request]) -> list[str]:
+    batch = entry.record.keys.get("batch")
+    if batch is None:
+        return []
+    known = {items_of(request) for request in requests}
+    # A request that is no batch is one item.
+    if known == {batch} or (batch == 1 and known == {None}):
+        return []
+    sent = ", ".join("an unknown number" if items is None else str(items) for items in sorted(known, key=str))
+    return [f"the published number is of {batch} items a request, this run's requests carry {sent}"]
+
+
+def _notes(entry: PublishedEntry) -> tuple[str, ...]:
+    """What a report has to say of the number: where it is from, what it was, what is wrong with it, what it is not."""
+    printed, throughput = entry.record.printed, entry.record.values.get("throughput")
+    is_other = printed is not None and printed.throughput != throughput
+    return (
+        f"published: {entry.provenance}",
+        *([f"throughput is printed as {printed.throughput:.10g} {printed.unit}"] if printed and is_other else []),
+        *(f"bias: {bias}" for bias in entry.record.bias),
+        NO_CLAIM,
+    )
