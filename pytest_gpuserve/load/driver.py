@@ -275,7 +275,7 @@ def check_users(schedule: Schedule, processes: int) -> None:
     Raises:
         UsageProblem: More than the limit on open files allows, or fewer than processes.
     """
-    most = _most_under_way(schedule)
+    most = most_under_way(schedule)
     users = processes if most is None else most
     if users < processes:
         # A process without a user would never send its share of the requests.
@@ -292,7 +292,7 @@ def check_users(schedule: Schedule, processes: int) -> None:
         )
 
 
-def _most_under_way(schedule: Schedule) -> int | None:
+def most_under_way(schedule: Schedule) -> int | None:
     """The most requests under way at the same time; None where nothing bounds them."""
     if isinstance(schedule, Closed):
         return schedule.users
@@ -303,7 +303,7 @@ def _most_under_way(schedule: Schedule) -> int | None:
 
 def _check_lanes(plan: Plan) -> None:
     """Say beforehand that requests under way would overwrite each other's answers in shared memory."""
-    most = _most_under_way(plan.schedule)
+    most = most_under_way(plan.schedule)
     lanes = min((len(forms) for forms in plan.payloads if plan.outputs is not None or len(forms) > 1), default=None)
     if lanes is None:
         return

@@ -253,4 +253,3 @@ def _http_place(place: Place) -> dict[str, object]:
         "shared_memory_offset": place.offset,
         "shared_memory_byte_size": place.byte_size,
     }
-

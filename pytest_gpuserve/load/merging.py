@@ -54,6 +54,8 @@ def merge_ticks(ticks: Sequence[Tick]) -> Tick:
         cpu_ns=sum(tick.cpu_ns for tick in ticks),
         oldest_ns=max(tick.oldest_ns for tick in ticks),
         bytes_received=sum(tick.bytes_received for tick in ticks),
+        sending_ns=sum_if_known(tick.sending_ns for tick in ticks),
+        receiving_ns=sum_if_known(tick.receiving_ns for tick in ticks),
         users=sum(tick.users for tick in ticks),
         last=all(tick.last for tick in ticks),
     )
@@ -66,6 +68,16 @@ def added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
         for kind, count in part.items():
             counts[kind] = counts.get(kind, 0) + count
     return counts
+
+
+def sum_if_known(parts: Iterable[int | None]) -> int | None:
+    """The sum; None where one of them is not known."""
+    whole = 0
+    for part in parts:
+        if part is None:
+            return None
+        whole += part
+    return whole
 
 
 def _pooled(parts: Iterable[Latencies]) -> Latencies:

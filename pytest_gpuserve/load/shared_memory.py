@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.kserve import Input, Output, Place, http_request
-from pytest_gpuserve.load.kserve_grpc import decode_answer, grpc_message
-from pytest_gpuserve.load.wire import UNWRITTEN, Outputs
+from pytest_gpuserve.load.kserve_grpc import grpc_message
+from pytest_gpuserve.load.shared_outputs import ALIGNMENT, Layout, padded
+from pytest_gpuserve.load.wire import Outputs, unwritten
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuserve.load.kserve import Inference
@@ -32,9 +34,6 @@ if TYPE_CHECKING:
 
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 -- where Linux keeps POSIX shared memory
 PREFIX: Final = "gpuserve-tensors-"
-
-ALIGNMENT: Final = 64
-"""Bytes of a cache line: no two lanes, and no two tensors, share one."""
 
 _REGISTER_SECONDS: Final = 10.0
 _TEXT_SHOWN: Final = 300
@@ -47,10 +46,12 @@ class SharedTensors:
     Args:
         payloads: For each payload that rotates, its inference in the form of each lane.
         outputs: Where the answers lie, for the engine.
+        layout: How they lie within a lane's place.
     """
 
     payloads: tuple[tuple[Inference, ...], ...]
     outputs: Outputs
+    layout: Layout
 
     def http_requests(self, expects: Sequence[Expect | None] = ()) -> tuple[tuple[Request, ...], ...]:
         """Return the HTTP request of each payload on each lane; ``expects`` has one check for each payload, or none."""
@@ -70,19 +71,19 @@ class SharedTensors:
         Raises:
             ValueError: It is no such answer; the text is one line.
         """
-        place, answer = body[: self.outputs.lane_bytes], body[self.outputs.lane_bytes :]
-        # Offsets within a place are alike on all lanes; the first lane's begin at 0.
-        left = {
-            output.name: place[output.place.offset : output.place.offset + output.place.byte_size]
-            for output in self.payloads[0][0].outputs
-            if output.place is not None
-        }
-        return decode_answer(answer, left)
+        return self.layout.decode(body)
 
 
 @contextlib.contextmanager
 def share(
-    inferences: Sequence[Inference], outputs: Mapping[str, int], *, lanes: int, host: str, port: int
+    inferences: Sequence[Inference],
+    outputs: Mapping[str, int],
+    *,
+    lanes: int,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Iterator[SharedTensors]:
     """Own shared memory with these inferences' inputs and a place for their outputs on every lane.
 
@@ -95,19 +96,22 @@ def share(
         lanes: How many requests may be under way at the same time.
         host: Name or address of the server on this host.
         port: Of its HTTP API.
+        tls: How its certificate is checked; None where it speaks plain HTTP.
+        headers: Sent along with what is asked of that API, such as a token.
 
     Raises:
         UsageProblem: An argument is out of range, or shared memory has no room.
         LoadFailed: The server does not take the memory.
     """
-    _check(inferences, outputs, lanes)
+    _check(inferences, lanes)
+    layout = Layout.of(outputs)
+    lane_bytes = layout.lane_bytes
     sweep()
     with contextlib.ExitStack() as stack:
         placed, data = _place_inputs(inferences)
-        places, lane_bytes = _places(outputs)
         inputs_file = stack.enter_context(_file([data], len(data)))
-        outputs_file = stack.enter_context(_file(itertools.repeat(UNWRITTEN * lane_bytes, lanes), lanes * lane_bytes))
-        server = _Server(host, port)
+        outputs_file = stack.enter_context(_file(itertools.repeat(unwritten(lane_bytes), lanes), lanes * lane_bytes))
+        server = _Server(host, port, tls, headers or {})
         for name, byte_size in ((inputs_file, len(data)), (outputs_file, lanes * lane_bytes)):
             # Before it is tried: an answer that came too late may have registered it.
             stack.callback(server.unregister, name)
@@ -119,14 +123,14 @@ def share(
                     inputs=tuple(_in_region(tensor, inputs_file) for tensor in tensors),
                     outputs=tuple(
                         Output(name, Place(outputs_file, lane * lane_bytes + offset, byte_size))
-                        for name, (offset, byte_size) in places.items()
+                        for name, (offset, byte_size) in layout.places.items()
                     ),
                 )
                 for lane in range(lanes)
             )
             for inference, tensors in zip(inferences, placed, strict=True)
         )
-        yield SharedTensors(payloads, Outputs(file=str(FOLDER / outputs_file), lane_bytes=lane_bytes))
+        yield SharedTensors(payloads, Outputs(file=str(FOLDER / outputs_file), lane_bytes=lane_bytes), layout)
 
 
 def sweep() -> list[str]:
@@ -154,6 +158,8 @@ class _Server:
 
     host: str
     port: int
+    tls: ssl.SSLContext | None
+    headers: Mapping[str, str]
 
     def register(self, name: str, byte_size: int) -> None:
         """Let the server map the file of this name as the region of this name."""
@@ -171,9 +177,13 @@ class _Server:
             self._post(name, "unregister", b"")
 
     def _post(self, name: str, action: str, body: bytes) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=_REGISTER_SECONDS)
+        connection = (
+            http.client.HTTPConnection(self.host, self.port, timeout=_REGISTER_SECONDS)
+            if self.tls is None
+            else http.client.HTTPSConnection(self.host, self.port, timeout=_REGISTER_SECONDS, context=self.tls)
+        )
         try:
-            connection.request("POST", f"/v2/systemsharedmemory/region/{name}/{action}", body)
+            connection.request("POST", f"/v2/systemsharedmemory/region/{name}/{action}", body, dict(self.headers))
             with connection.getresponse() as response:
                 text = response.read(_TEXT_SHOWN).decode(errors="replace")
                 return response.status, " ".join(text.split())
@@ -191,14 +201,11 @@ class _Server:
         )
 
 
-def _check(inferences: Sequence[Inference], outputs: Mapping[str, int], lanes: int) -> None:
+def _check(inferences: Sequence[Inference], lanes: int) -> None:
     if type(lanes) is not int or lanes < 1:
         raise UsageProblem(f"share(lanes=...) is a whole number of 1 at least, not {lanes!r}")
-    if not inferences or not outputs:
-        raise UsageProblem("share(...) takes one inference and one output at least")
-    for name, byte_size in outputs.items():
-        if type(byte_size) is not int or byte_size < 1:
-            raise UsageProblem(f"output {name!r} takes a whole number of bytes, 1 at least, not {byte_size!r}")
+    if not inferences:
+        raise UsageProblem("share(...) takes one inference at least")
     for inference in inferences:
         if inference.outputs:
             raise UsageProblem(
@@ -216,23 +223,10 @@ def _place_inputs(inferences: Sequence[Inference]) -> tuple[list[list[tuple[Inpu
             if not isinstance(tensor.data, bytes):
                 raise UsageProblem(f"input {tensor.name!r} lies in shared memory already")
             tensors.append((tensor, len(data)))
-            data += tensor.data + bytes(_padding(len(tensor.data)))
+            data += tensor.data.ljust(padded(len(tensor.data)), b"\0")
         placed.append(tensors)
     # A region has one byte at least, though all its tensors be empty.
     return placed, bytes(data) or bytes(ALIGNMENT)
-
-
-def _places(outputs: Mapping[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
-    """Offset and size of each output within a lane, and the bytes of a lane."""
-    places, end = {}, 0
-    for name, byte_size in outputs.items():
-        places[name] = (end, byte_size)
-        end += byte_size + _padding(byte_size)
-    return places, end
-
-
-def _padding(byte_size: int) -> int:
-    return -byte_size % ALIGNMENT
 
 
 def _in_region(placed: tuple[Input, int], region: str) -> Input:

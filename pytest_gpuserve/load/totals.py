@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 import msgspec
 
-from pytest_gpuserve.load.merging import added
+from pytest_gpuserve.load.merging import added, sum_if_known
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import Histogram, merge, seconds_of
 
@@ -124,6 +124,8 @@ class Totals:
         users: Users of a closed loop at the end.
         cpu_ns: CPU time of all engines.
         bytes_received: Of all good answers' bodies.
+        sending_ns: Of all sends that are timed; None where the protocol's lanes do not time them.
+        receiving_ns: Of all answers in several pieces; None as above.
     """
 
     nanoseconds: int = 0
@@ -151,6 +153,8 @@ class Totals:
     users: int = 0
     cpu_ns: int = 0
     bytes_received: int = 0
+    sending_ns: int | None = 0
+    receiving_ns: int | None = 0
 
     @property
     def seconds(self) -> float:
@@ -227,6 +231,8 @@ class Totals:
             users=tick.users,
             cpu_ns=self.cpu_ns + tick.cpu_ns,
             bytes_received=self.bytes_received + tick.bytes_received,
+            sending_ns=sum_if_known((self.sending_ns, tick.sending_ns)),
+            receiving_ns=sum_if_known((self.receiving_ns, tick.receiving_ns)),
         )
 
 

@@ -15,8 +15,8 @@ MAX_MESSAGE_BYTES: Final = 1 << 26
 """Several times what a tick can hold; a greater announced length is no tick, and not to be waited for."""
 
 UNWRITTEN: Final = b"\xed\xff"
-"""Fills outputs in shared memory that no server has written: as floats of any width it is NaN, as the length of a string
-4 GB, and as integers nothing that models like to say, such as -1 or the greatest."""
+"""Fills outputs in shared memory that no server has written: as floats of any width it is NaN, as the length of a
+string 4 GB, and as integers nothing that models like to say, such as -1 or the greatest."""
 
 Counts = dict[int, int]
 """A histogram as ``measure.histogram`` counts it: bucket to number."""
@@ -187,6 +187,11 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         cpu_ns: CPU time that the engine used in it.
         oldest_ns: How long the oldest of the requests under way had waited at its end.
         bytes_received: Of all good answers' bodies.
+        sending_ns: Sum over the requests whose last byte the kernel took in it, from the begin of their send until
+            then; of a small request that it took at once (see ``engine.http1``) 0. None where the protocol's lanes do
+            not time it.
+        receiving_ns: Sum over the answers that were complete in it, from their first bytes seen until their last; of
+            one that came in one piece 0. None as above.
         users: Of a closed loop how many users there were at its end.
         last: Whether the load has ended with it.
     """
@@ -216,6 +221,8 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
     cpu_ns: int = 0
     oldest_ns: int = 0
     bytes_received: int = 0
+    sending_ns: int | None = 0
+    receiving_ns: int | None = 0
     users: int = 0
     last: bool = False
 

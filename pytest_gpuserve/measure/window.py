@@ -164,10 +164,10 @@ class Client:
 
 
 def _sum_if_known(values: Iterable[float | None]) -> float | None:
-    """The sum; None where one is not known."""
+    """The sum; None where one is not known, and of none."""
     found = list(values)
     known = [value for value in found if value is not None]
-    return math.fsum(known) if len(known) == len(found) else None
+    return math.fsum(known) if found and len(known) == len(found) else None
 
 
 @dataclass(frozen=True, slots=True)

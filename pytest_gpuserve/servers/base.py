@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -163,4 +163,16 @@ class ServerKind(Protocol):
 
         Raises:
             NotInRevision: That checkout has no such server, or nothing of it would be another there.
+        """
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """A kind whose servers do some things only for their owner, such as to map shared memory."""
+
+    def owner_headers(self, site: Site) -> Mapping[str, str]:
+        """Headers by which the server there knows its owner.
+
+        Raises:
+            ServerFailed: They are not known.
         """

@@ -104,6 +104,10 @@ class PyTriton:
         roles = Roles(self.model, self.model, (self.model,))
         return counters_of(_ask(site, STATISTICS), roles)
 
+    def owner_headers(self, site: Site) -> Mapping[str, str]:
+        """See ``Guarded``: pytriton closes the API of shared memory, of statistics and others with a token."""
+        return _owner_headers(site)
+
     def read_settings(self, site: Site) -> Mapping[str, Setting]:
         """See ``ServerKind``; what the app's arguments of the same name say is what it was asked for."""
         config, server = _ask(site, f"{self._path}/config"), _ask(site, "/v2")
@@ -156,5 +160,9 @@ def _ask(site: Site, path: str) -> Any:  # noqa: ANN401 - whatever JSON it is
     Raises:
         ServerFailed: It did not answer, not with 200, or not in JSON.
     """
+    return ask_triton(site.host, site.port, path, headers=_owner_headers(site))
+
+
+def _owner_headers(site: Site) -> dict[str, str]:
     token = _facts(site)["token"]
-    return ask_triton(site.host, site.port, path, headers={TOKEN_HEADER: token} if token else {})
+    return {TOKEN_HEADER: token} if token else {}

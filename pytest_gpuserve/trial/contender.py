@@ -104,6 +104,7 @@ class Contender:
         instance = stack.enter_context(target.started())
         check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
         watch = Watch(instance, target, shape, check, progress, lambda: None)
+        stack.enter_context(watch.sharing())
         ticks: list[Tick] = []
         warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
         if shape.finite:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -11,15 +11,19 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.kserve import Inference, Output, http_request, inputs_of
 from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.request import Expect, Request
+from pytest_gpuserve.load.shared_outputs import Layout
 from pytest_gpuserve.load.tensors import close_to
 from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.servers.base import Ask, ServerKind
 from pytest_gpuserve.servers.instance import Instance
+from pytest_gpuserve.trial.sharing import WITHOUT, Sharing, joined, lanes
 from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.shared_memory import SharedTensors
     from pytest_gpuserve.servers.relocation import Relocation
 
 Protocol = Literal["http", "sse", "grpc", "queue"]
@@ -98,6 +102,7 @@ class ServerHandle:
         version: str = "",
         request_id: str = "",
         parameters: Mapping[str, bool | int | float | str] | None = None,
+        shared_memory: Mapping[str, int] | None = None,
     ) -> Target:
         """Describe an inference in the protocol KServe v2, which Triton, pytriton and a torch worker take.
 
@@ -110,32 +115,47 @@ class ServerHandle:
             version: Of the model; empty leaves it to the server.
             request_id: Comes back with the answer.
             parameters: Of the request, such as ``{"sequence_id": 7}``.
+            shared_memory: Instead of ``outputs``, each with the most bytes that it takes: inputs and outputs then go
+                through the system shared memory of this host, and requests and answers carry no data. Only a server
+                that maps it does that (Triton, pytriton). What ``expect`` sees is put together as if they did.
 
         Raises:
-            UsageProblem: A part cannot stand in such a request, the model is not known, or there is no gRPC.
+            UsageProblem: A part cannot stand in such a request, the model is not known, or there is no gRPC, or no
+                shared memory.
         """
-        inference = Inference(
+        bare = Inference(
             model or self._only_model(),
             inputs_of(inputs),
-            outputs=tuple(map(Output, outputs)),
             version=version,
             request_id=request_id,
             parameters=dict(parameters or {}),
         )
+        sharing = None if shared_memory is None else Sharing((bare,), self._layout(shared_memory, outputs))
+        inference = replace(bare, outputs=tuple(map(Output, outputs if shared_memory is None else shared_memory)))
         check = close_to(expect) if isinstance(expect, Mapping) else expect
-        request = http_request(inference, check)
+        request = http_request(inference, check if sharing is None else sharing.layout.expecting(check))
         if self.kind.transport == "queue":
             if grpc:
                 raise UsageProblem(f"the {self.kind.name} speaks no gRPC", remedies=["leave out grpc=True"])
             return Target(self, (request,), protocol="queue")
         if not grpc:
-            return Target(self, (request,))
+            return Target(self, (request,), sharing=sharing)
         if "grpc" not in self.kind.ports:
             raise UsageProblem(
                 f"the {self.kind.name} server speaks no gRPC",
                 remedies=["leave out grpc=True", "a remote server's port is named: remote_server(URL, grpc_port=8001)"],
             )
-        return Target(self, (request,), protocol="grpc", messages=(grpc_message(inference),))
+        return Target(self, (request,), protocol="grpc", messages=(grpc_message(inference),), sharing=sharing)
+
+    def _layout(self, shared_memory: Mapping[str, int], outputs: Sequence[str]) -> Layout:
+        if self.kind.transport == "queue":
+            raise UsageProblem(f"the {self.kind.name} is asked over its queue, not through memory", remedies=[WITHOUT])
+        if outputs:
+            raise UsageProblem(
+                "infer(...) takes either outputs=... or shared_memory=..., which names them too",
+                remedies=["leave out outputs=..."],
+            )
+        return Layout.of(shared_memory, "infer(shared_memory=...)")
 
     def _only_model(self) -> str:
         if not self.kind.default_model:
@@ -188,6 +208,7 @@ class ServerHandle:
             shuffled=shuffled or any(target.shuffled for target in targets),
             protocol=targets[0].protocol,
             messages=tuple(message for target in targets for message in target.messages),
+            sharing=joined([target.sharing for target in targets]),
         )
 
     def relocated(self, relocation: Relocation) -> ServerHandle:
@@ -209,6 +230,8 @@ class Target:
         shuffled: Whether in a seeded order instead of in turn.
         protocol: What is spoken: HTTP, HTTP with answers as server-sent events, gRPC, or an in-process worker's queue.
         messages: Of gRPC, the requests as messages; the HTTP form of the first tells whether the model answers.
+        sharing: What of it goes through shared memory; None where all is sent. The first request, which tells whether
+            the model answers, is always sent with its tensors.
         telemeter: Looks at the cards while it is loaded.
     """
 
@@ -217,6 +240,7 @@ class Target:
     shuffled: bool = False
     protocol: Protocol = "http"
     messages: tuple[bytes, ...] = ()
+    sharing: Sharing | None = None
     telemeter: Telemeter = field(default=NOBODY, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -253,14 +277,33 @@ class Target:
             return Endpoint("grpc", site.host, port, tls, rpc=RPC, authority=authority_of(site.host, port))
         return Endpoint(self.protocol, site.host, site.port, tls)
 
-    def payloads(self, instance: Instance) -> tuple[tuple[bytes, ...], ...]:
-        """The serialised requests, as a plan has them."""
+    def check_schedule(self, schedule: Schedule) -> None:
+        """See that it can be sent by this schedule.
+
+        Raises:
+            UsageProblem: It goes through shared memory, and nothing bounds how many requests are under way.
+        """
+        if self.sharing is not None:
+            lanes(schedule)
+
+    def shared(self, instance: Instance, schedule: Schedule) -> AbstractContextManager[SharedTensors | None]:
+        """Own the memory that it goes through while a running server is loaded by this schedule; None for none.
+
+        Raises:
+            UsageProblem: As of ``check_schedule``; or the server is on another machine, or there is no room.
+            LoadFailed: The server does not take the memory.
+        """
+        return nullcontext() if self.sharing is None else self.sharing.opened(instance, schedule)
+
+    def payloads(self, instance: Instance, shared: SharedTensors | None = None) -> tuple[tuple[bytes, ...], ...]:
+        """The serialised requests, as a plan has them: of each its one form, or in shared memory one for each lane."""
         if self.protocol == "queue":
             return tuple((request.body,) for request in self.requests)
         if self.protocol == "grpc":
-            return tuple((message,) for message in self.messages)
+            return tuple((message,) for message in self.messages) if shared is None else shared.grpc_messages()
+        forms = [(request,) for request in self.requests] if shared is None else shared.http_requests()
         site = instance.site
-        return tuple((request.to_bytes(site.host, site.port),) for request in self.requests)
+        return tuple(tuple(request.to_bytes(site.host, site.port) for request in each) for each in forms)
 
     def fingerprint(self) -> dict[str, str]:
         """What makes it this load and no other, for a baseline."""
@@ -272,6 +315,8 @@ class Target:
             words["answers"] = "server-sent events"
         elif self.protocol != "http":
             words["protocol"] = self.protocol
+        if self.sharing is not None:
+            words["tensors"] = "system shared memory"
         return words
 
 

@@ -16,6 +16,7 @@ from pytest_gpuserve.trial.limits import judge_limit
 from pytest_gpuserve.trial.measurement import Measurement
 from pytest_gpuserve.trial.paired_court import PairedCourt
 from pytest_gpuserve.trial.pairing import BaseFailed
+from pytest_gpuserve.trial.published_verdict import judge_published
 from pytest_gpuserve.trial.recording import Recorder
 from pytest_gpuserve.trial.stored_court import StoredCourt
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.store.published import PublishedEntry
     from pytest_gpuserve.trial.arena import Arena
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.ledger import Ledger
@@ -138,6 +140,7 @@ class TestJudge:
             LoadFailed: The load engine failed.
         """
         shape.check_payloads(len(opponent.requests))
+        opponent.check_schedule(shape.schedule)
         one, other = target.server.kind, opponent.server.kind
         workload = Workload(
             must_match={
@@ -155,6 +158,7 @@ class TestJudge:
 
     def _added(self, target: Target, shape: LoadShape, workload: Workload, name: str | None) -> Measurement:
         shape.check_payloads(len(target.requests))
+        target.check_schedule(shape.schedule)
         label = name or ("" if not self.measurements else f"load {len(self.measurements) + 1}")
         if any(label == other.run.label for other in self.measurements):
             raise UsageProblem(
@@ -290,6 +294,19 @@ class TestJudge:
             rounds=self._rounds_of(measurement),
         )
         self._answer(measurement, judgement, "limit")
+        return self._comparison(judgement, holds=judgement.verdict.passes)
+
+    def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
+        """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
+        measurement = self._measurement(run)
+        judgement = judge_published(
+            measurement,
+            metric,
+            entry,
+            tolerance=self._tolerance_of(metric),
+            rounds=self._rounds_of(measurement),
+        )
+        self._answer(measurement, judgement, "published")
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:

@@ -91,11 +91,12 @@ class LoadedStart:
         """
         discard, ceiling, steady = 0, None, True
         try:
-            self.lookout.up(self.instance)
-            self._load()
+            with self._watch.sharing():
+                self.lookout.up(self.instance)
+                self._load()
+                plan = self._watch.plan(self.shape.schedule)
             if not self.problems:
                 discard, steady = self._cut(self._windows)
-                plan = self._watch.plan(self.shape.schedule)
                 ceiling = load_ceiling(plan, self.shape.processes, self._totals(discard))
                 self._watch.judge(self._totals(discard), self._windows[discard:], ceiling)
         except KeyboardInterrupt:

@@ -23,11 +23,12 @@ from pytest_gpuserve.trial.shape import TICK_SECONDS, WINDOW_SECONDS
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_gpuserve.load.answers import AnswerCheck, Complaint
     from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.shared_memory import SharedTensors
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import Target
@@ -125,13 +126,26 @@ class Watch:
     _complaints: list[Complaint] = field(default_factory=list)
     _seen: _Seen = field(default_factory=_Seen)
     _tick_end_seconds: float | None = None
+    _shared: SharedTensors | None = None
+
+    @contextlib.contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Own the shared memory that the target goes through, if it does; plans are made and loads run within.
+
+        Raises:
+            UsageProblem: The load cannot go through shared memory.
+            LoadFailed: The server does not take the memory.
+        """
+        with self.target.shared(self.instance, self.shape.schedule) as self._shared:
+            yield
 
     def plan(self, schedule: Schedule) -> Plan:
         """The plan of a load engine, for this schedule."""
-        target, shape = self.target, self.shape
+        target, shape, shared = self.target, self.shape, self._shared
+        assert shared is not None or target.sharing is None, "a plan outside of sharing()"
         return Plan(
             endpoint=target.endpoint(self.instance),
-            payloads=target.payloads(self.instance),
+            payloads=target.payloads(self.instance, shared),
             schedule=schedule,
             tick_ns=round(TICK_SECONDS * 1e9),
             timeout_ns=round(shape.timeout_seconds * 1e9),
@@ -139,6 +153,7 @@ class Watch:
             seed=shape.seed,
             shuffled=target.shuffled,
             keep_answers=shape.check,
+            outputs=None if shared is None else shared.outputs,
         )
 
     def ticks(self, engines: Engines, count: int | None) -> list[Tick]:
@@ -308,6 +323,8 @@ def client_of(totals: Totals, ceiling: float | None) -> Client:
         tokens=totals.tokens,
         seconds=totals.seconds,
         ceiling=ceiling,
+        sending_seconds=None if totals.sending_ns is None else totals.sending_ns / 1e9,
+        receiving_seconds=None if totals.receiving_ns is None else totals.receiving_ns / 1e9,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 from pytest_gpuserve.load.engine.http1 import Http1, HttpLane
@@ -125,6 +126,7 @@ class User:
 
     def _send(self) -> None:
         self.requests += 1
+        self.lane.sent_ns = time.perf_counter_ns()
         self.lane.send(self._payload)
 
     # -- Issuer

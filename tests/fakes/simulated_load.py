@@ -155,6 +155,9 @@ class Simulation:
 
     # -- the transport
 
+    def take_transfer(self) -> None:
+        """Time nothing."""
+
     def open(self, place: int) -> Lane:
         """Begin to open a lane."""
         lane = SimulatedLane(place, self)

@@ -31,7 +31,7 @@ from pytest_gpuserve.load.engine.reactor import Reactor
 from pytest_gpuserve.load.engine.tally import DISTINCT_ANSWER_BYTES, DISTINCT_ANSWERS
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Steps, Trace
-from pytest_gpuserve.load.wire import UNWRITTEN, Outputs, Tick
+from pytest_gpuserve.load.wire import Outputs, Tick, unwritten
 from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.children.toolkit import ROOT, alive, eventually
@@ -89,6 +89,35 @@ def test_the_latency_is_that_of_the_server_and_little_more(server: Serving) -> N
         totals = Totals(engine).take_all(total, 4)
         seen = server.seen("/ok")
     assert seen.service_ns <= totals.latency_sum_ns <= 3 * seen.service_ns
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "slow"),
+    [
+        ("/ok?read_ms=200", b"x" * (1 << 24), "sending_ns"),
+        ("/big?write_ms=200", b"x", "receiving_ns"),
+        ("/ok?ms=200", b"x", ""),
+    ],
+)
+def test_slow_transfers_are_timed(server: Serving, target: str, body: bytes, slow: str) -> None:
+    """The pauses of a server that reads, or writes, slowly are in the one sum, and not in the other; its work in none.
+
+    More than the kernel keeps for it cannot be sent before it reads. The client may see the first half of an answer
+    late, hence the margin.
+    """
+    with Engines(plan(server.port, target, connections=2, requests=6, body=body)) as engine:
+        totals = Totals(engine).take_to_end()
+    assert (totals.requests, totals.errors) == (6, {})
+    sums = {name: sum(getattr(tick, name) for tick in totals.ticks) for name in ("sending_ns", "receiving_ns")}
+    pauses_ns = 6 * 200_000_000
+    for name, found in sums.items():
+        if name == slow:
+            assert pauses_ns / 2 < found < totals.latency_sum_ns
+        else:
+            assert found < pauses_ns / 4
+    assert sums["sending_ns"] + sums["receiving_ns"] < totals.latency_sum_ns
+    if not slow:
+        assert sums == {"sending_ns": 0, "receiving_ns": 0}
 
 
 def test_the_figures_of_a_tick_agree_with_each_other(server: Serving) -> None:
@@ -283,12 +312,25 @@ def test_a_tick_is_cut_without_loss(begin_ns: int, ends_ns: list[int], rest_ns: 
     ends_ns = [begin_ns - 10**9 + end_ns for end_ns in ends_ns]
     end_ns = max([begin_ns, *ends_ns]) + rest_ns
     whole = Tick(
-        7, begin_ns, end_ns, requests=5, in_flight=3, in_flight_ns=under_way_ns, oldest_ns=1, users=2, last=True
+        7,
+        begin_ns,
+        end_ns,
+        requests=5,
+        in_flight=3,
+        in_flight_ns=under_way_ns,
+        oldest_ns=1,
+        sending_ns=None,
+        receiving_ns=9,
+        users=2,
+        last=True,
     )
     parts = engine_main.spread(whole, ends_ns, 4, 6)
     assert [part.number for part in parts] == list(range(7, 8 + len(ends_ns)))
     assert [part.end_ns for part in parts] == [*ends_ns, end_ns]
     assert sum(part.in_flight_ns for part in parts) == under_way_ns
+    assert sum(part.receiving_ns or 0 for part in parts) == 9
+    assert {part.sending_ns for part in parts} == {None}
+    assert None not in {part.receiving_ns for part in parts}
     assert sum(part.end_ns - part.begin_ns for part in parts) == end_ns - begin_ns
     for part in parts:
         assert part.end_ns <= begin_ns or part.begin_ns >= begin_ns
@@ -309,12 +351,12 @@ def test_a_place_is_blank_once_it_was_taken_or_given_up(tmp_path: Path) -> None:
     file = tmp_path / "outputs"
     file.write_bytes(b"old." * 3)
     places = OutputPlaces(Outputs(str(file), 4))
-    assert file.read_bytes() == UNWRITTEN * 12
+    assert file.read_bytes() == unwritten(12)
     with file.open("r+b") as server:
         server.write(b"aaaabbbbcccc")
     assert places.take(0) == b"aaaa"
     places.blank(1)
-    assert [places.take(place) for place in range(3)] == [UNWRITTEN * 4, UNWRITTEN * 4, b"cccc"]
+    assert [places.take(place) for place in range(3)] == [unwritten(4), unwritten(4), b"cccc"]
 
 
 @pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"", "empty")])

@@ -14,9 +14,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import http1
-from pytest_gpuserve.load.engine.http1 import KNOWN_ANSWER_BYTES, KNOWN_ANSWERS, HttpLane
+from pytest_gpuserve.load.engine.http1 import KNOWN_ANSWER_BYTES, KNOWN_ANSWERS, UNTIMED_BYTES, HttpLane
 from pytest_gpuserve.load.engine.http1_parser import Malformed, Parsed, ResponseParser
+from pytest_gpuserve.load.engine.http2 import Http2
+from pytest_gpuserve.load.engine.lane import Transfer
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE
+from pytest_gpuserve.load.engine.streams import Streams
+from pytest_gpuserve.load.wire import Endpoint
 from tests.fakes.http_lane import PAYLOAD, Event, FakeOpening, FakeSocket, User
 from tests.fakes.http_server import ANSWERS, BIG, BODY, ok
 
@@ -251,6 +255,87 @@ def test_a_request_is_written_in_whatever_pieces_there_is_room_for(payload: byte
             user.event(WRITABLE)
     assert user.socket.sent == payload
     assert user.receive(ok()) == [("answered", BODY, True)]
+
+
+class Clock:
+    """A clock that goes on by one at each look, and otherwise as the test says."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.looks = 0
+
+    def __call__(self) -> int:
+        """Look at it."""
+        self.now_ns += 1
+        self.looks += 1
+        return self.now_ns
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The lane's clock."""
+    there = Clock()
+    monkeypatch.setattr("time.perf_counter_ns", there)
+    return there
+
+
+def test_small_transfers_are_not_timed(clock: Clock) -> None:
+    """They cost no look at the clock beyond the issuer's and the one of each receipt, and count 0."""
+    user = User(payload=b"x" * UNTIMED_BYTES)
+    for _ in range(5):
+        user.receive(ok())
+    assert (user.requests, user.ended) == (6, 5)
+    assert clock.looks == user.requests + user.ended
+    assert user.transport.take_transfer() == Transfer(0, 0)
+
+
+def test_a_large_request_is_timed_though_it_goes_out_at_once(clock: Clock) -> None:
+    """From its send on until the kernel has it: here one step of the clock each."""
+    user = User(payload=b"x" * (UNTIMED_BYTES + 1))
+    user.receive(ok(), ok())
+    assert user.requests == 3
+    assert user.transport.take_transfer() == Transfer(3, 0)
+    assert user.transport.take_transfer() == Transfer(0, 0)
+    assert clock.looks == 2 * user.requests + user.ended
+
+
+def test_a_request_in_pieces_is_timed_to_its_last(clock: Clock) -> None:
+    """However small: from its send on, over all waits for room; one that is cut off counts nothing."""
+    user = User(room=[3, BlockingIOError(), 2], goes_on=False)
+    sent_ns = user.lane.sent_ns
+    clock.now_ns = 1000
+    user.event(WRITABLE)
+    user.event(WRITABLE)
+    assert user.transport.transfer == Transfer(0, 0)
+    clock.now_ns = 5000
+    user.event(WRITABLE)
+    assert user.socket.sent == PAYLOAD
+    assert user.transport.take_transfer() == Transfer(5001 - sent_ns, 0)
+    cut = User(room=[3])
+    cut.event(READABLE)
+    cut.receive(end=ConnectionResetError())
+    assert cut.transport.take_transfer() == Transfer(0, 0)
+
+
+def test_an_answer_in_pieces_is_timed_from_its_first_to_its_last(clock: Clock) -> None:
+    """Summed over answers, failed ones too; what the server takes before its first byte is no part of it."""
+    user = User()
+    data = ok(status="503 Slow")
+    for begin_ns in (1000, 20_000):
+        for at_ns, piece in zip((begin_ns, begin_ns + 30, begin_ns + 100), split(data, [5, 30]), strict=True):
+            clock.now_ns = at_ns - 1
+            user.receive(piece)
+    assert user.ended == 2
+    assert user.transport.take_transfer() == Transfer(0, 200)
+
+
+def test_other_protocols_do_not_time_transfers() -> None:
+    """Of a stream it would be the server's time, and of gRPC frames of several requests go out together."""
+    nobody = cast("Any", None)
+    endpoint = Endpoint("grpc", "127.0.0.1", 1, rpc="/a/b", authority="x")
+    for transport in (Streams(endpoint, nobody, nobody, 1), Http2(endpoint, nobody, nobody, 1)):
+        transfer: Transfer | None = transport.take_transfer()
+        assert transfer is None
 
 
 @pytest.mark.parametrize("recognised", [False, True])

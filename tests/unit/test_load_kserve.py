@@ -25,6 +25,7 @@ from pytest_gpuserve.load.kserve import (
 )
 from pytest_gpuserve.load.kserve_arrays import NUMPY
 from pytest_gpuserve.load.kserve_grpc import decode_answer, decode_grpc, grpc_message
+from pytest_gpuserve.load.shared_outputs import ALIGNMENT, Layout
 
 np = pytest.importorskip("numpy")
 service = pytest.importorskip("tritonclient.grpc.service_pb2")
@@ -262,8 +263,9 @@ def test_an_inference_that_cannot_be_sent_is_refused(arguments: dict[str, Any]) 
 @given(st.one_of(st.binary(max_size=64), st.binary(max_size=64).map(lambda tail: b'{"outputs":[' + tail)))
 def test_noise_is_an_error_in_one_line(body: bytes) -> None:
     """Bytes that are no answer never crash a reader."""
-    for decode in (decode_http, decode_grpc, decode_answer):
+    for decode in (decode_http, decode_grpc, decode_answer, Layout((("Y", 8),)).decode):
         assert_tensors_or_one_line(decode, body)
+        assert_tensors_or_one_line(Layout((("Y", 8),)).decode, bytes(ALIGNMENT) + body)
 
 
 @given(tensors(), st.data())
@@ -293,7 +295,7 @@ def test_json_of_another_form_is_an_error_in_one_line(output: dict[str, object],
     for outputs in ([output], [output, output], output):
         body = json.dumps({"outputs": outputs}).encode() + tail
         assert_tensors_or_one_line(decode_http, body)
-        assert_tensors_or_one_line(lambda got: decode_http(got, {"Y": b"\xff" * 8}), body)
+        assert_tensors_or_one_line(Layout((("Y", 8),)).decode, b"\xff" * ALIGNMENT + body)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ SUMS = (
     "in_flight_ns",
     "cpu_ns",
     "bytes_received",
+    "sending_ns",
+    "receiving_ns",
 )
 """Fields of a tick that are plain counts, both over engines and over time."""
 
@@ -143,6 +145,18 @@ def test_a_stretch_is_the_sum_of_its_ticks(rows: list[list[Tick]]) -> None:
     # Engines overlap, and yet no time counts twice.
     assert totals.nanoseconds == ticks[-1].end_ns - ticks[0].begin_ns
     assert totals.end_ns == ticks[-1].end_ns
+
+
+@pytest.mark.parametrize("name", ["sending_ns", "receiving_ns"])
+def test_what_one_part_does_not_know_the_sum_does_not_know(name: str) -> None:
+    """A part that was not timed is not taken for one that took no time, neither over engines nor over ticks."""
+    known: dict[str, Any] = {name: 7}
+    unknown: dict[str, Any] = {name: None}
+    assert getattr(merge_ticks([tick(**known), tick(**unknown)]), name) is None
+    assert getattr(merge_ticks([tick(**unknown), tick(**known)]), name) is None
+    for rows in ([known, unknown], [unknown, known], [unknown]):
+        ticks = [tick(at, at * 10**9, (at + 1) * 10**9, **row) for at, row in enumerate(rows)]
+        assert getattr(total(ticks), name) is None
 
 
 def test_the_first_sight_of_an_error_is_kept() -> None:

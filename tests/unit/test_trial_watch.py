@@ -13,11 +13,11 @@ from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.window import COMPILING, COMPUTE, StageTime
+from pytest_gpuserve.measure.window import COMPILING, COMPUTE, Client, StageTime
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.trial.handle import Target
 from pytest_gpuserve.trial.shape import LoadShape
-from pytest_gpuserve.trial.watch import Reading, Watch
+from pytest_gpuserve.trial.watch import Reading, Watch, client_of
 from tests.unit.builders import window
 
 if TYPE_CHECKING:
@@ -96,6 +96,16 @@ def watch_of(server: Counting, shape: LoadShape = LoadShape(Closed(4))) -> Watch
         Nobody(),
         lambda: None,
     )
+
+
+def test_transfer_times_are_told_in_seconds_or_not_at_all() -> None:
+    """What the engines did not time is not known, and no zero."""
+    timed = client_of(total([Tick(0, 0, SECOND_NS, sending_ns=1_500_000_000, receiving_ns=0)]), None)
+    assert (timed.sending_seconds, timed.receiving_seconds) == (1.5, 0.0)
+    other = client_of(total([Tick(0, 0, SECOND_NS, sending_ns=None, receiving_ns=None)]), None)
+    assert (other.sending_seconds, other.receiving_seconds) == (None, None)
+    assert Client.pooled([timed, timed]).sending_seconds == 3.0
+    assert Client.pooled([timed, other]).sending_seconds is None
 
 
 def judged(

@@ -131,6 +131,7 @@ class Engine:
             time.process_time_ns(),
             self._loop.under_way(),
             opening_ns=self._loop.opening(),
+            transfer=self._loop.transport.take_transfer(),
             open_loop=is_open(self._plan.schedule),
             users=self._loop.users,
             last=last,
@@ -188,6 +189,8 @@ def spread(tick: Tick, ends_ns: Sequence[int], in_flight: int, users: int) -> li
                 end_ns=end_ns,
                 in_flight=in_flight,
                 in_flight_ns=under_way_ns,
+                sending_ns=None if tick.sending_ns is None else 0,
+                receiving_ns=None if tick.receiving_ns is None else 0,
                 oldest_ns=max(0, tick.oldest_ns - (tick.end_ns - end_ns)),
                 users=users,
             )

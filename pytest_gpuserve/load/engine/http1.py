@@ -1,4 +1,9 @@
-"""Lanes of HTTP/1.1: a keep-alive connection each."""
+"""Lanes of HTTP/1.1: a keep-alive connection each.
+
+They time the transfer of what is large, with no look at the clock for what is small: a request of up to
+``UNTIMED_BYTES`` that the kernel takes at once, and an answer that comes in one piece, count 0. Of an answer that comes
+in several pieces the clock is read anyway.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine.http1_parser import Malformed, Parsed, ResponseParser
-from pytest_gpuserve.load.engine.lane import Lane
+from pytest_gpuserve.load.engine.lane import Lane, Transfer
 from pytest_gpuserve.load.engine.opening import Address, Opening, TlsSocket, resolve
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
 
@@ -16,6 +21,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Endpoint
 
 RECEIVE_BYTES: Final = 1 << 16
+
+UNTIMED_BYTES: Final = 1 << 14
+"""A request of so many bytes that the kernel takes at once is not timed: to copy them takes microseconds."""
 
 KNOWN_ANSWERS: Final = 4096
 KNOWN_ANSWER_BYTES: Final = 1 << 12
@@ -28,6 +36,7 @@ class HttpLane(Lane):
     __slots__ = (
         "_answered",
         "_busy",
+        "_first_ns",
         "_handler",
         "_known",
         "_opening",
@@ -45,6 +54,7 @@ class HttpLane(Lane):
         self._socket: Connected | None = None
         self._busy = False
         self._rest: memoryview | None = None
+        self._first_ns = 0
         self._known = transport.known
         self._answered = transport.issuer.answered
         self._parser = self._new_parser()
@@ -85,6 +95,12 @@ class HttpLane(Lane):
             assert self._socket is not None
             self._rest = memoryview(payload)[count:]
             self._transport.reactor.change(self._socket.fileno(), self._handler, READABLE | WRITABLE)
+        elif count > UNTIMED_BYTES:
+            self._sent()
+
+    def _sent(self) -> None:
+        """All of a request that is timed is with the kernel."""
+        self._transport.transfer.sending_ns += time.perf_counter_ns() - self.sent_ns
 
     def expire(self, seconds: float) -> None:
         """Give up the request, and with it the connection, which may still answer it."""
@@ -138,6 +154,8 @@ class HttpLane(Lane):
             self._lose("protocol", f"an answer to no request: {data[:80]!r}")
             return
         resting = self._parser.resting
+        if resting:
+            self._first_ns = now_ns
         try:
             parsed = self._feed(data, now_ns)
         except Malformed as problem:
@@ -154,6 +172,7 @@ class HttpLane(Lane):
 
     def _finish(self, now_ns: int, parsed: Parsed) -> None:
         self._busy = False
+        self._transport.transfer.receiving_ns += now_ns - self._first_ns
         # A server that answers before it has read all of the request will take the rest for another one.
         keep = parsed.reusable and self._rest is None
         if not keep:
@@ -209,6 +228,7 @@ class HttpLane(Lane):
                 # The connection is broken; receiving says how.
                 return True
             if self._rest is None:
+                self._sent()
                 self._transport.reactor.change(self._socket.fileno(), self._handler, READABLE)
         return mask != WRITABLE
 
@@ -236,10 +256,16 @@ class Http1:
         self.address: Address = resolve(endpoint)
         self.known: dict[bytes, bytes] = {}
         self.head = head
+        self.transfer = Transfer()
 
     def open(self, place: int) -> Lane:
         """Begin to open a lane."""
         return HttpLane(place, self)
+
+    def take_transfer(self) -> Transfer | None:
+        """Return what its lanes have timed since the last call."""
+        transfer, self.transfer = self.transfer, Transfer()
+        return transfer
 
     def close(self) -> None:
         """Nothing is shared by the lanes."""

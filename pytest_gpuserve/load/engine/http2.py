@@ -54,6 +54,9 @@ class Http2:
         self._changed(connection)
         return lane
 
+    def take_transfer(self) -> None:
+        """Its lanes do not time it: frames of several requests go out together."""
+
     def close(self) -> None:
         """Close all connections."""
         for connection in list(self._connections):

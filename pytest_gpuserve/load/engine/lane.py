@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 IDLE: Final = -1
@@ -68,8 +69,19 @@ class Issuer(Protocol):
         """A token of a stream arrived; ``before_ns`` is when the one before it did, or ``IDLE`` for the first."""
 
 
+@dataclass(slots=True)
+class Transfer:
+    """How long the transfer of requests and answers took, summed up; see ``wire.Tick``."""
+
+    sending_ns: int = 0
+    receiving_ns: int = 0
+
+
 class Transport(Protocol):
     """Opens lanes to one endpoint."""
+
+    def take_transfer(self) -> Transfer | None:
+        """Return what its lanes have timed since the last call; None where they do not."""
 
     def open(self, place: int) -> Lane:
         """Begin to open a lane; its issuer hears ``ready`` or ``lost``, never before this has returned."""

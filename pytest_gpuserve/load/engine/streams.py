@@ -88,5 +88,8 @@ class Streams(Http1):
         """Begin to open a lane."""
         return StreamLane(place, self)
 
+    def take_transfer(self) -> None:
+        """Not known: from a stream's first byte to its last it is the server that takes its time."""
+
     def remember(self, data: bytes, parsed: Parsed) -> None:
         """Recognise nothing: every token has to be counted."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Literal
 
+    from pytest_gpuserve.load.engine.lane import Transfer
+
 DISTINCT_ANSWERS: Final = 512
 DISTINCT_ANSWER_BYTES: Final = 1 << 16
 """Where only some answers are kept, bodies beyond these bounds in one tick are counted, not kept: a report must not
@@ -155,6 +157,7 @@ class Tally:
         *,
         open_loop: bool = False,
         opening_ns: Sequence[int] = (),
+        transfer: Transfer | None = None,
         users: int = 0,
         last: bool = False,
     ) -> Tick:
@@ -166,6 +169,7 @@ class Tally:
             sent_ns: When each of the requests under way was sent, the oldest first.
             open_loop: Whether ``service`` and ``due`` are counted apart from ``latency`` and what was sent.
             opening_ns: Since when each of the lanes that are being opened has been, the oldest first.
+            transfer: What was timed of sends and answers; None where that is not known.
             users: Of a closed loop.
             last: Whether it is the last one.
         """
@@ -206,6 +210,8 @@ class Tally:
             cpu_ns=cpu_ns - self._begin_cpu_ns,
             oldest_ns=now_ns - under_way[0] if under_way else 0,
             bytes_received=sum(len(answer.body) * answer.count for answer in kept) + self._unchecked_bytes,
+            sending_ns=None if transfer is None else transfer.sending_ns,
+            receiving_ns=None if transfer is None else transfer.receiving_ns,
             users=users,
             last=last,
         )

@@ -344,6 +344,9 @@ class Worker(Transport):
         self._link.join(seat)
         return seat
 
+    def take_transfer(self) -> None:
+        """Its lanes do not time it."""
+
     def close(self) -> None:
         """Close the connection, and all lanes with it, for good."""
         self.closed = True

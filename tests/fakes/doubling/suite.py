@@ -71,7 +71,7 @@ def targets(  # noqa: PLR0917 -- fixtures have names
             headers={"Content-Type": "application/json"},
             expect=lambda body: json.loads(body) == {"output": 42},
         ),
-        "pytriton": pytriton.infer({"x": ONE}, expect={"y": 2 * ONE}),
+        "pytriton": pytriton.infer({"x": ONE}, expect={"y": 2 * ONE}, shared_memory={"y": 4}),
         "triton": triton.infer({"x": ONE}, expect={"y": 2 * ONE}),
         "torch": worker.infer({"x": ONE}, expect={"output": 2 * ONE}),
         "command": command.post("/inference", body=b"21", expect=b"42"),

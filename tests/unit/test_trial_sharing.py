@@ -1,0 +1,261 @@
+"""Loads through shared memory: each request under way has its place, answers are whole, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from pytest_gpuserve.errors import LoadFailed, UsageProblem
+from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.load.kserve import decode_http
+from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Steps, Trace
+from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX
+from pytest_gpuserve.trial.contender import Contender, Pace
+from pytest_gpuserve.trial.handle import ServerHandle, Target
+from pytest_gpuserve.trial.loaded import LoadedStart
+from pytest_gpuserve.trial.shape import LoadShape
+from pytest_gpuserve.trial.sharing import lanes
+from tests.fakes.memory_server import MemoryServer, memory_server
+from tests.plugin.conftest import BUSY
+from tests.servers.deployments import Unseen
+
+np = pytest.importorskip("numpy")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.measure.rounds import Arm
+    from pytest_gpuserve.measure.window import Start
+    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.servers.instance import Instance
+
+X = np.arange(1, 6, dtype=np.float32)
+PLACE = {"Y": 2 * X.nbytes}
+QUEUED = SimpleNamespace(name="torch worker", transport="queue", ports=(), default_model="m")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MemoryServer]:
+    """A server that does as it should."""
+    with memory_server() as there:
+        yield there
+
+
+def doubling(server: MemoryServer, x: Any = X, **arguments: Any) -> Target:  # noqa: ANN401 -- arrays; whatever infer takes
+    """A request through shared memory, with the right answer."""
+    given = {"expect": {"Y": 2 * x}, "shared_memory": PLACE, **arguments}
+    return server.handle.infer({"X": x}, model="double", **given)
+
+
+def loaded(target: Target, shape: LoadShape, progress: Unseen | None = None) -> tuple[LoadedStart, Start, AnswerCheck]:
+    """Load it."""
+    check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
+    with target.started() as instance:
+        load = LoadedStart(instance, target, shape, check, progress or Unseen())
+        return load, load.measure(), check
+
+
+def shape_of(schedule: Schedule, **arguments: Any) -> LoadShape:  # noqa: ANN401 -- whatever a shape takes
+    """A short load of which all answers are checked."""
+    return LoadShape(schedule, **{"warmup_seconds": 0.2, "check": "all", **arguments})
+
+
+def ours() -> list[Path]:
+    """Files of this process."""
+    return list(FOLDER.glob(f"{PREFIX}{os.getpid()}-*"))
+
+
+def sound(problems: list[str]) -> bool:
+    """Whether nothing is wrong but what a busy machine does."""
+    return all(problem.startswith(BUSY) for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "processes", "places"),
+    [
+        (Steps(((1, 0.2), (4, 0.5))), 1, 4),
+        (Steps(((5, 0.6),)), 2, 5),
+        (Burst(60, max_in_flight=6), 3, 6),
+        (Trace(tuple((index // 10 / 20, index % 2) for index in range(30)), max_in_flight=3), 1, 3),
+    ],
+)
+def test_a_load_through_shared_memory(server: MemoryServer, schedule: Schedule, processes: int, places: int) -> None:
+    """Every answer is read from the place of its request and is right, however many engines share the load."""
+    server.places.clear()
+    before = server.in_body
+    target = server.handle.rotate([doubling(server), doubling(server, X + 10)], shuffled=True)
+    load, start, check = loaded(target, shape_of(schedule, processes=processes))
+    assert sound(load.problems), load.problems
+    assert check.checked == check.answers >= start.requests > 5
+    # A lane takes 64 bytes here; a busy machine may not have needed all of them.
+    assert server.places <= {64 * lane for lane in range(places)}
+    assert len(server.places) > 1
+    # The first request, which tells whether the model answers, carries its tensors.
+    assert server.in_body == before + 1
+    assert server.most_regions == 2
+    assert not ours()
+    assert not server.regions
+
+
+def test_whoever_checks_sees_the_whole_answer(server: MemoryServer) -> None:
+    """A user's function, and exact bytes, see what the server would have sent."""
+    seen: list[Any] = []
+
+    def check(body: bytes) -> bool:
+        seen.append(decode_http(body)["Y"].tolist())
+        return True
+
+    load, _, _ = loaded(doubling(server, expect=check), shape_of(Burst(3, max_in_flight=2)))
+    assert sound(load.problems)
+    assert seen
+    assert all(numbers == (2 * X).tolist() for numbers in seen)
+    load, _, _ = loaded(doubling(server, expect=b"{}"), shape_of(Burst(3, max_in_flight=2)))
+    assert any("wrong answers" in problem for problem in load.problems)
+
+
+def test_a_wrong_answer_is_told(server: MemoryServer) -> None:
+    """With the output's name."""
+    load, _, _ = loaded(doubling(server, expect={"Y": X}), shape_of(Burst(3, max_in_flight=1)))
+    assert any("wrong answers" in problem and "output 'Y': 5 of 5" in problem for problem in load.problems)
+
+
+@pytest.mark.parametrize(
+    ("habit", "words"), [("silent", "'Y' was not written to its place"), ("in_body", "'Y' came in the answer, not")]
+)
+@pytest.mark.parametrize("expect", [{"Y": 2 * X}, lambda _: True])
+def test_an_answer_that_is_not_in_its_place_is_wrong(habit: Any, words: str, expect: Any) -> None:  # noqa: ANN401 -- literals; either kind
+    """Whatever is expected: what came before, or by another way, was not measured."""
+    with memory_server(habit) as server:
+        load, _, _ = loaded(doubling(server, expect=expect), shape_of(Burst(3, max_in_flight=1)))
+        assert any("wrong answers" in problem and words in problem for problem in load.problems), load.problems
+        assert not server.regions
+
+
+def test_ctrl_c_leaves_nothing(server: MemoryServer) -> None:
+    """The memory is forgotten by the server and removed, and what was measured is kept."""
+
+    class Pressing(Unseen):
+        """Presses Ctrl-C at the first tick."""
+
+        def show(self, *_: object) -> None:
+            """Press."""
+            assert len(ours()) == len(server.regions) == 2
+            raise KeyboardInterrupt
+
+    load, _, _ = loaded(doubling(server), shape_of(Closed(2)), Pressing())
+    assert load.interrupted
+    assert not ours()
+    assert not server.regions
+
+
+def test_memory_is_mapped_only_for_the_owner() -> None:
+    """A server that is closed with a token is shown it; without it the server's words are told, and nothing is left."""
+    with memory_server(token="secret") as server:
+        load, _, check = loaded(doubling(server), shape_of(Burst(4, max_in_flight=1)))
+        assert sound(load.problems)
+        assert check.checked >= 4
+        stranger = replace(doubling(server), server=ServerHandle(server.remote(), server.handle.starter))
+        with pytest.raises(LoadFailed, match=r"status 403: .*not its owner"):
+            loaded(stranger, shape_of(Burst(4, max_in_flight=1)))
+    assert not ours()
+
+
+def test_two_servers_side_by_side_have_memory_of_their_own() -> None:
+    """Each its own two regions, until both end."""
+    with memory_server() as one, memory_server() as other, ExitStack() as stack:
+        shape = shape_of(Burst(6, max_in_flight=2))
+        arms: dict[Arm, MemoryServer] = {"base": one, "candidate": other}
+        contenders = [Contender.started(arm, doubling(there), shape, Unseen(), stack) for arm, there in arms.items()]
+        assert len(ours()) == 4
+        assert not one.regions.keys() & other.regions.keys()
+        for contender in contenders:
+            window = contender.turn(Pace(1, 1), seed=1)
+            assert window is not None, contender.problems
+            assert window.requests == 6
+            contender.judge()
+            assert sound(contender.problems)
+        stack.close()
+        assert not one.regions
+        assert not other.regions
+    assert not ours()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [(Closed(7), 7), (Steps(((2, 1.0), (5, 1.0), (1, 1.0))), 5), (Poisson(10.0, max_in_flight=3), 3), (Burst(9, 2), 2)],
+)
+def test_a_place_for_each_request_under_way(schedule: Schedule, expected: int) -> None:
+    """As many as the schedule can have under way at the same time."""
+    assert lanes(schedule) == expected
+
+
+@pytest.mark.parametrize("schedule", [Constant(5.0), Poisson(5.0), Gamma(5.0, 2.0), Burst(5), Trace(((0.0, 0),))])
+def test_a_load_without_a_ceiling_is_refused(server: MemoryServer, schedule: Schedule) -> None:
+    """With what helps; nothing is made before."""
+    target = doubling(server)
+    name = type(schedule).__name__
+    words = rf"needs a ceiling(.*\n)*.*{name} without max_in_flight(.*\n)*.*{name}\(\.\.\., max_in_flight=64\)"
+    with pytest.raises(UsageProblem, match=words):
+        target.check_schedule(schedule)
+    with pytest.raises(UsageProblem, match=words), target.shared(server.instance(), schedule):
+        pytest.fail("it was opened")
+    assert not ours()
+    # Without shared memory there is nothing to refuse.
+    server.handle.infer({"X": X}, model="double").check_schedule(schedule)
+
+
+def test_a_server_on_another_machine_is_refused(server: MemoryServer) -> None:
+    """Before it is asked for anything."""
+    with (
+        pytest.raises(UsageProblem, match=r"192.0.2.7 has no memory in common(.*\n)*.*leave out shared_memory"),
+        doubling(server).shared(server.instance("192.0.2.7"), Closed(1)),
+    ):
+        pytest.fail("it was opened")
+    assert not ours()
+
+
+def test_what_cannot_go_through_shared_memory_is_refused(server: MemoryServer) -> None:
+    """Where the request is described."""
+    for wrong in ({}, {"Y": 0}, {"Y": "20"}, ["Y"]):
+        with pytest.raises(UsageProblem, match=r"infer\(shared_memory=\.\.\.\)"):
+            doubling(server, shared_memory=wrong)
+    with pytest.raises(UsageProblem, match=r"either outputs=... or shared_memory"):
+        doubling(server, outputs=["Y"])
+    with pytest.raises(UsageProblem, match="leave out shared_memory"):
+        ServerHandle(cast("ServerKind", QUEUED), server.handle.starter).infer({"X": X}, shared_memory=PLACE)
+    plain = server.handle.infer({"X": X}, model="double")
+    with pytest.raises(UsageProblem, match="through shared memory and others cannot be mixed"):
+        server.handle.rotate([doubling(server), plain])
+    with pytest.raises(UsageProblem, match="have the same outputs"):
+        server.handle.rotate([doubling(server), doubling(server, shared_memory={"Y": 64})])
+
+
+def test_it_is_another_workload(server: MemoryServer) -> None:
+    """A baseline of the one says nothing of the other; the size of the places is no part of it."""
+    plain = server.handle.infer({"X": X}, model="double", outputs=["Y"])
+    words = doubling(server).fingerprint()
+    assert words == {**plain.fingerprint(), "tensors": "system shared memory"}
+    assert doubling(server, shared_memory={"Y": 64}).fingerprint() == words
+    assert server.handle.rotate([doubling(server)]).fingerprint() == words
+
+
+def test_the_first_request_carries_its_tensors(server: MemoryServer) -> None:
+    """It is sent before there is any shared memory, and asks for the same outputs."""
+    asked: list[Ask] = []
+    target = doubling(server)
+
+    def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
+        asked.append(ask)
+        return target.server.starter(kind, ask)
+
+    with replace(target, server=replace(target.server, starter=start)).started():
+        (ask,) = asked
+    assert X.tobytes() in ask.body
+    assert b'"name":"Y"' in ask.body
