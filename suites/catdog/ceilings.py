@@ -1,0 +1,71 @@
+"""Upper bounds of the throughput: by the card's peak rate, and by the time for which a batch waits."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+GIGA_MACS: Final = 4.4548
+"""Multiply-adds of ConvNeXt-tiny with two labels for one picture of 224 x 224, in 1e9."""
+
+PUBLISHED_GIGA_MACS: Final = 4.45
+"""The same as published, where it is called GFLOPS: thop counts a multiply-add as one."""
+
+PUBLISHED_TFLOPS: Final = {"fp32": 8.1, "fp16": 65.1}
+"""A T4's peak rates as the published results were computed with; 65.1 is a slip for 65."""
+
+FLOPS_PER_MAC: Final = 2
+"""A multiply-add is a multiplication and an addition; peak rates count both."""
+
+
+def ceiling_per_second(peak_tflops: float, giga_macs: float) -> float:
+    """Pictures a second that a card could do if its units did nothing else and never waited.
+
+    Peak rate by operations of one picture (Williams and others, "Roofline", CACM 52, 2009: its flat roof).
+
+    Args:
+        peak_tflops: Dense peak rate in 1e12 operations a second; a multiply-add is two.
+        giga_macs: Multiply-adds of one picture, in 1e9.
+    """
+    return peak_tflops * 1e12 / (FLOPS_PER_MAC * giga_macs * 1e9)
+
+
+def ceiling_as_published(peak_tflops: float, giga_macs: float) -> float:
+    """The published figure, which is twice the right one: multiply-adds taken for operations.
+
+    Printed are 1820 and 14 640 pictures a second. They come from the time of one picture cut to three digits, and the
+    result cut to tens.
+
+    Args:
+        peak_tflops: As in `PUBLISHED_TFLOPS`.
+        giga_macs: Multiply-adds of one picture, in 1e9.
+    """
+    seconds = giga_macs * 1e9 / (peak_tflops * 1e12)
+    unit = 10.0 ** (math.floor(math.log10(seconds)) - 2)
+    return math.floor(1 / (math.floor(seconds / unit) * unit) / 10) * 10.0
+
+
+def ceiling_of_timeout(users: int, batch_timeout_seconds: float) -> float:
+    """Requests a second of one worker whose batches are never full, from users that wait for their answers.
+
+    LitServe's worker collects a batch for the whole timeout, from when it is free and not from a first request on. So
+    it makes 1/timeout batches a second at most, and none has two requests of one user. Of several workers, each with a
+    time of its own, this is no bound: a request goes to one that may be about to close its batch.
+
+    Args:
+        users: Requests in flight, less than fill a batch.
+        batch_timeout_seconds: How long the worker collects.
+    """
+    return users / batch_timeout_seconds
+
+
+def efficiency(api_per_second: Iterable[float], model_per_second: Iterable[float]) -> float:
+    """The best throughput of the server over its concurrencies, as a share of the model's best over its batch sizes.
+
+    Raises:
+        ValueError: One of the two was not measured.
+    """
+    return max(api_per_second) / max(model_per_second)

@@ -1,0 +1,98 @@
+"""ConvNeXt-tiny by itself: what a picture costs, and how many a second the model does without a server.
+
+The published baseline is always in fp32, also beside servers in half precision; here each precision has its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.catdog.apps.catdog_settings import SIZES
+from suites.catdog.ceilings import GIGA_MACS, ceiling_per_second
+from suites.catdog.experiments import BATCH_SIZES
+from suites.catdog.model_process import model_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    from pytest_gpuserve.roofline import Work
+    from pytest_gpuserve.trial.published import Published
+    from suites.catdog.conftest import Device
+    from suites.catdog.model_process import ModelProcess
+
+ROUNDS = 10
+"""Timed runs of a batch, after one that is not, as published."""
+
+ON_CPU = (1, 8, 32)
+"""Batch sizes that a CPU is to be measured with."""
+
+HALF = [pytest.param("fp16", marks=pytest.mark.gpuserve_full), pytest.param("bf16", marks=pytest.mark.gpuserve_full)]
+
+
+@pytest.fixture(scope="module", params=["fp32", *HALF])
+def precision(request: pytest.FixtureRequest) -> str:
+    """Of weights and activations."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def model(device: Device, accelerator: str, size: str, precision: str) -> Iterator[ModelProcess]:
+    """The model on the device, in a process that has ended when a server is measured."""
+    with model_process(device.environment(), size=size, precision=precision, device=accelerator) as process:
+        yield process
+
+
+@pytest.mark.smoke
+def test_cost_of_a_picture(count_flops: Callable[..., Work]) -> None:
+    """The published architecture costs 4.4548 GMAC for a picture, which are 8.9096 GFLOP."""
+    size = SIZES["tiny"]
+    arguments = {name: value for name, value in asdict(size).items() if name != "resolution"}
+    shape = (1, 3, size.resolution, size.resolution)
+    work = count_flops("apps/catdog_model.py:build_model", {"pixel_values": shape}, args=arguments)
+    assert work.macs == pytest.approx(GIGA_MACS * 1e9, rel=1e-4)
+    assert work.flops == 2 * work.macs
+    assert 8.1e12 / work.flops == pytest.approx(ceiling_per_second(8.1, GIGA_MACS), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "pictures",
+    [pytest.param(size, marks=() if size in ON_CPU else pytest.mark.gpuserve_full) for size in BATCH_SIZES],
+    ids=lambda number: f"batch{number}",
+)
+def test_model_only(
+    benchmark: BenchmarkFixture,
+    model: ModelProcess,
+    precision: str,
+    pictures: int,
+    model_rates: dict[tuple[str, int], float],
+) -> None:
+    """Ten runs of a batch after one warm-up; the mean of pictures by seconds is kept for the server's efficiency."""
+    model.prepare(pictures)
+    benchmark.pedantic(  # type: ignore[no-untyped-call] # pytest-benchmark's own
+        model.run, rounds=ROUNDS, iterations=1, warmup_rounds=1
+    )
+    if benchmark.stats is None:
+        pytest.skip("pytest-benchmark is disabled")
+    seconds = benchmark.stats.stats.data
+    assert len(seconds) == ROUNDS
+    rate = fmean(pictures / run_seconds for run_seconds in seconds)
+    benchmark.extra_info["pictures_per_second"] = rate
+    model_rates[precision, pictures] = rate
+
+
+@pytest.mark.gpuserve_full
+@pytest.mark.parametrize("pictures", BATCH_SIZES, ids=lambda number: f"batch{number}")
+def test_model_only_as_published(
+    published: Callable[..., Published], model_rates: dict[tuple[str, int], float], pictures: int
+) -> None:
+    """In fp32 the model by itself does what was published, within a tenth; the file has batches a second."""
+    entry = published(record_kind="baseline", experiment=1, run=1, batch=pictures)
+    if ("fp32", pictures) not in model_rates:
+        pytest.skip(f"the model by itself was not measured at batch {pictures} in this run")
+    assert model_rates["fp32", pictures] >= 0.9 * pictures * float(entry.throughput)

@@ -1,0 +1,33 @@
+"""The deployment that all tests of this suite ask: the published ensemble in a real Triton."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pytest_gpuserve.device import Device
+    from pytest_gpuserve.trial.handle import ServerHandle
+
+
+@pytest.fixture(scope="session")
+def size(device: Device) -> str:
+    """Size of the model, which a CPU has to be spared."""
+    return "full" if device.is_gpu else "small"
+
+
+@pytest.fixture(scope="session")
+def codegen(triton_server: Callable[..., ServerHandle], size: str) -> ServerHandle:
+    """The ensemble of three models; the size is a variable of theirs, and so a part of the workload."""
+    # A full model has to be drawn, and brought onto the card, before it answers.
+    return triton_server("apps/models", env={"CODEGEN_SIZE": size}, start_timeout=180.0)
+
+
+@pytest.fixture(scope="session")
+def tables(artifacts: Path) -> Path:
+    """The folder of this suite's tables."""
+    return artifacts / "codegen"

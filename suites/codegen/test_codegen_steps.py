@@ -1,0 +1,140 @@
+"""The published load: users who come in steps, and what each step comes to."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.load.schedule import Steps
+from suites.codegen.analysis import mean_queue_us, wanted_replicas
+from suites.codegen.reference import right_answer
+from suites.codegen.repository import ENSEMBLE
+from suites.codegen.request import PUBLISHED_USERS, request_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pytest_gpuserve.measure.steps import StepResult
+    from pytest_gpuserve.trial.assertions import Baseline, Run
+    from pytest_gpuserve.trial.handle import ServerHandle
+    from pytest_gpuserve.trial.published import Published
+
+pytestmark = pytest.mark.gpuserve(throughput=0.15, batching_ratio=0.15)
+
+SHORT = Steps(((1, 1.0), (10, 1.5), (20, 1.5)))
+
+COLUMNS = (
+    "users",
+    "seconds",
+    "requests",
+    "errors",
+    "throughput",
+    "steady_throughput",
+    "last_window_throughput",
+    "mean_seconds",
+    "min_seconds",
+    "p50_seconds",
+    "p90_seconds",
+    "p99_seconds",
+    "max_seconds",
+)
+"""Of the table of steps."""
+
+PUBLISHED_STEP_SECONDS = 30.0
+"""About: they were stepped by hand."""
+
+
+def published_steps(most: int) -> Steps:
+    """One user, and then 10 more at a time."""
+    return Steps(tuple((users, PUBLISHED_STEP_SECONDS) for users in (1, *range(10, most + 1, 10))))
+
+
+@pytest.mark.parametrize(
+    ("output_len", "schedule"),
+    [
+        pytest.param(8, SHORT, id="len8-short"),
+        *(
+            pytest.param(length, published_steps(users), id=f"len{length}", marks=pytest.mark.gpuserve_full)
+            for length, users in PUBLISHED_USERS.items()
+        ),
+    ],
+)
+def test_stepped_users(
+    codegen: ServerHandle,
+    size: str,
+    load: Callable[..., Run],
+    baseline: Baseline,
+    tables: Path,
+    *,
+    output_len: int,
+    schedule: Steps,
+) -> None:
+    """More users are answered more by larger batches, as in the baseline; the server counts what it was asked."""
+    run = load(
+        codegen.infer(request_tensors(output_len=output_len), expect=right_answer(output_len, size=size)),
+        schedule=schedule,
+        timeout=60.0,
+    )
+    steps, starts = run.steps, sum(len(session.starts) for session in run.sessions)
+    write_steps(tables / f"steps_{output_len}.csv", steps)
+    users = max(users for users, _ in schedule.steps) * starts
+    parts = run.counters.parts
+    # What is under way at the end is counted by the server alone; what was answered just then, not by the server yet.
+    assert abs((parts[ENSEMBLE].requests or 0) - run.summary.requests) <= users
+    assert sum(step.requests for step in steps) == run.summary.requests
+    assert sum(step.errors for step in steps) == run.summary.errors == 0
+    assert steps[0].throughput < steps[-1].throughput
+    queue_us = mean_queue_us(parts)
+    assert 0 < queue_us < 1e9
+    assert wanted_replicas(1, queue_us) >= 1
+    assert run.throughput >= baseline.throughput
+    assert run.batching_ratio >= baseline.batching_ratio
+
+
+@pytest.mark.gpuserve_full
+@pytest.mark.parametrize("output_len", list(PUBLISHED_USERS), ids=lambda length: f"len{length}")
+def test_published(
+    codegen: ServerHandle,
+    size: str,
+    load: Callable[..., Run],
+    published: Callable[..., Published],
+    *,
+    output_len: int,
+) -> None:
+    """On the published card it does as much as was printed, which was a peak of the steps, and batches as well."""
+    entry = published(record_kind="loadtest_summary", output_len=output_len)
+    run = load(
+        codegen.infer(request_tensors(output_len=output_len), expect=right_answer(output_len, size=size)),
+        schedule=published_steps(PUBLISHED_USERS[output_len]),
+        timeout=60.0,
+    )
+    assert run.throughput >= entry.throughput
+    assert run.batching_ratio >= entry.batching_ratio
+
+
+def write_steps(file: Path, steps: Sequence[StepResult]) -> None:
+    """Write a table with a row for each step; latencies in seconds."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", encoding="utf-8", newline="") as opened:
+        writer = csv.writer(opened, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for step in steps:
+            # The first rank is the least latency.
+            ranks = [step.latency.quantile(q) if step.requests else None for q in (1e-12, 0.5, 0.9, 0.99)]
+            writer.writerow(
+                [
+                    step.users,
+                    step.seconds,
+                    step.requests,
+                    step.errors,
+                    step.throughput,
+                    step.steady_throughput,
+                    step.last_window_throughput,
+                    step.latency_mean_seconds,
+                    *ranks,
+                    step.latency_max_seconds if step.requests else None,
+                ]
+            )

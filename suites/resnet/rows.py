@@ -1,0 +1,61 @@
+"""The columns that this suite's table has beside those of every suite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.measure.histogram import seconds_of
+from pytest_gpuserve.measure.summary import summary_of
+from suites.resnet.formulas import published_throughput, samples_per_second, spread, weighted_sd
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.trial.assertions import Run
+    from suites.sweep import Row
+
+LOAD = "load weights"
+COMPILE_CALL = "compile call"
+FIRST_REQUEST = "first request"
+"""Parts of a worker's cold start. The call of ``torch.compile`` returns at once but for its imports: it is the first
+request that compiles."""
+
+
+def columns(run: Run, batch: int) -> dict[str, float | int | None]:
+    """What the benchmark printed of a run, and what it should have printed; a repetition is a fresh start.
+
+    Args:
+        run: What was measured.
+        batch: Images in a request.
+    """
+    starts = [start for session in run.sessions for start in session.starts]
+    rates = spread([samples_per_second(start.requests / start.seconds, batch) for start in starts])
+    means = spread([summary_of(start.windows).mean for start in starts])
+    cold = spread([start.cold_start_seconds for start in starts if start.cold_start_seconds is not None])
+    summary, parts = run.summary, run.cold_start_parts
+    return {
+        "samples_per_second": samples_per_second(summary.throughput, batch),
+        "published_throughput": published_throughput(summary.mean, batch),
+        "sd_seconds": weighted_sd({seconds_of(bucket): count for bucket, count in summary.latency.counts.items()}),
+        "min_seconds": seconds_of(min(summary.latency.counts)),
+        "repetitions": len(starts),
+        "samples_per_second_mean": rates.mean,
+        "samples_per_second_sd": rates.sd,
+        "mean_seconds_mean": means.mean,
+        "mean_seconds_sd": means.sd,
+        "cold_start_seconds_mean": cold.mean,
+        "cold_start_seconds_sd": cold.sd,
+        "load_seconds": parts.get(LOAD),
+        "compile_call_seconds": parts.get(COMPILE_CALL),
+        "first_request_seconds": parts.get(FIRST_REQUEST),
+    }
+
+
+def number(row: Row, column: str) -> float:
+    """A number of a row.
+
+    Raises:
+        TypeError: It is none there.
+    """
+    value = row[column]
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"{column} is {value!r}")
+    return value

@@ -1,0 +1,305 @@
+"""The cats-and-dogs suite's model, pictures, reference and app arguments, without a load."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suites.catdog import reference
+from suites.catdog.apps import catdog_settings
+from suites.catdog.apps.catdog_settings import LABELS, PRECISIONS, SIZES
+from suites.catdog.reference import BODY_BYTES, PICTURES, TOLERANCE, Prediction, expected_predictions, request_body
+
+APPS = Path(catdog_settings.__file__).parent
+START_SECONDS = 60.0
+"""A deadline that only a hanging child reaches."""
+
+
+def _model(size: str = "small", seed: int = 1, weights: Path | None = None) -> Any:  # noqa: ANN401 - torch has no types
+    from suites.catdog.apps.catdog_model import build_model
+
+    shape = SIZES[size]
+    return build_model(shape.depths, shape.widths, len(LABELS), seed, weights)
+
+
+def _digest(model: Any) -> str:  # noqa: ANN401 - as above
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def test_published_size_has_the_published_number_of_parameters() -> None:
+    """ConvNeXt-tiny with two labels has 27 821 666 parameters."""
+    import torch
+
+    with torch.device("meta"):
+        model = _model("tiny")
+    assert sum(parameter.numel() for parameter in model.parameters()) == 27_821_666
+
+
+def test_network_computes_what_that_of_transformers_does() -> None:
+    """With one state dict, whose names fit exactly, both give the same logits."""
+    import torch
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    shape = SIZES["small"]
+    config = ConvNextConfig(depths=list(shape.depths), hidden_sizes=list(shape.widths), num_labels=len(LABELS))
+    theirs = ConvNextForImageClassification(config).eval()
+    ours = _model()
+    theirs.load_state_dict(ours.state_dict(), strict=True)
+    pixels = torch.randn(2, 3, shape.resolution, shape.resolution, generator=torch.Generator().manual_seed(3))
+    with torch.inference_mode():
+        difference = (ours(pixels) - theirs(pixels).logits).abs().max().item()
+    assert difference < 1e-4
+
+
+def test_published_size_is_the_default_of_transformers() -> None:
+    """Its ``ConvNextConfig()`` with two labels has the same parameters, name by name and shape by shape."""
+    import torch
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    with torch.device("meta"):
+        theirs = ConvNextForImageClassification(ConvNextConfig(num_labels=len(LABELS)))
+        ours = _model("tiny")
+    assert {name: value.shape for name, value in ours.state_dict().items()} == {
+        name: value.shape for name, value in theirs.state_dict().items()
+    }
+
+
+def test_every_block_counts_for_the_answer() -> None:
+    """A block that is left out changes the answers by more than the tolerance: no test of answers is blind to it."""
+    import torch
+
+    from suites.catdog.apps.catdog_model import Classifier
+    from suites.catdog.apps.catdog_picture import to_pixels
+
+    pixels = to_pixels(PICTURES[0].read_bytes(), SIZES["small"].resolution)[None]
+    right = expected_predictions(PICTURES[:1], size="small")[0]
+    stages = len(SIZES["small"].depths)
+    for stage in range(stages):
+        model = _model()
+        with torch.no_grad():
+            model.convnext["encoder"]["stages"][stage].layers[0].layer_scale_parameter.zero_()
+        row = Classifier(model, precision="float32", device="cpu").probabilities(pixels)[0]
+        assert abs(row[LABELS.index(right.label)] - right.probability) > 10 * TOLERANCE["fp32"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_answers_tell_the_pictures_apart(size: str) -> None:
+    """Both labels occur, none by a hair, and no picture's answer passes for another's, in half precision either."""
+    predictions = expected_predictions(PICTURES, size=size, precision="bf16")
+    assert {prediction.label for prediction in predictions} == set(LABELS)
+    assert all(prediction.probability > 0.5 + prediction.tolerance for prediction in predictions)
+    for place, one in enumerate(predictions):
+        for other in predictions[:place]:
+            assert one.label != other.label or abs(one.probability - other.probability) > one.tolerance
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_each_precision_is_within_its_tolerance(precision: str) -> None:
+    """The model in-process, in a batch and in each precision, agrees with the reference: 1e-4 in fp32, else 1e-2."""
+    import numpy as np
+
+    from suites.catdog.apps.catdog_model import Classifier
+    from suites.catdog.apps.catdog_picture import to_pixels
+
+    classifier = Classifier(_model(), precision=PRECISIONS[precision], device="cpu")
+    assert classifier.effective() == {"precision": PRECISIONS[precision], "device": "cpu"}
+    batch = np.stack([to_pixels(file.read_bytes(), SIZES["small"].resolution) for file in PICTURES])
+    expected = expected_predictions(PICTURES, size="small", precision=precision)
+    for row, prediction in zip(classifier.probabilities(batch), expected, strict=True):
+        assert prediction(_reply(prediction.label, row[LABELS.index(prediction.label)]))
+
+
+def test_equal_seeds_give_equal_weights() -> None:
+    """Another process with the same seed has the same weights to the bit, another seed others; torch's state stays."""
+    import torch
+
+    before = torch.random.get_rng_state()
+    here = _digest(_model(seed=7))
+    assert torch.equal(before, torch.random.get_rng_state())
+    script = (
+        "import hashlib, torch\n"
+        "torch.manual_seed(99)\n"
+        "from catdog_model import build_model\n"
+        "from catdog_settings import SIZES\n"
+        "size = SIZES['small']\n"
+        "digest = hashlib.sha256()\n"
+        "for name, tensor in sorted(build_model(size.depths, size.widths, 2, 7).state_dict().items()):\n"
+        "    digest.update(name.encode() + tensor.numpy().tobytes())\n"
+        "print(digest.hexdigest())\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", script], cwd=APPS, capture_output=True, text=True, check=True, timeout=START_SECONDS
+    )
+    assert child.stdout.strip() == here
+    assert _digest(_model(seed=8)) != here
+
+
+def test_weights_of_a_file_replace_random_ones(tmp_path: Path) -> None:
+    """A saved state dict is served as it is, and one of another size is refused."""
+    import torch
+
+    torch.save(_model(seed=3).state_dict(), tmp_path / "small.pt")
+    assert _digest(_model(seed=1, weights=tmp_path / "small.pt")) == _digest(_model(seed=3))
+    with pytest.raises(RuntimeError, match=r"size mismatch|Missing key"):
+        _model("tiny", weights=tmp_path / "small.pt")
+
+
+def test_requests_are_as_long_as_the_published_ones() -> None:
+    """Four different JPEGs of 274 x 275 pixels and 10 560 bytes make bodies of 14 093 bytes."""
+    from PIL import Image
+
+    data = [picture.read_bytes() for picture in PICTURES]
+    assert len(set(data)) == len(PICTURES) == 4
+    assert {len(each) for each in data} == {10_560}
+    assert {len(request_body(picture)) for picture in PICTURES} == {BODY_BYTES}
+    assert json.loads(request_body(PICTURES[0])).keys() == {"image"}
+    for each in data:
+        with Image.open(io.BytesIO(each)) as picture:
+            assert (picture.format, picture.size) == ("JPEG", (274, 275))
+
+
+def test_pixels_are_scaled_cropped_and_normalised() -> None:
+    """A plain colour comes out as (value - mean) / deviation, and of a wide picture the middle is kept, smoothly."""
+    import numpy as np
+    from PIL import Image
+
+    from suites.catdog.apps.catdog_picture import DEVIATION, MEAN, to_pixels
+
+    def encoded(picture: Image.Image) -> bytes:
+        buffer = io.BytesIO()
+        picture.save(buffer, "PNG")
+        return buffer.getvalue()
+
+    plain = to_pixels(encoded(Image.new("RGB", (274, 275), (51, 102, 204))), 224)
+    assert plain.shape == (3, 224, 224)
+    assert plain.dtype == np.float32
+    expected = (np.array([51, 102, 204]) / 255 - MEAN) / DEVIATION
+    assert np.abs(plain - expected[:, None, None]).max() < 1e-5
+    # 800 x 400 becomes 512 x 256, of which columns 144 to 368 stay: dark at the left up to 256, then bright.
+    wide = Image.new("L", (800, 400), 200)
+    wide.paste(50, (0, 0, 400, 400))
+    halves = to_pixels(encoded(wide), 224)[0]
+    dark, bright = ((level / 255 - MEAN[0]) / DEVIATION[0] for level in (50, 200))
+    assert np.abs(halves[:, :104] - dark).max() < 1e-5
+    assert np.abs(halves[:, 120:] - bright).max() < 1e-5
+    # Only cubic interpolation goes beyond both sides of an edge.
+    assert halves.min() < dark - 0.01
+    assert halves.max() > bright + 0.01
+
+
+@pytest.mark.parametrize("data", [b"", b"no picture", PICTURES[0].read_bytes()[:5000]], ids=["nothing", "text", "part"])
+def test_what_is_no_whole_picture_is_refused(data: bytes) -> None:
+    """Of whatever cannot be decoded whole there are no pixels, so that nothing is guessed of it."""
+    from suites.catdog.apps.catdog_picture import to_pixels
+
+    with pytest.raises(OSError, match=r".+"):
+        to_pixels(data, 64)
+
+
+def _reply(label: str, probability: object, **more: object) -> bytes:
+    return json.dumps({"predictions": [{"label": label, "probability": probability}], **more}).encode()
+
+
+def test_expectation_takes_what_is_within_the_tolerance() -> None:
+    """An answer as far off as the tolerance is right, and its text may differ."""
+    expected = Prediction("Cats", 0.75, 0.01)
+    assert expected(_reply("Cats", 0.7599))
+    assert expected(_reply("Cats", 0.7401))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        _reply("Dogs", 0.75),
+        _reply("Cats", 0.7611),
+        _reply("Cats", 0.7389),
+        _reply("Cats", float("nan")),
+        _reply("Cats", 0.75, settings={}),
+        b'{"predictions": []}',
+        b'{"predictions": [{"label": "Cats"}]}',
+        b'{"detail": "no image"}',
+        b"Cats",
+    ],
+)
+def test_expectation_refuses_everything_else(body: bytes) -> None:
+    """Another label, a probability too far off, NaN, and every other form are wrong answers."""
+    with pytest.raises((AssertionError, ValueError)):
+        Prediction("Cats", 0.75, 0.01)(body)
+
+
+def test_reference_gives_the_likelier_label() -> None:
+    """The expected label is that of the greater probability, which is that label's own."""
+    predictions = expected_predictions(PICTURES, size="small")
+    assert all(prediction.probability >= 0.5 for prediction in predictions)
+    assert all(prediction.tolerance == TOLERANCE["fp32"] for prediction in predictions)
+    assert len(predictions) == len(reference.PICTURES)
+
+
+def test_importing_the_app_brings_no_torch() -> None:
+    """The HTTP processes start without torch and numpy, which would cost them seconds."""
+    script = (
+        "import sys\n"
+        "import catdog_litserve\n"
+        "catdog_litserve.CatDog(catdog_litserve.parse_options([]))\n"
+        "print(sorted({'torch', 'numpy', 'PIL', 'transformers'} & set(sys.modules)))\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", script], cwd=APPS, capture_output=True, text=True, check=True, timeout=START_SECONDS
+    )
+    assert child.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("app", "argument", "message"),
+    [
+        ("catdog_litserve.py", "--max-batch=8", "unrecognized arguments"),
+        ("catdog_litserve.py", "--max-batch-size=0", "less than 1"),
+        ("catdog_litserve.py", "--batch-timeout=-0.1", "not a number of 0 or more"),
+        ("catdog_litserve.py", "--slowdown=nan", "not a number of 0 or more"),
+        ("catdog_litserve.py", "--precision=float16", "invalid choice"),
+        ("catdog_litserve.py", "--weights=/nonexistent", "no file"),
+        ("catdog_model_only.py", "--size=huge", "invalid choice"),
+    ],
+)
+def test_wrong_arguments_end_an_app_before_it_serves(app: str, argument: str, message: str) -> None:
+    """A wrong or misspelt argument is named, with exit status 2; none is silently left out."""
+    child = subprocess.run(
+        [sys.executable, app, argument], cwd=APPS, capture_output=True, text=True, check=False, timeout=START_SECONDS
+    )
+    assert child.returncode == 2
+    assert message in child.stderr
+    assert argument.partition("=")[0] in child.stderr
+
+
+def test_bf16_is_refused_on_a_card_without_units() -> None:
+    """On compute capability 7.5 the app does not start in bf16, and says what to do; it does where it is told to."""
+    script = (
+        "import sys, torch\n"
+        "torch.cuda.get_device_capability = lambda device: (7, 5)\n"
+        "import catdog_litserve as app\n"
+        "app.CatDog(app.parse_options(['--size=small', '--precision=bf16', *sys.argv[1:]])).setup('cuda:0')\n"
+    )
+    errors = []
+    for more in ([], ["--allow-emulated"]):
+        child = subprocess.run(
+            [sys.executable, "-c", script, *more],
+            cwd=APPS,
+            env={"CUDA_VISIBLE_DEVICES": "", "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=START_SECONDS,
+        )
+        errors.append(child.stderr)
+    assert "no units for bf16: --precision=fp16, or --allow-emulated" in errors[0]
+    assert "units for bf16" not in errors[1]

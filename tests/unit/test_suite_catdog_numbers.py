@@ -1,0 +1,155 @@
+"""The cats-and-dogs suite's experiments and ceilings, against what was published."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.roofline import Work, peak_of
+from pytest_gpuserve.roofline import ceiling_per_second as ceiling_of_card
+from suites.catdog.ceilings import (
+    GIGA_MACS,
+    PUBLISHED_GIGA_MACS,
+    PUBLISHED_TFLOPS,
+    ceiling_as_published,
+    ceiling_of_timeout,
+    ceiling_per_second,
+    efficiency,
+)
+from suites.catdog.experiments import BATCH_SIZES, CONCURRENCIES, EXPERIMENTS, VARIANTS, Settings
+
+T4_TFLOPS = {"fp32": 8.1, "fp16": 65.0}
+
+MODEL = {  # pictures a second by batch size, in the document's order
+    "1a": (181.62, 297.16, 295.98, 276.82, 280.78, 280.83),
+    "1b": (181.18, 284.97, 293.08, 280.36, 283.41, 280.35),
+    "2": (183.52, 289.45, 292.08, 276.93, 280.14, 280.34),
+    "3": (161.91, 291.14, 292.65, 278.49, 281.33, 280.38),
+    "4": (157.38, 291.67, 292.66, 279.02, 281.80, 281.31),
+    "5": (156.51, 290.05, 291.75, 277.99, 281.86, 280.80),
+    "6": (157.74, 288.52, 293.95, 279.16, 282.15, 281.18),
+}
+API = {  # requests a second by concurrency
+    "1a": (37.74, 82.58, 80.53, 78.41, 90.05, 90.58),
+    "1b": (82.81, 91.88, 90.56, 89.32, 86.09, 85.84),
+    "2": (46.17, 100.87, 114.23, 111.32, 117.67, 124.09),
+    "3": (41.32, 132.28, 148.67, 160.85, 131.51, 130.53),
+    "4": (43.53, 112.87, 121.17, 136.24, 133.77, 137.70),
+    "5": (19.28, 90.43, 150.88, 142.15, 126.65, 152.51),
+    "6": (19.29, 90.11, 144.32, 130.22, 134.48, 134.46),
+}
+
+
+@pytest.mark.parametrize(("precision", "printed"), [("fp32", 1820.0), ("fp16", 14640.0)])
+def test_published_ceilings_are_reproduced(precision: str, printed: float) -> None:
+    """The document's formula, multiply-adds for operations, gives its 1820 and 14 640."""
+    assert ceiling_as_published(PUBLISHED_TFLOPS[precision], PUBLISHED_GIGA_MACS) == printed
+
+
+@pytest.mark.parametrize(("precision", "rough", "exact"), [("fp32", 910, 909), ("fp16", 7303, 7296)])
+def test_right_ceilings_are_half_of_them(precision: str, rough: int, exact: int) -> None:
+    """By operations a T4 does 910 and 7303 pictures a second of 4.45 GMAC, 909 and 7296 of the 4.4548 that it has."""
+    assert int(ceiling_per_second(T4_TFLOPS[precision], PUBLISHED_GIGA_MACS)) == rough
+    assert round(ceiling_per_second(T4_TFLOPS[precision], GIGA_MACS)) == exact
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_right_ceilings_are_those_of_the_roofline(precision: str) -> None:
+    """The suite's formula and the plugin's, with the plugin's table of cards, give one number."""
+    ours = ceiling_per_second(T4_TFLOPS[precision], GIGA_MACS)
+    theirs = ceiling_of_card(Work.of_macs(GIGA_MACS * 1e9), peak_of("Tesla T4", precision))
+    assert ours == pytest.approx(theirs, rel=1e-12)
+
+
+def test_model_alone_reaches_a_third_of_the_peak() -> None:
+    """293 pictures a second are 32 % of a T4's peak in fp32, not the 16 % that the published ceiling makes of them."""
+    best = max(MODEL["1b"])
+    assert best / ceiling_per_second(8.1, GIGA_MACS) == pytest.approx(0.322, abs=0.001)
+    assert best / ceiling_as_published(8.1, PUBLISHED_GIGA_MACS) == pytest.approx(0.161, abs=0.001)
+
+
+def test_there_is_no_ceiling_for_bf16_on_a_t4() -> None:
+    """A card without units for bf16 has no peak in it: half precision's is not taken for it."""
+    with pytest.raises(UsageProblem, match="bf16"):
+        peak_of("Tesla T4", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("1a", 0.305), ("1b", 0.313), ("2", 0.425), ("3", 0.550), ("4", 0.471), ("5", 0.523), ("6", 0.491)],
+)
+def test_published_efficiencies(name: str, share: float) -> None:
+    """The best of the server by the best of the model gives 0.305 for the first experiment to 0.550 for the third."""
+    assert efficiency(API[name], MODEL[name]) == pytest.approx(share, abs=0.0005)
+
+
+def test_efficiency_of_nothing_is_an_error() -> None:
+    """What was not measured has no efficiency, neither 0 nor 1."""
+    with pytest.raises(ValueError, match="empty"):
+        efficiency([], [1.0])
+    with pytest.raises(ValueError, match="empty"):
+        efficiency([1.0], [])
+
+
+def test_published_rates_of_one_user_keep_the_bound_of_the_timeout() -> None:
+    """19.28 and 19.29 requests a second with 0.05 s of waiting are below 20, and 46.17 with 0.01 s below 100."""
+    for name in ("2", "3", "4", "5", "6"):
+        assert API[name][0] <= ceiling_of_timeout(1, EXPERIMENTS[name].as_published.batch_timeout)
+    assert ceiling_of_timeout(1, 0.05) == 20
+    assert ceiling_of_timeout(8, 0.05) == 160
+
+
+def test_matrix_has_the_published_points() -> None:
+    """Seven runs of six experiments over six concurrencies and batch sizes make 84 points, as many as were printed."""
+    assert [experiment.number for experiment in EXPERIMENTS.values()] == [1, 1, 2, 3, 4, 5, 6]
+    assert len(EXPERIMENTS) * (len(CONCURRENCIES) + len(BATCH_SIZES)) == 84
+    assert CONCURRENCIES == BATCH_SIZES == (1, 8, 32, 64, 128, 256)
+    assert [experiment.requests for experiment in EXPERIMENTS.values()] == [128, *[256] * 6]
+    assert set(VARIANTS) == {experiment.variant for experiment in EXPERIMENTS.values()}
+
+
+def test_text_and_code_differ_where_they_did() -> None:
+    """Half precision is bf16 in the code, 4096 is 4026, and the first experiment batches nothing."""
+    for name in ("4", "5", "6"):
+        assert EXPERIMENTS[name].as_stated.precision == "fp16"
+        assert EXPERIMENTS[name].as_published == replace(
+            EXPERIMENTS[name].as_stated,
+            precision="bf16",
+            max_batch_size=EXPERIMENTS[name].as_published.max_batch_size,
+        )
+    for name in ("1a", "1b"):
+        assert EXPERIMENTS[name].as_stated.batches
+        assert not EXPERIMENTS[name].as_published.batches
+    for name in ("2", "3", "4", "5"):
+        assert EXPERIMENTS[name].as_stated.max_batch_size == 4096
+        assert EXPERIMENTS[name].as_published.max_batch_size == 4026
+    # So nothing that differs can have moved these.
+    assert max(CONCURRENCIES) < 4026
+    assert EXPERIMENTS["6"].as_stated.max_batch_size == EXPERIMENTS["6"].as_published.max_batch_size == 256
+
+
+def test_each_experiment_changes_what_its_title_says() -> None:
+    """From one experiment to the next one thing changes: batching, workers, precision, timeout, batch size."""
+    steps = [EXPERIMENTS[name].as_published for name in ("2", "3", "4", "5", "6")]
+    changed = [
+        [name for name in vars(before) if getattr(before, name) != getattr(after, name)]
+        for before, after in itertools.pairwise(steps)
+    ]
+    assert changed == [["workers"], ["precision"], ["batch_timeout"], ["max_batch_size"]]
+
+
+def test_settings_become_arguments_and_are_read_back() -> None:
+    """Arguments are the app's own names, and only bf16 asks for what a card may lack."""
+    settings = Settings("fp16", 4026, 0.01, 4)
+    assert settings.arguments() == {
+        "precision": "fp16",
+        "max_batch_size": 4026,
+        "batch_timeout": 0.01,
+        "workers_per_device": 4,
+    }
+    assert replace(settings, precision="bf16").arguments()["allow_emulated"] is True
+    assert settings.read_back() == {"max_batch_size": "4026", "batch_timeout": "0.01", "workers": "4"}
+    assert VARIANTS["baseline"].read_back()["batch_timeout"] == "0"

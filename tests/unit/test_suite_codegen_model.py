@@ -1,0 +1,310 @@
+"""The codegen suite's network, and how it generates."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.codegen.reference import RightAnswer, expected, right_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from suites.codegen.apps.generation import Prompt
+    from suites.codegen.apps.gptj import GptJ
+
+torch = pytest.importorskip("torch")
+
+from suites.codegen.apps import generation, gptj  # noqa: E402 -- they need torch
+from suites.codegen.apps.generation import check_prompt, generate  # noqa: E402
+from suites.codegen.apps.gptj import SIZES, build_model  # noqa: E402
+
+APPS = Path(gptj.__file__).parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small matrices on a busy machine: threads would mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model() -> GptJ:
+    """The small model."""
+    return build_model("small")
+
+
+def prompt(*ids: int, output_len: int = 12, **options: object) -> Prompt:
+    """A prompt that is sampled as the published request is, unless said otherwise."""
+    published = generation.Prompt(
+        ids, output_len, top_k=3, top_p=0.92, temperature=0.5, repetition_penalty=1.1, seed=42
+    )
+    return replace(published, **options)  # type: ignore[arg-type] # of any of its fields
+
+
+def digest(built: GptJ) -> str:
+    """Of all its weights."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(built.state_dict().items()):
+        found.update(name.encode() + tensor.numpy().tobytes())
+    return found.hexdigest()
+
+
+def test_full_size_has_the_published_number_of_parameters() -> None:
+    """CodeGen-350M as GPT-J has 356 712 448 parameters, and the dimensions of the published model."""
+    with torch.device("meta"):
+        full = build_model("full")
+    assert sum(parameter.numel() for parameter in full.parameters()) == 356_712_448
+    shape = SIZES["full"]
+    assert (shape.layers, shape.dim, shape.heads, shape.rotary, shape.context) == (20, 1024, 16, 32, 2048)
+    assert shape.vocabulary == 51_200
+    assert {size.dim // size.heads for size in SIZES.values()} == {64}
+
+
+def test_network_is_gptj(model: GptJ) -> None:
+    """With the same weights, transformers' GPTJForCausalLM gives the same logits for the same tokens."""
+    transformers = pytest.importorskip("transformers")
+    shape = SIZES["small"]
+    config = transformers.GPTJConfig(
+        vocab_size=shape.vocabulary,
+        n_positions=shape.context,
+        n_embd=shape.dim,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        rotary_dim=shape.rotary,
+        activation_function="gelu_new",
+    )
+    theirs = transformers.GPTJForCausalLM(config).eval()
+    left = theirs.load_state_dict(model.state_dict(), strict=False)
+    assert not left.unexpected_keys
+    assert not [name for name in left.missing_keys if "attn" not in name or "proj" in name]
+    ids = torch.arange(3, 63).reshape(2, 30)
+    places = torch.arange(30)
+    with torch.inference_mode():
+        mask = (places[None, :] <= places[:, None])[None, None]
+        ours = model.lm_head(model(ids, places.expand(2, 30), mask, model.new_cache(2, 30)))
+        assert (ours - theirs(ids).logits).abs().max().item() < 1e-4
+    assert ours.std().item() > 0.5
+
+
+def test_cache_changes_nothing(model: GptJ) -> None:
+    """What is generated with the cache is what a run over all tokens at once says, each time, is the likeliest."""
+    (answer,) = generate(model, [prompt(5, 6, 7, output_len=20, top_k=1, temperature=1.0, repetition_penalty=1.0)])
+    tokens = torch.tensor([answer.ids])
+    places = torch.arange(tokens.shape[1])
+    with torch.inference_mode():
+        mask = (places[None, :] <= places[:, None])[None, None]
+        hidden = model(tokens, places[None], mask, model.new_cache(1, tokens.shape[1]))
+        log_probs = model.lm_head(hidden).log_softmax(dim=-1)[0, 2:-1]
+    best = log_probs.max(dim=-1)
+    assert tuple(best.indices.tolist()) == answer.ids[3:]
+    assert answer.log_probs == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+def test_answer_does_not_depend_on_the_batch(model: GptJ) -> None:
+    """Prompts of any lengths, lengths of answers and ways to choose get together what they get alone."""
+    prompts = [
+        prompt(1, 2, 3, 4),
+        prompt(9, output_len=30),
+        prompt(),
+        prompt(*range(40), output_len=1),
+        prompt(7, 8, seed=7),
+        prompt(7, 8, top_k=0, top_p=0.5, temperature=2.0),
+        prompt(7, 8, top_k=0, top_p=0.0),
+        prompt(7, 8, repetition_penalty=2.0),
+        prompt(1, 2, 3, 4),
+    ]
+    together = generate(model, prompts)
+    alone = [generate(model, [each])[0] for each in prompts]
+    assert [each.ids for each in together] == [each.ids for each in alone]
+    for ours, theirs in zip(together, alone, strict=True):
+        assert ours.log_probs == pytest.approx(theirs.log_probs, abs=1e-4)
+    assert together[0].ids == together[-1].ids
+    assert len({each.ids for each in together}) == len(prompts) - 1
+
+
+def test_a_seed_is_repeatable_and_its_beginning_the_same_at_any_length(model: GptJ) -> None:
+    """A seed gives its text, longer answers begin as shorter ones do, and seeds differ."""
+    short, long = (generate(model, [prompt(1, 2, output_len=length)])[0].ids for length in (8, 80))
+    assert long[: len(short)] == short
+    assert len({generate(model, [prompt(1, 2, seed=seed)])[0].ids for seed in range(10)}) > 5
+
+
+def test_sampling_has_the_right_probabilities(model: GptJ) -> None:
+    """Of 3000 seeds the first tokens are the top three, as often as their probabilities say (chi-squared)."""
+    draws = 3000
+    answers = generate(model, [prompt(1, 2, output_len=1, seed=seed, top_p=1.0) for seed in range(draws)])
+    seen = [answer.ids[-1] for answer in answers]
+    probability = {answer.ids[-1]: math.exp(answer.log_probs[0]) for answer in answers}
+    assert len(probability) == 3
+    whole = sum(probability.values())
+    squared = sum(
+        (seen.count(token) - draws * each / whole) ** 2 / (draws * each / whole) for token, each in probability.items()
+    )
+    # With two degrees of freedom 27.6 is passed once in a million; the seeds are always the same.
+    assert squared < 27.6
+
+
+def test_top_p_cuts_the_tail(model: GptJ) -> None:
+    """With a small top_p only the likeliest token is ever drawn; with 1 others are."""
+    for top_p, several in ((0.01, False), (1.0, True)):
+        answers = generate(model, [prompt(1, output_len=1, top_p=top_p, seed=seed) for seed in range(40)])
+        assert (len({answer.ids for answer in answers}) > 1) is several
+
+
+def test_repetition_penalty_makes_repetition_rare(model: GptJ) -> None:
+    """With a strong penalty no token comes twice where without one some do."""
+    free, bound = (
+        generate(model, [prompt(1, output_len=100, temperature=0.1, repetition_penalty=penalty)])[0].ids
+        for penalty in (1.0, 100.0)
+    )
+    assert len(set(free)) < len(free)
+    assert len(set(bound)) == len(bound)
+
+
+def test_repetition_penalty_is_the_usual_one(model: GptJ) -> None:
+    """Of tokens that occurred, scores above 0 are divided and scores below it multiplied, as transformers does."""
+    transformers = pytest.importorskip("transformers")
+    ids = torch.arange(200)[None]
+    places = torch.arange(200)
+    with torch.inference_mode():
+        mask = (places[None, :] <= places[:, None])[None, None]
+        logits = model.lm_head(model(ids, places[None], mask, model.new_cache(1, 200)))[:, -1] / 0.5
+        wanted = transformers.RepetitionPenaltyLogitsProcessor(3.0)(ids, logits).log_softmax(dim=-1)
+    (answer,) = generate(model, [prompt(*range(200), output_len=1, top_k=1, repetition_penalty=3.0)])
+    assert answer.log_probs[0] == pytest.approx(wanted[0, answer.ids[-1]].item(), abs=1e-4)
+
+
+def test_answer_ends_with_the_end_and_with_stop_words(model: GptJ) -> None:
+    """The end token or the last of a stop word is an answer's last token; others of the batch go on."""
+    (whole,) = generate(model, [prompt(1, 2, output_len=20)])
+    new = whole.ids[2:]
+    ended, stopped, untouched = generate(
+        model,
+        [
+            prompt(1, 2, output_len=20, end_id=new[4]),
+            prompt(1, 2, output_len=20, stop_words=((0,), new[5:8])),
+            prompt(1, 2, output_len=20, stop_words=((1, 2),)),
+        ],
+    )
+    assert ended.ids == whole.ids[: 2 + new.index(new[4]) + 1]
+    assert stopped.ids == whole.ids[:10]
+    assert len(stopped.log_probs) == 8
+    assert untouched.ids == whole.ids
+
+
+def test_bad_words_are_not_generated(model: GptJ) -> None:
+    """Neither a single token nor two in a row that would have come; the second alone may."""
+    (whole,) = generate(model, [prompt(1, 2)])
+    single, pair = whole.ids[4:5], whole.ids[4:6]
+    one, two = generate(model, [prompt(1, 2, bad_words=(single,)), prompt(1, 2, bad_words=(pair,))])
+    assert single[0] not in one.ids[2:]
+    assert two.ids[:5] == whole.ids[:5]
+    assert two.ids[5] != pair[1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (prompt(512), "not within the model's 512"),
+        (prompt(start_id=600), "not within the model's 512"),
+        (prompt(1, output_len=0), "below 1"),
+        (prompt(1, output_len=2048), "2049 tokens, above 2048"),
+        (prompt(1, temperature=0.0), "above 0"),
+        (prompt(1, temperature=math.nan), "above 0"),
+        (prompt(1, repetition_penalty=-1.0), "above 0"),
+        (prompt(1, top_p=1.1), "not within 0..1"),
+    ],
+)
+def test_what_cannot_be_answered_is_told(wrong: Prompt, message: str) -> None:
+    """Each mistake is named before it reaches the model."""
+    shape = SIZES["small"]
+    check_prompt(prompt(1), shape.vocabulary, shape.context)
+    with pytest.raises(ValueError, match=message):
+        check_prompt(wrong, shape.vocabulary, shape.context)
+
+
+def test_weights_are_the_seeds_in_every_process(model: GptJ) -> None:
+    """Another process draws the same weights, another seed others, and torch's own random state is left alone."""
+    before = torch.random.get_rng_state()
+    assert digest(build_model("small", seed=1)) != digest(model)
+    assert torch.equal(before, torch.random.get_rng_state())
+    script = (
+        "import hashlib, torch\n"
+        "torch.manual_seed(99)\n"
+        "from gptj import build_model\n"
+        "found = hashlib.sha256()\n"
+        "for name, tensor in sorted(build_model('small').state_dict().items()):\n"
+        "    found.update(name.encode() + tensor.numpy().tobytes())\n"
+        "print(found.hexdigest())\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", script], cwd=APPS, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert child.stdout.strip() == digest(model)
+
+
+def test_a_checkpoint_is_served_as_it_is(model: GptJ, tmp_path: Path) -> None:
+    """Saved weights are loaded, without the masks that old files have; those of another size are refused."""
+    weights = build_model("small", seed=3).state_dict()
+    torch.save({**weights, "transformer.h.0.attn.bias": torch.ones(1)}, tmp_path / gptj.CHECKPOINT_FILE)
+    loaded = build_model("small", checkpoint=tmp_path)
+    assert digest(loaded) == digest(build_model("small", seed=3)) != digest(model)
+    del weights["lm_head.bias"]
+    torch.save(weights, tmp_path / gptj.CHECKPOINT_FILE)
+    with pytest.raises(RuntimeError, match=r"lm_head\.bias"):
+        build_model("small", checkpoint=tmp_path)
+
+
+def test_half_precision_is_served(model: GptJ) -> None:
+    """With fp16 an answer comes, and its first log probability is that of fp32 within the rounding."""
+    half = build_model("small", precision="fp16")
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.float16}
+    (ours,), (theirs,) = (generate(each, [prompt(1, 2, top_k=1)]) for each in (half, model))
+    assert ours.log_probs[0] == pytest.approx(theirs.log_probs[0], abs=0.05)
+
+
+def test_right_answer_tells_wrong_ones() -> None:
+    """A whole answer has to be exactly it; of the full model's it is enough to begin right, within the length."""
+    from pytest_gpuserve.load.kserve import inputs_of
+
+    np = pytest.importorskip("numpy")
+
+    def body(text: str, tokens: int) -> bytes:
+        tensors = inputs_of(
+            {"OUTPUT_0": np.array([[[text]]], dtype=object), "sequence_length": np.array([[tokens]], dtype=np.uint32)}
+        )
+        outputs = [
+            {"name": each.name, "datatype": each.datatype, "shape": each.shape, "parameters": {"binary_data_size": n}}
+            for each in tensors
+            if isinstance(each.data, bytes) and (n := len(each.data))
+        ]
+        return json.dumps({"outputs": outputs}).encode() + b"".join(
+            each.data for each in tensors if isinstance(each.data, bytes)
+        )
+
+    right = right_answer(8, size="small")
+    known = expected(size="small")
+    assert right.whole
+    assert right(body(known.text, 12))
+    begins = RightAnswer("def", 12, whole=False)
+    assert begins(body("defg", 11))
+    for check, text, tokens in (
+        (right, known.text + "x", 12),
+        (right, known.text, 11),
+        (begins, "de", 11),
+        (begins, "def", 13),
+    ):
+        with pytest.raises(AssertionError):
+            check(body(text, tokens))

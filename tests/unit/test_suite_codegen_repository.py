@@ -1,0 +1,196 @@
+"""The codegen suite's model repository, its request, and what its models read of their environment."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.load.kserve import HEADER_LENGTH, Inference, http_request, inputs_of
+from suites.codegen import repository
+from suites.codegen.apps import byte_tokenizer, serving
+from suites.codegen.apps.byte_tokenizer import END_ID, ByteTokenizer, load_tokenizer
+from suites.codegen.apps.word_lists import from_array, to_arrays
+from suites.codegen.repository import CONFIGS, ENSEMBLE, FOLDER, GENERATION, STEPS, write_repository
+from suites.codegen.request import BINARY_BYTES, HELLO, JSON_BYTES, OPTION_NAMES, OUTPUTS, START_ID, request_tensors
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.servers.triton_config import ModelConfig
+
+APPS = Path(byte_tokenizer.__file__).parent
+
+
+def config(name: str) -> ModelConfig:
+    """A model's."""
+    return next(config for config in CONFIGS if config.name == name)
+
+
+def test_the_repository_is_what_its_typed_arguments_say(tmp_path: Path) -> None:
+    """Every configuration file is, byte for byte, what is written from typed arguments; there is no other model."""
+    write_repository(tmp_path)
+    for name in (*STEPS, ENSEMBLE):
+        written = (tmp_path / name / "config.pbtxt").read_bytes()
+        assert written == (FOLDER / name / "config.pbtxt").read_bytes(), f"python -m {repository.__name__}"
+        assert (FOLDER / name / "1").is_dir()
+    assert {folder.name for folder in FOLDER.iterdir()} == {*STEPS, ENSEMBLE}
+
+
+def test_steps_fit_together() -> None:
+    """Each input of each step is an input of the ensemble or an output of a step before it, of the same type."""
+    ensemble = config(ENSEMBLE)
+    known = {tensor.name: tensor.data_type for tensor in ensemble.inputs}
+    for step in ensemble.steps:
+        model = config(step.model)
+        assert {tensor.name: known[step.inputs[tensor.name]] for tensor in model.inputs} == {
+            tensor.name: tensor.data_type for tensor in model.inputs
+        }
+        known |= {step.outputs[tensor.name]: tensor.data_type for tensor in model.outputs}
+    assert {tensor.name: known[tensor.name] for tensor in ensemble.outputs} == {
+        tensor.name: tensor.data_type for tensor in ensemble.outputs
+    }
+    assert tuple(step.model for step in ensemble.steps) == STEPS
+
+
+def test_only_the_generating_model_batches() -> None:
+    """As in the published counters, where the executions of the others are their requests."""
+    assert [each.name for each in CONFIGS if each.dynamic_batching is not None] == [GENERATION]
+    assert {each.max_batch_size for each in CONFIGS} == {1024}
+
+
+def test_request_is_the_ensembles_contract() -> None:
+    """Fifteen tensors by the names and types of the ensemble, eleven of which it may be asked without."""
+    ensemble, inputs = config(ENSEMBLE), inputs_of(request_tensors())
+    assert len(inputs) == 15
+    assert [(each.name, each.datatype) for each in inputs] == [(each.name, each.data_type) for each in ensemble.inputs]
+    assert tuple(each.name for each in ensemble.inputs if each.optional) == OPTION_NAMES
+    assert tuple(each.name for each in ensemble.outputs) == OUTPUTS
+
+
+def test_request_has_the_published_bytes() -> None:
+    """Its tensors take 78 bytes, and what tritonclient makes of them 1521 in all."""
+    request = http_request(Inference(ENSEMBLE, inputs_of(request_tensors())))
+    assert len(request.body) - int(request.headers[HEADER_LENGTH]) == BINARY_BYTES == 78
+    client = pytest.importorskip("tritonclient.http")
+    inputs = []
+    for name, array in request_tensors().items():
+        datatype = next(each.data_type for each in config(ENSEMBLE).inputs if each.name == name)
+        inputs.append(client.InferInput(name, list(array.shape), datatype))
+        inputs[-1].set_data_from_numpy(array)
+    body, json_bytes = client.InferenceServerClient.generate_request_body(inputs)
+    assert (json_bytes, len(body)) == (JSON_BYTES, 1521)
+
+
+def test_request_repeats_its_values_for_each_prompt() -> None:
+    """Of five prompts every tensor has five rows, with the same options in each."""
+    tensors = request_tensors([HELLO] * 5, top_k=9)
+    assert {array.shape for array in tensors.values()} == {(5, 1)}
+    assert tensors["runtime_top_k"].tolist() == [[9]] * 5
+
+
+def test_start_is_a_space_and_the_prompt_four_tokens() -> None:
+    """Bytes have GPT-2's ids, in which the published start is the space; the published prompt is as long as there."""
+    tokenizer = ByteTokenizer()
+    assert len(tokenizer) == 512
+    assert tokenizer.encode(" ~ ") == [START_ID, 93, START_ID]
+    assert [tokenizer.decode([token]) for token in tokenizer.encode(HELLO)] == ["def", " hello", "world", "():"]
+
+
+@given(st.text())
+def test_any_text_survives_the_tokenizer(text: str) -> None:
+    """What is encoded is decoded to the same text, and its ids are those of the small model."""
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert all(0 <= token < 512 for token in ids)
+
+
+def test_tokens_that_are_no_text_are_written() -> None:
+    """The end of text is nothing, half a character a replacement, and a token of the real vocabulary its number."""
+    tokenizer = ByteTokenizer()
+    half = tokenizer.encode("é")[:1]
+    assert tokenizer.decode([*half, 51_199, END_ID, END_ID]) == "�<51199>"
+
+
+def test_a_checkpoint_brings_its_vocabulary(tmp_path: Path) -> None:
+    """Its ``tokenizer.json`` is taken; a folder without one is refused by name."""
+    tokenizers = pytest.importorskip("tokenizers")
+    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"fox": 0, "?": 1}, unk_token="?"))
+    made.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path).encode("fox") == [0]
+    assert load_tokenizer(tmp_path).decode([0]) == "fox"
+
+
+def test_word_lists_have_fastertransformers_layout() -> None:
+    """Ids of all words, and where each ends, padded with 0 and -1 to the longest list of the batch."""
+    array = to_arrays(["ab,c", "", '"a,b"'], lambda word: [ord(letter) for letter in word])
+    assert array.dtype == np.int32
+    assert array.tolist() == [
+        [[97, 98, 99], [2, 3, -1]],
+        [[0, 0, 0], [-1, -1, -1]],
+        [[97, 44, 98], [3, -1, -1]],
+    ]
+    assert [from_array(row) for row in array] == [((97, 98), (99,)), (), ((97, 44, 98),)]
+    assert to_arrays([""], lambda _: []).shape == (1, 2, 1)
+
+
+@given(st.lists(st.lists(st.text("abc ,", min_size=1, max_size=4), max_size=4), min_size=1, max_size=4))
+def test_words_survive_their_arrays(rows: list[list[str]]) -> None:
+    """Any lists of words, quoted where they have commas, come back as they were."""
+    encode = ByteTokenizer().encode
+    array = to_arrays([",".join(f'"{word}"' for word in words) for words in rows], encode)
+    assert [from_array(row) for row in array] == [tuple(tuple(encode(word)) for word in words) for words in rows]
+
+
+@pytest.mark.parametrize("ends", [[2, 1], [4, -1], [1, 1]])
+def test_word_lists_that_make_no_sense_are_refused(ends: list[int]) -> None:
+    """Ends that fall, stay, or are beyond the ids name themselves."""
+    with pytest.raises(ValueError, match="words end at"):
+        from_array(np.array([[5, 6], ends]))
+
+
+@pytest.mark.parametrize(
+    ("read", "value"),
+    [
+        (lambda given: serving.chosen(serving.SIZE, ("full", "small"), {serving.SIZE: given}), "huge"),
+        (lambda given: serving.slowdown({serving.SLOWDOWN: given}), "nan"),
+        (lambda given: serving.slowdown({serving.SLOWDOWN: given}), "-1"),
+        (lambda given: serving.slowdown({serving.SLOWDOWN: given}), "much"),
+        (lambda given: serving.checkpoint({serving.CHECKPOINT: given}), "/nonexistent"),
+    ],
+)
+def test_wrong_variables_are_refused(read: object, value: str) -> None:
+    """A value that is none of the known ones names the variable, so that no other model is served quietly."""
+    assert callable(read)
+    with pytest.raises(ValueError, match=rf"CODEGEN_[A-Z]+ is '{value}'"):
+        read(value)
+
+
+def test_variables_have_defaults(tmp_path: Path) -> None:
+    """Without any the full model is served, with random weights and no slowdown; with a folder, that of it."""
+    assert serving.chosen(serving.SIZE, ("full", "small"), {}) == "full"
+    assert serving.slowdown({}) == 0
+    assert serving.checkpoint({}) is None
+    assert serving.checkpoint({serving.CHECKPOINT: str(tmp_path)}) == tmp_path.resolve()
+
+
+def test_pre_and_postprocessing_bring_no_torch() -> None:
+    """What they import is neither torch nor a tokenizer library, which would cost each of them seconds of start."""
+    script = (
+        "import json, sys\n"
+        "import byte_tokenizer, serving, word_lists\n"
+        "byte_tokenizer.load_tokenizer().encode('x')\n"
+        "print(json.dumps(sorted({'torch', 'transformers', 'tokenizers'} & set(sys.modules))))\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", script], cwd=APPS, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert json.loads(child.stdout) == []
