@@ -6,56 +6,62 @@ CPU it is a smaller model of the same architecture. ``DISTILBERT_SLOWDOWN=1.0`` 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.distilbert.reference import expected_replies
+from suites.distilbert.payload import FOX
+from suites.distilbert.settings import EQUALISED, FULL_SECONDS, MAX_BATCH_SIZE, PUBLISHED_REQUESTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpuserve.trial.assertions import Baseline, Run
-    from pytest_gpuserve.trial.handle import ServerHandle
-
-    class Device(Protocol):
-        """What this suite asks of the device under test."""
-
-        @property
-        def is_gpu(self) -> bool:
-            """Whether it is a card, not the CPU."""
-
+    from pytest_gpuserve.fixtures import Load
+    from pytest_gpuserve.trial.assertions import Baseline
+    from suites.distilbert.conftest import Keep, MakeMosec
 
 # On two shared cores one build moves by several percent from hour to hour: at 5 % half of its verdicts stay undecided.
-pytestmark = pytest.mark.gpuserve(throughput=0.10, p50=0.10)
-
-FOX = b"The quick brown fox jumps over the lazy dog"
+pytestmark = pytest.mark.gpuserve(throughput=0.10, p50=0.10, p99=0.30)
 
 
-@pytest.fixture(scope="module")
-def size(device: Device) -> str:
-    """Size of the model, which a CPU has to be spared."""
-    return "full" if device.is_gpu else "small"
-
-
-@pytest.fixture(scope="module")
-def label(size: str) -> bytes:
-    """The right answer, from the same model in this process."""
-    return expected_replies([FOX], size=size)[0]
-
-
-@pytest.fixture(scope="module", params=[1, 2], ids=lambda number: f"workers{number}")
-def distilbert(request: pytest.FixtureRequest, mosec_server: Callable[..., ServerHandle], size: str) -> ServerHandle:
-    """The deployment, with one or two inference processes."""
-    return mosec_server("apps/distilbert_mosec.py", inference_workers=request.param, size=size)
-
-
-@pytest.mark.parametrize("concurrency", [50, 80], ids=lambda number: f"connections{number}")
+@pytest.mark.parametrize(
+    ("workers", "concurrency", "least_batch"),
+    [
+        # Of 50 users 18 are left over by a full batch: at worst each second batch is one of these.
+        pytest.param(1, 50, 18, id="workers1-connections50"),
+        # Whenever a batch ends there are 48 others: all batches are full, but for when the client is late.
+        pytest.param(1, 80, 30, id="workers1-connections80", marks=pytest.mark.gpuserve_full),
+        pytest.param(2, 50, 18, id="workers2-connections50", marks=pytest.mark.gpuserve_full),
+        # Two full batches leave 16 over.
+        pytest.param(2, 80, 16, id="workers2-connections80"),
+    ],
+)
 def test_distilbert(
-    distilbert: ServerHandle, label: bytes, load: Callable[..., Run], baseline: Baseline, concurrency: int
+    *,
+    mosec_distilbert: MakeMosec,
+    label: bytes,
+    load: Load,
+    baseline: Baseline,
+    keep: Keep,
+    workers: int,
+    concurrency: int,
+    least_batch: int,
+    full_size: bool,
 ) -> None:
     """A closed loop over the fox sentence is as fast, as even and as well batched as the baseline."""
-    run = load(distilbert.post("/inference", body=FOX, expect=label), concurrency=concurrency)
+    server = mosec_distilbert(EQUALISED, workers=workers)
+    run = load(
+        server.post("/inference", body=FOX, expect=label),
+        concurrency=concurrency,
+        seconds=FULL_SECONDS if full_size else 3,
+        requests=PUBLISHED_REQUESTS if full_size else None,
+    )
+    keep(run, system="mosec", variant=EQUALISED, workers=workers, concurrency=concurrency)
+    assert len(label) == 8
+    # The batch that users fill together, which the published text infers from how uneven latencies are.
+    assert least_batch <= run.batching_ratio.value <= MAX_BATCH_SIZE
+    # What the server really uses: the two servers' published settings differed from what their text says.
+    settings = {name: setting.used for name, setting in run.settings.items()}
+    assert settings["Inference_2.max_batch_size"] == str(MAX_BATCH_SIZE)
+    assert settings["Inference_2.max_wait_time"] == "10"
     assert run.throughput >= baseline.throughput
     assert run.latency.p50 <= baseline.latency.p50
     assert run.latency.p99 <= baseline.latency.p99

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.distilbert import reference
+from suites.distilbert import payload, reference
 from suites.distilbert.apps import distilbert_model
 from suites.distilbert.apps.distilbert_model import MAX_TOKENS, PAD_ID, SIZES, Classifier, build_model, load_tokenizer
 
@@ -18,18 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 APPS = Path(distilbert_model.__file__).parent
-FOX = "The quick brown fox jumps over the lazy dog"
-SENTENCES = [
-    FOX,
-    "a wonderful film",
-    "what a terrible waste of time",
-    "i loved every minute of it",
-    "the plot is dull and the actors are boring",
-    "Brilliant performance by the director!",
-    "I will never watch it again",
-    "Xylophones & zebras: 3 of 12",
-    "hello",
-]
+FOX = payload.FOX.decode()
+SENTENCES = [text.decode() for text in payload.SENTENCES]
 START_SECONDS = 60.0
 """A deadline that only a hanging child reaches."""
 
@@ -99,13 +89,12 @@ def test_answer_does_not_depend_on_the_batch(small: Classifier, encode: Callable
 
 @pytest.mark.parametrize("size", SIZES)
 def test_both_labels_occur_and_the_fox_is_decided(size: str, encode: Callable[[str], list[int]]) -> None:
-    """A constant answer cannot pass for a right one, and rounding cannot turn the label that the suite expects."""
+    """A constant answer cannot pass for a right one, and rounding cannot turn a label that the suite expects."""
     classifier = Classifier(size, device="cpu")
     logits = classifier.logits([encode(text) for text in SENTENCES])
     margins = logits[:, 1] - logits[:, 0]
-    assert abs(margins[0].item()) > 0.1
-    assert margins.min().item() < -1e-3
-    assert margins.max().item() > 1e-3
+    assert margins.abs().min().item() > 0.1
+    assert margins.min().item() < 0 < margins.max().item()
 
 
 def test_equal_seeds_give_equal_weights_in_every_process() -> None:

@@ -1,8 +1,9 @@
 """DistilBERT for sequence classification with seeded weights, and its tokenizer.
 
-Shared by the server (``distilbert_mosec.py``) and by the in-process reference of the tests. Importing this module
-costs nothing: tokenizers, torch and transformers are imported where they are used, because the tokenizing processes
-of the server would otherwise pay seconds of start-up and 300 MiB each for a library that they never call.
+Shared by the servers (``distilbert_mosec.py``, ``distilbert_pytriton.py``) and by the in-process reference of the
+tests. Importing this module costs nothing: tokenizers, torch and transformers are imported where they are used, because
+the tokenizing processes of mosec's server would otherwise pay seconds of start-up and 300 MiB each for a library that
+they never call.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ MAX_TOKENS = 512
 
 PAD_ID = 0
 """Id of [PAD], the first line of the vocabulary."""
+
+GRAD_MODES = ("inference_mode", "no_grad", "enable_grad")
+"""torch's contexts for a forward pass, the cheapest first; the last one builds the graph of a backward pass."""
 
 DEFAULT_SEED = 0
 """Seed of the random weights; see ``Shape.initializer_range``."""
@@ -136,6 +140,8 @@ class Classifier:
         seed: Seed of the random weights.
         checkpoint: Folder with real weights instead.
         device: ``"cpu"`` or ``"cuda"``; by default CUDA where torch sees a card.
+        grad_mode: One of ``GRAD_MODES``.
+        masked: Whether padding is kept out of the attention; without that a label depends on who shares the batch.
     """
 
     def __init__(
@@ -145,10 +151,14 @@ class Classifier:
         seed: int = DEFAULT_SEED,
         checkpoint: Path | None = None,
         device: str | None = None,
+        grad_mode: str = GRAD_MODES[0],
+        masked: bool = True,
     ) -> None:
         import torch  # noqa: PLC0415 -- see the module's docstring
 
         self._torch = torch
+        self._grad_mode = getattr(torch, grad_mode)
+        self._masked = masked
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.model = build_model(size, seed, checkpoint).to(self.device)
 
@@ -159,13 +169,15 @@ class Classifier:
             batch: Token ids, one sequence an item, at least one item, each not empty.
 
         Returns:
-            The logits on the device, of shape (items, 2); row i does not depend on the other items.
+            The logits on the device, of shape (items, 2); masked, row i does not depend on the other items.
         """
         torch = self._torch
-        with torch.inference_mode():
+        with self._grad_mode():
             rows = [torch.tensor(ids, dtype=torch.long) for ids in batch]
             lengths = torch.tensor([len(ids) for ids in batch])
             padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD_ID)
+            if not self._masked:
+                return self.model(input_ids=padded.to(self.device)).logits
             # From the lengths, not from `padded != PAD_ID`: a [PAD] written in the text is a token like any other.
             mask = (torch.arange(padded.shape[1])[None, :] < lengths[:, None]).long()
             return self.model(input_ids=padded.to(self.device), attention_mask=mask.to(self.device)).logits

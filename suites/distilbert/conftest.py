@@ -1,0 +1,125 @@
+"""The two servers, the right answers, and the table that all measurements of this suite go into."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from suites.distilbert.modes import expected_modes, modes_of, without_tail
+from suites.distilbert.payload import FOX, SENTENCES
+from suites.distilbert.printed import save_printed
+from suites.distilbert.reference import expected_replies
+from suites.distilbert.settings import MAX_BATCH_SIZE, MOSEC, PYTRITON
+from suites.sweep import Sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+    from pytest_gpuserve.trial.assertions import Run
+    from pytest_gpuserve.trial.handle import ServerHandle
+
+    class Device(Protocol):
+        """What this suite asks of the device under test."""
+
+        @property
+        def is_gpu(self) -> bool:
+            """Whether it is a card, not the CPU."""
+
+    class MakeMosec(Protocol):
+        """What the ``mosec_distilbert`` fixture is."""
+
+        def __call__(self, variant: str, *, workers: int) -> ServerHandle:
+            """Describe mosec's service with so many inference processes."""
+
+    class MakePyTriton(Protocol):
+        """What the ``pytriton_distilbert`` fixture is."""
+
+        def __call__(self, variant: str) -> ServerHandle:
+            """Describe pytriton's service."""
+
+    class Keep(Protocol):
+        """What the ``keep`` fixture is."""
+
+        def __call__(self, run: Run, *, system: str, variant: str, workers: int, concurrency: int) -> None:
+            """Put a run into the table and leave it as the published text has it, unless it is INVALID."""
+
+
+FINE_BINS = 2_200
+"""So many that what is left without the slowest requests still fills each bin of a coarse histogram."""
+
+
+@pytest.fixture(scope="session")
+def size(device: Device) -> str:
+    """Size of the model, which a CPU has to be spared."""
+    return "full" if device.is_gpu else "small"
+
+
+@pytest.fixture(scope="session")
+def replies(size: str) -> list[bytes]:
+    """The right answers to all sentences, from the same model in this process."""
+    return expected_replies(SENTENCES, size=size)
+
+
+@pytest.fixture(scope="session")
+def label(replies: list[bytes]) -> bytes:
+    """The right answer to the published sentence."""
+    return replies[SENTENCES.index(FOX)]
+
+
+@pytest.fixture(scope="session")
+def mosec_distilbert(mosec_server: Callable[..., ServerHandle], size: str) -> MakeMosec:
+    """Maker of mosec's deployments."""
+
+    def make(variant: str, *, workers: int) -> ServerHandle:
+        return mosec_server("apps/distilbert_mosec.py", inference_workers=workers, size=size, **MOSEC[variant])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def pytriton_distilbert(pytriton_server: Callable[..., ServerHandle], size: str) -> MakePyTriton:
+    """Maker of pytriton's deployments; skips where its server or the numpy that it needs is not to be had."""
+    pytest.importorskip("pytriton", reason="nvidia-pytriton is not installed: pip install 'pytest-gpuserve[pytriton]'")
+
+    def make(variant: str) -> ServerHandle:
+        return pytriton_server("apps/distilbert_pytriton.py", model="distilbert", size=size, **PYTRITON[variant])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sweep(artifacts: Path) -> Generator[Sweep, None, None]:
+    """The table of all measurements, saved when the last of them is done."""
+    table = Sweep(artifacts / "distilbert" / "serving.csv")
+    yield table
+    table.save("system", "variant", "workers", "concurrency")
+
+
+@pytest.fixture
+def keep(sweep: Sweep, artifacts: Path, label: bytes) -> Keep:
+    """Keeper of what was measured."""
+
+    def keep_run(run: Run, *, system: str, variant: str, workers: int, concurrency: int) -> None:
+        if run.problems:
+            return
+        modes = modes_of(without_tail(run.summary.histogram(FINE_BINS)))
+        expected = expected_modes(concurrency, MAX_BATCH_SIZE)
+        sweep.add(
+            run,
+            system=system,
+            variant=variant,
+            workers=workers,
+            concurrency=concurrency,
+            modes=len(modes),
+            first_mode_seconds=modes[0].seconds if modes else None,
+            first_mode_share=modes[0].share if modes else None,
+            # Of one process alone is it known what they must be.
+            expected_modes=len(expected) if workers == 1 else None,
+            expected_first_share=next(iter(expected.values())) if workers == 1 else None,
+        )
+        name = f"{system}-{variant}-workers{workers}-connections{concurrency}.json"
+        save_printed(artifacts / "distilbert" / name, run.summary, reply_bytes=len(label))
+
+    return keep_run

@@ -1,0 +1,87 @@
+"""Both servers answer what the model answers in this process, whoever shares a batch; nothing is measured here."""
+
+from __future__ import annotations
+
+import http.client
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.load.kserve_grpc import decode_answer
+from suites.distilbert.payload import FOX, HEADER_LENGTH, INFER_PATH, SENTENCES, kserve_body
+from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MAX_BATCH_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuserve.load.request import Request
+    from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.trial.handle import ServerHandle, Target
+    from suites.distilbert.conftest import MakeMosec, MakePyTriton
+
+NOT_UTF8 = b"a \xff film"
+
+
+def ask(instance: Instance, request: Request) -> tuple[int, bytes]:
+    """Send a request by itself; its status and the answer's body."""
+    connection = http.client.HTTPConnection(instance.site.host, instance.site.port, timeout=60)
+    try:
+        connection.request(request.method, request.path, request.body, dict(request.headers))
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def ask_together(instance: Instance, targets: Sequence[Target]) -> list[tuple[int, bytes]]:
+    """Send requests at once, as many as fill a batch, so that texts of different lengths share one."""
+    with ThreadPoolExecutor(MAX_BATCH_SIZE) as pool:
+        return list(pool.map(lambda target: ask(instance, target.requests[0]), targets))
+
+
+def raw(server: ServerHandle, text: bytes) -> Target:
+    """The published request with some text."""
+    body, header_length = kserve_body(text)
+    return server.post(INFER_PATH, body=body, headers={HEADER_LENGTH: str(header_length)})
+
+
+@pytest.mark.smoke
+def test_mosec_answers_as_the_model_does(mosec_distilbert: MakeMosec, replies: list[bytes]) -> None:
+    """Each reply is the model's label in 8 bytes, whoever shares the batch; what is no text is refused by itself."""
+    server = mosec_distilbert(EQUALISED, workers=1)
+    targets = [server.post("/inference", body=text) for text in SENTENCES] * 4
+    bad = server.post("/inference", body=NOT_UTF8)
+    with targets[0].started() as instance:
+        *answers, refused = ask_together(instance, [*targets, bad])
+    assert answers == [(200, reply) for reply in replies] * 4
+    assert {len(body) for _, body in answers} == {8}
+    assert refused[0] == 400
+
+
+@pytest.mark.parametrize("variant", [pytest.param(AS_PUBLISHED, marks=pytest.mark.gpuserve_full), EQUALISED])
+def test_pytriton_answers_as_the_model_does(
+    pytriton_distilbert: MakePyTriton, replies: list[bytes], variant: str
+) -> None:
+    """Each label is the model's, by the published body and by ``server.infer`` alike; what is no text harms nobody."""
+    server = pytriton_distilbert(variant)
+    targets = [raw(server, text) for text in SENTENCES]
+    described = [server.infer({"messages": [[text]]}) for text in SENTENCES]
+    several = server.infer({"messages": [[text] for text in SENTENCES]})
+    with targets[0].started() as instance:
+        answers = ask_together(instance, [*targets, raw(server, NOT_UTF8), *described, several])
+    assert {status for status, _ in answers} == {200}
+    labels = [decode_answer(body)["labels"].tolist() for _, body in answers]
+    bad = labels.pop(len(targets))
+    assert len(bad[0][0]) == 8
+    # Several texts of one request come back in its own order.
+    assert labels.pop() == [[reply] for reply in replies]
+    assert labels == [[[reply]] for reply in replies] * 2
+
+
+@pytest.mark.gpuserve_full
+def test_published_sentence_has_its_label_without_a_mask(mosec_distilbert: MakeMosec, label: bytes) -> None:
+    """One sentence alone has the same label without an attention mask, so nobody saw that there was none."""
+    target = mosec_distilbert(AS_PUBLISHED, workers=1).post("/inference", body=FOX)
+    with target.started() as instance:
+        assert ask(instance, target.requests[0]) == (200, label)

@@ -1,0 +1,54 @@
+"""The numbers that were published for a T4: a machine with one must not be below them. Skipped on any other device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.load.tensors import equal_to
+from suites.distilbert.payload import FOX, HEADER_LENGTH, INFER_PATH, kserve_body
+from suites.distilbert.settings import AS_PUBLISHED, FULL_SECONDS, PUBLISHED_REQUESTS
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.fixtures import FindPublished, Load
+    from pytest_gpuserve.trial.handle import Target
+    from suites.distilbert.conftest import MakeMosec, MakePyTriton
+
+# Others' host, driver and packages: what they printed is matched to within a tenth.
+pytestmark = [pytest.mark.gpuserve_full, pytest.mark.gpuserve(throughput=0.10, p50=0.10, p99=0.20)]
+
+
+@pytest.mark.parametrize(
+    ("system", "workers", "concurrency"),
+    [("mosec", 1, 50), ("mosec", 1, 80), ("mosec", 2, 80), ("pytriton", 1, 50)],
+)
+def test_not_below_what_was_published(
+    *,
+    published: FindPublished,
+    mosec_distilbert: MakeMosec,
+    pytriton_distilbert: MakePyTriton,
+    label: bytes,
+    load: Load,
+    system: str,
+    workers: int,
+    concurrency: int,
+) -> None:
+    """With the published settings, requests and load it is as fast and as even as was printed."""
+    entry = published(system=system, concurrency=concurrency, workers=workers)
+    target = (
+        mosec_distilbert(AS_PUBLISHED, workers=workers).post("/inference", body=FOX, expect=label)
+        if system == "mosec"
+        else _kserve(pytriton_distilbert, label)
+    )
+    run = load(target, concurrency=concurrency, seconds=FULL_SECONDS, requests=PUBLISHED_REQUESTS)
+    assert run.throughput >= entry.throughput
+    assert run.latency.p50 <= entry.latency.p50
+    assert run.latency.p99 <= entry.latency.p99
+
+
+def _kserve(pytriton_distilbert: MakePyTriton, label: bytes) -> Target:
+    body, header_length = kserve_body(FOX)
+    return pytriton_distilbert(AS_PUBLISHED).post(
+        INFER_PATH, body=body, headers={HEADER_LENGTH: str(header_length)}, expect=equal_to({"labels": [[label]]})
+    )

@@ -1,0 +1,79 @@
+"""DistilBERT behind pytriton: the published request of 222 bytes over 50 connections, in both variants.
+
+``as_published`` is the service that the published numbers are of, whose settings are not what its text says;
+``equalised`` is set up like mosec's. The app's docstring lists the differences.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.load.tensors import equal_to
+from suites.distilbert.payload import FOX, HEADER_LENGTH, INFER_PATH, kserve_body
+from suites.distilbert.settings import (
+    AS_PUBLISHED,
+    EQUALISED,
+    FULL_SECONDS,
+    MAX_BATCH_SIZE,
+    PUBLISHED_REQUESTS,
+    PYTRITON,
+)
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.fixtures import Load
+    from pytest_gpuserve.trial.assertions import Baseline
+    from suites.distilbert.conftest import Keep, MakePyTriton
+
+# As for mosec.
+pytestmark = pytest.mark.gpuserve(throughput=0.10, p50=0.10, p99=0.30)
+
+
+@pytest.mark.parametrize(
+    ("variant", "least_batch"),
+    [
+        # Without a wait a batch is whoever is there.
+        pytest.param(AS_PUBLISHED, 1, marks=pytest.mark.gpuserve_full),
+        pytest.param(EQUALISED, 18),
+    ],
+)
+def test_distilbert(
+    *,
+    pytriton_distilbert: MakePyTriton,
+    label: bytes,
+    load: Load,
+    baseline: Baseline,
+    keep: Keep,
+    variant: str,
+    least_batch: int,
+    full_size: bool,
+) -> None:
+    """A closed loop over the published request is as fast, as even and as well batched as the baseline."""
+    body, header_length = kserve_body(FOX)
+    assert (header_length, len(body) - header_length, len(body)) == (175, 47, 222)
+    assert len(label) == 8
+    server = pytriton_distilbert(variant)
+    run = load(
+        server.post(
+            INFER_PATH,
+            body=body,
+            headers={HEADER_LENGTH: str(header_length)},
+            expect=equal_to({"labels": [[label]]}),
+        ),
+        concurrency=50,
+        seconds=FULL_SECONDS if full_size else 3,
+        requests=PUBLISHED_REQUESTS if full_size else None,
+    )
+    keep(run, system="pytriton", variant=variant, workers=1, concurrency=50)
+    assert least_batch <= run.batching_ratio.value <= MAX_BATCH_SIZE
+    # Triton tells it in microseconds too, so that nobody takes it for milliseconds.
+    settings = {name: setting.used for name, setting in run.settings.items()}
+    assert settings["max_batch_size"] == str(MAX_BATCH_SIZE)
+    assert settings["max_queue_delay_us"] == str(PYTRITON[variant]["max_queue_delay_us"])
+    # Where the time of a request went adds up to it.
+    assert run.breakdown.total == pytest.approx(run.summary.mean, rel=0.01)
+    assert run.throughput >= baseline.throughput
+    assert run.latency.p50 <= baseline.latency.p50
+    assert run.latency.p99 <= baseline.latency.p99
+    assert run.batching_ratio >= baseline.batching_ratio

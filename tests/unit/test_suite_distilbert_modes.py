@@ -1,0 +1,151 @@
+"""The DistilBERT suite's reading of uneven latencies, on the published histograms and on made ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suites.distilbert.modes import Mode, expected_modes, modes_of, without_tail
+
+PUBLISHED = Path(__file__).parents[2] / "baselines" / "T4" / "published" / "distilbert.json"
+
+histograms = st.lists(st.integers(0, 40_000), min_size=1, max_size=30).map(
+    lambda counts: [(0.001 * (place + 1), count) for place, count in enumerate(counts)]
+)
+
+
+def published(system: str, concurrency: int, workers: int) -> tuple[list[tuple[float, int]], dict[str, float]]:
+    """The printed histogram and values of one measurement."""
+    wanted = {"system": system, "concurrency": concurrency, "workers": workers}
+    (entry,) = [
+        entry for entry in json.loads(PUBLISHED.read_text())["entries"] if wanted.items() <= entry["keys"].items()
+    ]
+    return [(edge, count) for edge, count in entry["histogram"]], entry["values"]
+
+
+@pytest.mark.parametrize("concurrency", [50, 80])
+def test_published_latencies_of_one_process_are_two_modes_as_arithmetic_has_it(concurrency: int) -> None:
+    """Of 50 users in batches of 32, 14 of 32 wait one batch and 18 two; of 80 half wait two and half three."""
+    histogram, values = published("mosec", concurrency, 1)
+    first, second = modes_of(histogram)
+    (batches, share), (more, other_share) = expected_modes(concurrency, 32).items()
+    assert first.share == pytest.approx(share, abs=0.02)
+    assert second.share == pytest.approx(other_share, abs=0.02)
+    # Their places have the same ratio, and a batch's time is that which the throughput says: 32 are answered in it.
+    assert values["latency.p25"] / values["latency.p75"] == pytest.approx(batches / more, abs=0.03)
+    assert values["latency.p25"] / batches * values["throughput"] == pytest.approx(32, rel=0.02)
+
+
+def test_a_histogram_says_how_large_the_published_batches_were() -> None:
+    """That of mosec at 50 users fits full batches; batches of 32 and 18 by turns would be even, with one mode."""
+    histogram, _ = published("mosec", 50, 1)
+    assert len(modes_of(histogram)) == len(expected_modes(50, 32)) == 2
+    assert len(expected_modes(50, 25)) == 1
+
+
+@pytest.mark.parametrize(("system", "concurrency", "workers"), [("pytriton", 50, 1), ("mosec", 80, 2)])
+def test_published_latencies_of_the_others_are_one_mode(system: str, concurrency: int, workers: int) -> None:
+    """A long shoulder is no mode of its own, and neither are two full bins side by side."""
+    histogram, _ = published(system, concurrency, workers)
+    assert [mode.share for mode in modes_of(histogram)] == [1.0]
+
+
+@given(histograms)
+def test_modes_share_all_latencies(histogram: list[tuple[float, int]]) -> None:
+    """Each latency is in one mode, modes are in order, and a bin with latencies enough makes one."""
+    modes = modes_of(histogram)
+    total = sum(count for _, count in histogram)
+    assert [mode.seconds for mode in modes] == sorted({mode.seconds for mode in modes})
+    if modes:
+        assert sum(mode.share for mode in modes) == pytest.approx(1)
+        assert all(mode.share >= 0.1 for mode in modes)
+    else:
+        assert not total or max(count for _, count in histogram) < 0.1 * total
+
+
+@pytest.mark.parametrize(
+    ("counts", "modes"),
+    [
+        ([0, 0, 0], []),
+        ([100], [Mode(1, 1.0)]),
+        ([60, 10, 40], [Mode(1, 60 / 110), Mode(3, 50 / 110)]),
+        ([60, 11, 40], [Mode(1, 1.0)]),
+        ([40, 30, 60], [Mode(3, 1.0)]),
+        ([50, 0, 50, 0, 50], [Mode(1, 1 / 3), Mode(3, 1 / 3), Mode(5, 1 / 3)]),
+        ([95, 0, 5], [Mode(1, 1.0)]),
+    ],
+)
+def test_modes_are_parted_by_deep_valleys(counts: list[int], modes: list[Mode]) -> None:
+    """A valley of a quarter of the lower peak parts two modes, a shallower one does not; a small hump is none."""
+    found = modes_of([(place + 1.0, count) for place, count in enumerate(counts)])
+    assert [mode.seconds for mode in found] == [mode.seconds for mode in modes]
+    assert [mode.share for mode in found] == pytest.approx([mode.share for mode in modes])
+
+
+@given(st.integers(1, 64), st.integers(0, 500))
+def test_expected_waits_are_littles_law(max_batch_size: int, more: int) -> None:
+    """Shares add up to 1, and the mean is as many batches as there are users for a batch."""
+    concurrency = max_batch_size + more
+    shares = expected_modes(concurrency, max_batch_size)
+    assert sum(shares.values()) == pytest.approx(1)
+    mean = sum(batches * share for batches, share in shares.items())
+    assert mean == pytest.approx(concurrency / max_batch_size)
+
+
+@given(st.integers(1, 16), st.integers(0, 40), st.integers(3, 12))
+def test_expected_waits_are_those_of_a_queue_that_is_played_through(
+    max_batch_size: int, more: int, rounds: int
+) -> None:
+    """Users of a queue in order, served in full batches of equal time, wait as the formula says once it is steady."""
+    concurrency = max_batch_size + more
+    queue = [0] * concurrency
+    waits: dict[int, int] = {}
+    last = concurrency // max_batch_size + 1
+    # Whole turns of all users, after the first answers of all, so that each share is exact.
+    for batch in range(1, last + 1 + rounds * concurrency):
+        served, queue = queue[:max_batch_size], queue[max_batch_size:]
+        queue += [batch] * max_batch_size
+        if batch > last:
+            for asked in served:
+                waits[batch - asked] = waits.get(batch - asked, 0) + 1
+    total = sum(waits.values())
+    shares = expected_modes(concurrency, max_batch_size)
+    assert {wait: count / total for wait, count in sorted(waits.items())} == pytest.approx(
+        {wait: share for wait, share in shares.items() if share}
+    )
+
+
+def test_users_who_fill_no_batch_are_refused() -> None:
+    """With fewer users than a batch holds the batches are not full, and the formula says nothing."""
+    with pytest.raises(ValueError, match="31 users do not fill batches of 32"):
+        expected_modes(31, 32)
+
+
+def test_slow_requests_do_not_hide_two_modes() -> None:
+    """One request of a second puts all others into one of eleven bins; without the tail there are two modes again."""
+    fine = [(0.0005 * (place + 1), 0) for place in range(2_200)]
+    fine[28] = (fine[28][0], 4_400)
+    fine[56] = (fine[56][0], 5_590)
+    fine[2_199] = (fine[2_199][0], 10)
+    coarse = without_tail(fine)
+    assert [count for _, count in coarse if count] == [4_400, 5_590]
+    assert len(coarse) == 11
+    assert len(modes_of(coarse)) == 2
+    eleven = [(fine[end - 1][0], sum(count for _, count in fine[end - 200 : end])) for end in range(200, 2_201, 200)]
+    assert len(modes_of(eleven)) == 1
+
+
+@given(histograms, st.integers(1, 11))
+def test_without_tail_keeps_what_it_says(histogram: list[tuple[float, int]], bins: int) -> None:
+    """The part that is kept is counted once, in rising bins that are edges of the fine histogram, and large enough."""
+    coarse = without_tail(histogram, share=0.9, bins=bins)
+    total = sum(count for _, count in histogram)
+    assert 0.9 * total <= sum(count for _, count in coarse) <= total
+    assert len(coarse) <= bins
+    edges = [edge for edge, _ in coarse]
+    assert edges == sorted(set(edges))
+    assert set(edges) <= {edge for edge, _ in histogram}
