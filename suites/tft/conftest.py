@@ -1,0 +1,119 @@
+"""What the test files of this suite share: deployments, examples, requests, and the right answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from pytest_gpuserve.load.tensors import close_to
+from suites.tft.apps.tft.contract import DATASETS, OUTPUT
+from suites.tft.reference import forecasts
+from suites.tft.repository import MODELS, config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pytest_gpuserve.load.tensors import Comparator
+    from pytest_gpuserve.trial.handle import ServerHandle, Target
+    from suites.tft.apps.tft.data import Examples
+
+    class Device(Protocol):
+        """What this suite asks of the device under test."""
+
+        @property
+        def is_gpu(self) -> bool:
+            """Whether it is a card, not the CPU."""
+
+
+EXAMPLES = 16
+"""Different ones; larger batches repeat them. The published load was one example over and over."""
+
+TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}
+"""Relative and absolute, of a standardised forecast: for fp32 what the order of additions makes, else a few units of
+the last place after some dozen layers."""
+
+
+@dataclass(frozen=True)
+class Tft:
+    """A deployment of one data set's model, with requests to it.
+
+    Args:
+        server: The deployment.
+        dataset: Its data set.
+        precision: In which it computes.
+        examples: What it is asked.
+        answers: The right forecast of each example, standardised.
+    """
+
+    server: ServerHandle
+    dataset: str
+    precision: str
+    examples: Examples
+    answers: NDArray[np.float32]
+
+    def batch(self, size: int, *, shared: bool = False) -> Target:
+        """Describe a request of so many examples, whose answer is compared.
+
+        Args:
+            size: Of the batch.
+            shared: Whether tensors go through system shared memory instead of HTTP.
+        """
+        return self.server.infer(
+            self.examples.batch(size),
+            model=config(self.dataset).name,
+            expect=self.expect(size),
+            shared_memory={OUTPUT.name: size * OUTPUT.bytes} if shared else None,
+        )
+
+    def expect(self, size: int) -> Comparator:
+        """Make the comparison of the answer to a batch."""
+        rows = [row % len(self.answers) for row in range(size)]
+        tolerance = TOLERANCE[self.precision]
+        return close_to({OUTPUT.name: self.answers[rows]}, rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(scope="session")
+def network_size(device: Device) -> str:
+    """Size of the network, which a CPU has to be spared."""
+    return "full" if device.is_gpu else "small"
+
+
+@pytest.fixture(scope="session")
+def usual_precision(device: Device) -> str:
+    """In which it computes: on a card as published."""
+    return "fp16" if device.is_gpu else "fp32"
+
+
+@pytest.fixture(scope="session")
+def examples() -> dict[str, Examples]:
+    """Examples by data set; skips where what the suite needs is not installed."""
+    # Triton's wheel is not there for every Python; the networks are asked for when the first server is described.
+    for package, what in (("numpy", "numpy"), ("torch", "torch"), ("pytriton", "nvidia-pytriton, which has Triton")):
+        if find_spec(package) is None:
+            pytest.skip(f"this suite needs {what}")
+    from suites.tft.apps.tft.data import synthetic  # noqa: PLC0415 -- as above
+
+    return {dataset: synthetic(dataset, EXAMPLES) for dataset in DATASETS}
+
+
+@pytest.fixture(scope="session")
+def deploy(
+    triton_server: Callable[..., ServerHandle], examples: dict[str, Examples], network_size: str, usual_precision: str
+) -> Callable[..., Tft]:
+    """Describe a deployment: ``deploy("traffic")``; options of the model as variables: ``TFT_FORMAT="ts-trace"``."""
+    answers: dict[str, NDArray[np.float32]] = {}
+
+    def make(dataset: str, **options: str) -> Tft:
+        if dataset not in answers:
+            answers[dataset] = forecasts(dataset, examples[dataset], size=network_size)
+        variables = {"TFT_SIZE": network_size, "TFT_PRECISION": usual_precision, **options}
+        server = triton_server(MODELS, models=[config(dataset).name], env=variables)
+        return Tft(server, dataset, variables["TFT_PRECISION"], examples[dataset], answers[dataset])
+
+    return make

@@ -1,0 +1,158 @@
+"""The rows of one sweep of this suite: what is asserted of each, and the tables that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.sweep import Sweep
+from suites.tft.apps.tft.contract import DATASETS
+from suites.tft.knee import Point, knee
+from suites.tft.table import BATCH, CONCURRENCY, check_row, littles_law, row_of, save_table, warning_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from _pytest.mark.structures import ParameterSet
+
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.trial.assertions import Run
+    from suites.sweep import Row
+
+Place = tuple[str, int]
+"""A data set, and what is swept: a batch size or a concurrency."""
+
+BACKENDS = (
+    "PyTorch",
+    pytest.param("NVIDIA TensorRT", marks=pytest.mark.skip(reason="the wheel's Triton has no TensorRT backend")),
+)
+"""As the published tables name them; TensorRT's numbers are of a program that is not run here."""
+
+
+def wanted_points(values: Iterable[int], cpu_points: Iterable[Place]) -> list[ParameterSet]:
+    """Make the parameters of a sweep over both data sets; what is not for a CPU is marked so.
+
+    Args:
+        values: What is swept on a card.
+        cpu_points: What is measured everywhere.
+    """
+    everywhere = list(cpu_points)
+    places = dict.fromkeys([*everywhere, *((dataset, value) for dataset in DATASETS for value in values)])
+    full = pytest.mark.gpuserve_full
+    return [
+        pytest.param(*place, marks=[] if place in everywhere else [full], id=f"{place[0]}-{place[1]}")
+        for place in places
+    ]
+
+
+@dataclass
+class Gathered:
+    """Rows of a sweep.
+
+    Args:
+        folder: Where tables and charts are left.
+        name: Of the sweep, and of its files.
+        swept: The column that the points of one data set differ in: ``batch`` or ``concurrency``.
+    """
+
+    folder: Path
+    name: str
+    swept: str
+    tables: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sweep = Sweep(self.folder / f"{self.name}_details.csv")
+
+    def add(self, run: Run, *, dataset: str, batch: int, concurrency: int) -> None:
+        """Add what was measured; asserts nothing, so that a gate that fails leaves its row."""
+        row = row_of(run.summary, run.breakdown, batch=batch, concurrency=concurrency)
+        self.tables.setdefault(dataset, []).append(row)
+        self.sweep.add(
+            run,
+            dataset=dataset,
+            batch=batch,
+            concurrency=concurrency,
+            inferences_per_second=batch * run.summary.throughput,
+            littles_law=littles_law(row),
+            warning=warning_of(row),
+        )
+
+    def points(self, wanted: Iterable[Place]) -> dict[str, list[Point]]:
+        """Return the points by data set, throughput in examples a second; skips the test when one is missing."""
+        found: dict[str, list[Point]] = {}
+        for row in self._rows(wanted):
+            point = Point(
+                int(_number(row, self.swept)), _number(row, "inferences_per_second"), _number(row, "p99_seconds")
+            )
+            found.setdefault(str(row["dataset"]), []).append(point)
+        return {dataset: sorted(points, key=lambda point: point.at) for dataset, points in found.items()}
+
+    def table(self, dataset: str) -> list[dict[str, float]]:
+        """Return the published columns of a data set's rows, in the order of what was swept."""
+        column = self.swept.capitalize()
+        return sorted(self.tables.get(dataset, []), key=lambda row: row[column])
+
+    def save(self) -> None:
+        """Write both tables, sorted: the published columns, and all that is known of each row."""
+        rows = [{"Dataset": dataset, **row} for dataset, found in self.tables.items() for row in found]
+        save_table(self.folder / f"{self.name}.csv", rows, "Dataset", BATCH, CONCURRENCY, more=["Dataset"])
+        self.sweep.save("dataset", "batch", "concurrency")
+
+    def save_knees(self, found: Mapping[str, list[Point]]) -> None:
+        """Write the most that was done within each latency budget, for the budgets that were reached."""
+        lines = ["dataset,budget_seconds,at,inferences_per_second"]
+        for dataset, points in found.items():
+            for budget in sorted(point.p99_seconds for point in points):
+                best = knee(points, budget)
+                assert best is not None, "each budget is a point's own p99"
+                lines.append(f"{dataset},{budget:.6f},{best.at},{best.throughput:.1f}")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / f"{self.name}_knees.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+    def _rows(self, wanted: Iterable[Place]) -> list[Row]:
+        return self.sweep.points([{"dataset": dataset, self.swept: value} for dataset, value in wanted])
+
+
+def check_identities(run: Run, *, batch: int, concurrency: int) -> None:
+    """Assert what holds of any run, however fast it was.
+
+    Components make up the average, percentiles rise, throughput and latency agree, and server and client have counted
+    the same requests.
+
+    Args:
+        run: What was measured, by comparisons too.
+        batch: Examples of each request.
+        concurrency: Users of the closed loop.
+    """
+    row = row_of(run.summary, run.breakdown, batch=batch, concurrency=concurrency)
+    check_row(row)
+    assert not warning_of(row), warning_of(row)
+    check_counts(run.counters, run.summary.requests, row, starts=sum(len(session.starts) for session in run.sessions))
+
+
+def check_counts(counters: Counters, answered: int, row: dict[str, float], *, starts: int) -> None:
+    """Assert that the server's counts agree with each other and with the client's.
+
+    Args:
+        counters: Of the server, over the measured windows.
+        answered: Requests that the client got answers to, in the same windows.
+        row: Of the published table.
+        starts: Of which these are the sum: at both ends of each, what is under way is counted on either side.
+    """
+    batch, users = int(row[BATCH]), int(row[CONCURRENCY])
+    assert sum(counters.batch_sizes.values()) == counters.batches
+    assert sum(int(size) * count for size, count in counters.batch_sizes.items()) == counters.items
+    assert counters.requests is not None
+    # A request is counted when it has been executed, a batch of several users at once.
+    assert abs(counters.items - batch * counters.requests) <= 2 * batch * users * starts
+    assert abs(counters.requests - answered) <= 2 * users * starts + 0.02 * answered
+    assert batch <= counters.items / counters.batches <= batch * users
+
+
+def _number(row: Row, name: str) -> float:
+    value = row[name]
+    assert isinstance(value, (int, float))
+    return float(value)

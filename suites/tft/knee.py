@@ -1,0 +1,41 @@
+"""The knee of a sweep: the most that a server does within a latency budget."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a sweep.
+
+    Args:
+        at: What was swept: a batch size, or a concurrency.
+        throughput: Any rate, above 0.
+        p99_seconds: Latency.
+    """
+
+    at: int
+    throughput: float
+    p99_seconds: float
+
+
+def knee(points: Iterable[Point], budget_seconds: float) -> Point | None:
+    """Return the point of the largest throughput whose p99 is within the budget; None where no point's is.
+
+    Of equal throughputs it is the one of the lower p99, of equal ones in that too the lower ``at``.
+
+    Raises:
+        ValueError: A number is not finite or not above 0: what was not measured is not within any budget.
+    """
+    known = list(points)
+    for number in (budget_seconds, *(value for point in known for value in (point.throughput, point.p99_seconds))):
+        if not math.isfinite(number) or number <= 0:
+            raise ValueError(f"{number} is no throughput, latency or budget")
+    within = [point for point in known if point.p99_seconds <= budget_seconds]
+    return max(within, key=lambda point: (point.throughput, -point.p99_seconds, -point.at), default=None)

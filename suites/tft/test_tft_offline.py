@@ -1,0 +1,153 @@
+"""Offline: one request at a time, of 1 to 1024 examples, its tensors in system shared memory.
+
+On a card these are the published points; on the CPU two of them, of a smaller network for one data set.
+``TFT_SLOWDOWN=1.0`` makes every batch take twice as long.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites import charts
+from suites.tft.apps.tft.contract import DATASETS
+from suites.tft.gathered import BACKENDS, Gathered, check_identities, wanted_points
+from suites.tft.published_rules import OFFLINE_BATCHES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+    from pytest_gpuserve.trial.assertions import Baseline, Run
+    from pytest_gpuserve.trial.published import Published
+    from suites.tft.conftest import Device, Tft
+
+# On two shared cores one build moves by several percent from hour to hour.
+pytestmark = pytest.mark.gpuserve(throughput=0.10, p50=0.10, p90=0.20, p99=0.30)
+
+CPU_POINTS = (("electricity", 1), ("electricity", 16))
+"""Data set and batch size of what is measured on a CPU as well."""
+
+REQUESTS = 500
+"""Of a published window."""
+
+
+@pytest.fixture(scope="module")
+def gathered(artifacts: Path) -> Generator[Gathered, None, None]:
+    """The rows of this file; the tables are written at its end, complete or not."""
+    rows = Gathered(artifacts / "tft", "offline", "batch")
+    yield rows
+    rows.save()
+
+
+@pytest.fixture
+def measured(
+    deploy: Callable[..., Tft],
+    load: Callable[..., Run],
+    gathered: Gathered,
+    full_size: bool,  # noqa: FBT001 -- a fixture
+) -> Callable[[str, int], Run]:
+    """Measure batches of one size of a data set, and add their row."""
+
+    def measure(dataset: str, batch: int) -> Run:
+        run = load(
+            deploy(dataset).batch(batch, shared=True),
+            concurrency=1,
+            seconds=3,
+            requests=REQUESTS if full_size else None,
+            timeout=60,
+        )
+        gathered.add(run, dataset=dataset, batch=batch, concurrency=1)
+        return run
+
+    return measure
+
+
+@pytest.mark.parametrize(("dataset", "batch"), wanted_points([1], CPU_POINTS[:1]))
+def test_single(measured: Callable[[str, int], Run], baseline: Baseline, dataset: str, batch: int) -> None:
+    """Single examples are answered as fast as the baseline says, the slowest of a hundred included."""
+    run = measured(dataset, batch)
+    assert run.throughput >= baseline.throughput
+    assert run.latency.p50 <= baseline.latency.p50
+    assert run.latency.p99 <= baseline.latency.p99
+    check_identities(run, batch=batch, concurrency=1)
+
+
+@pytest.mark.parametrize(("dataset", "batch"), wanted_points(OFFLINE_BATCHES[1:], CPU_POINTS[1:]))
+def test_offline(measured: Callable[[str, int], Run], baseline: Baseline, dataset: str, batch: int) -> None:
+    """Larger batches too; a card does a few of them a second, too few for a p99 that could be gated."""
+    run = measured(dataset, batch)
+    assert run.throughput >= baseline.throughput
+    assert run.latency.p50 <= baseline.latency.p50
+    assert run.latency.p90 <= baseline.latency.p90
+    check_identities(run, batch=batch, concurrency=1)
+
+
+@pytest.mark.gpuserve_full
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("batch", [1, 1024])
+def test_other_precisions(
+    *,
+    deploy: Callable[..., Tft],
+    load: Callable[..., Run],
+    baseline: Baseline,
+    device: Device,
+    precision: str,
+    batch: int,
+) -> None:
+    """Beside the published fp16, a card does as well in fp32 and bf16 as it did, with right answers."""
+    if not device.is_gpu:
+        pytest.skip(f"{precision} beside the usual one is for a card")
+    run = load(deploy("electricity", TFT_PRECISION=precision).batch(batch, shared=True), concurrency=1, timeout=60)
+    assert run.throughput >= baseline.throughput
+    assert run.latency.p90 <= baseline.latency.p90
+
+
+@pytest.mark.gpuserve_full
+def test_trace(deploy: Callable[..., Tft], load: Callable[..., Run], baseline: Baseline) -> None:
+    """The published format, a TorchScript trace, is as fast as it was and answers as the network does."""
+    run = load(deploy("electricity", TFT_FORMAT="ts-trace").batch(16, shared=True), concurrency=1, timeout=60)
+    assert run.throughput >= baseline.throughput
+    assert run.latency.p50 <= baseline.latency.p50
+
+
+@pytest.mark.gpuserve_full
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("batch", [1, 32, 1024])
+def test_published_offline(
+    *,
+    deploy: Callable[..., Tft],
+    load: Callable[..., Run],
+    published: Callable[..., Published],
+    backend: str,
+    dataset: str,
+    batch: int,
+) -> None:
+    """A trace in fp16 does what was published for this card, or more; the table's rows say what for which.
+
+    The glue is another: the published server had the PyTorch backend, this one has the Python backend, in the wheel.
+    """
+    entry = published(scenario="offline", backend=backend, dataset=dataset, batch=batch, concurrency=1)
+    run = load(deploy(dataset, TFT_FORMAT="ts-trace").batch(batch, shared=True), concurrency=1, timeout=60)
+    assert run.throughput >= entry.throughput
+    assert run.latency.p99 <= entry.latency.p99
+
+
+def test_knee(*, gathered: Gathered, device: Device, full_size: bool) -> None:
+    """Larger batches do more a second than single examples; the most within each point's own p99 is written down.
+
+    The chart is the published one: p99 by throughput, labelled by the batch size.
+    """
+    everything = device.is_gpu or full_size
+    wanted = [(dataset, batch) for dataset in DATASETS for batch in OFFLINE_BATCHES] if everything else CPU_POINTS
+    found = gathered.points(wanted)
+    charts.tradeoff(
+        gathered.folder / "offline.svg",
+        {name: [(point.throughput, point.p99_seconds, str(point.at)) for point in found[name]] for name in found},
+        throughput_label="Throughput (inferences/s)",
+    )
+    gathered.save_knees(found)
+    for points in found.values():
+        assert max(point.throughput for point in points) > points[0].throughput

@@ -1,0 +1,130 @@
+"""Online: requests of 16 examples over HTTP from 8 to 256 users, which Triton puts together as it likes.
+
+On a card these are the published points, by the published rule; on the CPU two of them, of a smaller network for one
+data set. ``TFT_SLOWDOWN=1.0`` makes every batch take twice as long.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites import charts
+from suites.tft.apps.tft.contract import DATASETS, INSTANCES, MAX_BATCH_SIZE
+from suites.tft.gathered import BACKENDS, Gathered, check_identities, wanted_points
+from suites.tft.published_rules import online_plan, until_stable
+from suites.tft.table import AVERAGE, CONCURRENCY, THROUGHPUT, components_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+    from pytest_gpuserve.trial.assertions import Baseline, Run
+    from pytest_gpuserve.trial.published import Published
+    from suites.tft.conftest import Device, Tft
+
+# On two shared cores one build moves by several percent from hour to hour.
+pytestmark = pytest.mark.gpuserve(throughput=0.10, p50=0.10, p90=0.20, batching_ratio=0.10)
+
+PLAN = online_plan(MAX_BATCH_SIZE, triton_instances=1, model_instances=INSTANCES)
+
+CPU_POINTS = (("electricity", 4), ("electricity", 8))
+"""Data set and concurrency of what is measured on a CPU as well; 4 is no point of the plan."""
+
+LEAST_REQUESTS = 500
+"""Of a published window."""
+
+LATENCIES_LONG = 20
+"""So many rounds of all users at least: the published windows of 500 requests had two at 256 users, and lost up to a
+quarter of the throughput at their ends."""
+
+
+@pytest.fixture(scope="module")
+def gathered(artifacts: Path) -> Generator[Gathered, None, None]:
+    """The rows of this file; the tables are written at its end, complete or not."""
+    rows = Gathered(artifacts / "tft", "online", "concurrency")
+    yield rows
+    rows.save()
+
+
+@pytest.mark.parametrize(("dataset", "concurrency"), wanted_points(PLAN.concurrencies, CPU_POINTS))
+def test_online(
+    *,
+    deploy: Callable[..., Tft],
+    load: Callable[..., Run],
+    baseline: Baseline,
+    gathered: Gathered,
+    full_size: bool,
+    dataset: str,
+    concurrency: int,
+) -> None:
+    """So many users are answered as fast as the baseline says, in batches as large, and where the time went adds up."""
+    run = load(
+        deploy(dataset).batch(PLAN.batch),
+        concurrency=concurrency,
+        seconds=3,
+        requests=max(LEAST_REQUESTS, LATENCIES_LONG * concurrency) if full_size else None,
+        timeout=60,
+    )
+    gathered.add(run, dataset=dataset, batch=PLAN.batch, concurrency=concurrency)
+    assert run.throughput >= baseline.throughput
+    assert run.latency.p50 <= baseline.latency.p50
+    assert run.latency.p90 <= baseline.latency.p90
+    assert run.batching_ratio >= baseline.batching_ratio
+    check_identities(run, batch=PLAN.batch, concurrency=concurrency)
+
+
+@pytest.mark.gpuserve_full
+def test_until_stable(deploy: Callable[..., Tft], load: Callable[..., Run], baseline: Baseline) -> None:
+    """Measured until three windows agree within 10 %, as perf_analyzer does, throughput is that of the baseline."""
+    run = load(deploy("electricity").batch(PLAN.batch), concurrency=128, until=until_stable, timeout=60)
+    assert run.throughput >= baseline.throughput
+
+
+@pytest.mark.gpuserve_full
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("concurrency", [8, 128, 256])
+def test_published_online(
+    *,
+    deploy: Callable[..., Tft],
+    load: Callable[..., Run],
+    published: Callable[..., Published],
+    backend: str,
+    dataset: str,
+    concurrency: int,
+) -> None:
+    """A trace in fp16 does what was published for this card, or more; published throughputs are known to be low.
+
+    The glue is another: the published server had the PyTorch backend, this one has the Python backend, in the wheel.
+    """
+    entry = published(scenario="online", backend=backend, dataset=dataset, batch=PLAN.batch, concurrency=concurrency)
+    run = load(deploy(dataset, TFT_FORMAT="ts-trace").batch(PLAN.batch), concurrency=concurrency, timeout=60)
+    assert run.throughput >= entry.throughput
+    assert run.latency.p99 <= entry.latency.p99
+
+
+def test_knee(*, gathered: Gathered, device: Device, full_size: bool) -> None:
+    """More users wait longer; the most that is done within each point's own p99 is written down.
+
+    The chart is the published one: what latency is made of, and throughput, by concurrency.
+    """
+    everything = device.is_gpu or full_size
+    wanted = [(dataset, users) for dataset in DATASETS for users in PLAN.concurrencies] if everything else CPU_POINTS
+    found = gathered.points(wanted)
+    gathered.save_knees(found)
+    for dataset, points in found.items():
+        rows = gathered.table(dataset)
+        parts = [components_of(row) for row in rows]
+        charts.stacked(
+            gathered.folder / f"online_{dataset}.svg",
+            [row[CONCURRENCY] for row in rows],
+            {name: [part[name] for part in parts] for name in parts[0]},
+            [row[THROUGHPUT] for row in rows],
+            "Concurrency",
+            line_label="Throughput (inferences/s)",
+        )
+        averages = [row[AVERAGE] for row in rows]
+        assert averages[-1] > averages[0]
+        assert len(points) == len(rows)

@@ -1,0 +1,457 @@
+"""The TFT suite's rules, tables, knee, risks and configurations, without a network and without a server."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.measure.breakdown import Breakdown
+from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
+from pytest_gpuserve.measure.summary import Summary
+from pytest_gpuserve.servers.triton_config import CONFIG_FILE
+from pytest_gpuserve.store.published import read_published
+from suites.tft import published_rules as rules
+from suites.tft.accuracy import check_risks, q_risk, risks
+from suites.tft.apps.tft.contract import DATASETS, INPUTS, OUTPUT
+from suites.tft.gathered import check_counts, wanted_points
+from suites.tft.knee import Point, knee
+from suites.tft.repository import MODELS, config
+from suites.tft.summary import main as run_summary
+from suites.tft.summary import summary_rows
+from suites.tft.table import AVERAGE, COLUMNS, COMPONENTS, check_row, littles_law, row_of, save_table, warning_of
+from tests.plugin.conftest import REPOSITORY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POSITIVE = st.floats(1e-6, 1e6)
+
+
+# -- the contract
+
+
+def test_an_example_is_6160_bytes() -> None:
+    """Eight inputs, four of them placeholders of four bytes; 288 bytes come back."""
+    assert [(spec.name, spec.bytes, spec.present) for spec in INPUTS] == [
+        ("s_cat__0", 1536, True),
+        ("s_cont__1", 4, False),
+        ("k_cat__2", 4, False),
+        ("k_cont__3", 2304, True),
+        ("o_cat__4", 4, False),
+        ("o_cont__5", 4, False),
+        ("target__6", 768, True),
+        ("id__7", 1536, True),
+    ]
+    assert sum(spec.bytes for spec in INPUTS) == 6160
+    assert OUTPUT.bytes == 288
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_configurations_are_what_typed_arguments_write(dataset: str) -> None:
+    """``config.pbtxt`` in the repository is that of `config`, to the byte; no other model lies there."""
+    written = (MODELS / config(dataset).name / CONFIG_FILE).read_text(encoding="utf-8")
+    assert written == config(dataset).to_pbtxt()
+    assert "preferred_batch_size: [512, 1024] max_queue_delay_microseconds: 1 " in written
+    assert "max_batch_size: 1024\n" in written
+    assert "count: 2 " in written
+    assert {folder.name for folder in MODELS.iterdir()} == {config(name).name for name in DATASETS}
+
+
+def test_models_differ_in_their_configuration_alone() -> None:
+    """Both data sets are served by the same code."""
+    assert len({(MODELS / config(name).name / "1" / "model.py").read_text(encoding="utf-8") for name in DATASETS}) == 1
+
+
+# -- the published runner's rules
+
+
+def test_the_published_sweep_has_32_points() -> None:
+    """Batches of 1024 on two instances: 16 examples a request, 8 to 256 users in steps of 8."""
+    plan = rules.online_plan(1024, model_instances=2)
+    assert plan.batch == 16
+    assert plan.concurrencies == tuple(range(8, 257, 8))
+    assert len(plan.concurrencies) == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "batch", "concurrencies"),
+    [
+        ({"max_batch_size": 1}, 1, (1, 2)),
+        ({"max_batch_size": 8, "steps": 4}, 1, (4, 8, 12, 16)),
+        ({"max_batch_size": 64, "triton_instances": 2}, 1, tuple(range(8, 257, 8))),
+        ({"max_batch_size": 1024, "model_instances": 1, "steps": 2}, 8, (128, 256)),
+        ({"max_batch_size": 10, "steps": 6}, 1, (3, 6, 9, 12, 15, 18)),
+    ],
+)
+def test_the_sweep_of_other_servers(arguments: dict[str, int], batch: int, concurrencies: tuple[int, ...]) -> None:
+    """Worked by hand from the rule; a step that does not divide the most ends below it."""
+    assert rules.online_plan(**arguments) == rules.OnlinePlan(batch, concurrencies)
+
+
+@given(st.integers(1, 5000), st.integers(1, 8), st.integers(1, 8), st.integers(1, 300))
+def test_a_sweep_stays_within_its_bounds(largest: int, triton: int, model: int, steps: int) -> None:
+    """At least one point, all between 1 and 256, never more examples under way than twice what fits."""
+    plan = rules.online_plan(largest, triton_instances=triton, model_instances=model, steps=steps)
+    assert plan.concurrencies
+    assert 1 <= plan.concurrencies[0] <= plan.concurrencies[-1] <= 256
+    assert plan.batch * plan.concurrencies[-1] <= 2 * largest * triton * model
+
+
+@pytest.mark.parametrize("arguments", [(0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0)])
+def test_a_sweep_of_nothing_is_refused(arguments: tuple[int, int, int, int]) -> None:
+    """Sizes, instances and steps are 1 at least."""
+    largest, triton, model, steps = arguments
+    with pytest.raises(ValueError, match="at least"):
+        rules.online_plan(largest, triton_instances=triton, model_instances=model, steps=steps)
+
+
+def test_warm_up_is_that_of_the_runner() -> None:
+    """Online at 128 and 256 users, offline with the smallest and the last batch, twice as long."""
+    assert rules.online_warm_up(1024, model_instances=2) == (128, 256)
+    assert rules.online_warm_up(1) == (1, 2)
+    assert rules.offline_warm_up(rules.OFFLINE_BATCHES) == (1, 1024)
+    assert rules.offline_warm_up([1]) == (1,)
+    assert rules.warm_up_length("count_windows", 500) == 1000
+    with pytest.raises(ValueError, match="at least"):
+        rules.offline_warm_up([])
+
+
+def test_retries_get_longer() -> None:
+    """Ten more tries, each by 50 requests or two seconds."""
+    assert rules.retry_lengths("count_windows", 500) == tuple(range(500, 1001, 50))
+    assert rules.retry_lengths("time_windows", 5000) == tuple(range(5000, 25001, 2000))
+    with pytest.raises(ValueError, match="no measurement mode"):
+        rules.retry_lengths("windows", 5)  # type: ignore[arg-type] # the mistake that is tested
+    with pytest.raises(ValueError, match="at least"):
+        rules.warm_up_length("count_windows", 0)
+
+
+@pytest.mark.parametrize(
+    ("windows", "stable"),
+    [
+        ([(100, 0.1), (105, 0.1)], False),
+        ([(100, 0.1), (105, 0.1), (95, 0.1)], True),
+        ([(10, 9.0), (100, 0.1), (105, 0.1), (95, 0.1)], True),
+        ([(100, 0.1), (100, 0.1), (130, 0.1)], False),
+        ([(100, 0.1), (100, 0.13), (100, 0.1)], False),
+    ],
+)
+def test_three_windows_that_agree_are_stable(windows: list[tuple[float, float]], *, stable: bool) -> None:
+    """Throughput and latency of the last three, each within 10 % of their mean; what was before does not count."""
+    assert rules.is_stable(windows) is stable
+
+
+def test_the_plan_of_a_cpu_is_a_part_of_the_card_s() -> None:
+    """Only the points that are named run everywhere; all others carry the marker, and each point is there once."""
+    points = wanted_points([8, 16], [("electricity", 4), ("electricity", 8)])
+    marked = {point.values: [mark.name for mark in point.marks] for point in points}
+    full = ["gpuserve_full"]
+    assert marked == {
+        ("electricity", 4): [],
+        ("electricity", 8): [],
+        ("electricity", 16): full,
+        ("traffic", 8): full,
+        ("traffic", 16): full,
+    }
+    assert len(points) == 5
+
+
+# -- the table
+
+
+def summary(seconds: list[float], *, measured: float) -> Summary:
+    """Of these latencies, answered within so many seconds."""
+    return Summary(
+        requests=len(seconds),
+        errors=0,
+        seconds=measured,
+        throughput=len(seconds) / measured,
+        mean=math.fsum(seconds) / len(seconds),
+        max=max(seconds),
+        latency=Histogram(Counter(bucket_of(round(1e9 * latency)) for latency in seconds)),
+    )
+
+
+@given(st.lists(st.floats(1e-5, 10), min_size=1, max_size=50), st.lists(st.floats(0, 1), min_size=6, max_size=6))
+def test_components_make_up_the_average(latencies: list[float], shares: list[float]) -> None:
+    """Whatever the parts are, their rounded sum is the rounded average within 1 us, and percentiles rise."""
+    found = summary(latencies, measured=1.0)
+    known = [share * found.mean / 7 for share in shares]
+    parts = Breakdown(known[0], found.mean - math.fsum(known), *known[1:])
+    row = row_of(found, parts, batch=16, concurrency=8)
+    check_row(row)
+    assert sum(row[title] for title in COMPONENTS.values()) == pytest.approx(row[AVERAGE], abs=1e-3)
+
+
+def good_row() -> dict[str, float]:
+    """Two requests of 100 ms a user and second; ten users."""
+    parts = Breakdown(0.001, 0.009, 0.04, 0.01, 0.03, 0.01, 0.0)
+    return row_of(summary([0.1] * 100, measured=1.0), parts, batch=16, concurrency=10)
+
+
+def test_a_row_has_the_published_columns() -> None:
+    """Fifteen, in their order, in milliseconds and examples a second."""
+    row = good_row()
+    assert tuple(row) == COLUMNS
+    assert len(COLUMNS) == 15
+    assert COLUMNS[:5] == (
+        "Batch",
+        "Concurrency",
+        "Inferences/Second",
+        "Client Send (ms)",
+        "Network+Server Send/Recv (ms)",
+    )
+    assert row["Inferences/Second"] == 1600
+    assert row["Server Queue (ms)"] == 40
+    assert row["p99 latency (ms)"] == pytest.approx(100, rel=1e-3)
+
+
+def test_a_row_that_does_not_add_up_is_found() -> None:
+    """A component too many, and percentiles that fall."""
+    with pytest.raises(AssertionError, match="the components are"):
+        check_row({**good_row(), "Server Queue (ms)": 40.4})
+    check_row({**good_row(), "Server Queue (ms)": 40.2})
+    with pytest.raises(AssertionError, match="do not rise"):
+        check_row({**good_row(), "p90 latency (ms)": 99.0})
+
+
+def test_little_s_law_accounts_for_all_users() -> None:
+    """Throughput times latency is the number of users; a row of which a tenth is missing gets a warning."""
+    row = good_row()
+    assert littles_law(row) == pytest.approx(1.0)
+    assert not warning_of(row)
+    assert "0.900" in warning_of({**row, "Inferences/Second": 1440.0})
+
+
+def test_published_rows_add_up_and_throughputs_are_low() -> None:
+    """All 688: components within 0.3 ms; offline by Little's law within 5 %, online as low as 0.72."""
+    entries = read_published(REPOSITORY / "baselines", "tft")
+    assert len(entries) == 688
+    worst = {"offline": 1.0, "online": 1.0}
+    for entry in entries:
+        record = entry.record
+        assert abs(math.fsum(record.breakdown.values()) - record.values["latency.mean"]) <= 0.3e-3 + 1e-9
+        share = record.values["throughput"] * record.values["latency.mean"] / int(record.keys["concurrency"])
+        scenario = str(record.keys["scenario"])
+        worst[scenario] = min(worst[scenario], share)
+    assert worst["offline"] > 0.95
+    assert worst["online"] == pytest.approx(0.72, abs=0.01)
+
+
+def test_tables_are_sorted(tmp_path: Path) -> None:
+    """By numbers, not by their digits; with the columns that tell tables apart first."""
+    rows = [{"Dataset": name, **good_row(), "Batch": batch} for name in ("traffic", "electricity") for batch in (16, 2)]
+    save_table(tmp_path / "a" / "table.csv", rows, "Dataset", "Batch", more=["Dataset"])
+    with (tmp_path / "a" / "table.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert list(found[0]) == ["Dataset", *COLUMNS]
+    assert [(row["Dataset"], row["Batch"]) for row in found] == [
+        ("electricity", "2"),
+        ("electricity", "16"),
+        ("traffic", "2"),
+        ("traffic", "16"),
+    ]
+    save_table(tmp_path / "none.csv", [])
+    assert not (tmp_path / "none.csv").exists()
+
+
+def test_counts_of_server_and_client_have_to_agree() -> None:
+    """Sizes add up to the items, items to the requests, and those to what the client saw, but for the edges."""
+    row = good_row()
+    good = Counters(items=1600, batches=20, batch_sizes={"80": 20}, requests=100)
+    check_counts(good, 100, row, starts=2)
+    for wrong in (
+        Counters(items=1600, batches=20, batch_sizes={"80": 19}, requests=100),
+        Counters(items=1600, batches=20, batch_sizes={"64": 20}, requests=100),
+        Counters(items=1600, batches=20, batch_sizes={"80": 20}, requests=None),
+        Counters(items=1600, batches=20, batch_sizes={"80": 20}, requests=190),
+        Counters(items=1600, batches=200, batch_sizes={"8": 200}, requests=100),
+    ):
+        with pytest.raises(AssertionError):
+            check_counts(wrong, 100, row, starts=2)
+
+
+# -- the knee
+
+
+@given(st.lists(st.tuples(POSITIVE, POSITIVE), max_size=20), POSITIVE)
+def test_the_knee_is_the_most_within_the_budget(numbers: list[tuple[float, float]], budget: float) -> None:
+    """No point within the budget does more; there is none exactly when no point is within."""
+    points = [Point(at, *pair) for at, pair in enumerate(numbers)]
+    within = [point for point in points if point.p99_seconds <= budget]
+    best = knee(points, budget)
+    if best is None:
+        assert not within
+        return
+    assert best in within
+    assert all(point.throughput <= best.throughput for point in within)
+    assert knee(reversed(points), budget) == best
+
+
+@given(st.lists(st.tuples(POSITIVE, POSITIVE), min_size=1, max_size=20), POSITIVE, POSITIVE)
+def test_more_budget_never_does_less(numbers: list[tuple[float, float]], one: float, other: float) -> None:
+    """The knee of a larger budget has at least the throughput of a smaller one's."""
+    points = [Point(at, *pair) for at, pair in enumerate(numbers)]
+    low, high = (knee(points, budget) for budget in sorted((one, other)))
+    assert low is None or (high is not None and high.throughput >= low.throughput)
+
+
+def test_of_equal_throughputs_the_quicker_is_the_knee() -> None:
+    """And of equally quick ones the lower load."""
+    points = [Point(8, 10.0, 0.3), Point(4, 10.0, 0.2), Point(2, 10.0, 0.2)]
+    assert knee(points, 1.0) == Point(2, 10.0, 0.2)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, 0.0, -1.0])
+def test_what_is_no_number_has_no_knee(number: float) -> None:
+    """A latency that is not known is not within a budget, and no budget is one."""
+    for points, budget in (([Point(1, 1.0, number)], 1.0), ([Point(1, number, 1.0)], 1.0), ([], number)):
+        with pytest.raises(ValueError, match="is no throughput, latency or budget"):
+            knee(points, budget)
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "scenario", "budget_ms", "at", "throughput"),
+    [
+        ("T4", "NVIDIA TensorRT", "offline", 1000, 1024, 13054),
+        ("T4", "NVIDIA TensorRT", "offline", 2.5, 1, 415),
+        ("T4", "NVIDIA TensorRT", "offline", 2.4, None, None),
+        ("T4", "NVIDIA TensorRT", "online", 1000, 208, 10992),
+        ("A30", "NVIDIA TensorRT", "offline", 20, 512, 27236),
+        ("A30", "NVIDIA TensorRT", "online", 1000, 240, 25760),
+        ("A30", "PyTorch", "online", 1000, 128, 12272),
+        ("V100-SXM2-32GB", "PyTorch", "online", 1000, 144, 11808),
+        ("A100-SXM4-80GB", "NVIDIA TensorRT", "online", 1000, 240, 40832),
+        ("A100-SXM4-80GB", "PyTorch", "offline", 1000, 1024, 25160),
+    ],
+)
+def test_knees_of_the_published_tables(
+    *, device: str, backend: str, scenario: str, budget_ms: float, at: int | None, throughput: float | None
+) -> None:
+    """As read off the tables by hand, for electricity; without a point within the budget there is none."""
+    keys = {"dataset": "electricity", "backend": backend, "scenario": scenario}
+    swept = "batch" if scenario == "offline" else "concurrency"
+    points = [
+        Point(int(keys_of[swept]), int(keys_of["batch"]) * values["throughput"], values["latency.p99"])
+        for entry in read_published(REPOSITORY / "baselines", "tft")
+        if entry.device == device
+        and keys.items() <= (keys_of := entry.record.keys).items()
+        and (values := entry.record.values)
+    ]
+    assert len(points) == (11 if scenario == "offline" else 32)
+    best = knee(points, budget_ms / 1e3)
+    assert (None if best is None else best.at) == at
+    assert best is None or best.throughput == pytest.approx(throughput, rel=1e-3)
+
+
+# -- accuracy
+
+
+def test_q_risk_by_hand() -> None:
+    """Too low by 1 costs q, too high by 1 costs 1 - q, of a mean of 4, twice."""
+    truth, forecast = np.array([3.0, 5.0]), np.array([2.0, 6.0])
+    assert q_risk(truth, forecast, 0.9) == pytest.approx(2 * (0.9 + 0.1) / 2 / 4)
+    assert q_risk(truth, truth - 1.0, 0.9) == pytest.approx(2 * 0.9 / 4)
+    assert q_risk(truth, truth + 1.0, 0.9) == pytest.approx(2 * 0.1 / 4)
+    assert q_risk(truth, truth, 0.5) == 0
+
+
+@given(st.lists(st.floats(0.1, 1e3), min_size=2, max_size=20), st.floats(0.05, 0.95), st.floats(0.1, 100))
+def test_q_risk_has_no_unit(values: list[float], quantile: float, scale: float) -> None:
+    """It is the same in kW and in MW, 0 at least, and of the median the mean error's share."""
+    truth = np.array(values)
+    forecast = truth[::-1]
+    risk = q_risk(truth, forecast, quantile)
+    assert risk >= 0
+    assert q_risk(scale * truth, scale * forecast, quantile) == pytest.approx(risk, rel=1e-6, abs=1e-12)
+    share = np.abs(truth - forecast).mean() / truth.mean()
+    assert q_risk(truth, forecast, 0.5) == pytest.approx(share, abs=1e-12)
+
+
+def test_q_risk_of_nonsense_is_refused() -> None:
+    """Shapes that differ would be broadcast; a truth of 0 normalises nothing."""
+    ones = np.ones((2, 3))
+    for truth, forecast, quantile, message in (
+        (ones, np.ones(3), 0.5, "has shape"),
+        (ones, ones, 1.0, "lies in"),
+        (ones, ones * math.nan, 0.5, "not finite"),
+        (ones * 0, ones, 0.5, "0 everywhere"),
+        (np.ones((0, 3)), np.ones((0, 3)), 0.5, "0 everywhere"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            q_risk(truth, forecast, quantile)
+
+
+def test_risks_above_their_thresholds_are_found() -> None:
+    """Each quantile has its own; one that is not known or not computed is no pass."""
+    truth = np.full((2, 24), 4.0)
+    found = risks(truth, np.stack([truth, truth + 1, truth - 1], axis=-1))
+    assert found == {"p10": 0.0, "p50": pytest.approx(0.25), "p90": pytest.approx(0.45)}
+    check_risks(found, {"p10": 0.01, "p50": 0.26, "p90": 0.46})
+    with pytest.raises(AssertionError, match=r"p90 0\.4500 is above 0\.4000$"):
+        check_risks(found, {"p50": 0.26, "p90": 0.4})
+    with pytest.raises(AssertionError, match="p99 is missing"):
+        check_risks(found, {"p99": 1.0})
+    with pytest.raises(AssertionError, match="above"):
+        check_risks({"p50": math.nan}, {"p50": 1.0})
+
+
+# -- the summary of a run
+
+
+def experiment(name: str, outcome: str, throughput: float | None) -> dict[str, object]:
+    """A test as ``--gpuserve-json`` has it."""
+    run = {
+        "throughput": throughput,
+        "latency": {"mean": 0.1, "p50": 0.1, "p99": None},
+        "batching_ratio": 56.25,
+    }
+    verdicts = [{"verdict": "PASS"}, {"verdict": "IMPROVED"}, {"verdict": "PASS"}]
+    return {"nodeid": name, "outcome": outcome, "verdicts": verdicts, "run": None if throughput is None else run}
+
+
+def test_a_run_is_summed_up(tmp_path: Path) -> None:
+    """What passed first, the best first; what was not measured is empty, and other suites are left out."""
+    tests = [
+        experiment("suites/tft/test_tft_online.py::test_online[electricity-4]", "passed", 9.5),
+        experiment("suites/tft/test_tft_online.py::test_online[electricity-8]", "failed", 11.0),
+        experiment("suites/tft/test_tft_online.py::test_online[traffic-8]", "passed", 10.0),
+        experiment("suites/tft/test_tft_online.py::test_online[traffic-16]", "skipped", None),
+        experiment("suites/catdog/test_x.py::test_x", "passed", 99.0),
+    ]
+    (tmp_path / "out.json").write_text(json.dumps({"schema": 1, "tests": tests}))
+    run_summary([str(tmp_path / "out.json"), str(tmp_path / "summary.csv")])
+    with (tmp_path / "summary.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["experiment"].partition("[")[2], row["status"]) for row in rows] == [
+        ("traffic-8]", "passed"),
+        ("electricity-4]", "passed"),
+        ("electricity-8]", "failed"),
+        ("traffic-16]", "skipped"),
+    ]
+    assert rows[0] | {"experiment": ""} == {
+        "experiment": "",
+        "status": "passed",
+        "verdicts": "PASS IMPROVED",
+        "requests_per_second": "10",
+        "mean_ms": "100",
+        "p50_ms": "100",
+        "p99_ms": "",
+        "server_batch": "56.25",
+    }
+    assert rows[-1]["requests_per_second"] == ""
+
+
+def test_what_is_no_result_is_not_summed_up() -> None:
+    """Another schema may mean other things by the same names."""
+    with pytest.raises(ValueError, match="no result of schema 1"):
+        summary_rows({"schema": 2, "tests": []})
