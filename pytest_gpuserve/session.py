@@ -251,7 +251,7 @@ class GateSession:
             places.append(f"baselines: {self._settings.baseline_dir / self.here.device.name}")
         if self._log_folder is not None:
             places.append(f"server logs: {self._log_folder}")
-        if self._artifacts is not None and any(self._artifacts.iterdir()):
+        if self._artifacts is not None and self._artifacts.is_dir() and any(self._artifacts.iterdir()):
             places.append(f"tables and charts: {self._artifacts}")
         return Closing(
             gpu={
@@ -312,13 +312,16 @@ class GateSession:
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
         """A test that came to its end has not passed yet: nothing in it may have failed unnoticed, or be undecided."""
-        result = yield
+        try:
+            result = yield
+        except pytest.skip.Exception:
+            # What the test has found until then must not hide behind what it lacks.
+            _fail_unheld(self._judges.get(pyfuncitem.nodeid))
+            raise
         judge = self._judges.get(pyfuncitem.nodeid)
         if judge is None:
             return result
-        unheld = [headline(judgement) for judgement in judge.unheld()]
-        if unheld:
-            pytest.fail("\n".join(["a comparison does not hold, but nothing asserted it", *unheld]), pytrace=False)
+        _fail_unheld(judge)
         if judge.skip_reason():
             pytest.skip(judge.skip_reason())
         return result
@@ -411,3 +414,9 @@ class GateSession:
 
     def _say_waiting(self, holders: Sequence[Holder], wait_seconds: float) -> None:
         say(self._session.config, waiting(holders, wait_seconds))
+
+
+def _fail_unheld(judge: TestJudge | None) -> None:
+    unheld = [] if judge is None else [headline(judgement) for judgement in judge.unheld()]
+    if unheld:
+        pytest.fail("\n".join(["a comparison does not hold, but nothing asserted it", *unheld]), pytrace=False)

@@ -19,6 +19,7 @@ BY_NAME = ("slow", "gpu")
 
 ALONE = (
     "servers/test_*.py",
+    "suites/test_*.py",
     "unit/test_container.py",
     "unit/test_device_contention.py",
     "unit/test_device_lock.py",

@@ -60,9 +60,12 @@ def cores_taken_by_others(before: CpuReading, after: CpuReading) -> float:
     return max(0.0, (busy - ours) + stolen) / seconds
 
 
-def cpu_share(before: CpuReading, after: CpuReading, cores: int) -> float | None:
-    """Share of the host's cores that were busy between two readings, by whomever; None where no time has passed."""
-    seconds = (after.at_seconds - before.at_seconds) * cores
+def cpu_share(before: CpuReading, after: CpuReading) -> float | None:
+    """Share of all the machine's cores that were busy between two readings; None where that is not known.
+
+    Of all, for the readings are of all: this process may be allowed only some of them.
+    """
+    seconds = (after.at_seconds - before.at_seconds) * (psutil.cpu_count() or 0)
     return (after.busy_seconds - before.busy_seconds) / seconds if seconds > 0 else None
 
 

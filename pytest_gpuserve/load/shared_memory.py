@@ -23,6 +23,7 @@ from pytest_gpuserve.load.kserve import Input, Output, Place, http_request
 from pytest_gpuserve.load.kserve_grpc import grpc_message
 from pytest_gpuserve.load.shared_outputs import ALIGNMENT, Layout, padded
 from pytest_gpuserve.load.wire import Outputs, unwritten
+from pytest_gpuserve.process.kept import Kept
 
 if TYPE_CHECKING:
     import ssl
@@ -107,10 +108,14 @@ def share(
     layout = Layout.of(outputs)
     lane_bytes = layout.lane_bytes
     sweep()
+    inputs_file, outputs_file = (f"{PREFIX}{os.getpid()}-{uuid.uuid4().hex[:12]}" for _ in range(2))
     with contextlib.ExitStack() as stack:
         placed, data = _place_inputs(inferences)
-        inputs_file = stack.enter_context(_file([data], len(data)))
-        outputs_file = stack.enter_context(_file(itertools.repeat(unwritten(lane_bytes), lanes), lanes * lane_bytes))
+        # Who is killed cannot remove them; the keeper then does.
+        stack.callback(Kept.reserve([FOLDER / inputs_file, FOLDER / outputs_file], log=Path(os.devnull)).release)
+        stack.enter_context(_file(FOLDER / inputs_file, [data], len(data)))
+        lines = itertools.repeat(unwritten(lane_bytes), lanes)
+        stack.enter_context(_file(FOLDER / outputs_file, lines, lanes * lane_bytes))
         server = _Server(host, port, tls, headers or {})
         for name, byte_size in ((inputs_file, len(data)), (outputs_file, lanes * lane_bytes)):
             # Before it is tried: an answer that came too late may have registered it.
@@ -235,10 +240,10 @@ def _in_region(placed: tuple[Input, int], region: str) -> Input:
 
 
 @contextlib.contextmanager
-def _file(chunks: Iterable[bytes], byte_size: int) -> Iterator[str]:
-    """Own a file of shared memory with this content; yields its name."""
+def _file(path: Path, chunks: Iterable[bytes], byte_size: int) -> Iterator[None]:
+    """Own a file of shared memory with this content."""
     try:
-        descriptor, path = _create()
+        descriptor = _create(path)
     except OSError as problem:
         raise UsageProblem(f"{FOLDER} cannot be used for shared memory", found=str(problem)) from problem
     try:
@@ -253,19 +258,18 @@ def _file(chunks: Iterable[bytes], byte_size: int) -> Iterator[str]:
             ) from problem
         with open(descriptor, "wb", closefd=False) as file:
             file.writelines(chunks)
-        yield path.name
+        yield
     finally:
         path.unlink(missing_ok=True)
         os.close(descriptor)
 
 
-def _create() -> tuple[int, Path]:
+def _create(path: Path) -> int:
     """Create an empty file, locked by us; another's sweep may have taken it before it was locked: then again."""
     while True:
-        path = FOLDER / f"{PREFIX}{os.getpid()}-{uuid.uuid4().hex[:12]}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(descriptor).st_nlink:
-                return descriptor, path
+                return descriptor
         os.close(descriptor)

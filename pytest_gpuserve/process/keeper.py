@@ -317,6 +317,9 @@ def remove_folders(folders: list[str]) -> list[str]:
 
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+        # A file, such as one of shared memory, is owned like a folder.
+        with contextlib.suppress(OSError):
+            os.unlink(folder)  # noqa: PTH108 - as in _read
     return [folder for folder in folders if os.path.lexists(folder)]
 
 

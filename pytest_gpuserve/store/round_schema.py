@@ -13,6 +13,14 @@ import msgspec
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.rounds import Arm, Block, Round, Side
 from pytest_gpuserve.measure.window import Client, Window
+from pytest_gpuserve.store.counters_schema import (
+    CountersRecord,
+    SettingRecord,
+    counters_of,
+    counters_record,
+    settings_of,
+    settings_record,
+)
 from pytest_gpuserve.store.schema import Count, Moment, NotNegative, Positive, WindowRecord, window_of, window_record
 
 HISTOGRAMS = ("lag", "service", "first_token", "between_tokens")
@@ -29,6 +37,8 @@ class ClientRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens: Count
     seconds: NotNegative
     ceiling: Positive | None
+    sending_seconds: NotNegative | None = None
+    receiving_seconds: NotNegative | None = None
 
 
 class SideRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,6 +49,9 @@ class SideRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_sizes: dict[str, Count]
     answers: Count
     answers_checked: Count
+    cold_start_parts: dict[str, NotNegative] = {}
+    settings: dict[str, SettingRecord] = {}
+    counters: CountersRecord | None = None
 
 
 class BlockRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,10 +123,15 @@ def _side_record(side: Side) -> SideRecord:
             tokens=client.tokens,
             seconds=client.seconds,
             ceiling=client.ceiling,
+            sending_seconds=client.sending_seconds,
+            receiving_seconds=client.receiving_seconds,
         ),
         batch_sizes=dict(side.batch_sizes),
         answers=side.answers,
         answers_checked=side.answers_checked,
+        cold_start_parts=dict(side.cold_start_parts),
+        settings=settings_record(dict(side.settings)),
+        counters=counters_record(side.counters),
     )
 
 
@@ -132,8 +150,19 @@ def _side_of(record: SideRecord, path: str) -> Side:
         tokens=record.client.tokens,
         seconds=record.client.seconds,
         ceiling=record.client.ceiling,
+        sending_seconds=record.client.sending_seconds,
+        receiving_seconds=record.client.receiving_seconds,
     )
-    return Side(record.cold_start_seconds, client, record.batch_sizes, record.answers, record.answers_checked)
+    return Side(
+        record.cold_start_seconds,
+        client,
+        record.batch_sizes,
+        record.answers,
+        record.answers_checked,
+        cold_start_parts=record.cold_start_parts,
+        settings=settings_of(record.settings),
+        counters=counters_of(record.counters),
+    )
 
 
 def _block_of(record: BlockRecord, path: str) -> Block:

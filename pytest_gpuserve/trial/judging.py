@@ -306,7 +306,8 @@ class TestJudge:
             tolerance=self._tolerance_of(metric),
             rounds=self._rounds_of(measurement),
         )
-        self._answer(measurement, judgement, "published")
+        # A test may compare one metric with several numbers: each has a row.
+        self._answer(measurement, judgement, "published", row=f"published {entry.record.line}")
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
@@ -393,12 +394,12 @@ class TestJudge:
     def _measurement(self, run: Run) -> Measurement:
         return next(measurement for measurement in self.measurements if measurement.run is run)
 
-    def _answer(self, measurement: Measurement, judgement: Judgement, asked: ReferenceKind) -> None:
+    def _answer(self, measurement: Measurement, judgement: Judgement, asked: ReferenceKind, *, row: str = "") -> None:
         measurement.answers[judgement.metric.name, asked] = judgement
-        self._tell(measurement, judgement)
+        self._tell(measurement, judgement, row=row)
 
-    def _tell(self, measurement: Measurement, judgement: Judgement) -> None:
-        measurement.judgements[judgement.metric.name, judgement.reference_kind] = judgement
+    def _tell(self, measurement: Measurement, judgement: Judgement, *, row: str = "") -> None:
+        measurement.judgements[judgement.metric.name, row or judgement.reference_kind] = judgement
         self._told(measurement.run.label, judgement)
 
     def _tell_rest(self, measurement: Measurement, judgement: Judgement) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuserve.device.contention import cores_taken_by_others, cpu_share, read_cpu
-from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.load.ceiling import load_ceiling
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Steps
@@ -177,7 +176,7 @@ class LoadedStart:
             self._judge_rejected()
             used = read_cpu(our_processes(self.instance.members()))
             self._taken_cores = cores_taken_by_others(cpu, used)
-            self._cpu_share = cpu_share(cpu, used, read_host().cores)
+            self._cpu_share = cpu_share(cpu, used)
 
     def _complete(self) -> bool:
         """Whether enough was measured, and none of it has to be measured again."""

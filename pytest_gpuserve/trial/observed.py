@@ -53,14 +53,17 @@ class Observed:
         """What the server counted within the measured windows of all starts, with its models or stages as parts.
 
         Raises:
-            NotMeasured: It does not count.
+            NotMeasured: It does not count, or not in every start.
         """
-        found = added([start.counters for start in self._starts if start.counters is not None])
+        known = [start.counters for start in self._starts if start.counters is not None]
+        found = added(known)
         if found is None:
             raise NotMeasured(
                 "this server counts nothing",
                 remedies=["command_server and remote_server take counters=MetricNames(...)"],
             )
+        if len(known) < len(self._starts):
+            raise NotMeasured(f"of {len(self._starts)} starts only {len(known)} know what the server counted")
         return found
 
     @property
@@ -84,7 +87,7 @@ class Observed:
 
     @property
     def cpu_share(self) -> float:
-        """Share of the host's cores, 0 to 1, that were busy meanwhile, by whomever: server, client and others.
+        """Share of the machine's cores, 0 to 1, that were busy meanwhile, by whomever: server, client and others.
 
         Raises:
             NotMeasured: Nobody looked, as side by side, where two servers are up.
@@ -92,7 +95,7 @@ class Observed:
         known = [(start.seconds, start.cpu_share) for start in self._starts if start.cpu_share is not None]
         seconds = math.fsum(each for each, _ in known)
         if not seconds:
-            raise NotMeasured("the share of busy cores is not known of servers that were measured side by side")
+            raise NotMeasured("the share of busy cores is not known: nobody looks side by side, or without a load")
         return math.fsum(each * share for each, share in known) / seconds
 
     @property
@@ -101,6 +104,7 @@ class Observed:
 
         Raises:
             UsageProblem: The load has no steps.
+            NotMeasured: It was measured side by side, where a whole load is one window.
         """
         if not isinstance(self.schedule, Steps):
             raise UsageProblem(

@@ -21,9 +21,14 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.store.published import PublishedEntry
+    from pytest_gpuserve.trial.assertions import Run
     from pytest_gpuserve.trial.measurement import Measurement
 
 NO_CLAIM: Final = "a published number has no samples: there is no interval, and no claim beyond chance"
+
+STEPS_UNKNOWN: Final = (
+    "its steps were not printed: those of this run are taken for alike, and its best step is compared with a peak"
+)
 
 _SCHEDULES: Final = {"steps": (Steps, "users in steps"), "burst": (Burst, "all requests at once")}
 
@@ -48,7 +53,7 @@ def judge_published(
         return Judgement.invalid(metric, "published", *measurement.run.problems, reference=reference)
     try:
         demand_own_card(metric, rounds)
-        value = pooled_value(metric, measurement.run.sessions)
+        value = _value(measurement.run, metric, entry)
     except NotMeasured as problem:
         return Judgement.invalid(metric, "published", str(problem), reference=reference)
     requests = measurement.target.requests
@@ -76,6 +81,13 @@ def judge_published(
     )
 
 
+def _value(run: Run, metric: Metric, entry: PublishedEntry) -> float:
+    """The run's value, pooled; of users in steps the best step's throughput, for a peak is what was printed."""
+    if metric.name == "throughput" and entry.record.schedule == "steps" and isinstance(run.schedule, Steps):
+        return max(step.throughput for step in run.steps)
+    return pooled_value(metric, run.sessions)
+
+
 def disagreements(
     entry: PublishedEntry, card: Card | None, schedule: Schedule, requests: Sequence[Request]
 ) -> list[str]:
@@ -99,7 +111,7 @@ def disagreements(
 
 def items_of(request: Request) -> int | None:
     """Items in a request of KServe v2, by the first dimension of its inputs; None where the request does not say."""
-    if not (request.path.startswith("/v2/models/") and request.path.endswith("/infer")):
+    if not _is_kserve(request):
         return None
     length = next((value for name, value in request.headers.items() if name.lower() == HEADER_LENGTH.lower()), None)
     try:
@@ -109,6 +121,10 @@ def items_of(request: Request) -> int | None:
         return None
     (first, *others) = firsts or {None}
     return first if type(first) is int and not others else None
+
+
+def _is_kserve(request: Request) -> bool:
+    return request.path.startswith("/v2/models/") and request.path.endswith("/infer")
 
 
 def _load(entry: PublishedEntry, schedule: Schedule) -> list[str]:
@@ -132,8 +148,8 @@ def _items(entry: PublishedEntry, requests: Sequence[Request]) -> list[str]:
     if batch is None:
         return []
     known = {items_of(request) for request in requests}
-    # A request that is no batch is one item.
-    if known == {batch} or (batch == 1 and known == {None}):
+    # A request that is none of KServe's is one item: nothing else is known of it, and nothing says that it is a batch.
+    if known == {batch} or (batch == 1 and not any(map(_is_kserve, requests))):
         return []
     sent = ", ".join("an unknown number" if items is None else str(items) for items in sorted(known, key=str))
     return [f"the published number is of {batch} items a request, this run's requests carry {sent}"]
@@ -147,5 +163,6 @@ def _notes(entry: PublishedEntry) -> tuple[str, ...]:
         f"published: {entry.provenance}",
         *([f"throughput is printed as {printed.throughput:.10g} {printed.unit}"] if printed and is_other else []),
         *(f"bias: {bias}" for bias in entry.record.bias),
+        *([STEPS_UNKNOWN] if entry.record.schedule == "steps" else []),
         NO_CLAIM,
     )

@@ -24,7 +24,7 @@ class Settings:
     Args:
         precision: As its ``--precision``.
         max_batch_size: Most requests in a batch; 1 batches nothing.
-        batch_timeout: Seconds for which the first request of a batch waits for others.
+        batch_timeout: Seconds for which a free worker that has a request waits for more.
         workers: Processes with a model of their own.
     """
 

@@ -197,10 +197,12 @@ def check_identities(row: Mapping[str, Any], *, is_gpu: bool) -> None:
     assert 1 <= row["batching_ratio"] <= min(row["max_batch_size"], row["concurrency"])
     # A batch at either end of a window is counted whole, though a part of it lies outside.
     assert 0 < row["model_share"] <= 1.1
-    assert 0 < row["cpu_share"] <= 1
+    # Side by side, where two servers are up, nobody looks.
+    assert row["cpu_share"] is None or 0 < row["cpu_share"] <= 1
     if is_gpu:
-        assert 0 < row["gpu_utilisation"] <= 1
-        assert row["gpu_memory_bytes"] > 0
+        # Of an instance of a divided card NVML tells no utilisation, and of two servers that share one no memory.
+        assert row["gpu_utilisation"] is None or 0 < row["gpu_utilisation"] <= 1
+        assert row["gpu_memory_bytes"] is None or row["gpu_memory_bytes"] > 0
     else:
         assert row["gpu_utilisation"] is None
         assert row["gpu_memory_bytes"] is None
@@ -223,11 +225,11 @@ def test_one_user_waits_for_a_batch_that_never_fills(
     """At concurrency 1 one worker answers at most 1/timeout requests a second, however fast its model is."""
     settings = replace(VARIANTS["batch_fullp_w0"], batch_timeout=batch_timeout_seconds)
     run = load(requests_to(settings), concurrency=1, seconds=None if device.is_gpu else SECONDS)
+    assert run.latency.p50 <= baseline.latency.p50
+    assert run.throughput >= baseline.throughput
     check_settings(run, settings)
     assert run.summary.throughput <= ceiling_of_timeout(1, batch_timeout_seconds)
     assert run.batching_ratio.value == 1
-    assert run.throughput >= baseline.throughput
-    assert run.latency.p50 <= baseline.latency.p50
 
 
 @pytest.mark.gpuserve_full

@@ -246,8 +246,9 @@ def test_what_is_counted_adds_up(running: Running) -> None:
     assert mean_batch(parts[ENSEMBLE]) == 1.0
     assert mean_batch(parts[GENERATION]) == mean_batch(counted) > 1.2
     assert sum(int(size) * count for size, count in counted.batch_sizes.items()) == 64
-    assert 0.0 <= unexplained_seconds(parts) < 5e-6
+    assert abs(unexplained_seconds(parts)) < 5e-6
     for model in (PREPROCESSING, POSTPROCESSING):
         assert 0 < share_by_request(parts, model) < share_by_execution(parts, model)
-    assert 0 < mean_queue_us(parts) < 1e9
-    assert wanted_replicas(1, mean_queue_us(parts)) >= 1
+    queue_us = mean_queue_us(parts)
+    assert queue_us > 0
+    assert wanted_replicas(3, queue_us, target_us=queue_us / 2.5) == 8

@@ -14,6 +14,7 @@ from suites.distilbert.payload import FOX
 from suites.distilbert.settings import EQUALISED, FULL_SECONDS, MAX_BATCH_SIZE, PUBLISHED_REQUESTS
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.device import Device
     from pytest_gpuserve.fixtures import Load
     from pytest_gpuserve.trial.assertions import Baseline
     from suites.distilbert.conftest import Keep, MakeMosec
@@ -41,6 +42,7 @@ def test_distilbert(
     load: Load,
     baseline: Baseline,
     keep: Keep,
+    device: Device,
     workers: int,
     concurrency: int,
     least_batch: int,
@@ -55,14 +57,15 @@ def test_distilbert(
         requests=PUBLISHED_REQUESTS if full_size else None,
     )
     keep(run, system="mosec", variant=EQUALISED, workers=workers, concurrency=concurrency)
+    assert run.batching_ratio >= baseline.batching_ratio
+    assert run.throughput >= baseline.throughput
+    assert run.latency.p50 <= baseline.latency.p50
+    assert run.latency.p99 <= baseline.latency.p99
     assert len(label) == 8
-    # The batch that users fill together, which the published text infers from how uneven latencies are.
-    assert least_batch <= run.batching_ratio.value <= MAX_BATCH_SIZE
+    # The batch that users fill together, which the published text infers from how uneven latencies are. A card may be
+    # quicker than the processes that tokenize.
+    assert (1 if device.is_gpu else least_batch) <= run.batching_ratio.value <= MAX_BATCH_SIZE
     # What the server really uses: the two servers' published settings differed from what their text says.
     settings = {name: setting.used for name, setting in run.settings.items()}
     assert settings["Inference_2.max_batch_size"] == str(MAX_BATCH_SIZE)
     assert settings["Inference_2.max_wait_time"] == "10"
-    assert run.throughput >= baseline.throughput
-    assert run.latency.p50 <= baseline.latency.p50
-    assert run.latency.p99 <= baseline.latency.p99
-    assert run.batching_ratio >= baseline.batching_ratio

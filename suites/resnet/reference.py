@@ -62,12 +62,13 @@ def scores(model: ResNet, batch: Array) -> Array:
 def write_trace(model: ResNet, batch: Array, path: Path) -> None:
     """Profile a direct call, and write what ran when as a Chrome trace (chrome://tracing, https://ui.perfetto.dev).
 
-    The first call, in which torch picks its kernels, is not in it.
+    The first call, in which torch picks its kernels, is not in it. Of the CPU alone: to look at a card would leave this
+    process a context on it, which takes of its memory.
     """
     tensor = torch.from_numpy(batch)
     with torch.no_grad():
         model(tensor)
-        with torch.profiler.profile(activities=torch.profiler.supported_activities()) as profile:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             model(tensor)
     path.parent.mkdir(parents=True, exist_ok=True)
     profile.export_chrome_trace(str(path))

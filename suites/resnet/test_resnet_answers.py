@@ -36,7 +36,7 @@ REQUESTS = 24
     [
         pytest.param(None, marks=pytest.mark.smoke),
         # Dynamo's half of compiling, without the half minute in which inductor makes kernels.
-        "aot_eager",
+        pytest.param("aot_eager", marks=pytest.mark.gpuserve_full),
         pytest.param("inductor", marks=pytest.mark.gpuserve_full),
     ],
     ids=["eager", "aot_eager", "inductor"],

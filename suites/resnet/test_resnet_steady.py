@@ -73,7 +73,7 @@ def test_steady(
     run = load(
         requests_to(worker(compile=compiled), batch),
         concurrency=USERS,
-        seconds=20 if full_size else 4 if device.is_gpu else 2,
+        seconds=20 if full_size else 6 if device.is_gpu else 3,
         requests=100 if full_size else None,
         starts=10 if full_size else 2,
         timeout=60,

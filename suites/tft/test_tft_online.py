@@ -63,7 +63,7 @@ def test_online(
     run = load(
         deploy(dataset).batch(PLAN.batch),
         concurrency=concurrency,
-        seconds=3,
+        seconds=20 if full_size else 3,
         requests=max(LEAST_REQUESTS, LATENCIES_LONG * concurrency) if full_size else None,
         timeout=60,
     )
@@ -115,7 +115,8 @@ def test_knee(*, gathered: Gathered, device: Device, full_size: bool) -> None:
     found = gathered.points(wanted)
     gathered.save_knees(found)
     for dataset, points in found.items():
-        rows = gathered.table(dataset)
+        users = {point.at for point in points}
+        rows = [row for row in gathered.table(dataset) if row[CONCURRENCY] in users]
         parts = [components_of(row) for row in rows]
         charts.stacked(
             gathered.folder / f"online_{dataset}.svg",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from pytest_gpuserve.gate.sequential import Seen
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.rounds import ABBA, Block, Round, Side
+from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.window import Client, StageTime
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey, Subject
 from tests.unit.builders import window
 
@@ -33,7 +37,17 @@ def pair(candidate: str = "c" * 64, subject: Subject = SUBJECT) -> SequenceKey:
 
 def small_round(at: str = TODAY) -> Round:
     """A round of one block, which is quickly read."""
-    side = Side((1.5,), batch_sizes={"4": 10}, answers=20, answers_checked=20)
+    part = Counters(20, 5, {"4": 5}, {"compute": StageTime(0.5, 5)}, requests=20)
+    side = Side(
+        (1.5,),
+        Client(sending_seconds=0.25, receiving_seconds=0.0),
+        batch_sizes={"4": 10},
+        answers=20,
+        answers_checked=20,
+        cold_start_parts={"import": 1.25},
+        settings={"batch": Setting("32", None), "delay": Setting(None, "10")},
+        counters=replace(part, parts={"model": part}),
+    )
     return Round((Block(ABBA, (window((0.01, 0.02)),) * 4),), "base", {"base": side, "candidate": side}, at)
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest  # noqa: TC002 -- fixtures
 
 from pytest_gpuserve.device.contention import CpuReading, cores_taken_by_others, cpu_share, read_cpu
 
@@ -66,9 +67,10 @@ def test_a_process_that_is_gone_used_nothing() -> None:
     assert read_cpu([process]).ours_seconds == 0.0
 
 
-def test_busy_share_is_of_all_cores_and_whoever_used_them() -> None:
-    """Three core-seconds in two seconds on four cores are three eighths; of no time there is no share."""
+def test_busy_share_is_of_all_cores_and_whoever_used_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three core-seconds in two seconds of a machine with four cores are three eighths, whichever of them are ours."""
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 4)
     before = CpuReading(at_seconds=10.0, busy_seconds=100.0, stolen_seconds=0.0, ours_seconds=0.0)
     after = CpuReading(at_seconds=12.0, busy_seconds=103.0, stolen_seconds=1.0, ours_seconds=0.5)
-    assert cpu_share(before, after, 4) == 3 / 8
-    assert cpu_share(before, before, 4) is None
+    assert cpu_share(before, after) == 3 / 8
+    assert cpu_share(before, before) is None

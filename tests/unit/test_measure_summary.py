@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from pytest_gpuserve.measure.steps import steps_of
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.window import COMPUTE, QUEUE, SERVER, Client, StageTime
 from pytest_gpuserve.trial.observed import Observed
-from tests.unit.builders import session, start, window
+from tests.unit.builders import histogram, session, start, window
 
 
 def test_a_summary_pools_windows() -> None:
@@ -142,3 +143,41 @@ def test_what_nobody_looked_at_is_not_measured() -> None:
     with pytest.raises(NotMeasured, match="busy cores"):
         _ = unseen.cpu_share
     assert not math.isnan(unseen.summary.mean)
+
+
+def test_what_is_answered_after_the_end_is_no_current_rate() -> None:
+    """The load's last window, in which only what was under way is answered, counts for the step and not as its end."""
+    whole = [window((0.010,) * 40, seconds=0.5)] * 4
+    (step,) = steps_of(((20, 2.0),), [start(*whole, window((0.010,) * 20, seconds=0.01))])
+    assert step.requests == 180
+    assert step.last_window_throughput == 80.0
+    assert step.steady_throughput == 80.0
+
+
+def test_side_by_side_there_are_no_steps() -> None:
+    """A window as long as the whole load is of no step, rather than of a wrong one."""
+    with pytest.raises(NotMeasured, match="side by side a whole load is one window"):
+        steps_of(((1, 1.0), (20, 1.0)), [start(window((0.010,) * 100, seconds=2.1))])
+
+
+def test_an_open_loop_has_no_components() -> None:
+    """Its latency holds what requests waited in the client, which is none of the network's."""
+    full = counters(queue=0.1, input=0.02, infer=0.2, output=0.03, server=0.36)
+    client = Client(service=histogram((0.010,)), sending_seconds=0.0, receiving_seconds=0.0)
+    with pytest.raises(NotMeasured, match="open loop"):
+        breakdown_of(summary_of([window((0.050,) * 10)]), full, client)
+
+
+def test_more_than_the_latency_is_no_component() -> None:
+    """Where the server counts more time than its requests took, it has counted others, and that is told."""
+    full = counters(queue=0.3, input=0.02, infer=0.2, output=0.03, server=0.56)
+    with pytest.raises(NotMeasured, match="not counted the same requests"):
+        breakdown_of(summary_of([window((0.045,) * 10)]), full, TIMED)
+
+
+def test_counters_of_some_starts_are_not_those_of_all() -> None:
+    """Where one start does not know what its server counted, the sum would be of fewer requests than the rest says."""
+    known = replace(start(), counters=counters(queue=0.1))
+    assert Observed([session(known, known)]).counters.items == 20
+    with pytest.raises(NotMeasured, match="of 2 starts only 1 know"):
+        _ = Observed([session(known, start())]).counters

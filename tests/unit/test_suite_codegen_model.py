@@ -134,6 +134,14 @@ def test_answer_does_not_depend_on_the_batch(model: GptJ) -> None:
     assert len({each.ids for each in together}) == len(prompts) - 1
 
 
+def test_an_answer_that_ends_with_the_context_does_not_fail_its_batch(model: GptJ) -> None:
+    """A prompt whose answer just fits gets it beside one whose answer is longer, and so goes on behind the context."""
+    full = prompt(*(number % 100 for number in range(model.shape.context - 4)), output_len=4)
+    long = prompt(5, output_len=12)
+    together = generate(model, [full, long])
+    assert [each.ids for each in together] == [generate(model, [each])[0].ids for each in (full, long)]
+
+
 def test_a_seed_is_repeatable_and_its_beginning_the_same_at_any_length(model: GptJ) -> None:
     """A seed gives its text, longer answers begin as shorter ones do, and seeds differ."""
     short, long = (generate(model, [prompt(1, 2, output_len=length)])[0].ids for length in (8, 80))

@@ -299,6 +299,16 @@ def test_each_schedule_has_its_own_loads() -> None:
     assert "of no server under load (hey -c 50)" in disagreements(entry(schedule="none"), T4, Closed(50), [POST])[0]
 
 
+def test_a_peak_is_compared_with_the_best_step() -> None:
+    """Of users in steps the best step counts, for a peak was printed, and the notes say that the steps were not."""
+    slow, quick = window((0.010,) * 5), window((0.010,) * 50)
+    run = Run("", Listener(), [session(start(slow, slow, quick, quick))], T4, Steps(((1, 1.0), (20, 1.0))))
+    measured = cast("Measurement", Measured(run, shape=Shape(Steps(((1, 1.0), (20, 1.0))))))
+    found = judge_published(measured, THROUGHPUT, entry(schedule="steps"), tolerance=0.05)
+    assert found.value == pytest.approx(100.0)
+    assert any("best step is compared with a peak" in reason for reason in found.reasons)
+
+
 def kserve(
     shapes: Sequence[object], *, binary: bytes = b"", header: str = "Inference-Header-Content-Length"
 ) -> Request:

@@ -195,7 +195,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         "--batch-timeout",
         type=number_of_zero_or_more,
         default=0.0,
-        help="seconds for which the first request of a batch waits for others (default 0)",
+        help="seconds for which a free worker that has a request waits for more (default 0)",
     )
     parser.add_argument(
         "--workers-per-device", type=positive_integer, default=1, help="processes with a model of their own (default 1)"

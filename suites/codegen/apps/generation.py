@@ -122,7 +122,9 @@ def generate(model: GptJ, prompts: Sequence[Prompt]) -> list[Answer]:
         if draw.finished or step == steps - 1:
             break
         mask = seen[:, None, None, : width + step + 1]
-        last = model(tokens[:, None], (lengths + step)[:, None], mask, cache)[:, 0]
+        # Rows that have their answer go on until the longest has, where they may be beyond the context.
+        positions = (lengths + step).clamp(max=model.shape.context - 1)
+        last = model(tokens[:, None], positions[:, None], mask, cache)[:, 0]
     return draw.answers()
 
 

@@ -28,6 +28,9 @@ PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat
 
 FORMATS = ("eager", "ts-trace")
 
+BF16_CAPABILITY = 8
+"""Older cards have no units for it, and compute it some other way."""
+
 CPU_PIECE = 32
 """Examples that a CPU computes at a time: the attention of 1024 takes GBs for what a few MB of cache do as well."""
 
@@ -96,6 +99,8 @@ def read_options(dataset: str, environment: Mapping[str, str]) -> Options:
     found = Options(**options)
     if found.exported is not None and found.format != "ts-trace":
         raise ValueError(f"{PREFIX}EXPORTED is a trace: it needs {PREFIX}FORMAT=ts-trace")
+    if found.exported is not None and found.precision != "fp32":
+        raise ValueError(f"{PREFIX}EXPORTED is a trace in fp32: leave out {PREFIX}PRECISION")
     if found.exported is not None and found.weights is not None:
         raise ValueError(f"{PREFIX}EXPORTED has its own weights: leave out {PREFIX}WEIGHTS")
     return found
@@ -109,13 +114,15 @@ class Forecaster:
         device: ``"cpu"`` or ``"cuda"``; by default CUDA where torch sees a card.
 
     Raises:
-        ValueError: The precision needs a card.
+        ValueError: The precision needs a card, or another one.
     """
 
     def __init__(self, options: Options, device: str | None = None) -> None:
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if self.device == "cpu" and options.precision != "fp32":
             raise ValueError(f"{PREFIX}PRECISION={options.precision} needs a card; on a CPU it is fp32")
+        if options.precision == "bf16" and torch.cuda.get_device_capability()[0] < BF16_CAPABILITY:
+            raise ValueError(f"{PREFIX}PRECISION=bf16 needs a card of compute capability {BF16_CAPABILITY}.0 or above")
         threads = options.threads or (1 if self.device == "cpu" else 0)
         if threads:
             torch.set_num_threads(threads)
