@@ -183,7 +183,7 @@ class TestJudge:
         sessions = self._policy.record_sessions if wanted else 1
         measurement.run.sessions.extend(self._kept(measurement))
         while len(measurement.run.sessions) < sessions:
-            measurement.take(self._requests_wanted, clock_mhz)
+            measurement.take(self._requests_wanted, self._policy.foreign_cores, clock_mhz)
             # What will not be recorded anyway need not be measured to its end.
             if measurement.run.problems or self._stored.shared(measurement):
                 break

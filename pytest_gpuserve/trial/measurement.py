@@ -60,11 +60,12 @@ class Measurement:
     paired: SideBySide | None = None
     absent: str = ""
 
-    def take(self, requests_wanted: int, baseline_clock_mhz: float | None = None) -> None:
+    def take(self, requests_wanted: int, foreign_cores: float, baseline_clock_mhz: float | None = None) -> None:
         """Measure another session.
 
         Args:
             requests_wanted: That each start shall have if that can be had.
+            foreign_cores: As in `LoadShape`.
             baseline_clock_mhz: As in `LoadShape`.
 
         Raises:
@@ -75,7 +76,12 @@ class Measurement:
         try:
             take_session(
                 self.target,
-                replace(self.shape, requests_wanted=requests_wanted, baseline_clock_mhz=baseline_clock_mhz),
+                replace(
+                    self.shape,
+                    requests_wanted=requests_wanted,
+                    foreign_cores=foreign_cores,
+                    baseline_clock_mhz=baseline_clock_mhz,
+                ),
                 self.run.sessions.append,
                 self.progress,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.load.answers import AnswerCheck
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], None], progress: Progress) -> None:
     """Start the server ``shape.starts`` times and load each.
+
+    A start in which others took too many of the host's cores is measured again: for what disturbed it, never for what
+    it measured, and at most as often as there are starts; what is left of them is told as disturbed.
 
     Trouble under load ends the session early and stands in its ``problems``: what was measured until then is kept,
     but nothing may be concluded from it.
@@ -43,6 +47,8 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
     batch_sizes: Counter[str] = Counter()
     problems: list[str] = []
     interrupted = False
+    disturbed: tuple[str, ...] = ()
+    spare = shape.starts
     try:
         while len(starts) < shape.starts and not problems:
             with target.telemeter.lookout(baseline_clock_mhz=shape.baseline_clock_mhz) as lookout:
@@ -50,11 +56,16 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
                     loaded = LoadedStart(instance, target, shape, check, progress, lookout)
                     start = loaded.measure()
                 # Now, for the end of the server may yet be interrupted.
-                if start.windows:
-                    starts.append(start)
-                if start.counters is not None:
-                    batch_sizes.update(start.counters.batch_sizes)
                 problems.extend(loaded.problems)
+                taken = start.foreign_cores
+                if not problems and spare and shape.foreign_cores is not None and taken > shape.foreign_cores:
+                    spare -= 1
+                    disturbed += (f"others took {taken:.2f} of the host's cores",) * len(start.windows)
+                elif start.windows:
+                    starts.append(replace(start, rejected=start.rejected + disturbed))
+                    disturbed = ()
+                    if start.counters is not None:
+                        batch_sizes.update(start.counters.batch_sizes)
                 interrupted = loaded.interrupted
             problems.extend(lookout.problems())
     except KeyboardInterrupt:

@@ -51,6 +51,8 @@ class LoadShape:
         requests_wanted: A start is lengthened (up to three times) to reach so many requests.
         baseline_clock_mhz: Mean SM clock under this load when its baseline was recorded: with a much slower one a
             window is measured again. None if not known.
+        foreign_cores: Cores that others may take: a start in which they took more is measured again, where not too many
+            are. None for as many as they like.
 
     Raises:
         UsageProblem: An argument is out of range, or two contradict each other.
@@ -69,6 +71,7 @@ class LoadShape:
     allowed_errors: float = 0.0
     requests_wanted: int = 0
     baseline_clock_mhz: float | None = field(default=None, compare=False)
+    foreign_cores: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("starts", "processes", "seed"):

@@ -95,7 +95,7 @@ class StoredCourt:
             if stop:
                 judgement = judgement.because(stop)
                 break
-            measurement.take(self._requests_wanted, self.clock_mhz(measurement, stored))
+            measurement.take(self._requests_wanted, self._policy.foreign_cores, self.clock_mhz(measurement, stored))
         unsettled = measurement.absent if separable else SHARED_CARD
         if unsettled and self._is_open(measurement, judgement, stored):
             judgement = judgement.because(unsettled)

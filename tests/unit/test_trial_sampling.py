@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from pytest_gpuserve.load.schedule import Closed
@@ -59,13 +60,16 @@ class Loaded:
         return Start((WINDOW,), 1.0, counters=Counters(items=8, batches=1, batch_sizes={"8": 1}))
 
 
-def taken(monkeypatch: pytest.MonkeyPatch, loaded: type[Loaded], target: FakeTarget) -> tuple[Session, bool]:
+def taken(
+    monkeypatch: pytest.MonkeyPatch, loaded: type[Loaded], target: FakeTarget, *, foreign_cores: float | None = None
+) -> tuple[Session, bool]:
     """Take a session; returns it and whether Ctrl-C came through."""
     monkeypatch.setattr(sampling, "LoadedStart", loaded)
     kept: list[Session] = []
     interrupted = False
     try:
-        sampling.take_session(cast("Target", target), LoadShape(Closed(1)), kept.append, cast("Progress", None))
+        shape = LoadShape(Closed(1), foreign_cores=foreign_cores)
+        sampling.take_session(cast("Target", target), shape, kept.append, cast("Progress", None))
     except KeyboardInterrupt:
         interrupted = True
     (session,) = kept
@@ -107,3 +111,43 @@ def test_a_session_has_all_its_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two, with the batches of both."""
     session, interrupted = taken(monkeypatch, Loaded, FakeTarget(interrupted_start=0))
     assert (interrupted, len(session.starts), dict(session.batch_sizes), session.problems) == (False, 2, {"8": 2}, ())
+
+
+def disturbed_in(*cores: float) -> type[Loaded]:
+    """Starts in which others took so many cores, one after the other."""
+    left = list(cores)
+
+    class Disturbed(Loaded):
+        def measure(self) -> Start:
+            return replace(super().measure(), foreign_cores=left.pop(0))
+
+    return Disturbed
+
+
+def test_a_disturbed_start_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is dropped with its batches, another takes its place, and that says what has been dropped and why."""
+    target = FakeTarget(interrupted_start=0)
+    session, _ = taken(monkeypatch, disturbed_in(0.1, 0.9, 0.2), target, foreign_cores=0.25)
+    assert [start.foreign_cores for start in session.starts] == [0.1, 0.2]
+    assert session.starts[1].rejected == ("others took 0.90 of the host's cores",)
+    assert (target.starts, dict(session.batch_sizes), session.problems) == (3, {"8": 2}, ())
+
+
+def test_disturbed_starts_are_not_measured_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two more the rest stands as it is, for the verdict to refuse it."""
+    session, _ = taken(
+        monkeypatch, disturbed_in(0.9, 0.8, 0.7, 0.6), FakeTarget(interrupted_start=0), foreign_cores=0.25
+    )
+    assert [start.foreign_cores for start in session.starts] == [0.7, 0.6]
+    assert len(session.starts[0].rejected) == 2
+
+
+def test_trouble_of_a_disturbed_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong answer is none of the disturbance's: the start is not dropped, and its problem ends the session."""
+
+    class Wrong(disturbed_in(0.9)):  # type: ignore[misc] # made on the spot
+        problems = ("wrong answers",)
+
+    target = FakeTarget(interrupted_start=0)
+    session, _ = taken(monkeypatch, Wrong, target, foreign_cores=0.25)
+    assert (target.starts, session.problems) == (1, ("wrong answers",))
