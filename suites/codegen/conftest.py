@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from suites.needs import needs_triton
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -23,6 +25,7 @@ def size(device: Device) -> str:
 @pytest.fixture(scope="session")
 def codegen(triton_server: Callable[..., ServerHandle], size: str) -> ServerHandle:
     """The ensemble of three models; the size is a variable of theirs, and so a part of the workload."""
+    needs_triton()
     # A full model has to be drawn, and brought onto the card, before it answers.
     return triton_server("apps/models", env={"CODEGEN_SIZE": size}, start_timeout=180.0)
 

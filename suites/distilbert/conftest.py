@@ -11,6 +11,7 @@ from suites.distilbert.payload import FOX, SENTENCES
 from suites.distilbert.printed import save_printed
 from suites.distilbert.reference import expected_replies
 from suites.distilbert.settings import MAX_BATCH_SIZE, MOSEC, PYTRITON
+from suites.needs import needs_triton
 from suites.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def mosec_distilbert(mosec_server: Callable[..., ServerHandle], size: str) -> Ma
 @pytest.fixture(scope="session")
 def pytriton_distilbert(pytriton_server: Callable[..., ServerHandle], size: str) -> MakePyTriton:
     """Maker of pytriton's deployments; skips where its server or the numpy that it needs is not to be had."""
-    pytest.importorskip("pytriton", reason="nvidia-pytriton is not installed: pip install 'pytest-gpuserve[pytriton]'")
+    needs_triton()
 
     def make(variant: str) -> ServerHandle:
         return pytriton_server("apps/distilbert_pytriton.py", model="distilbert", size=size, **PYTRITON[variant])

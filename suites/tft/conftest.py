@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 from pytest_gpuserve.load.tensors import close_to
+from suites.needs import needs_triton
 from suites.tft.apps.tft.contract import DATASETS, OUTPUT
 from suites.tft.reference import forecasts
 from suites.tft.repository import MODELS, config
@@ -93,11 +93,8 @@ def usual_precision(device: Device) -> str:
 @pytest.fixture(scope="session")
 def examples() -> dict[str, Examples]:
     """Examples by data set; skips where what the suite needs is not installed."""
-    # Triton's wheel is not there for every Python; the networks are asked for when the first server is described.
-    for package, what in (("numpy", "numpy"), ("torch", "torch"), ("pytriton", "nvidia-pytriton, which has Triton")):
-        if find_spec(package) is None:
-            pytest.skip(f"this suite needs {what}")
-    from suites.tft.apps.tft.data import synthetic  # noqa: PLC0415 -- as above
+    needs_triton()
+    from suites.tft.apps.tft.data import synthetic  # noqa: PLC0415 -- after that was looked for
 
     return {dataset: synthetic(dataset, EXAMPLES) for dataset in DATASETS}
 
