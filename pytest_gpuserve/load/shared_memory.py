@@ -13,6 +13,7 @@ import http.client
 import itertools
 import json
 import os
+import time
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 -- where Linux keeps POSIX shared memory
 PREFIX: Final = "gpuserve-tensors-"
 
+_SWEPT_SECONDS: Final = 10.0
 _REGISTER_SECONDS: Final = 10.0
 _TEXT_SHOWN: Final = 300
 
@@ -148,8 +150,10 @@ def sweep() -> list[str]:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-            removed.append(path.name)
+            # Its owner may have removed it meanwhile, and another made a new one of that name.
+            if os.fstat(descriptor).st_nlink:
+                path.unlink()
+                removed.append(path.name)
         except OSError:
             continue
         finally:
@@ -265,9 +269,21 @@ def _file(path: Path, chunks: Iterable[bytes], byte_size: int) -> Iterator[None]
 
 
 def _create(path: Path) -> int:
-    """Create an empty file, locked by us; another's sweep may have taken it before it was locked: then again."""
+    """Create an empty file, locked by us; another's sweep may have taken it before it was locked: then again.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    deadline = time.monotonic() + _SWEPT_SECONDS
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            # Who took it is just about to remove it.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.001)
+            continue
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(descriptor).st_nlink:
