@@ -102,11 +102,16 @@ class Mosec:
 
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; zero before the first batch, because mosec shows a stage only after it."""
-        return batch_counters(scrape(site.port), self.stage)
+        samples = scrape(site.port)
+        counters = batch_counters(samples, self.stage)
+        if counters.batches:
+            return counters
+        stage = single_stage(_config(site), self.stage)
+        return counters if stage is None else single_counters(counters, samples, stage)
 
     def read_settings(self, site: Site) -> Mapping[str, Setting]:
         """See ``ServerKind``; from the file by which mosec's Python side sets up its server."""
-        return settings_of(site.folder / "mosec" / "config.json", self.app.arguments)
+        return settings_of(_config(site), self.app.arguments)
 
     def read_cold_start(self, site: Site) -> Mapping[str, float]:
         """See ``ServerKind``; mosec tells none of it."""
@@ -136,10 +141,7 @@ def settings_of(file: Path, arguments: Mapping[str, Argument]) -> dict[str, Sett
     Raises:
         ServerFailed: It cannot be read, or makes no sense.
     """
-    try:
-        config = msgspec.json.decode(file.read_bytes(), type=_Config)
-    except (OSError, msgspec.MsgspecError) as problem:
-        raise ServerFailed("mosec's settings cannot be read", found=str(problem), looked=[str(file)]) from None
+    config = _read_config(file)
     asked = {name: str(arguments[name]) for name in ("capacity", "timeout") if name in arguments}
     settings = {
         "capacity": Setting(str(config.capacity), asked.get("capacity")),
@@ -149,6 +151,54 @@ def settings_of(file: Path, arguments: Mapping[str, Argument]) -> dict[str, Sett
         settings[f"{stage.worker}.max_batch_size"] = Setting(str(stage.max_batch_size))
         settings[f"{stage.worker}.max_wait_time"] = Setting(str(stage.max_wait_time))
     return settings
+
+
+def single_stage(file: Path, stage: str | None) -> str | None:
+    """The stage to count where none of the pipeline batches: the named one, else the last; None where one batches.
+
+    Args:
+        file: As for `settings_of`.
+        stage: The named one.
+
+    Raises:
+        ServerFailed: It cannot be read, or makes no sense.
+    """
+    stages = _read_config(file).runtimes
+    if not stages or any(each.max_batch_size > 1 for each in stages):
+        return None
+    return stage or stages[-1].worker
+
+
+def single_counters(counters: Counters, samples: list[Sample], stage: str) -> Counters:
+    """Fill in what a stage that does not batch executed: each item by itself.
+
+    mosec has no histogram of its batches, but times each of its executions.
+
+    Args:
+        counters: As `batch_counters` reads them.
+        samples: The page that they were read of.
+        stage: Which stage.
+    """
+    executed = _times(samples, f"{NAMESPACE}_process_duration_second").get(stage, StageTime(0.0, 0)).count
+    return replace(
+        counters,
+        items=executed,
+        batches=executed,
+        batch_sizes={"1": executed} if executed else {},
+        stages=_stage_times(samples, stage),
+    )
+
+
+def _config(site: Site) -> Path:
+    """Where mosec leaves what it was set up with."""
+    return site.folder / "mosec" / "config.json"
+
+
+def _read_config(file: Path) -> _Config:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Config)
+    except (OSError, msgspec.MsgspecError) as problem:
+        raise ServerFailed("mosec's settings cannot be read", found=str(problem), looked=[str(file)]) from None
 
 
 def batch_counters(samples: list[Sample], stage: str | None) -> Counters:

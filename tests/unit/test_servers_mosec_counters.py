@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from dataclasses import dataclass, field
@@ -200,6 +201,33 @@ def test_a_page_is_fetched_from_the_loopback(web: Web, tmp_path: Path) -> None:
     found = Mosec(App("mosec_server", app, "app.py")).read_counters(Site(tmp_path, {"http": web.port}))
     assert (found.items, found.batches) == (65, 12)
     assert web.page.asked == ["/metrics"]
+
+
+def configured(folder: Path, **sizes: int) -> Mosec:
+    """A mosec whose stages take batches of these sizes at most, as it noted when it started in this folder."""
+    app = folder / "app.py"
+    app.write_text("")
+    (folder / "mosec").mkdir()
+    stages = [{"worker": name, "max_batch_size": size, "max_wait_time": 10} for name, size in sizes.items()]
+    config = {"capacity": 1024, "timeout": 3000, "runtimes": stages}
+    (folder / "mosec" / "config.json").write_text(json.dumps(config))
+    return Mosec(App("mosec_server", app, "app.py"))
+
+
+def test_without_batching_each_item_is_an_execution(web: Web, tmp_path: Path) -> None:
+    """A last stage that takes one request at a time has a batching ratio of one, not an unknown one."""
+    web.page.body = TIMES.encode()
+    found = configured(tmp_path, Preprocess_1=1, Inference_2=1).read_counters(Site(tmp_path, {"http": web.port}))
+    assert (found.items, found.batches, found.batch_sizes) == (12, 12, {"1": 12})
+    assert found.stages[COMPUTE] == StageTime(0.12, 12)
+
+
+@pytest.mark.parametrize("page", [TIMES, OTHER])
+def test_a_stage_that_will_batch_has_not_yet(web: Web, tmp_path: Path, page: str) -> None:
+    """Before its first batch a stage that batches has executed nothing, whatever the stages before it have."""
+    web.page.body = page.encode()
+    found = configured(tmp_path, Preprocess_1=1, Inference_2=32).read_counters(Site(tmp_path, {"http": web.port}))
+    assert (found.items, found.batches, found.batch_sizes) == (0, 0, {})
 
 
 def test_labels_and_values_are_read(web: Web) -> None:
