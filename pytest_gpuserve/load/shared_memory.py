@@ -39,6 +39,7 @@ PREFIX: Final = "gpuserve-tensors-"
 
 _SWEPT_SECONDS: Final = 10.0
 _REGISTER_SECONDS: Final = 10.0
+_UNREGISTER_SECONDS: Final = 5.0
 _TEXT_SHOWN: Final = 300
 
 
@@ -174,25 +175,33 @@ class _Server:
         """Let the server map the file of this name as the region of this name."""
         request = {"key": f"/{name}", "offset": 0, "byte_size": byte_size}
         try:
-            status, text = self._post(name, "register", json.dumps(request).encode())
+            status, text = self._ask("POST", name, "register", json.dumps(request).encode())
         except (OSError, http.client.HTTPException) as problem:
             raise self._failed("could not be asked to use", f"{type(problem).__name__}: {problem}") from problem
         if status != http.client.OK:
             raise self._failed("does not take", f"status {status}: {text}")
 
     def unregister(self, name: str) -> None:
-        """Let the server forget the region; one that is gone has forgotten it."""
+        """Let the server forget the region, and wait until it has; one that is gone has forgotten it."""
+        deadline = time.monotonic() + _UNREGISTER_SECONDS
         with contextlib.suppress(OSError, http.client.HTTPException):
-            self._post(name, "unregister", b"")
+            # Triton answers before it lets go of a request. A region of such a request it keeps a little longer, or
+            # (before 2.53) refuses to forget.
+            while True:
+                self._ask("POST", name, "unregister", b"")
+                status, _ = self._ask("GET", name, "status", None)
+                if status != http.client.OK or time.monotonic() > deadline:
+                    return
+                time.sleep(0.01)
 
-    def _post(self, name: str, action: str, body: bytes) -> tuple[int, str]:
+    def _ask(self, method: str, name: str, action: str, body: bytes | None) -> tuple[int, str]:
         connection = (
             http.client.HTTPConnection(self.host, self.port, timeout=_REGISTER_SECONDS)
             if self.tls is None
             else http.client.HTTPSConnection(self.host, self.port, timeout=_REGISTER_SECONDS, context=self.tls)
         )
         try:
-            connection.request("POST", f"/v2/systemsharedmemory/region/{name}/{action}", body, dict(self.headers))
+            connection.request(method, f"/v2/systemsharedmemory/region/{name}/{action}", body, dict(self.headers))
             with connection.getresponse() as response:
                 text = response.read(_TEXT_SHOWN).decode(errors="replace")
                 return response.status, " ".join(text.split())

@@ -52,13 +52,17 @@ with share([inference], {"Y": 8}, lanes=1, host="127.0.0.1", port=int(sys.argv[1
 
 
 class Registry(ThreadingHTTPServer):
-    """Keeps what is registered with it; refuses the regions whose turn is in ``refused``."""
+    """Keeps what is registered with it; refuses the regions whose turn is in ``refused``.
+
+    Requests to forget a region are without effect while there are ``reluctant`` ones left.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.regions: dict[str, dict[str, Any]] = {}
         self.seen = 0
         self.refused: set[int] = set()
+        self.reluctant = 0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -72,12 +76,23 @@ class Handler(BaseHTTPRequestHandler):
         *_, name, action = self.path.split("/")
         answer, status = b"", 200
         if action == "unregister":
-            self.server.regions.pop(name, None)
+            if self.server.reluctant:
+                self.server.reluctant -= 1
+            else:
+                self.server.regions.pop(name, None)
         elif self.server.seen in self.server.refused:
             answer, status = b'{"error":\n"no room for it"}', 500
         else:
             self.server.regions[name] = json.loads(body)
         self.server.seen += action == "register"
+        self._answer(status, answer)
+
+    def do_GET(self) -> None:
+        """Tell whether a region is known."""
+        *_, name, _ = self.path.split("/")
+        self._answer(200 if name in self.server.regions else 400, b"")
+
+    def _answer(self, status: int, answer: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
@@ -126,6 +141,13 @@ def test_inputs_lie_where_the_requests_say(registry: Registry) -> None:
                     assert content[place.offset :][: place.byte_size] == tensor.data
                     assert place.offset % ALIGNMENT == 0
                     assert place.offset + place.byte_size <= registry.regions[place.region]["byte_size"]
+
+
+def test_a_region_that_is_still_used_is_waited_for(registry: Registry) -> None:
+    """A server that answers before it lets go of a request is asked again until it has forgotten the region."""
+    with shared(registry):
+        registry.reluctant = 5
+    assert not registry.regions
 
 
 def test_each_lane_has_a_place_of_its_own(registry: Registry) -> None:
