@@ -1,0 +1,1 @@
+"""The results in the forms of other tools, one module a form."""

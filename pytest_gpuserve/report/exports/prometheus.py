@@ -1,0 +1,161 @@
+"""Prometheus' text format, for a push gateway: each quantity a family of its own, in base units, without timestamps.
+
+A gateway refuses timestamps, and whoever pushes names the job; so neither is in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.report.exports.values import ExportedLoad, one_line, plain, tests_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pytest_gpuserve.report.results import SessionResult
+
+LATENCY: Final = "gpuserve_latency_seconds"
+"""The one summary; all other families are gauges."""
+
+_HELP: Final[Mapping[str, str]] = {
+    "gpuserve_session_info": "What was measured, and on what; always 1.",
+    "gpuserve_test_outcome": "Outcome of a test, as pytest has it; always 1.",
+    "gpuserve_verdict": "Outcome of a comparison, asserted unless its test ended before; always 1.",
+    "gpuserve_change_ratio": "Change of a metric from its reference, as a share of it, by the sign of the value.",
+    "gpuserve_change_lower_ratio": "Lower bound of gpuserve_change_ratio.",
+    "gpuserve_change_upper_ratio": "Upper bound of gpuserve_change_ratio.",
+    "gpuserve_tolerance_ratio": "Largest acceptable growth of the metric's cost, as a share of it.",
+    "gpuserve_detectable_ratio": "Smallest growth of the metric's cost that would have been found, as a share of it.",
+    "gpuserve_throughput_requests_per_second": "Requests answered a second.",
+    LATENCY: "Latencies of the answered requests.",
+    "gpuserve_failed_requests": "Requests that failed in the measured time.",
+    "gpuserve_measured_seconds": "Measured time.",
+    "gpuserve_batching_ratio": "Items in a batch that the server executed, on average.",
+    "gpuserve_energy_per_inference_joules": "Energy that the cards took up for a request.",
+    "gpuserve_gpu_memory_bytes": "The most memory that was allocated on the cards.",
+    "gpuserve_gpu_utilisation_ratio": "Share of the time in which a kernel ran on the cards.",
+    "gpuserve_cold_start_seconds": "From the launch of a server to its first answer.",
+}
+"""What each family says of itself."""
+
+FAMILIES: Final[Mapping[str, str]] = {
+    "throughput": "gpuserve_throughput_requests_per_second",
+    "batching_ratio": "gpuserve_batching_ratio",
+    "energy_per_inference": "gpuserve_energy_per_inference_joules",
+    "gpu_memory": "gpuserve_gpu_memory_bytes",
+    "gpu_utilisation": "gpuserve_gpu_utilisation_ratio",
+    "cold_start": "gpuserve_cold_start_seconds",
+}
+"""The family of each metric that is no quantile of the latency."""
+
+_QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
+
+_GRAVEST: Final = (Verdict.REGRESSED, Verdict.INVALID, Verdict.MISSING, Verdict.INCONCLUSIVE)
+"""Of several comparisons with references of one kind that of the first of these is told, else the last one."""
+
+_OF_CARD: Final = ("product", "driver", "cuda")
+
+
+def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
+    """Write a session's numbers and verdicts; what is unknown, or cannot be trusted, has no line.
+
+    Args:
+        result: The result.
+        shown: Makes each text in it fit to be shown.
+    """
+    gpu = one_line(str(result.gpu.get("name") or ""), shown)
+    families = _Families(gpu)
+    families.add("gpuserve_session_info", _facts(result, shown), 1)
+    for test in tests_of(result, shown):
+        families.add("gpuserve_test_outcome", {"test": test.name, "outcome": test.outcome}, 1)
+        for load in test.loads:
+            labels = {"test": load.test, "run": load.label}
+            _add_numbers(families, labels, load)
+            for judgement in _gravest(load.run.judgements):
+                _add_judgement(families, labels, judgement)
+    registry = CollectorRegistry()
+    registry.register(families)
+    return generate_latest(registry).decode()
+
+
+class _Families:
+    """Collects samples by family, each of which is written as one block.
+
+    Args:
+        gpu: Name of the device, a label of every sample.
+    """
+
+    def __init__(self, gpu: str) -> None:
+        self._gpu = gpu
+        self._found: dict[str, Metric] = {}
+
+    def add(self, name: str, labels: Mapping[str, str], value: float | None, suffix: str = "") -> None:
+        """Add a sample; None is unknown, and adds nothing."""
+        if value is None:
+            return
+        kind = "summary" if name == LATENCY else "gauge"
+        family = self._found.setdefault(name, Metric(name, _HELP[name], kind))
+        family.add_sample(name + suffix, {**labels, "gpu": self._gpu}, value)
+
+    def collect(self) -> Iterable[Metric]:
+        """The families in the order in which they were first met."""
+        return self._found.values()
+
+
+def _add_numbers(families: _Families, labels: Mapping[str, str], load: ExportedLoad) -> None:
+    for metric, value in load.known().items():
+        if metric.name in FAMILIES:
+            families.add(FAMILIES[metric.name], labels, value)
+    summary = load.summary
+    if summary is None:
+        return
+    for q in _QUANTILES:
+        families.add(LATENCY, {**labels, "quantile": str(q)}, min(summary.quantile(q), summary.max))
+    families.add(LATENCY, {**labels, "quantile": "1"}, summary.max)
+    families.add(LATENCY, labels, summary.mean * summary.requests, "_sum")
+    families.add(LATENCY, labels, summary.requests, "_count")
+    families.add("gpuserve_failed_requests", labels, summary.errors)
+    families.add("gpuserve_measured_seconds", labels, summary.seconds)
+
+
+def _add_judgement(families: _Families, labels: Mapping[str, str], judgement: Judgement) -> None:
+    known = {**labels, "metric": judgement.metric.name, "reference": judgement.reference_kind}
+    verdict = {"verdict": str(judgement.verdict), "asserted": str(judgement.asserted).lower()}
+    families.add("gpuserve_verdict", {**known, **verdict}, 1)
+    families.add("gpuserve_change_ratio", known, judgement.change)
+    lower, upper = judgement.interval or (None, None)
+    families.add("gpuserve_change_lower_ratio", known, lower)
+    families.add("gpuserve_change_upper_ratio", known, upper)
+    families.add("gpuserve_tolerance_ratio", known, judgement.tolerance)
+    families.add("gpuserve_detectable_ratio", known, judgement.detectable)
+
+
+def _gravest(judgements: Iterable[Judgement]) -> list[Judgement]:
+    """One judgement for each metric and kind of reference: a series has one value."""
+    found: dict[tuple[str, str], Judgement] = {}
+    for judgement in judgements:
+        key = judgement.metric.name, judgement.reference_kind
+        known = found.get(key)
+        if known is None or _gravity(judgement) >= _gravity(known):
+            found[key] = judgement
+    return list(found.values())
+
+
+def _gravity(judgement: Judgement) -> tuple[bool, int]:
+    rank = _GRAVEST.index(judgement.verdict) if judgement.verdict in _GRAVEST else len(_GRAVEST)
+    return judgement.asserted, -rank
+
+
+def _facts(result: SessionResult, shown: Callable[[str], str]) -> dict[str, str]:
+    card: dict[str, Any] = {name: result.gpu.get(name) for name in _OF_CARD}
+    known = {
+        **card,
+        "host": result.host.get("id"),
+        "commit": result.commit,
+        "clean": None if result.commit is None else str(result.clean).lower(),
+    }
+    return {name: str(value) for name, value in plain(known, shown).items()}

@@ -1,0 +1,214 @@
+"""What all exports share: which loads there are, what each is called, and what is known of it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
+from pytest_gpuserve.measure.summary import Summary, summary_of
+from pytest_gpuserve.units import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pytest_gpuserve.measure.window import Start
+    from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+
+LONGEST_NAME_BYTES: Final = 1024
+"""Of a load's name, in UTF-8: the longest that Bencher takes, which is the strictest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A number of a load, in its unit.
+
+    Args:
+        value: Over all that was measured.
+        lowest: Of any server start; None where there was but one, or one does not know it.
+        highest: As ``lowest``.
+    """
+
+    value: float
+    lowest: float | None = None
+    highest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedLoad:
+    """A load, as other tools are told of it.
+
+    What was measured while something was wrong, and so is INVALID, has no numbers here: these tools keep numbers and
+    not their reasons, and one that cannot be trusted would be taken for what the server does.
+
+    Args:
+        test: The test's id; no other test is called so.
+        label: Tells apart several loads of one test; empty for the first.
+        name: Both in one, of `LONGEST_NAME_BYTES` at most; no other load is called so.
+        outcome: pytest's, of the test.
+        run: The load.
+        starts: Its server starts; none where what was measured cannot be trusted.
+        summary: Counts and latencies of the starts; None where nothing was answered.
+    """
+
+    test: str
+    label: str
+    name: str
+    outcome: str
+    run: RunResult
+    starts: tuple[Start, ...]
+    summary: Summary | None
+
+    def known(self) -> dict[Metric, float]:
+        """All metrics that are known, over all that was measured."""
+        return _known(METRICS.values(), self.starts, self.summary)
+
+    def tracked(self) -> dict[Metric, Value]:
+        """What a tool that warns of changes should watch: of metrics that only tests ask for, those that one did."""
+        asked = {judgement.metric.name for judgement in self.run.judgements}
+        metrics = [metric for name, metric in METRICS.items() if name in asked or not metric.on_request]
+        parts = [_known(metrics, [start], _summary([start])) for start in self.starts]
+        return {
+            metric: _value(value, [part.get(metric) for part in parts])
+            for metric, value in _known(metrics, self.starts, self.summary).items()
+        }
+
+    def mean_latency(self) -> Value | None:
+        """Mean latency in seconds; None where nothing was answered."""
+        if self.summary is None:
+            return None
+        return _value(self.summary.mean, [_mean(start) for start in self.starts])
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTest:
+    """A test, as other tools are told of it.
+
+    Args:
+        name: Its id; no other test is called so.
+        outcome: pytest's.
+        loads: What it loaded.
+    """
+
+    name: str
+    outcome: str
+    loads: tuple[ExportedLoad, ...]
+
+
+def tests_of(result: SessionResult, shown: Callable[[str], str]) -> tuple[ExportedTest, ...]:
+    """Name all tests and their loads, so that no two are called the same, in the order in which they ran.
+
+    Args:
+        result: The result.
+        shown: Makes each text in it fit to be shown; two names may be the same afterwards.
+    """
+    tests: set[str] = set()
+    loads: set[str] = set()
+    return tuple(_test(test, shown, tests, loads) for test in result.tests)
+
+
+def loads_of(result: SessionResult, shown: Callable[[str], str]) -> Iterator[ExportedLoad]:
+    """The loads of `tests_of`."""
+    for test in tests_of(result, shown):
+        yield from test.loads
+
+
+def one_line(text: str, shown: Callable[[str], str]) -> str:
+    """A text as one line that can be printed: signs that cannot, such as line ends, are written as Python writes them.
+
+    Half of a surrogate pair is one of them, so that the line can be written as UTF-8.
+
+    Args:
+        text: Any text.
+        shown: Makes it fit to be shown.
+    """
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in shown(text))
+
+
+def plain(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- anything that JSON has
+    """Facts with each text in them as one line that is fit to be shown; what is unknown (None) is left out."""
+    if isinstance(value, str):
+        return one_line(value, shown)
+    if isinstance(value, dict):
+        return {name: plain(each, shown) for name, each in value.items() if each is not None}
+    return [plain(each, shown) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def json_text(document: object) -> str:
+    """Write a document as JSON of ASCII signs alone, which no reader can misread.
+
+    Raises:
+        ValueError: A number in it is infinite or NaN.
+    """
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _test(test: TestResult, shown: Callable[[str], str], tests: set[str], loads: set[str]) -> ExportedTest:
+    name = _unique(one_line(test.nodeid, shown), tests)
+    labels: set[str] = set()
+    found = []
+    for run in test.runs:
+        label = _unique(one_line(run.label, shown), labels)
+        whole = _fitted(_unique(f"{name} {label}" if label else name, loads))
+        starts = _sound_starts(run)
+        found.append(ExportedLoad(name, label, whole, test.outcome, run, starts, _summary(starts)))
+    return ExportedTest(name, test.outcome, tuple(found))
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """The name, with a number behind it where another has it already."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name} #{number}".lstrip()
+    taken.add(found)
+    return found
+
+
+def _fitted(name: str) -> str:
+    written = name.encode()
+    if len(written) <= LONGEST_NAME_BYTES:
+        return name
+    # The digest tells apart names that begin alike.
+    mark = f" {digest(name)}"
+    return written[: LONGEST_NAME_BYTES - len(mark)].decode(errors="ignore") + mark
+
+
+def _sound_starts(run: RunResult) -> tuple[Start, ...]:
+    if any(session.problems for session in run.sessions):
+        return ()
+    return tuple(start for session in run.sessions for start in session.starts)
+
+
+def _summary(starts: Sequence[Start]) -> Summary | None:
+    try:
+        return summary_of(window for start in starts for window in start.windows)
+    except NotMeasured:
+        return None
+
+
+def _known(metrics: Iterable[Metric], starts: Sequence[Start], summary: Summary | None) -> dict[Metric, float]:
+    """Those of the metrics that are known of some starts, whose latencies are put together once for all quantiles."""
+    found = {}
+    for metric in metrics:
+        if metric.quantile is None:
+            with suppress(NotMeasured):
+                found[metric] = value_of_starts(metric, starts)
+        elif summary is not None:
+            found[metric] = summary.quantile(metric.quantile)
+    return found
+
+
+def _mean(start: Start) -> float | None:
+    return sum(window.latency_sum_seconds for window in start.windows) / start.requests if start.requests else None
+
+
+def _value(whole: float, each: Sequence[float | None]) -> Value:
+    parts = [part for part in each if part is not None]
+    if len(parts) < max(len(each), 2):
+        return Value(whole)
+    # Rounding must not put the whole beside its parts.
+    return Value(whole, min(whole, *parts), max(whole, *parts))
