@@ -1,0 +1,108 @@
+"""In which order people look at what a run came to: the worst first.
+
+Tests come by their outcome, those that failed before those that were skipped before those that passed; of one outcome
+by their worst row. The rows of a test stay together, so that what moved with what is seen at a glance, and so do those
+of each of its loads. Rows come by their verdict (REGRESSED, INVALID, MISSING, INCONCLUSIVE, then all that passes), of
+one verdict by the size of their change as a multiple of their tolerance, and those without a change last. What is alike
+in all of that stays in the order in which it was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpuserve.report.results import RunResult, TestResult
+
+FAILED: Final = frozenset({"failed", "error", "interrupted"})
+"""Outcomes of a test that did not come to a good end."""
+
+_BY_OUTCOME: Final[Mapping[str, int]] = {"skipped": 1, "passed": 2}
+
+_BY_VERDICT: Final[Mapping[Verdict, int]] = {
+    Verdict.REGRESSED: 0,
+    Verdict.INVALID: 1,
+    Verdict.MISSING: 2,
+    Verdict.INCONCLUSIVE: 3,
+    Verdict.PASS: 4,
+    Verdict.IMPROVED: 4,
+}
+
+_NOTHING: Final = (max(_BY_VERDICT.values()) + 1, True, 0.0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A judgement and whose it is.
+
+    Attributes:
+        test: The test.
+        run: Its load.
+        judgement: What was concluded.
+        overruled: Whether it was a stored verdict that was then settled side by side: that one is the last word.
+    """
+
+    test: TestResult
+    run: RunResult
+    judgement: Judgement
+    overruled: bool
+
+    @property
+    def counts(self) -> bool:
+        """Whether it decides something."""
+        return self.judgement.asserted and not self.overruled
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it is why its test did not pass, or may be: what is not known is bad."""
+        return self.counts and not self.judgement.verdict.passes and self.test.outcome != "passed"
+
+
+def ranked(tests: Iterable[TestResult]) -> list[Row]:
+    """All rows of these tests, the worst first; see the module."""
+    return [
+        row
+        for test in sorted(tests, key=_rank_of_test)
+        for rows in sorted(_loads(test), key=_rank_of_load)
+        for row in sorted(rows, key=_rank_of_row)
+    ]
+
+
+def rows_of(test: TestResult) -> list[Row]:
+    """The rows of a test, in the order in which they were judged."""
+    return [row for rows in _loads(test) for row in rows]
+
+
+def _loads(test: TestResult) -> list[list[Row]]:
+    return [
+        [Row(test, run, judgement, _is_overruled(run, judgement)) for judgement in run.judgements] for run in test.runs
+    ]
+
+
+def _is_overruled(run: RunResult, judgement: Judgement) -> bool:
+    """Whether the pair had another last word: only what counts is given its reasons, see ``trial/stored_court.py``."""
+    return (
+        judgement.reference_kind == "baseline"
+        and not judgement.reasons
+        and any(other.reference_kind == "against" and other.metric == judgement.metric for other in run.judgements)
+    )
+
+
+def _rank_of_row(row: Row) -> tuple[int, bool, float]:
+    judgement = row.judgement
+    change = judgement.change
+    tolerance = judgement.tolerance or judgement.metric.default_tolerance
+    return _BY_VERDICT[judgement.verdict], change is None, 0.0 if change is None else -abs(change) / tolerance
+
+
+def _rank_of_load(rows: Iterable[Row]) -> tuple[int, bool, float]:
+    return min((_rank_of_row(row) for row in rows if row.counts), default=_NOTHING)
+
+
+def _rank_of_test(test: TestResult) -> tuple[int, tuple[int, bool, float]]:
+    return _BY_OUTCOME.get(test.outcome, 0), _rank_of_load(rows_of(test))

@@ -1,0 +1,176 @@
+"""What stands under the table, a line each: why verdicts are what they are, and how the measuring went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.measure.settings import differences
+from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.report.explain import evidence
+from pytest_gpuserve.report.names import names_of, printable, short_name, some_of
+from pytest_gpuserve.report.ranking import FAILED, ranked, rows_of
+from pytest_gpuserve.units import format_change, format_fraction, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from pytest_gpuserve.gate.verdict import Judgement, Verdict
+    from pytest_gpuserve.report.ranking import Row
+    from pytest_gpuserve.report.results import RunResult, TestResult
+
+PROBLEM_CHARACTERS: Final = 200
+"""Of an error that pytest shows in full, what is repeated."""
+
+_ANY_KEY: Final = "'...'"
+"""Stands for the name of each test's baseline, where many tests lack one for the same reason."""
+
+
+def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False) -> list[str]:
+    """Why verdicts are what they are: each reason once, with the tests that it is of, those of the worst row first.
+
+    Args:
+        tests: Whose.
+        only_bad: Whether to leave out all but what keeps a test from passing.
+    """
+    names = names_of(tests)
+    found: dict[tuple[Verdict, str], list[tuple[Row, str]]] = {}
+    for row in ranked(tests):
+        if only_bad and not row.is_bad:
+            continue
+        for reason in row.judgement.reasons:
+            found.setdefault((row.judgement.verdict, _general(reason, row)), []).append((row, reason))
+    lines = []
+    for (verdict, general), rows in found.items():
+        who = _who([row for row, _ in rows], names)
+        # In its own words, where it is of one load alone.
+        text = general if len(who) > 1 else rows[0][1]
+        lines.extend(_with_names(f"{verdict}: {text}", who, "tests"))
+    return lines
+
+
+def problem_lines(tests: Collection[TestResult]) -> list[str]:
+    """Why tests did not pass that no verdict speaks of: each error once, with the tests that it ended."""
+    names = names_of(tests)
+    found: dict[str, list[str]] = {}
+    for test in tests:
+        told = test.outcome != "error" and any(row.is_bad for row in rows_of(test))
+        problem = next((line.strip() for line in test.problem.splitlines() if line.strip()), "")
+        if test.outcome not in FAILED or told or not problem:
+            continue
+        text = problem if len(problem) <= PROBLEM_CHARACTERS else f"{problem[:PROBLEM_CHARACTERS]} ..."
+        found.setdefault(f"{test.outcome.upper()}: {text}", []).append(names[test.nodeid])
+    return [line for text, who in found.items() for line in _with_names(text, who, "tests")]
+
+
+def detail_lines(tests: Collection[TestResult]) -> list[str]:
+    """What each verdict rests on, in words, for a terminal that is too narrow to have it in columns."""
+    names = names_of(tests)
+    lines = []
+    for row in ranked(tests):
+        judgement = row.judgement
+        parts = []
+        if judgement.interval is not None:
+            parts.append("interval {} to {}".format(*map(format_change, judgement.interval)))
+        if judgement.tolerance is not None:
+            parts.append(f"tolerance {format_fraction(judgement.tolerance)}")
+        if judgement.rounds:
+            parts.append(evidence(judgement))
+        if parts:
+            name = _name_of_load(row.test.nodeid, row.run, names)
+            lines.append(f"{name} {judgement.metric.name}, {judgement.verdict}: {', '.join(parts)}")
+    return lines
+
+
+def bases_lines(tests: Iterable[TestResult]) -> list[str]:
+    """Say in a line each whom loads were measured beside."""
+    named = dict.fromkeys(
+        run.base
+        for test in tests
+        for run in test.runs
+        if run.base is not None and any(judgement.reference_kind == "against" for judgement in run.judgements)
+    )
+    return [f"side by side: the candidate and {printable(name)}" for name in named]
+
+
+def settings_lines(tests: Collection[TestResult]) -> list[str]:
+    """Say in a line each where a server used something else than what it was asked for."""
+    names = names_of(tests)
+    return list(
+        dict.fromkeys(
+            f"server settings of {names[test.nodeid]}: {printable(difference)}"
+            for test in tests
+            for run in test.runs
+            for session in run.sessions
+            for start in session.starts
+            for difference in differences(start.settings)
+        )
+    )
+
+
+def client_lines(tests: Iterable[TestResult]) -> list[str]:
+    """Say in one line how the load engine did in all loads; none where there was no load."""
+    runs = [run for test in tests for run in test.runs if run.sessions]
+    clients = [Client.pooled(session.client for session in run.sessions) for run in runs]
+    lags = [client.lag.quantile(0.99) for client in clients if client.lag.total]
+    windows = [window for run in runs for session in run.sessions for window in session.windows]
+    seconds = sum(window.seconds for window in windows)
+    if not lags or not seconds:
+        return []
+    share = format_fraction(sum(window.client_cpu_seconds for window in windows) / seconds)
+    return [f"load engine: send lag p99 {format_seconds(max(lags))} at most, {share} of a core on average"]
+
+
+def measured_again_lines(tests: Collection[TestResult], *, verbose: bool = False) -> list[str]:
+    """Say in a line for each load how many windows were measured again, and what disturbed the card in them.
+
+    Args:
+        tests: Whose.
+        verbose: Whether to say all that disturbed it; else the first.
+    """
+    names = names_of(tests)
+    lines = []
+    for test in tests:
+        for run in test.runs:
+            starts = [start for session in run.sessions for start in session.starts]
+            reasons = [reason for start in starts for reason in start.rejected]
+            if not reasons:
+                continue
+            windows = len(reasons) + sum(len(start.windows) + start.discarded for start in starts)
+            known = [printable(reason) for reason in dict.fromkeys(reasons)]
+            others = 0 if verbose else len(known) - 1
+            told = "; ".join(known[: len(known) - others])
+            more = f"; {others} other reason{'s are' if others > 1 else ' is'} in --gpuserve-json" if others else ""
+            name = _name_of_load(test.nodeid, run, names)
+            lines.append(f"{name}: {len(reasons)} of {windows} windows measured again: {told}{more}")
+    return lines
+
+
+def _general(reason: str, row: Row) -> str:
+    """A reason without the name of the test's baseline in it."""
+    key = f"{short_name(row.test.nodeid)} {row.run.label}".strip()
+    return reason.replace(repr(key), _ANY_KEY)
+
+
+def _who(rows: Sequence[Row], names: Mapping[str, str]) -> list[str]:
+    """The loads that a reason is of; of one of whose metrics it speaks alone, with that metric."""
+    loads: dict[str, list[Judgement]] = {}
+    alone: dict[str, bool] = {}
+    for row in rows:
+        name = _name_of_load(row.test.nodeid, row.run, names)
+        loads.setdefault(name, []).append(row.judgement)
+        alone[name] = len(row.run.judgements) == 1
+    return [
+        f"{name} {judgements[0].metric.name}" if len(judgements) == 1 and not alone[name] else name
+        for name, judgements in loads.items()
+    ]
+
+
+def _name_of_load(nodeid: str, run: RunResult, names: Mapping[str, str]) -> str:
+    return f"{names[nodeid]} {printable(run.label)}".strip()
+
+
+def _with_names(text: str, who: Sequence[str], noun: str) -> list[str]:
+    """A text with whom it is of behind its first line; its further lines are indented below that."""
+    first, *rest = text.splitlines() or [""]
+    count = f"{len(who)} {noun}: " if len(who) > 1 else ""
+    return [f"{printable(first)} ({count}{some_of(who)})", *(f"  {printable(line)}" for line in rest)]

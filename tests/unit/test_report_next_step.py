@@ -1,0 +1,354 @@
+"""The command that comes next: exact, quoted, and of the most important thing."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
+from pytest_gpuserve.report.explain import command_for
+from pytest_gpuserve.report.next_step import ACCEPT, MENDED_BY, UPDATE, UPDATE_NEW, next_step
+from pytest_gpuserve.report.results import SessionResult
+from tests.unit.builders import COMMIT, judgement, result_of
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.report.results import TestResult
+
+UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
+
+FILE = "suites/x/test_y.py"
+SPENT = (
+    "not decided after 2 sessions, and another of about 30 s would exceed the test's budget of 300 s; raise it with"
+    " --gpuserve-budget=SECONDS"
+)
+SETTLED = judgement(Verdict.REGRESSED, kind="against", reasons=("that counts",))
+"""A regression that was settled side by side with the baseline's commit."""
+
+
+def named(name: str, *judgements: Judgement, outcome: str = "failed", base: str | None = None) -> TestResult:
+    """A test with one load."""
+    test = result_of(f"{FILE}::{name}", *judgements)
+    test.runs[0] = replace(test.runs[0], base=base)
+    return replace(test, outcome=outcome)
+
+
+def run_of(*tests: TestResult, stored: bool = True, commit: str | None = COMMIT, clean: bool = True) -> SessionResult:
+    """A run of these tests on a T4."""
+    return SessionResult({"name": "T4"}, {}, tests, commit=commit, clean=clean, stored=stored)
+
+
+def words(line: str) -> list[str]:
+    """The command at the end of the line, as a shell reads it."""
+    return shlex.split(line[line.index(": pytest ") + 2 :])
+
+
+# -- REGRESSED
+
+
+def test_a_settled_regression_is_accepted_or_mended() -> None:
+    """The command that accepts it is that of the failed assertion."""
+    line = next_step(run_of(named("test_z[50]", judgement(), SETTLED)))
+    assert line == (
+        "next: accept the new numbers, if they are worth it: pytest 'suites/x/test_y.py::test_z[50]' --gpu=T4"
+        " --baseline-update --reason='why it is worth it'"
+    )
+    assert command_for(judgement(), f"{FILE}::test_z[50]", "T4", stored=True) in line
+
+
+@pytest.mark.parametrize(("clean", "before"), [(True, "HEAD~1"), (False, "HEAD")])
+def test_a_stored_regression_is_looked_at_side_by_side(before: str, *, clean: bool) -> None:
+    """With the commit before, or, where there are changes, with the commit that they are on."""
+    line = next_step(run_of(named("test_z", judgement()), clean=clean))
+    assert words(line) == ["pytest", f"{FILE}::test_z", "--gpu=T4", f"--against={before}"]
+
+
+def test_outside_of_git_it_can_only_be_accepted() -> None:
+    """There is no code before."""
+    assert words(next_step(run_of(named("test_z", judgement()), commit=None)))[3:] == [
+        "--baseline-update",
+        "--reason=why it is worth it",
+    ]
+
+
+def test_a_recording_that_would_loosen_lacks_a_reason() -> None:
+    """It was asked to accept the number, so that nothing has to be looked at closer."""
+    line = next_step(run_of(named("test_z", judgement(reasons=("would loosen",)))), update=UPDATE)
+    assert words(line)[3:] == _typed(ACCEPT)
+
+
+@pytest.mark.parametrize("kind", ["limit", "duel", "published"])
+def test_what_has_no_baseline_is_not_recorded(kind: ReferenceKind) -> None:
+    """It is mended, and run again."""
+    line = next_step(run_of(named("test_z", judgement(kind=kind))))
+    assert line == "next: run it again when it is mended: pytest suites/x/test_y.py::test_z --gpu=T4"
+
+
+@pytest.mark.parametrize(
+    ("base", "flags"),
+    [
+        ("origin/main (0123456789ab)", ["--against=origin/main"]),
+        ("0123456789abcdef", ["--against=0123456789abcdef"]),
+        ("the packages of /an old/python", ["--against-python=/an old/python"]),
+        ("HEAD~1 (0123456789ab) with the packages of /p", ["--against=HEAD~1", "--against-python=/p"]),
+    ],
+)
+def test_another_revision_is_compared_with_again(base: str, flags: list[str]) -> None:
+    """By the options of the run, as far as what people call the base tells them."""
+    run = run_of(named("test_z", judgement(kind="against"), base=base), stored=False)
+    assert words(next_step(run)) == ["pytest", f"{FILE}::test_z", "--gpu=T4", *flags]
+
+
+@pytest.mark.parametrize("base", [None, "", "something; else", "x (0123456789ab) y"])
+def test_a_base_that_is_not_understood_makes_no_command(base: str | None) -> None:
+    """A command that compares with something else would be worse than none."""
+    assert next_step(run_of(named("test_z", judgement(kind="against"), base=base), stored=False)) == ""
+
+
+# -- INVALID
+
+
+def test_what_is_invalid_says_what_to_mend() -> None:
+    """By how its reason begins, of the base too; what the reason says further is not repeated."""
+    reason = "no steady state: after 30 windows of 0.5 s the throughput still changed; run `rm -rf /` --now"
+    for text in (reason, f"the base: {reason}"):
+        line = next_step(run_of(named("test_z", judgement(Verdict.INVALID, reasons=(text,)))))
+        assert line == (
+            "next: give it longer before it is measured, load(..., warmup_seconds=...), then run it again:"
+            " pytest suites/x/test_y.py::test_z --gpu=T4"
+        )
+
+
+def test_what_is_invalid_for_an_unknown_reason() -> None:
+    """The reason stands above; the command is there all the same."""
+    line = next_step(run_of(named("test_z", judgement(Verdict.INVALID, reasons=("XID 79 on GPU-1",)))))
+    assert line.startswith("next: mend what its reason says, then run it again: pytest ")
+
+
+def test_only_what_asks_for_the_same_is_run_again() -> None:
+    """What is INVALID for another reason has to be mended otherwise."""
+    late = judgement(Verdict.INVALID, reasons=("client late: 3 ms",))
+    tests = [named("test_a", late), named("test_b", judgement(Verdict.INVALID)), named("test_c", late)]
+    assert words(next_step(run_of(*tests)))[1:3] == [f"{FILE}::test_a", f"{FILE}::test_c"]
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "client saturated: 1 engine used 95 % of a core",
+        "client late: requests were sent with a lag p99 of 3 ms",
+        "rate not reached: 1 of 2",
+        "overloaded: the requests under way grew",
+        "stuck requests: at the end",
+        "in flight: 3 requests",
+        "compiled under load: in 3 executions",
+        "the host was shared: others took 1.2",
+        "foreign process on GPU-1: 1",
+        "another client: the server answered",
+        "throttled: 3 of 4",
+        "wrong answers: 1 of 2 checked",
+        "request errors (reset: 3); first",
+        "latency.p99 at a tolerance of 20 % needs 1000 requests a server start",
+    ],
+)
+def test_reasons_that_are_known(reason: str) -> None:
+    """Each has advice of its own."""
+    line = next_step(run_of(named("test_z", judgement(Verdict.INVALID, reasons=(reason,)))))
+    assert any(f"next: {advice}, then" in line for _, advice in MENDED_BY)
+
+
+def test_a_recording_is_run_again_as_one() -> None:
+    """With the option that it had, and of no test beside those that it names."""
+    invalid = judgement(Verdict.INVALID, reasons=("client late: 3 ms",))
+    line = next_step(run_of(named("test_z", invalid)), update=UPDATE_NEW)
+    assert words(line)[1:] == [f"{FILE}::test_z", "--gpu=T4", "--baseline-update-new"]
+
+
+# -- MISSING
+
+
+def test_what_is_missing_is_recorded() -> None:
+    """Only that: what is there stays as it is."""
+    reason = "/b/x.json has no entry 'test_z'"
+    line = next_step(run_of(named("test_z", judgement(Verdict.MISSING, reasons=(reason,)), outcome="skipped")))
+    assert line == "next: record what is missing: pytest suites/x/test_y.py::test_z --gpu=T4 --baseline-update-new"
+
+
+def test_what_cannot_be_compared_with_is_replaced() -> None:
+    """An entry of another workload is there, so that an update of what is new would not touch it."""
+    reasons = ("/b/x.json has another workload under 'test_z'", "concurrency: baseline has '8', this run has '9'")
+    line = next_step(run_of(named("test_z", judgement(Verdict.MISSING, reasons=reasons))))
+    assert words(line)[-1] == "--baseline-update"
+
+
+def test_what_is_missing_elsewhere_cannot_be_recorded() -> None:
+    """The other revision has no such server, or the number was not published."""
+    missing = named("test_z", judgement(Verdict.MISSING, kind="against"))
+    assert next_step(run_of(missing, stored=False)) == ""
+    assert next_step(run_of(named("test_z", judgement(Verdict.MISSING, kind="published")))) == ""
+
+
+def test_what_was_recorded_is_not_missing() -> None:
+    """Nothing comes next after a recording in which all went well."""
+    assert next_step(run_of(named("test_z", judgement(Verdict.MISSING), outcome="passed")), update=UPDATE) == ""
+
+
+# -- INCONCLUSIVE
+
+
+def test_a_spent_budget_is_raised() -> None:
+    """To four times the largest that was not enough."""
+    tests = [
+        named("test_a", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,))),
+        named("test_b", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT.replace("of 300 s", "of 500 s"),))),
+    ]
+    assert words(next_step(run_of(*tests))) == [
+        "pytest",
+        f"{FILE}::test_a",
+        f"{FILE}::test_b",
+        "--gpu=T4",
+        "--gpuserve-budget=2000",
+    ]
+    none = SPENT.replace("of 300 s", "of 0 s")
+    assert words(next_step(run_of(named("t", judgement(Verdict.INCONCLUSIVE, reasons=(none,))))))[-1].endswith("=4")
+
+
+def test_a_budget_that_was_not_spent_is_not_raised() -> None:
+    """After the last look more time helps nothing; the code before, side by side, may."""
+    last = judgement(Verdict.INCONCLUSIVE, reasons=("not decided after 6 sessions, which is the last look",))
+    assert words(next_step(run_of(named("test_z", last))))[-1] == "--against=HEAD~1"
+    paired = named("test_z", last, replace(last, reference_kind="against"))
+    assert next_step(run_of(paired)) == ""
+
+
+def test_a_comparison_side_by_side_goes_on() -> None:
+    """With the same base and a larger budget."""
+    test = named(
+        "test_z", judgement(Verdict.INCONCLUSIVE, kind="against", reasons=(SPENT,)), base="main (0123456789ab)"
+    )
+    assert words(next_step(run_of(test, stored=False)))[2:] == [
+        "--gpu=T4",
+        "--against=main",
+        "--gpuserve-budget=1200",
+    ]
+
+
+def test_few_requests_need_a_longer_load() -> None:
+    """More sessions of too few requests would help nothing."""
+    reason = "latency.p99 at a tolerance of 20 % needs 1000 requests a server start\n  found: 300 requests in 2.00 s"
+    line = next_step(run_of(named("test_z", judgement(Verdict.INCONCLUSIVE, "latency.p99", reasons=(reason,)))))
+    assert line.startswith("next: measure longer, load(..., seconds=...), or widen the tolerance, then run it again: ")
+
+
+# -- several
+
+
+def test_the_worst_is_spoken_of() -> None:
+    """REGRESSED before INVALID before MISSING before INCONCLUSIVE, and of no other test."""
+    tests = {
+        verdict: named(f"test_{verdict}", judgement(verdict, reasons=(SPENT,)))
+        for verdict in (Verdict.INCONCLUSIVE, Verdict.MISSING, Verdict.INVALID, Verdict.REGRESSED)
+    }
+    while tests:
+        worst = list(tests)[-1]
+        assert words(next_step(run_of(*tests.values())))[1] == f"{FILE}::test_{worst}"
+        del tests[worst]
+
+
+def test_what_makes_no_command_makes_room() -> None:
+    """Where nothing helps the worst, the next one is spoken of."""
+    tests = [
+        named("test_a", judgement(kind="against"), base="?"),
+        named("test_b", judgement(Verdict.INVALID, kind="limit"), base="main (0123456789ab)"),
+    ]
+    assert words(next_step(run_of(*tests, stored=False)))[1] == f"{FILE}::test_b"
+
+
+def test_what_passed_and_what_does_not_count_is_not_spoken_of() -> None:
+    """Nor is a metric that the test did not come to."""
+    overruled = named("test_a", judgement(), judgement(Verdict.PASS, kind="against"), outcome="passed")
+    unasserted = named("test_b", judgement(Verdict.PASS), judgement(metric="latency.p99").unasserted())
+    assert next_step(run_of(overruled, unasserted)) == ""
+    assert next_step(run_of()) == ""
+
+
+def test_what_got_better_is_recorded() -> None:
+    """Where all is well otherwise; not in a recording, which has done it."""
+    better = named("test_z", judgement(Verdict.IMPROVED), outcome="passed")
+    assert next_step(run_of(better)) == (
+        "next: record what got better, so that it stays: pytest suites/x/test_y.py::test_z --gpu=T4 --baseline-update"
+    )
+    assert next_step(run_of(better), update=UPDATE) == ""
+    bad = named("test_a", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,)))
+    assert words(next_step(run_of(better, bad)))[1] == f"{FILE}::test_a"
+
+
+# -- which tests
+
+
+def test_three_are_named() -> None:
+    """Each once, however many of its metrics it is about."""
+    tests = [named(f"test_{name}", SETTLED, replace(SETTLED, value=1.0)) for name in "abc"]
+    assert words(next_step(run_of(*tests)))[1:4] == [f"{FILE}::test_{name}" for name in "abc"]
+
+
+def test_of_more_those_that_failed_last() -> None:
+    """Where these are just the ones."""
+    tests = [named(f"test_{name}", SETTLED) for name in "abcd"]
+    assert words(next_step(run_of(*tests)))[1:4] == ["--lf", "--gpu=T4", "--baseline-update"]
+
+
+def test_no_other_test_is_recorded_by_the_way() -> None:
+    """Where others failed too, only some are named, and it is said; a measurement again may take them along."""
+    other = named("test_x", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,)))
+    tests = [named(f"test_{name}", SETTLED) for name in "abcd"]
+    line = next_step(run_of(*tests, other))
+    assert "worth it (the first 3 of 4 tests): pytest " in line
+    assert words(line)[1:] == [*(f"{FILE}::test_{name}" for name in "abc"), "--gpu=T4", *_typed(ACCEPT)]
+    undecided = [named(f"test_{n}", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,))) for n in range(4)]
+    invalid = named("test_y", outcome="error")
+    assert words(next_step(run_of(*undecided, invalid)))[1] == "--lf"
+
+
+def test_what_was_skipped_did_not_fail_last() -> None:
+    """So that ``--lf`` would not run it."""
+    reason = "x has no entry 'y'"
+    tests = [named(f"test_{n}", judgement(Verdict.MISSING, reasons=(reason,)), outcome="skipped") for n in range(5)]
+    line = next_step(run_of(*tests))
+    assert "(the first 3 of 5 tests)" in line
+    assert len(words(line)) == 1 + 3 + 2
+
+
+def test_a_name_that_cannot_be_typed_is_not_named() -> None:
+    """It is among those that failed last, or there is no command."""
+    tests = [named("test_a[\x1b]", SETTLED)]
+    assert words(next_step(run_of(*tests)))[1] == "--lf"
+    assert next_step(run_of(*tests, named("test_b", outcome="error"))) == ""
+
+
+def test_no_device_is_named_where_none_is_known() -> None:
+    """As of workers that all crashed."""
+    assert "--gpu" not in next_step(replace(run_of(named("test_z", SETTLED)), gpu={}))
+
+
+@UNHURRIED
+@given(name=st.text(min_size=1), device=st.text(min_size=1), reason=st.text(min_size=1))
+def test_nothing_of_the_run_becomes_a_command(name: str, device: str, reason: str) -> None:
+    """Whatever a test is called, it stays one word of the command, in one line."""
+    test = named(name, judgement(Verdict.INVALID, reasons=(reason,)))
+    line = next_step(replace(run_of(test), gpu={"name": device}))
+    assert line.isprintable()
+    assert words(line) == [
+        "pytest",
+        f"{FILE}::{name}" if name.isprintable() else "--lf",
+        *([f"--gpu={device}"] if device.isprintable() else []),
+    ]
+
+
+def _typed(flags: tuple[str, ...]) -> list[str]:
+    return [word for flag in flags for word in shlex.split(flag)]
