@@ -1,0 +1,132 @@
+"""A load's numbers, each worked out once for all that a page shows of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.points import NotMeasured, value_of
+from pytest_gpuserve.measure.steps import StepResult, steps_of
+from pytest_gpuserve.measure.summary import Summary, summary_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpuserve.measure.window import Session, Start, Window
+    from pytest_gpuserve.report.html.text import Texts
+    from pytest_gpuserve.report.results import RunResult, SessionResult
+
+_STEP: Final = re.compile(r"([0-9]{1,9}) for ([0-9.e+-]{1,12}) s", re.ASCII)
+"""A step of a stepped load, as `pytest_gpuserve.load.schedule.Steps` writes it."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A load of a test.
+
+    Args:
+        nodeid: The test.
+        name: The load, for people; fit to be shown.
+        run: What was measured and concluded.
+    """
+
+    nodeid: str
+    name: str
+    run: RunResult
+
+    @property
+    def series(self) -> str:
+        """What the loads have in common that differ by parameters or labels only: the test without them."""
+        return self.nodeid.partition("[")[0]
+
+    @cached_property
+    def starts(self) -> tuple[Start, ...]:
+        """The starts of its server, in order."""
+        return starts_of(self.run.sessions)
+
+    @cached_property
+    def windows(self) -> tuple[Window, ...]:
+        """The windows of all starts."""
+        return windows_of(self.run.sessions)
+
+    @cached_property
+    def summary(self) -> Summary | None:
+        """What it came to; None where nothing was answered."""
+        return _summary(self.windows)
+
+    @cached_property
+    def base(self) -> Summary | None:
+        """What the one beside it came to; None where there was none, or nothing was answered."""
+        return _summary(windows_of(self.run.base_sessions))
+
+    @cached_property
+    def batch(self) -> float | None:
+        """Items of an average batch; None where that is not known."""
+        return _batch(self.windows)
+
+    @cached_property
+    def base_batch(self) -> float | None:
+        """The same of the one beside it."""
+        return _batch(windows_of(self.run.base_sessions))
+
+    @property
+    def users(self) -> int | None:
+        """How many users there were all the time; None of other loads."""
+        text = self.run.load.get("concurrency", "")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+    @cached_property
+    def steps(self) -> tuple[StepResult, ...]:
+        """What each step of a stepped load came to; empty of other loads, and where its windows are too long."""
+        found = _STEP.findall(self.run.load.get("steps", ""))
+        try:
+            return steps_of([(int(users), float(seconds)) for users, seconds in found], self.starts) if found else ()
+        except (NotMeasured, ValueError):
+            return ()
+
+
+def measured_runs(result: SessionResult, names: Mapping[str, str], texts: Texts) -> list[MeasuredRun]:
+    """All loads of all tests.
+
+    Args:
+        result: The run.
+        names: Of the tests, by their ids; fit to be shown.
+        texts: Makes texts fit to be shown.
+    """
+    return [
+        MeasuredRun(test.nodeid, load_name(names[test.nodeid], run, texts), run)
+        for test in result.tests
+        for run in test.runs
+    ]
+
+
+def load_name(test: str, run: RunResult, texts: Texts) -> str:
+    """What a load is called: its test, and its label where it has one."""
+    return f"{test} {texts.line(run.label)}".strip()
+
+
+def starts_of(sessions: Sequence[Session]) -> tuple[Start, ...]:
+    """The starts of some sessions, in order."""
+    return tuple(start for session in sessions for start in session.starts)
+
+
+def windows_of(sessions: Sequence[Session]) -> tuple[Window, ...]:
+    """The windows of some sessions, in order."""
+    return tuple(window for start in starts_of(sessions) for window in start.windows)
+
+
+def _summary(windows: Sequence[Window]) -> Summary | None:
+    try:
+        return summary_of(windows)
+    except NotMeasured:
+        return None
+
+
+def _batch(windows: Sequence[Window]) -> float | None:
+    try:
+        return value_of(METRICS["batching_ratio"], windows)
+    except NotMeasured:
+        return None

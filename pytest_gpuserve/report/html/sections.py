@@ -1,0 +1,213 @@
+"""What a page says of a single test: its numbers, its plots, its settings, and the ends of its servers' logs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.report.html.batches import batches
+from pytest_gpuserve.report.html.distribution import distribution
+from pytest_gpuserve.report.html.measured import starts_of
+from pytest_gpuserve.report.html.text import UNKNOWN, cut
+from pytest_gpuserve.report.html.windows import windows
+from pytest_gpuserve.units import format_rate, format_ratio, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_gpuserve.measure.summary import Summary
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.report.html.figure import Figure
+    from pytest_gpuserve.report.html.measured import MeasuredRun
+    from pytest_gpuserve.report.html.text import Texts
+    from pytest_gpuserve.report.results import TestResult
+
+_NUMBERS: Final[Mapping[str, Callable[[Summary], str]]] = {
+    "throughput": lambda summary: format_rate(summary.throughput),
+    "mean latency": lambda summary: format_seconds(summary.mean),
+    "p50": lambda summary: format_seconds(summary.quantile(0.5)),
+    "p90": lambda summary: format_seconds(summary.quantile(0.9)),
+    "p95": lambda summary: format_seconds(summary.quantile(0.95)),
+    "p99": lambda summary: format_seconds(summary.quantile(0.99)),
+    "longest": lambda summary: format_seconds(summary.max),
+    "answered requests": lambda summary: str(summary.requests),
+    "failed requests": lambda summary: str(summary.errors),
+    "measured time": lambda summary: format_seconds(summary.seconds),
+}
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """A setting of a server; every text is fit to be shown.
+
+    Args:
+        name: Of the setting.
+        asked: What it was asked for.
+        used: What it uses.
+        differs: Whether it is known to use something else.
+    """
+
+    name: str
+    asked: str
+    used: str
+    differs: bool
+
+
+@dataclass(frozen=True)
+class RunSection:
+    """A load of a test; every text is fit to be shown.
+
+    Args:
+        label: Of the load.
+        base: Whom it was measured beside; empty for nobody.
+        numbers: Name, value now, value of the one beside it.
+        facts: What else was counted.
+        problems: Why nothing may be concluded, a line each.
+        figures: The plots.
+        load: The load.
+        server: The server.
+        settings: How the server was set up.
+    """
+
+    label: str
+    base: str
+    numbers: tuple[tuple[str, str, str], ...]
+    facts: tuple[tuple[str, str], ...]
+    problems: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    load: tuple[tuple[str, str], ...]
+    server: tuple[tuple[str, str], ...]
+    settings: tuple[SettingRow, ...]
+
+
+@dataclass(frozen=True)
+class TestSection:
+    """A test; every text is fit to be shown.
+
+    Args:
+        anchor: Where it is in the page.
+        name: The test without its file, cut where it is long.
+        nodeid: Its whole id.
+        outcome: pytest's.
+        is_open: Whether it is shown at once: it did not pass.
+        verdicts: How many judgements there are of each verdict.
+        problem: Why it did not pass.
+        runs: Its loads.
+        logs: Names and last lines of its servers' logs.
+    """
+
+    # Not a test class, whatever its name looks like to pytest.
+    __test__ = False
+
+    anchor: str
+    name: str
+    nodeid: str
+    outcome: str
+    is_open: bool
+    verdicts: tuple[tuple[str, int], ...]
+    problem: str
+    runs: tuple[RunSection, ...]
+    logs: tuple[tuple[str, str], ...]
+
+
+def section_of(anchor: str, name: str, test: TestResult, runs: Sequence[MeasuredRun], texts: Texts) -> TestSection:
+    """Write a test's section.
+
+    Args:
+        anchor: Where it is in the page.
+        name: Of the test, fit to be shown.
+        test: The test.
+        runs: Its loads.
+        texts: Makes texts fit to be shown.
+    """
+    verdicts = Counter(str(judgement.verdict) for run in test.runs for judgement in run.judgements)
+    return TestSection(
+        anchor,
+        cut(name),
+        texts.line(test.nodeid),
+        texts.line(test.outcome),
+        test.outcome != "passed",
+        tuple(verdicts.items()),
+        texts.block(test.problem),
+        tuple(_run(run, texts) for run in runs),
+        tuple((texts.line(log.name), texts.block(log.text)) for log in test.logs),
+    )
+
+
+def facts_of(facts: Mapping[str, Any], texts: Texts) -> list[tuple[str, str]]:
+    """Write facts as names and texts; one that is not known says so."""
+    return [(texts.line(str(name)).replace("_", " "), texts.fact(value)) for name, value in facts.items()]
+
+
+def _run(run: MeasuredRun, texts: Texts) -> RunSection:
+    figures = (distribution(run, texts), batches(run, texts), windows(run, texts))
+    return RunSection(
+        texts.line(run.run.label),
+        "" if run.run.base is None else texts.line(run.run.base),
+        _numbers(run),
+        tuple(_counted(run, texts)),
+        tuple(dict.fromkeys(texts.line(problem) for session in run.run.sessions for problem in session.problems)),
+        tuple(figure for figure in figures if figure is not None),
+        tuple(facts_of(run.run.load, texts)),
+        tuple(facts_of(run.run.server, texts)),
+        _settings(run.run.sessions, texts),
+    )
+
+
+def _numbers(run: MeasuredRun) -> tuple[tuple[str, str, str], ...]:
+    rows = [(name, _text(run.summary, write), _text(run.base, write)) for name, write in _NUMBERS.items()]
+    sizes = (UNKNOWN if size is None else format_ratio(size) for size in (run.batch, run.base_batch))
+    now, base = sizes
+    return (*rows, ("items in a batch", now, base))
+
+
+def _text(summary: Summary | None, write: Callable[[Summary], str]) -> str:
+    return UNKNOWN if summary is None else write(summary)
+
+
+def _counted(run: MeasuredRun, texts: Texts) -> list[tuple[str, str]]:
+    """What else is worth knowing of a load, each where it is known."""
+    sessions, starts = run.run.sessions, run.starts
+    client = Client.pooled(session.client for session in sessions)
+    errors: Counter[str] = Counter()
+    for window in run.windows:
+        errors.update(window.errors)
+    cold = [start.cold_start_seconds for start in starts]
+    facts = [
+        ("sessions and starts", f"{len(sessions)} and {len(starts)}"),
+        (
+            "cold starts",
+            ", ".join(UNKNOWN if seconds is None else format_seconds(seconds) for seconds in cold) or UNKNOWN,
+        ),
+        ("send lag p99", format_seconds(client.lag.quantile(0.99)) if client.lag.total else UNKNOWN),
+        ("load engine's ceiling", UNKNOWN if client.ceiling is None else format_rate(client.ceiling)),
+    ]
+    answers = sum(session.answers for session in sessions)
+    if answers:
+        checked = sum(session.answers_checked for session in sessions)
+        facts.append(("checked answers", f"{checked} of {answers}"))
+    if client.first_token.total:
+        facts.append(("time to first token p99", format_seconds(client.first_token.quantile(0.99))))
+    if client.between_tokens.total:
+        facts.append(("time between tokens p99", format_seconds(client.between_tokens.quantile(0.99))))
+    facts += [(f"failed: {texts.line(kind)}", str(count)) for kind, count in errors.items()]
+    return facts
+
+
+def _settings(sessions: Sequence[Session], texts: Texts) -> tuple[SettingRow, ...]:
+    """Those of the last start, and of earlier ones where they had another value."""
+    rows: dict[tuple[str, str | None, str | None], SettingRow] = {}
+    for start in reversed(starts_of(sessions)):
+        for name, setting in start.settings.items():
+            rows.setdefault(
+                (name, setting.asked, setting.used),
+                SettingRow(
+                    texts.line(name),
+                    "left to it" if setting.asked is None else texts.line(setting.asked),
+                    "not told" if setting.used is None else texts.line(setting.used),
+                    setting.differs,
+                ),
+            )
+    return tuple(rows.values())

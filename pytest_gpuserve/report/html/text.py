@@ -1,0 +1,81 @@
+"""The texts of a run, made fit for a page and for its plots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UNKNOWN: Final = "not known"
+
+LABEL_CHARACTERS: Final = 60
+"""A longer text is cut where there is little room: on an axis, in a table's row."""
+
+_KEPT: Final = frozenset("\n\t")
+"""What is not printable, and still has its place in a text of several lines."""
+
+
+class Texts:
+    """Makes the texts of a run fit to be shown, each of them once.
+
+    What is left may hold the signs of HTML: the page's template escapes them, `label` does so for plots.
+
+    Args:
+        shown: Takes out what nobody may see.
+    """
+
+    def __init__(self, shown: Callable[[str], str]) -> None:
+        self._shown = shown
+        self._blocks: dict[str, str] = {}
+
+    def block(self, text: str) -> str:
+        """Make a text of several lines visible: what is not printable stands there as an escape sequence."""
+        known = self._blocks.get(text)
+        if known is None:
+            # Masked before anything else: a secret that is cut or escaped would not be found any more.
+            known = self._blocks[text] = _visible(self._shown(text))
+        return known
+
+    def line(self, text: str) -> str:
+        """Make a text visible in one line."""
+        return " ".join(self.block(text).split())
+
+    def short(self, text: str) -> str:
+        """Make a text visible where there is little room."""
+        return cut(self.line(text))
+
+    def label(self, text: str) -> str:
+        """Make a text visible in a plot, whose texts know some tags, entities, and ``%{...}`` for values.
+
+        Source: plotly.js, ``src/lib/svg_text_utils.js`` and ``src/lib/index.js`` (``templateString``).
+        """
+        return as_label(self.line(text))
+
+    def fact(self, value: Any) -> str:  # noqa: ANN401 -- facts are whatever was found out
+        """Make a fact visible; one that is not known says so."""
+        if value is None:
+            return UNKNOWN
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if isinstance(value, dict):
+            return "; ".join(f"{self.line(str(name))}: {self.fact(each)}" for name, each in value.items()) or "none"
+        return self.line(str(value))
+
+
+def cut(text: str) -> str:
+    """Cut a text that is fit to be shown where there is little room."""
+    return text if len(text) <= LABEL_CHARACTERS else f"{text[: LABEL_CHARACTERS - 1]}…"
+
+
+def as_label(text: str) -> str:
+    """Cut a text that is fit to be shown, and escape what plots would take for markup."""
+    escaped = cut(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escaped.replace("%{", "%&#123;")
+
+
+def _visible(text: str) -> str:
+    if text.isprintable():
+        return text
+    # A sign that turns the direction of a line, half of a surrogate pair or a NUL must not be felt, but seen.
+    return "".join(sign if sign.isprintable() or sign in _KEPT else ascii(sign)[1:-1] for sign in text)

@@ -1,0 +1,109 @@
+"""Texts for a page and for its plots: visible, in one line where that is asked, and never markup."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.report.html.figure import Figure
+from pytest_gpuserve.report.html.plots import Plots
+from pytest_gpuserve.report.html.text import LABEL_CHARACTERS, Texts
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()))
+
+
+@given(ANY_TEXT)
+def test_a_line_is_visible(text: str) -> None:
+    """Nothing is left that turns lines around, hides itself, or cannot be written as UTF-8."""
+    line = Texts(str).line(text)
+    assert line.isprintable()
+    line.encode()
+
+
+@given(ANY_TEXT)
+def test_a_label_is_no_markup(text: str) -> None:
+    """A plot finds no tag, no value to put in, and no entity but ours in it."""
+    label = Texts(str).label(text)
+    assert "<" not in label
+    assert ">" not in label
+    assert "%{" not in label
+    assert set(re.findall(r"&[^;]{0,6};?", label)) <= {"&lt;", "&gt;", "&amp;", "&#123;"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x00b", r"a\x00b"),
+        ("a\u202eb", r"a\u202eb"),
+        ("a\ud800b", r"a\ud800b"),
+        ("a\nb\tc", "a b c"),
+        ("plain text", "plain text"),
+        ("größer 模型", "größer 模型"),
+    ],
+)
+def test_what_cannot_be_seen_is_written_out(text: str, shown: str) -> None:
+    """Signs that are not printable stand there as escape sequences; letters of any language stay."""
+    assert Texts(str).line(text) == shown
+
+
+def test_lines_of_a_block_stay() -> None:
+    """A log keeps its lines and tabs."""
+    assert Texts(str).block("a\n\tb\x07") == "a\n\tb\\x07"
+
+
+def test_a_label_is_short() -> None:
+    """There is little room in a plot."""
+    assert len(Texts(str).short("x" * 1000)) == LABEL_CHARACTERS
+
+
+def test_each_text_is_masked_once() -> None:
+    """What masks texts is slow, and the same ids stand in many places."""
+    asked: list[str] = []
+
+    def shown(text: str) -> str:
+        asked.append(text)
+        return text
+
+    texts = Texts(shown)
+    assert [texts.line("a"), texts.label("a"), texts.block("a")] == ["a", "a", "a"]
+    assert asked == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "not known"),
+        (True, "yes"),
+        (False, "no"),
+        (0, "0"),
+        (80.0, "80.0"),
+        ({}, "none"),
+        ({"a": None}, "a: not known"),
+    ],
+)
+def test_a_fact_that_is_not_known_is_not_zero(value: object, shown: str) -> None:
+    """None is told from 0 and from no."""
+    assert Texts(str).fact(value) == shown
+
+
+@given(ANY_TEXT)
+def test_packed_plots_end_no_script(text: str) -> None:
+    """Whatever is in them, what stands in the page has no sign that HTML knows, and unpacks to the same."""
+    plots = Plots()
+    assert [plots.add(Figure("t", ({"name": name},), {})) for name in (text, "b")] == [0, 1]
+    packed = plots.packed()
+    assert re.fullmatch("[A-Za-z0-9+/=]+", packed)
+    first, second = json.loads(gzip.decompress(base64.b64decode(packed)))
+    assert (first["data"], second["data"]) == ([{"name": text}], [{"name": "b"}])
+
+
+def test_a_number_that_is_none_cannot_be_written() -> None:
+    """NaN is no JSON: a browser would refuse all of the plot."""
+    with pytest.raises(ValueError, match="JSON"):
+        Figure("t", ({"x": [float("nan")]},), {}).to_json()
