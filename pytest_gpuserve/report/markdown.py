@@ -1,0 +1,175 @@
+"""The result as markdown: a comment on a pull request (``--gpuserve-markdown``) and the summary of a CI step.
+
+It is one block of HTML: see ``markdown_text.py`` for why. A job that posts it need not trust whoever wrote it: what
+comes from here has no tag with an attribute, no blank line, and outside of ``<code>`` and ``<pre>`` only our own words
+and numbers, so that it can be told from anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuserve.report.markdown_rows import HEADINGS, table_rows, worst_first
+from pytest_gpuserve.report.markdown_text import LONGEST_BLOCK, Inert, Part, fitted
+from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.totals import totals_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpuserve.report.ranking import Row
+    from pytest_gpuserve.report.results import SessionResult, TestResult
+
+PASSED: Final = "passed"
+
+SKIPPED: Final = "skipped"
+
+COMMENT_BYTES: Final = 60_000
+"""GitHub takes comments of 65 536 characters; whoever posts this may add some lines."""
+
+STEP_SUMMARY_BYTES: Final = 500_000
+"""GitHub takes 1 MiB for all that a step writes, which may run pytest twice."""
+
+MARKER: Final = "pytest-gpuserve"
+"""How the hidden first line of a comment begins, by which the next run finds it."""
+
+_TABLE: Final = f"<table>\n<tr>{''.join(f'<th>{name}</th>' for name in HEADINGS)}</tr>"
+
+
+def comment(result: SessionResult, shown: Callable[[str], str] = str) -> str:
+    """Write a session's result for a comment on a pull request.
+
+    Its first line names what was compared where, and nothing that another run of the same would have otherwise.
+
+    Args:
+        result: The result.
+        shown: Makes each text in it fit to be shown.
+    """
+    device = re.sub("[^A-Za-z0-9.]+", "-", shown(_device(result))).strip("-")[:64] or "unknown"
+    marker = f"<!-- {MARKER} {device} {'stored' if result.stored else 'against'} -->"
+    return f"{marker}\n{_document(result, Inert(shown), COMMENT_BYTES)}\n"
+
+
+def step_summary(result: SessionResult, shown: Callable[[str], str] = str) -> str:
+    """Write a session's result for the summary of a CI step, which others may write to before and after.
+
+    Args:
+        result: The result; of one without tests there is nothing to write.
+        shown: Makes each text in it fit to be shown.
+    """
+    return f"\n\n{_document(result, Inert(shown), STEP_SUMMARY_BYTES)}\n\n" if result.tests else ""
+
+
+def _document(result: SessionResult, inert: Inert, most_bytes: int) -> str:
+    rows = worst_first(result.tests)
+    bad, others = (
+        table_rows([row for row in rows if row.is_bad is wanted], result.tests, inert) for wanted in (True, False)
+    )
+    head = "\n".join(_head(result, inert))
+    parts = (
+        Part(_TABLE, bad, "</table>", "rows that do not pass, the least bad ones"),
+        Part("<ul>", _reasons([row for row in rows if row.is_bad], inert), "</ul>", "reasons"),
+        Part("<p>What the tests say:</p>", _problems(result.tests, inert), "", "tests that did not pass"),
+        _folded("Other rows", _TABLE, others, "</table>", "other rows"),
+        _folded("Notes", "<ul>", [f"<li>{inert.passage(note)}</li>" for note in _notes(result)], "</ul>", "notes"),
+        _folded("Device, host, software", "<table>", _facts(result, inert), "</table>", "facts"),
+        _folded("Logs of servers", "", _logs(result.tests, inert), "", "ends of logs"),
+    )
+    # With room for its own end, and for the hidden line before it.
+    return f"{head}\n{fitted(parts, most_bytes - len(head.encode()) - 200)}".rstrip("\n")
+
+
+def headline(tests: Sequence[TestResult]) -> str:
+    """What came of it in a line: what fails, and without that what was skipped, before what passed."""
+    counts = Counter(test.outcome for test in tests)
+    passed, skipped, total = counts[PASSED], counts[SKIPPED], len(tests)
+    failed = total - passed - skipped
+    beside = f", {skipped} skipped" if skipped else ""
+    of_all = f"{total} test{'' if total == 1 else 's'}"
+    if failed:
+        return f"❌ {failed} of {of_all} did not pass{beside}"
+    if skipped:
+        return f"⚠️ {passed} of {of_all} passed{beside}"
+    return f"✅ {passed} of {of_all} passed" if total else "⚠️ Nothing was measured"
+
+
+def _device(result: SessionResult) -> str:
+    return str(result.gpu.get("name") or "an unknown device")
+
+
+def _head(result: SessionResult, inert: Inert) -> Iterator[str]:
+    """What is always there: what came of it, what to do next, what was measured and how."""
+    yield f"<h3>{headline(result.tests)} on {inert.code(_device(result))}</h3>"
+    if any(test.outcome != PASSED for test in result.tests):
+        for line in (totals_line(result), next_step(result)):
+            if line:
+                # A command that was cut off would be another one.
+                yield f"<p>{inert.code(line, longest=LONGEST_BLOCK)}</p>"
+    if result.header:
+        yield f"<p>{inert.code(result.header)}</p>"
+    commit = "commit unknown" if result.commit is None else f"commit {inert.code(result.commit)}"
+    changed = "" if result.clean or result.commit is None else ", with changes that are not committed"
+    at = f", {inert.code(result.at)}" if result.at else ""
+    yield f"<p>{commit}{changed}{at}</p>"
+
+
+def _reasons(failing: Iterable[Row], inert: Inert) -> list[str]:
+    """Why verdicts are what they are, each reason once: what a file lacks would else be said for every metric."""
+    reasons = (
+        f"<li>{row.judgement.verdict}: {inert.passage(reason)}</li>"
+        for row in failing
+        for reason in row.judgement.reasons
+    )
+    return list(dict.fromkeys(reasons))
+
+
+def _problems(tests: Iterable[TestResult], inert: Inert) -> list[str]:
+    """Of each test that did not pass what pytest says of it; those that failed before those that were skipped."""
+    told = sorted((test for test in tests if test.outcome != PASSED), key=lambda test: test.outcome == SKIPPED)
+    return [
+        f"<details><summary>{inert.code(test.nodeid)}: {inert.code(test.outcome)}</summary>"
+        f"{inert.block(test.problem) if test.problem else '<p>Nothing is known of why.</p>'}</details>"
+        for test in told
+    ]
+
+
+def _logs(tests: Iterable[TestResult], inert: Inert) -> list[str]:
+    return [
+        f"<p>{inert.code(test.nodeid)}: {inert.code(log.name)}</p>{inert.block(log.text, keep_end=True)}"
+        for test in tests
+        if test.outcome != PASSED
+        for log in test.logs
+        if log.text.strip()
+    ]
+
+
+def _notes(result: SessionResult) -> list[str]:
+    return [note for note in (*result.notes, *result.places) if note.strip()]
+
+
+def _facts(result: SessionResult, inert: Inert) -> list[str]:
+    """Facts of device, host and software; what is not known is not there."""
+    return [
+        f"<tr><td>{title}</td><td>{inert.code(name)}</td><td>{inert.code(value)}</td></tr>"
+        for title, facts in (("device", result.gpu), ("host", result.host), ("software", result.software))
+        for name, value in _flat(facts)
+    ]
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Facts by name, those within others too."""
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, bool):
+            yield f"{prefix}{name}", "yes" if value else "no"
+        elif isinstance(value, (list, tuple)):
+            yield f"{prefix}{name}", ", ".join(map(str, value))
+        elif value is not None:
+            yield f"{prefix}{name}", str(value)
+
+
+def _folded(title: str, opening: str, rows: Sequence[str], closing: str, what: str) -> Part:
+    return Part(f"<details><summary>{title}</summary>{opening}", rows, f"{closing}</details>", what)

@@ -1,0 +1,253 @@
+"""The workflows of GitHub's CI: what runs a pull request's code can do nothing, what can do something runs none."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from pytest_gpuserve.options import add_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / ".github" / "workflows"
+
+NAMES = sorted(path.name for path in FOLDER.iterdir())
+
+OWN = "ci.yml"
+"""What is this project's own; the others are examples."""
+
+GUARD = "github.repository == 'your-org/your-repo'"
+"""Keeps an example from running where it was not copied to."""
+
+WRITES = {"post-comment.yml": {"pull-requests"}, "baseline-update.yml": {"contents", "pull-requests"}}
+"""The only workflows that may write, and what."""
+
+Job = dict[str, Any]
+
+
+def workflow(name: str) -> dict[str, Any]:
+    """A workflow as GitHub reads it; to YAML 1.1 the key ``on`` is a truth value."""
+    plain: dict[Any, Any] = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    plain["on"] = plain.pop(True)
+    return plain
+
+
+def events(name: str) -> set[str]:
+    """What starts a workflow."""
+    return set(workflow(name)["on"])
+
+
+def jobs(name: str) -> dict[str, Job]:
+    """The jobs of a workflow."""
+    found: dict[str, Job] = workflow(name)["jobs"]
+    return found
+
+
+def steps(name: str, action: str = "") -> list[dict[str, Any]]:
+    """The steps of all jobs; with an action's name those that use it."""
+    return [
+        step
+        for job in jobs(name).values()
+        for step in job["steps"]
+        if not action or step.get("uses", "").startswith(f"{action}@")
+    ]
+
+
+def strings(value: object) -> Iterator[str]:
+    """All texts in plain data, names of fields too."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from (str(key), *strings(each))
+    elif isinstance(value, list):
+        for each in value:
+            yield from strings(each)
+    else:
+        yield str(value)
+
+
+def test_they_are_all_there() -> None:
+    """The project's own, and an example of each kind."""
+    assert NAMES == ["baseline-update.yml", "ci.yml", "gate-against.yml", "gate-gpu.yml", "post-comment.yml"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rights_are_given_out_by_name(name: str) -> None:
+    """Nobody has the default rights of a token, and what may write is known."""
+    plain = workflow(name)
+    assert isinstance(plain["permissions"], dict)
+    given = [plain["permissions"], *(job.get("permissions", {}) for job in plain["jobs"].values())]
+    written = {scope for each in given for scope, right in each.items() if right != "read"}
+    assert written == WRITES.get(name, set())
+    if written:
+        assert plain["permissions"] == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_text_from_outside_is_a_part_of_a_script(name: str) -> None:
+    """Titles, branches and inputs reach a script as variables; as a part of it they would be run."""
+    for step in steps(name):
+        assert "${{" not in step.get("run", "")
+        assert "${{" not in step.get("with", {}).get("script", "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pull_requests_code_gets_nothing(name: str) -> None:
+    """No secret, no token, no right to write; and no event that would lend it those of the repository."""
+    assert "pull_request_target" not in events(name)
+    if not events(name) & {"pull_request"}:
+        return
+    plain = workflow(name)
+    assert not any(re.search(r"\bsecrets\b|github\.token|GITHUB_TOKEN|GH_TOKEN", text) for text in strings(plain))
+    assert plain["permissions"] == {"contents": "read"}
+    assert all("permissions" not in job for job in plain["jobs"].values())
+    assert all("ref" not in step["with"] for step in steps(name, "actions/checkout"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_checkout_keeps_a_token(name: str) -> None:
+    """It would lie in the folder in which code runs, and from which artifacts are made."""
+    checkouts = steps(name, "actions/checkout")
+    assert checkouts or name == "post-comment.yml"
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_what_posts_runs_nothing() -> None:
+    """The privileged job checks nothing out, runs no shell, and reads the artifact into a folder of its own."""
+    name = "post-comment.yml"
+    assert events(name) == {"workflow_run"}
+    used = [step["uses"].partition("@")[0] for step in steps(name)]
+    assert used == ["actions/download-artifact", "actions/github-script"]
+    (download,) = steps(name, "actions/download-artifact")
+    assert download["with"]["path"].startswith("${{ runner.temp }}/")
+    assert not any("secrets" in text for text in strings(workflow(name)))
+
+
+def test_what_posts_follows_both_gates() -> None:
+    """A workflow is followed by its name, an artifact is found by its own."""
+    gates = ["gate-gpu.yml", "gate-against.yml"]
+    followed = workflow("post-comment.yml")["on"]["workflow_run"]["workflows"]
+    assert followed == [workflow(name)["name"] for name in gates]
+    (download,) = steps("post-comment.yml", "actions/download-artifact")
+    for name in gates:
+        (upload,) = steps(name, "actions/upload-artifact")
+        assert upload["with"]["name"] == download["with"]["name"]
+        assert upload["with"]["path"] == download["with"]["path"]
+        assert upload["if"] == "always()"
+
+
+@pytest.mark.parametrize("name", ["gate-gpu.yml", "gate-against.yml"])
+def test_a_gate_is_never_skipped_where_it_is_in_use(name: str) -> None:
+    """GitHub takes a required check that was skipped for passed, so that nothing but the repository may skip it."""
+    assert [job["if"] for job in jobs(name).values()] == [GUARD]
+    assert not any("continue-on-error" in each for each in (*jobs(name).values(), *steps(name)))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != OWN])
+def test_an_example_runs_nowhere_by_accident(name: str) -> None:
+    """Each job waits for a repository's name to be put in, or for one that does."""
+    for job in jobs(name).values():
+        assert GUARD in job.get("if", "") or set(strings(job["needs"])) <= set(jobs(name))
+    assert (FOLDER / name).read_text(encoding="utf-8").startswith("# EXAMPLE ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_action_is_one_commit(name: str) -> None:
+    """A tag can be moved by whoever takes an account over; a commit cannot. The version is said beside it."""
+    lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
+    used = [line for line in lines if re.match(r"\s*(- )?uses:", line)]
+    assert used
+    assert all(re.fullmatch(r"\s*(- )?uses: actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line) for line in used)
+
+
+def test_an_action_has_one_version() -> None:
+    """What is pinned in one workflow is pinned alike in all."""
+    pins = {step["uses"] for name in NAMES for step in steps(name) if "uses" in step}
+    assert len(pins) == len({pin.partition("@")[0] for pin in pins})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_job_ends(name: str) -> None:
+    """A server that hangs holds no runner for the six hours that are the default."""
+    assert all(job["timeout-minutes"] <= 120 for job in jobs(name).values())
+
+
+def test_this_projects_ci_runs_the_one_command() -> None:
+    """What CI runs is what a person runs, and what the tests write is no summary of it."""
+    assert [step["run"] for step in steps(OWN) if "run" in step] == ["env -u GITHUB_STEP_SUMMARY .ci/run"]
+    assert (ROOT / ".ci" / "run").is_file()
+
+
+class Options:
+    """Stands for pytest's parser: knows the options that are declared."""
+
+    def __init__(self) -> None:
+        self.flags: set[str] = set()
+
+    def getgroup(self, *_: object) -> Options:
+        """See pytest.Parser."""
+        return self
+
+    def addoption(self, *flags: str, **_: object) -> None:
+        """See pytest.OptionGroup."""
+        self.flags.update(flags)
+
+    def addini(self, *_: object, **__: object) -> None:
+        """See pytest.Parser."""
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("gate", "baseline"))])
+def test_the_options_exist(name: str) -> None:
+    """An example types no option that we do not have."""
+    options = Options()
+    add_options(options)  # type: ignore[arg-type]
+    typed = {
+        flag
+        for step in steps(name)
+        if "bin/pytest" in step.get("run", "")
+        for flag in re.findall(r"(?<=[\s\"])(--[a-z-]+)(?==|\s)", step["run"])
+    }
+    assert {"--gpu", "--gpuserve-json", "--gpuserve-report", "--gpuserve-markdown"} <= typed
+    assert typed - options.flags <= {"--junitxml", "--"}
+
+
+def test_recording_is_told_why() -> None:
+    """What was typed as the reason reaches pytest as one argument, whatever is in it, and none where none was."""
+    (step,) = [step for step in steps("baseline-update.yml") if step.get("name") == "Record"]
+    assert step["env"] == {"TESTS": "${{ inputs.tests }}", "REASON": "${{ inputs.reason }}"}
+    script = step["run"].replace('"$RUNNER_TEMP/venv/bin/pytest"', "printf '%s\\0'")
+    for reason in ("", 'it\'s "worth" $(touch x) `id` * it'):
+        words = _shell(script, {"TESTS": "suites/a b", "REASON": reason, "GPU": "T4", "RUNNER_TEMP": "/tmp"}).split(
+            "\0"
+        )
+        assert [word for word in words if word.startswith("--reason")] == ([f"--reason={reason}"] if reason else [])
+        assert words[-3:] == ["--", "suites/a b", ""]
+
+
+def _shell(script: str, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        ["bash", "-e", "-c", script],
+        env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout.decode()
+
+
+@pytest.mark.parametrize("linter", ["actionlint", "zizmor --offline"])
+def test_linters_have_nothing_to_say(linter: str) -> None:
+    """Expressions, contexts, events and shell scripts are what GitHub takes, and open no known hole."""
+    program, *arguments = linter.split()
+    if shutil.which(program) is None:
+        pytest.skip(f"needs {program}")
+    command = [program, *arguments, *(str(FOLDER / name) for name in NAMES)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
