@@ -1,0 +1,194 @@
+"""What an argument of the command stands for: found on the disk or in git, and read."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from pytest_gpuserve.compare.load import Key, Load, Sample
+from pytest_gpuserve.compare.repository import HASH_SHOWN, Repository
+from pytest_gpuserve.compare.result_file import is_result, loads_of, read_result
+from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.reduced import reduced_by_metric
+from pytest_gpuserve.store.baseline import Stored, read
+from pytest_gpuserve.store.published import FOLDER as PUBLISHED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+REVISIONS: Final = "baselines of a revision are written REV:, such as HEAD~5:, one file of them REV:PATH"
+
+NO_SESSION: Final = "not every session has it"
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file.
+
+    Args:
+        name: What people call it.
+        path: Where it is, in the checkout or on the disk.
+        data: What is in it.
+    """
+
+    name: str
+    path: PurePosixPath
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two that are compared.
+
+    Args:
+        name: What it is, for people.
+        loads: What it knows.
+        is_one_file: Whether it is a single baseline file, which may have been copied to anywhere.
+    """
+
+    name: str
+    loads: Mapping[Key, Load]
+    is_one_file: bool = False
+
+
+def read_side(text: str, folder: Path, baseline_dir: Path) -> Side:
+    """Read what an argument stands for.
+
+    Args:
+        text: The argument.
+        folder: What it is relative to.
+        baseline_dir: The folder that ``REV:`` means.
+
+    Raises:
+        UsageProblem: There is no such file, folder or revision, or it holds no baselines and no results.
+        BaselineUnusable: A baseline file cannot be read or trusted.
+    """
+    path = folder / text
+    if path.is_dir():
+        files = sorted(path.rglob("*.json"))
+        inside = {file: file.relative_to(path) for file in files}
+        documents = [
+            _on_disk(file, str(PurePosixPath(text) / each))
+            for file, each in inside.items()
+            if PUBLISHED not in each.parts
+        ]
+        return _side(text, documents, is_folder=True)
+    if path.exists():
+        return _side(text, [_on_disk(path, text)], is_folder=False)
+    rev, colon, inner = text.partition(":")
+    if not colon:
+        raise UsageProblem(f"there is no file or folder {text}", looked=[str(path)], remedies=[REVISIONS])
+    repository = Repository.around(folder, f"{text}, which is no file,")
+    commit = repository.commit(rev).hash
+    inner = inner.removesuffix("/") or repository.within(baseline_dir)
+    files_there = repository.files(commit, inner)
+    wanted = {
+        name: blob
+        for name, blob in files_there.items()
+        if name == inner or (name.endswith(".json") and f"/{PUBLISHED}/" not in name)
+    }
+    if not wanted:
+        raise UsageProblem(f"{rev} has no baselines in {inner}", looked=[f"commit {commit}"], remedies=[REVISIONS])
+    documents = [
+        Document(f"{rev}:{name}", PurePosixPath(name), repository.content(blob)) for name, blob in wanted.items()
+    ]
+    return _side(f"{rev}:{inner} (commit {commit[:HASH_SHOWN]})", documents, is_folder=inner not in wanted)
+
+
+def read_baseline(document: Document) -> dict[str, Stored]:
+    """Read a baseline file of which only the content is at hand.
+
+    Raises:
+        BaselineUnusable: It cannot be read or trusted; names file and field.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpuserve-") as folder:
+        # The store reads files, with all of its checks.
+        path = Path(folder) / "baseline.json"
+        path.write_bytes(document.data)
+        try:
+            return read(path)
+        except BaselineUnusable as problem:
+            raise BaselineUnusable(
+                problem.summary.replace(str(path), document.name),
+                found=problem.found,
+                remedies=[remedy for remedy in problem.remedies if str(path) not in remedy],
+            ) from None
+
+
+def baseline_load(key: Key, stored: Stored) -> Load:
+    """A baseline's entry as a side of a comparison knows it."""
+    records = stored.entry.sessions
+    values = {}
+    for name, metric in METRICS.items():
+        try:
+            values[name] = pooled_value(metric, stored.sessions)
+        except NotMeasured:
+            continue
+    samples = {
+        name: tuple(
+            Sample(record.host.id, record.occasion, record.at, each.y, each.u, each.starts, each.requests)
+            for each, record in zip(found, records, strict=True)
+        )
+        for name, found in reduced_by_metric(stored.sessions).items()
+    }
+    return Load(
+        key=key,
+        values=values,
+        samples=samples,
+        unsampled=NO_SESSION,
+        workload=stored.entry.workload,
+        devices=_distinct(msgspec.to_builtins(record.device) for record in records),
+        machines=_distinct(msgspec.to_builtins(record.host) for record in records),
+        tolerances={},
+    )
+
+
+def baseline_key(path: PurePosixPath, name: str, device: str) -> Key:
+    """What an entry is called: its file is the part of the path below the device's folder, if it lies in one."""
+    parts = path.parts
+    above = [number for number, part in enumerate(parts[:-1]) if part == device]
+    return Key(device, "/".join(parts[above[-1] + 1 :] if above else parts[-1:]), name)
+
+
+def _on_disk(path: Path, name: str) -> Document:
+    try:
+        return Document(name, PurePosixPath(path.absolute().as_posix()), path.read_bytes())
+    except OSError as problem:
+        raise UsageProblem(f"{name} cannot be read", found=str(problem)) from None
+
+
+def _side(name: str, documents: Sequence[Document], *, is_folder: bool) -> Side:
+    if not is_folder and is_result(documents[0].data):
+        result = read_result(documents[0].name, documents[0].data)
+        told = ", ".join(filter(None, (result.at, (result.commit or "")[:HASH_SHOWN])))
+        return Side(f"{name} ({told})" if told else name, _by_key(name, loads_of(name, result)))
+    loads = []
+    for document in documents:
+        for entry, stored in read_baseline(document).items():
+            device = stored.entry.sessions[-1].device.name
+            loads.append(baseline_load(baseline_key(document.path, entry, device), stored))
+    if not loads:
+        raise UsageProblem(f"{name} holds no baselines", remedies=["record some: pytest --baseline-update", REVISIONS])
+    return Side(name, _by_key(name, loads), is_one_file=not is_folder)
+
+
+def _by_key(name: str, loads: Iterable[Load]) -> dict[Key, Load]:
+    found: dict[Key, Load] = {}
+    for load in loads:
+        if found.setdefault(load.key, load) is not load:
+            raise UsageProblem(f"{name} holds two of {load.key}", remedies=["name one folder or file of them"])
+    return found
+
+
+def _distinct(facts: Iterable[Mapping[str, object]]) -> tuple[Mapping[str, object], ...]:
+    found: list[Mapping[str, object]] = []
+    for each in facts:
+        if each not in found:
+            found.append(each)
+    return tuple(found)

@@ -1,0 +1,261 @@
+"""What was measured at one place of a load's history, from a baseline's edition or from a result file."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytest_gpuserve.compare.repository import HASH_SHOWN
+from pytest_gpuserve.compare.result_file import loads_of
+from pytest_gpuserve.compare.side import baseline_key
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.histogram import merge
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.store.schema import session_of
+from pytest_gpuserve.units import format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_gpuserve.compare.load import Key, Load
+    from pytest_gpuserve.compare.result_file import ResultRecord
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.history.walk import Edition
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.store.schema import Entry, SessionRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A metric at one place, in its unit.
+
+    Args:
+        value: Over all sessions together.
+        low: The least of any session; None where there is but one, or sessions are not known.
+        high: The greatest, likewise.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for.
+
+    Args:
+        has: Whether a load is wanted.
+        metrics: Those that are.
+    """
+
+    has: Callable[[Key], bool]
+    metrics: tuple[Metric, ...]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was measured of a load on one host, at one place of its history.
+
+    Args:
+        key: The load.
+        host: The host.
+        label: The place, for people: a commit or a file, and a date.
+        commit: The full hash of the commit that recorded it; of a result, of the code that was measured, if known.
+        seconds: When, since 1970; None where that is not known.
+        workload: What it was, so that others of it are of one line.
+        device: Facts of the device.
+        known: Each metric by its name.
+        sessions: How many were measured; 0 where that is not known.
+        note: Why the baseline was loosened, if it was.
+        anchors: For each metric that has one its anchor, in words.
+    """
+
+    key: Key
+    host: str
+    label: str
+    commit: str
+    seconds: float | None
+    workload: Mapping[str, str]
+    device: Mapping[str, object]
+    known: Mapping[str, Known]
+    sessions: int = 0
+    note: str = ""
+    anchors: Mapping[str, str] | None = None
+
+
+def of_editions(editions: Iterable[Edition], wanted: Wanted, note: list[str]) -> list[Observation]:
+    """The observations of baselines: of each edition the sessions that no earlier one has, for each of their hosts.
+
+    An entry that grows by sessions of the same build holds the old ones too; they are not counted again.
+
+    Args:
+        editions: Oldest first.
+        wanted: Which loads and metrics; to compute the others would take long.
+        note: Takes what could not be read, a line each.
+    """
+    seen: dict[tuple[str, str], set[bytes]] = {}
+    found = []
+    latest = 0.0
+    for edition in editions:
+        # Commits of a line may be dated in any order; their own order is what counts.
+        latest = max(latest, float(edition.commit.seconds))
+        if not wanted.has(_key_of(edition)):
+            continue
+        before = seen.setdefault((edition.path, edition.name), set())
+        by_host: dict[str, list[SessionRecord]] = {}
+        for record in edition.entry.sessions:
+            told = sha256(msgspec.json.encode(record)).digest()
+            if told not in before:
+                by_host.setdefault(record.host.id, []).append(record)
+            before.add(told)
+        for host, records in by_host.items():
+            try:
+                sessions = [session_of(record) for record in records]
+            except ValueError as problem:
+                commit = edition.commit.hash[:HASH_SHOWN]
+                note.append(f"{commit}: {edition.path} {edition.name} cannot be read and is left out: {problem}")
+                continue
+            known = _of_sessions(sessions, wanted.metrics)
+            found.append(_of_records(edition, host, records, known, latest))
+    return found
+
+
+def of_result(name: str, result: ResultRecord, wanted: Wanted, note: list[str]) -> list[Observation]:
+    """The observations of a result file; what decides nothing, or was measured beside another server, is left out.
+
+    Args:
+        name: What people call the file.
+        result: Its content.
+        wanted: Which loads and metrics.
+        note: Takes what was left out, and why, a line each.
+
+    Raises:
+        UsageProblem: It does not name its host or its device.
+    """
+    seconds = _seconds(result.at or "")
+    if seconds is None:
+        note.append(f"{name} does not say when it was measured; it stands at the end, as it was named")
+    place = [PurePosixPath(name).name, (result.commit or "")[:HASH_SHOWN], "" if seconds is None else date_of(seconds)]
+    found = []
+    for load in loads_of(name, result):
+        if not wanted.has(load.key):
+            continue
+        why = load.problems[0] if load.problems else f"it was measured beside {load.beside}" if load.beside else ""
+        if why:
+            note.append(f"{name}: {load.key} is left out: {why}")
+            continue
+        found.append(
+            Observation(
+                key=load.key,
+                host=load.hosts[0],
+                label=" ".join(filter(None, place)),
+                commit=result.commit or "",
+                seconds=seconds,
+                workload=load.workload,
+                device=load.devices[0],
+                known=_of_load(load, wanted.metrics),
+                sessions=max(map(len, load.samples.values()), default=0),
+            )
+        )
+    return found
+
+
+def in_order(baselines: Sequence[Observation], results: Sequence[Observation]) -> list[Observation]:
+    """All observations by time; baselines keep the order of their commits, results without a time come last."""
+    dated = [each for each in results if each.seconds is not None]
+    both = sorted([*baselines, *dated], key=lambda each: each.seconds or 0.0)
+    return [*both, *(each for each in results if each.seconds is None)]
+
+
+def date_of(seconds: float) -> str:
+    """The day in UTC; empty where there is no such day."""
+    try:
+        return dt.datetime.fromtimestamp(seconds, tz=dt.timezone.utc).date().isoformat()
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def _key_of(edition: Edition) -> Key:
+    return baseline_key(PurePosixPath(edition.path), edition.name, edition.entry.sessions[-1].device.name)
+
+
+def _of_records(
+    edition: Edition, host: str, records: Sequence[SessionRecord], known: Mapping[str, Known], seconds: float
+) -> Observation:
+    day = date_of(edition.commit.seconds)
+    return Observation(
+        key=_key_of(edition),
+        host=host,
+        label=f"{edition.commit.hash[:HASH_SHOWN]} {day}".strip(),
+        commit=edition.commit.hash,
+        seconds=seconds,
+        workload=edition.entry.workload,
+        device=msgspec.to_builtins(records[-1].device),
+        known=known,
+        sessions=len(records),
+        note=edition.entry.reason or "",
+        anchors=_anchors(edition.entry, host),
+    )
+
+
+def _of_sessions(sessions: Sequence[Session], metrics: Iterable[Metric]) -> dict[str, Known]:
+    # To merge windows is most of the work, and all quantiles are of the same latencies.
+    latencies = [merge(window.latency for window in session.windows) for session in sessions]
+    found = {}
+    for metric in metrics:
+        try:
+            if metric.quantile is None:
+                value = pooled_value(metric, sessions)
+                each = [pooled_value(metric, [session]) for session in sessions]
+            elif all(latency.total for latency in latencies):
+                value = merge(latencies).quantile(metric.quantile)
+                each = [latency.quantile(metric.quantile) for latency in latencies]
+            else:
+                continue
+        except NotMeasured:
+            continue
+        found[metric.name] = _spread(value, each)
+    return found
+
+
+def _of_load(load: Load, metrics: Iterable[Metric]) -> dict[str, Known]:
+    return {
+        metric.name: _spread(
+            load.values[metric.name], [metric.value_at(each.y) for each in load.samples.get(metric.name, ())]
+        )
+        for metric in metrics
+        if metric.name in load.values
+    }
+
+
+def _spread(value: float, each: Sequence[float]) -> Known:
+    return Known(value) if len(each) < 2 else Known(value, min(each), max(each))
+
+
+def _anchors(entry: Entry, host: str) -> dict[str, str]:
+    return {
+        record.metric: _anchor(METRICS[record.metric], record.value, record.how, record.reason)
+        for anchor in entry.anchors
+        if anchor.host.id == host
+        for record in anchor.metrics
+        if record.metric in METRICS
+    }
+
+
+def _anchor(metric: Metric, value: float, how: str, reason: str) -> str:
+    return f"anchor {how} at {format_value(value, metric.unit)}{f': {reason}' if reason else ''}"
+
+
+def _seconds(at: str) -> float | None:
+    try:
+        # Python 3.10 does not read the letter that stands for UTC.
+        moment = dt.datetime.fromisoformat(at.removesuffix("Z") + "+00:00" if at.endswith("Z") else at)
+        return moment.timestamp() if moment.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
