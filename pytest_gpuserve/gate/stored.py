@@ -29,7 +29,7 @@ from pytest_gpuserve.gate.student import f_upper_tail
 from pytest_gpuserve.gate.verdict import Evidence, Judgement, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 LOOKS: Final = 6
 """Most new sessions of one verdict, each followed by a look."""
@@ -125,8 +125,13 @@ class StoredResult:
 
 
 @dataclass(frozen=True)
-class _Variance:
-    """Squared standard deviation between sessions of one host, and how well it is known."""
+class Variance:
+    """Squared standard deviation between sessions of one host, and how well it is known.
+
+    Attributes:
+        value: Of log cost.
+        df: Degrees of freedom behind it.
+    """
 
     value: float
     df: float
@@ -137,7 +142,7 @@ class _Prediction:
     """Log cost expected of the new sessions' mean, with the variance of measured minus expected."""
 
     mean: float
-    variance: _Variance
+    variance: Variance
 
 
 def judge_stored(
@@ -203,28 +208,47 @@ def _check(stored: Sequence[SessionPoint], new: Sequence[SessionPoint], *, looks
         raise ValueError(f"alpha must lie between 0 and 0.5, not {alpha}")
 
 
-def _session_variance(metric: Metric, by_host: Mapping[str, Sequence[float]], new: Sequence[float]) -> _Variance:
-    """b^2: the prior mixed with the pooled spread, never below the metric's floor."""
+def _session_variance(metric: Metric, by_host: Mapping[str, Sequence[float]], new: Sequence[float]) -> Variance:
     groups = [*by_host.values(), new]
-    dof = sum(len(group) - 1 for group in groups)
-    squares = math.fsum((y - mean) ** 2 for group in groups for mean in (fmean(group),) for y in group)
-    # A single stored session says nothing of its spread, so the prior counts for more there.
-    prior_df = _PRIOR_DF_ALONE if sum(map(len, by_host.values())) == 1 else _PRIOR_DF
+    return session_variance(
+        metric,
+        squares=sum_of_squares(groups),
+        df=sum(len(group) - 1 for group in groups),
+        alone=sum(map(len, by_host.values())) == 1,
+    )
+
+
+def sum_of_squares(groups: Iterable[Sequence[float]]) -> float:
+    """Squared deviations of values from the mean of their own group, over all groups."""
+    return math.fsum((y - mean) ** 2 for group in groups for mean in (fmean(group),) for y in group)
+
+
+def session_variance(metric: Metric, *, squares: float, df: int, alone: bool) -> Variance:
+    """b^2: the prior mixed with the pooled spread, never below the metric's floor.
+
+    Args:
+        metric: Whose default sd is the prior.
+        squares: Squared deviations of log costs from the means of their groups.
+        df: Degrees of freedom of ``squares``.
+        alone: Whether a single session is all that was known beforehand. It says nothing of its spread, so the prior
+            counts for more there.
+    """
+    prior_df = _PRIOR_DF_ALONE if alone else _PRIOR_DF
     prior = metric.default_sd**2
-    variance = _Variance((prior_df * prior + squares) / (prior_df + dof), prior_df + dof)
-    if dof >= _FEWEST_DF_TO_CONTRADICT and f_upper_tail(squares / dof / prior, dof, prior_df) < _CONTRADICTION:
-        variance = _Variance(squares / dof, float(dof))
-    return _Variance(max(variance.value, metric.sd_floor**2), variance.df)
+    variance = Variance((prior_df * prior + squares) / (prior_df + df), prior_df + df)
+    if df >= _FEWEST_DF_TO_CONTRADICT and f_upper_tail(squares / df / prior, df, prior_df) < _CONTRADICTION:
+        variance = Variance(squares / df, float(df))
+    return Variance(max(variance.value, metric.sd_floor**2), variance.df)
 
 
-def _predict(by_host: Mapping[str, Sequence[float]], host: str, session: _Variance, *, sessions: int) -> _Prediction:
+def _predict(by_host: Mapping[str, Sequence[float]], host: str, session: Variance, *, sessions: int) -> _Prediction:
     """One-way random effects of the host: shrunken towards all hosts if it is known, their mean if it is not."""
     means = {name: fmean(ys) for name, ys in by_host.items()}
     mean_all = fmean(means.values())
     new_part = session.value / sessions
     if len(by_host) == 1:
         variance = new_part + session.value / len(by_host[host])
-        return _Prediction(means[host], _Variance(variance, session.df))
+        return _Prediction(means[host], Variance(variance, session.df))
     sizes = [len(ys) for ys in by_host.values()]
     hosts, total = len(sizes), sum(sizes)
     grand = math.fsum(y for ys in by_host.values() for y in ys) / total
@@ -238,11 +262,11 @@ def _predict(by_host: Mapping[str, Sequence[float]], host: str, session: _Varian
         own = session.value / len(by_host[host])
         weight = between / (between + own)
         variance = new_part + weight * own + (1 - weight) ** 2 * mean_all_variance
-        return _Prediction(weight * means[host] + (1 - weight) * mean_all, _Variance(variance, session.df))
+        return _Prediction(weight * means[host] + (1 - weight) * mean_all, Variance(variance, session.df))
     variance = new_part + between + mean_all_variance
     return _Prediction(
         mean_all,
-        _Variance(
+        Variance(
             variance,
             _unseen_host_df(
                 variance,

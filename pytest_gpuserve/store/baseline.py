@@ -14,6 +14,7 @@ import msgspec
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.store.anchor import check as check_anchors
 from pytest_gpuserve.store.atomic import write_whole
 from pytest_gpuserve.store.schema import SCHEMA, Entry, Summary, Value, session_of
 
@@ -173,7 +174,15 @@ def _decode(path: Path, data: bytes, kind: Any, where: str) -> Any:  # noqa: ANN
 
 
 def _sessions(path: Path, key: str, entry: Entry) -> list[Session]:
+    """The sessions of an entry, whose anchors are checked too."""
     sessions = []
+    try:
+        check_anchors(entry.anchors, entry.moves)
+    except ValueError as problem:
+        raise BaselineUnusable(
+            f"baseline file {path} is not usable at entries[{key!r}].{problem}",
+            remedies=[RESTORE.format(path=path)],
+        ) from None
     for number, record in enumerate(entry.sessions):
         try:
             sessions.append(session_of(record))

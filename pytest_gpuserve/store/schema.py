@@ -4,14 +4,14 @@ Schema history (an older file names the way to this one, a newer one asks for a 
 
 1. First: per test the workload, and sessions of server starts with every window and its latency histogram, so that
    any later statistic can be computed from it. A window may say where the server's time went, and a device and a host
-   more than they did at first; later also what its cards did, and what the summary says of those and of cold starts,
-   which older files leave out.
+   more than they did at first; later also what its cards did, what the summary says of those and of cold starts, and
+   the anchors of an entry with their moves, which older files leave out.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -30,6 +30,12 @@ Moment = Annotated[
     str, msgspec.Meta(pattern=r"^[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]\+00:00\Z")
 ]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+Hash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{7,64}\Z")]
+Value = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
+"""Of a metric in its unit; the memory of eight cards in bytes is more than ``Positive`` may be."""
+
+How = Literal["recorded", "tightened", "loosened"]
+"""How an anchor came to its number: as the first one, as a better one, or as a worse one that has a reason."""
 
 _STAGE = re.compile(r"([^\s=]{1,200})=([0-9][0-9.e+-]{0,11})/([1-9][0-9]{0,14})")
 _CARD_VALUE = re.compile(r"([a-z_]{1,20})=([0-9][0-9.e+-]{0,11})")
@@ -135,7 +141,70 @@ class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     settings: dict[str, str] = {}
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AnchoredRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What one metric was when it was last accepted deliberately; a line of the file.
+
+    Args:
+        metric: Its name.
+        value: In ``unit``, the metric's own: that of the mean log cost of the sessions behind it.
+        sessions: Behind it.
+        occasions: Runs of pytest that measured them.
+        how: How it came to this number.
+        seal: Checksum over this line and all that the anchor says of where it was measured; ``store.anchor`` makes it.
+        sd: Standard deviation of log cost between those sessions; left out where there is only one.
+        reason: Why it was accepted; left out where nobody had to say.
+    """
+
+    metric: str
+    value: Value
+    unit: str
+    sessions: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+    occasions: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+    how: How
+    seal: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{12}\Z")]
+    sd: Annotated[float, msgspec.Meta(ge=0, lt=1e3)] | None = None
+    reason: str = ""
+
+
+class AnchorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The metrics that one recording accepted deliberately, and where and of what code that was.
+
+    Args:
+        at: Begin of the run of pytest that recorded it.
+        commit: As in `Entry`.
+        clean: As in `Entry`.
+        code: As in `Entry`.
+        host: On which it was measured, and for which alone it counts.
+        device: As ``host``.
+        software: Versions that it was measured with.
+        metrics: In the order of their names.
+    """
+
+    at: Moment
+    commit: Hash | None
+    clean: bool
+    code: Hash | None
+    host: HostRecord
+    device: DeviceRecord
+    software: dict[str, str]
+    metrics: Annotated[list[AnchoredRecord], msgspec.Meta(min_length=1)]
+
+
+class MoveRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """That a metric's anchor on one host was given another number; a line of the file."""
+
+    at: Moment
+    commit: Hash | None
+    host: Annotated[str, msgspec.Meta(min_length=1)]
+    how: How
+    metric: str
+    new: Value
+    old: Value
+    old_commit: Hash | None
+    reason: str = ""
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The baseline of one load of one test.
 
     Args:
@@ -146,19 +215,21 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         code: Hash of the commit's files but the baselines; sessions of one code are one sample.
         reason: Why it was loosened, if it was.
         sessions: What was measured, oldest first.
+        anchors: What its metrics were when they were last accepted deliberately: on each host a metric has one. Older
+            files have none.
+        moves: Of these anchors, the last ones, oldest first.
     """
 
     workload: dict[str, str]
     information: dict[str, str]
-    commit: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{7,64}\Z")] | None
+    commit: Hash | None
     clean: bool
-    code: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{7,64}\Z")] | None
+    code: Hash | None
     reason: str | None
     sessions: Annotated[list[SessionRecord], msgspec.Meta(min_length=1)]
+    anchors: list[AnchorRecord] = []
+    moves: list[MoveRecord] = []
 
-
-Value = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
-"""Of a metric in its unit; the memory of eight cards in bytes is more than ``Positive`` may be."""
 
 Summary = dict[str, dict[str, Value]]
 """For each entry the metrics' values, for the reader of a diff; checked against the samples when read."""

@@ -14,9 +14,10 @@ from pytest_gpuserve.device.rules import compare
 from pytest_gpuserve.errors import BaselineUnusable, DeviceProblem
 from pytest_gpuserve.store.baseline import Stored, read, write
 from pytest_gpuserve.store.schema import DeviceRecord, Entry, SessionRecord
+from pytest_gpuserve.trial.anchoring import Gated, Renewing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.trial.here import Here
@@ -54,17 +55,33 @@ class Workload:
     information: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a recording wrote, in words.
+
+    Args:
+        done: With the sessions.
+        changes: With each metric that the test compares, a line each.
+    """
+
+    done: str
+    changes: tuple[str, ...] = ()
+
+
 class Ledger:
     """Reads and writes the baseline files of one device.
 
     Args:
         folder: ``baselines/<device>``.
         here: The circumstances of this session.
+
+    Attributes:
+        here: See above.
     """
 
     def __init__(self, folder: Path, here: Here) -> None:
+        self.here = here
         self._folder = folder
-        self._here = here
         self._files: dict[Path, dict[str, Stored]] = {}
 
     def place(self, nodeid: str, label: str) -> Place:
@@ -84,22 +101,44 @@ class Ledger:
         """
         return self._read(place.path).get(place.key)
 
-    def record(self, place: Place, workload: Workload, sessions: Iterable[Session], reason: str | None) -> str:
+    def record(
+        self,
+        place: Place,
+        workload: Workload,
+        sessions: Iterable[Session],
+        reason: str | None,
+        gated: Sequence[Gated] = (),
+    ) -> Recorded:
         """Write the sessions of a load into its file, at once and atomically; says in words what it did.
 
         Sessions are added to those that are there if they measured the same: same workload, same committed code, same
-        software. Else they replace them: sessions of different code are no sample of anything.
+        software. Else they replace them: sessions of different code are no sample of anything. The anchors of what is
+        gated are set, moved or left as `Renewing` decides.
+
+        Args:
+            place: Where.
+            workload: What was measured.
+            sessions: What came of it.
+            reason: Why a metric may be loosened; None where none may.
+            gated: The metrics that the test compares.
 
         Raises:
             BaselineUnusable: The file cannot be read or written; it is as it was.
         """
         with self._alone(place.path):
-            return self._record(place, workload, sessions, reason)
+            return self._record(place, workload, sessions, reason, gated)
 
-    def _record(self, place: Place, workload: Workload, sessions: Iterable[Session], reason: str | None) -> str:
+    def _record(
+        self,
+        place: Place,
+        workload: Workload,
+        sessions: Iterable[Session],
+        reason: str | None,
+        gated: Sequence[Gated],
+    ) -> Recorded:
         old = self.find(place)
-        records = [self._here.session_record(session) for session in sessions]
-        revision = self._here.revision
+        records = [self.here.session_record(session) for session in sessions]
+        revision = self.here.revision
         entry = Entry(
             workload=dict(workload.must_match),
             information=dict(workload.information),
@@ -110,15 +149,24 @@ class Ledger:
             sessions=records,
         )
         done = "recorded" if old is None else "replaced"
-        if old is not None and _same_build(old.entry, entry):
+        pooled = old is not None and _same_build(old.entry, entry)
+        if old is not None and pooled:
             entry = msgspec.structs.replace(
                 entry,
                 reason=reason or old.entry.reason,
                 sessions=_newest([*old.entry.sessions, *records]),
             )
             done = "added to"
+        try:
+            renewal = Renewing(old, entry, self.here, reason=reason, pooled=pooled).renew(gated)
+        except (ValueError, ArithmeticError) as problem:
+            raise BaselineUnusable(
+                f"baseline file {place.path} is not written, because it could not be read again", found=str(problem)
+            ) from None
+        entry = msgspec.structs.replace(entry, anchors=renewal.anchors, moves=renewal.moves)
         self._change(place.path, {place.key: entry})
-        return f"{done} ({len(entry.sessions)} session{'s' if len(entry.sessions) > 1 else ''})"
+        count = len(entry.sessions)
+        return Recorded(f"{done} ({count} session{'s' if count > 1 else ''})", renewal.lines)
 
     def unused(self, path: Path, used: set[str]) -> list[str]:
         """Entries of a file that no test of it asked for.

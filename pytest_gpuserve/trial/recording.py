@@ -6,10 +6,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.gate.metric import log_cost
+from pytest_gpuserve.gate.metric import METRICS, log_cost
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, point
+from pytest_gpuserve.report.explain import tightening_command
+from pytest_gpuserve.trial.anchor_verdict import against_anchor, drifted, standing
+from pytest_gpuserve.trial.anchoring import Gated
 from pytest_gpuserve.trial.stored_verdict import not_measured
+from pytest_gpuserve.units import format_change, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,6 +64,9 @@ class Recorder:
         if shared and judgement.verdict is not Verdict.INVALID:
             reason = f"{shared}; a baseline recorded now would hide a regression later"
             return Judgement.invalid(metric, "baseline", reason, value=judgement.value)
+        worse = self._drifted(measurement, metric, stored, judgement)
+        if worse is not None:
+            return replace(worse, reasons=(_needs_reason(metric), *worse.reasons))
         if judgement.verdict is Verdict.MISSING:
             # Nothing to compare with, but what is recorded must be good enough to compare with tomorrow.
             try:
@@ -71,10 +78,27 @@ class Recorder:
             known = judgement.reasons if stored is not None else ()
             return replace(judgement, reasons=(*known, "recorded by this run, if the test passes"))
         if not self._policy.reason and _is_looser(judgement):
-            return judgement.because(
-                f"recording this would loosen {metric.name}, which needs a reason: --reason='why it is worth it'"
-            )
+            return judgement.because(_needs_reason(metric))
         return judgement
+
+    def _drifted(
+        self, measurement: Measurement, metric: Metric, stored: Stored | None, judgement: Judgement
+    ) -> Judgement | None:
+        """The drift that a recording without a reason would accept in small steps; None where there is none.
+
+        What the baseline itself says of another host or an unlike device is MISSING, but this host's anchor may be
+        there all the same.
+        """
+        if self._policy.reason or stored is None or judgement.verdict in {Verdict.INVALID, Verdict.REGRESSED}:
+            return None
+        if stored.entry.workload != dict(measurement.workload.must_match):
+            return None
+        here, tolerance = self._ledger.here, self._tolerance_of(metric)
+        anchored = standing(metric, stored, here).anchored
+        if anchored is None:
+            return None
+        result = against_anchor(metric, anchored, stored, measurement.run.sessions, here=here, tolerance=tolerance)
+        return drifted(result, anchored) if result is not None and result.has_drifted else None
 
     def write(self, measurements: Iterable[Measurement]) -> list[str]:
         """Write the baselines of what a test compared, if this is a recording; says what was written.
@@ -86,11 +110,55 @@ class Recorder:
         for measurement in measurements:
             place = measurement.place
             if measurement.compared and not measurement.run.problems and self.wants(self._ledger.find(place)):
-                done = self._ledger.record(
-                    place, measurement.workload, measurement.run.sessions, reason=self._policy.reason
+                recorded = self._ledger.record(
+                    place,
+                    measurement.workload,
+                    measurement.run.sessions,
+                    reason=self._policy.reason,
+                    gated=[Gated(metric, self._tolerance_of(metric)) for metric in _compared(measurement)],
                 )
-                lines.append(f"{place.key}: {done} in {place.path}")
+                lines.append(f"{place.key}: {recorded.done} in {place.path}")
+                lines.extend(f"{place.key}: {change}" for change in recorded.changes)
         return lines
+
+    def proposals(self, measurements: Iterable[Measurement], nodeid: str) -> list[str]:
+        """Say of what got better, and is not recorded, how to hold on to it.
+
+        Args:
+            measurements: Of a test that passed, where they were compared with stored baselines of this host.
+            nodeid: The test.
+        """
+        lines = []
+        for measurement in measurements:
+            if self.wants(self._ledger.find(measurement.place)):
+                continue
+            better = [
+                answer
+                for metric in _compared(measurement)
+                if (answer := measurement.answers[metric.name, "baseline"]).verdict is Verdict.IMPROVED
+            ]
+            if better:
+                command = tightening_command(nodeid, self._ledger.here.device.name)
+                found = ", ".join(map(_improved, better))
+                lines.append(f"{measurement.place.key}: {found}; to tighten its baseline: {command}")
+        return lines
+
+
+def _compared(measurement: Measurement) -> list[Metric]:
+    """The metrics that a test has compared with the baseline of a load, in the order in which they are listed."""
+    return [metric for name, metric in METRICS.items() if (name, "baseline") in measurement.answers]
+
+
+def _improved(judgement: Judgement) -> str:
+    """``throughput IMPROVED 812/s -> 931/s (+14.7 %)``."""
+    text, unit = f"{judgement.metric.name} IMPROVED", judgement.unit
+    if judgement.value is not None and judgement.reference is not None:
+        text += f" {format_value(judgement.reference, unit)} -> {format_value(judgement.value, unit)}"
+    return text if judgement.change is None else f"{text} ({format_change(judgement.change)})"
+
+
+def _needs_reason(metric: Metric) -> str:
+    return f"recording this would loosen {metric.name}, which needs a reason: --reason='why it is worth it'"
 
 
 def _is_looser(judgement: Judgement) -> bool:

@@ -33,7 +33,7 @@ def record(
     """Record sessions of these days of January, as a new run would; returns what was said."""
     ledger = Ledger(folder, here(host, commit=commit, clean=clean))
     sessions = [session(at=f"2025-01-{day:02d}T00:00:00+00:00") for day in days]
-    return ledger.record(ledger.place(NODEID, ""), workload, sessions, reason)
+    return ledger.record(ledger.place(NODEID, ""), workload, sessions, reason).done
 
 
 def stored(folder: Path) -> Stored:

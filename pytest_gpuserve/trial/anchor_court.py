@@ -1,0 +1,243 @@
+"""Reviews what the newest baseline lets pass: has it drifted from the metric's anchor, in steps too small to be told?
+
+As a stored baseline does, an anchor only screens. What it calls REGRESSED is settled side by side with the anchor's
+commit, which alone can tell a drift of the code from one of the machine; where that cannot be, it stays REGRESSED.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.measure.pairs import OF_ONE_SERVER
+from pytest_gpuserve.trial.anchor_verdict import against_anchor, changes_since_anchor, drifted, named, standing
+from pytest_gpuserve.trial.assertions import Run
+from pytest_gpuserve.trial.confirming import Unconfirmed
+from pytest_gpuserve.trial.pairing import BaseFailed
+from pytest_gpuserve.trial.stored_court import SHARED_CARD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.store.anchor import Anchored
+    from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.store.schema import AnchorRecord
+    from pytest_gpuserve.trial.arena import Arena, Contest
+    from pytest_gpuserve.trial.measurement import Measurement
+    from pytest_gpuserve.trial.paired_court import PairedCourt
+    from pytest_gpuserve.trial.policy import Policy
+    from pytest_gpuserve.trial.side_by_side import SideBySide
+
+
+@dataclass(frozen=True)
+class _Drift:
+    """What the anchor of a metric claims of a run.
+
+    Args:
+        metric: Which.
+        stored: Its baseline.
+        anchored: Its anchor.
+        judgement: Against the newest sessions of the baseline.
+        claim: Against the anchor: REGRESSED.
+    """
+
+    metric: Metric
+    stored: Stored
+    anchored: Anchored
+    judgement: Judgement
+    claim: Judgement
+
+    @property
+    def beside(self) -> str:
+        """How a comparison with the anchor's commit is called: the run may have been beside another one too."""
+        return f"side by side with the anchor's commit ({named(self.anchored.of)})"
+
+
+class AnchorCourt:
+    """Judges loads of one test by the anchors of their baselines.
+
+    Args:
+        arena: Where a drift can be settled side by side.
+        paired: Who settles it.
+        policy: What verdicts mean.
+        tolerance_of: The tolerance of each metric.
+        contest_of: Describes a load that is to be settled side by side.
+        final: Holds back a stored claim of which chance or others may be the cause.
+        tell: Hears of a verdict that is not the one that counts.
+
+    Attributes:
+        confirmations: Loads as they are measured beside their anchors' commits; they end with the test's own.
+    """
+
+    def __init__(
+        self,
+        *,
+        arena: Arena,
+        paired: PairedCourt,
+        policy: Policy,
+        tolerance_of: Callable[[Metric], float],
+        contest_of: Callable[[Measurement, Stored | None], Contest],
+        final: Callable[[Measurement, Judgement], Judgement],
+        tell: Callable[[Measurement, Judgement], None],
+    ) -> None:
+        self.confirmations: list[Measurement] = []
+        self._arena = arena
+        self._paired = paired
+        self._policy = policy
+        self._tolerance_of = tolerance_of
+        self._contest_of = contest_of
+        self._final = final
+        self._tell = tell
+        self._by_commit: dict[tuple[str, str | None], Measurement] = {}
+        self._decided: dict[tuple[str, str], SideBySide | None] = {}
+
+    def review(
+        self, measurement: Measurement, metric: Metric, stored: Stored | None, judgement: Judgement
+    ) -> Judgement:
+        """The verdict after the anchor was asked too.
+
+        Args:
+            measurement: What was measured.
+            metric: What was judged.
+            stored: Its baseline.
+            judgement: Against the newest sessions of the baseline.
+
+        Raises:
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+        """
+        here = self._arena.here
+        self._decided.pop((measurement.run.label, metric.name), None)
+        if stored is None or judgement.verdict in {Verdict.MISSING, Verdict.INVALID}:
+            return judgement
+        found = standing(metric, stored, here)
+        judgement = judgement.because(*found.notes)
+        anchored = found.anchored
+        if anchored is None or judgement.verdict is Verdict.REGRESSED:
+            return judgement
+        sessions = measurement.run.sessions
+        result = against_anchor(metric, anchored, stored, sessions, here=here, tolerance=self._tolerance_of(metric))
+        if result is None or not result.has_drifted:
+            return judgement
+        claim = drifted(result, anchored).because(*found.notes)
+        return self._settled(measurement, _Drift(metric, stored, anchored, judgement, claim))
+
+    def compared(self, measurement: Measurement, metric: Metric) -> tuple[Sequence[Session], Sequence[Session]] | None:
+        """The sessions by which a metric was decided here, the anchor's commit's first; none where it keeps none.
+
+        None where another court has decided it.
+        """
+        key = (measurement.run.label, metric.name)
+        if key not in self._decided:
+            return None
+        beside = self._decided[key]
+        return ((), ()) if beside is None else (beside.sessions("base"), beside.sessions("candidate"))
+
+    def _settled(self, measurement: Measurement, drift: _Drift) -> Judgement:
+        """The verdict on a drift: that of the anchor's commit where it can be had, else the anchor's own."""
+        key = (measurement.run.label, drift.metric.name)
+        self._decided[key] = None
+        alone = self._why_alone(drift.metric)
+        if alone is not None:
+            return self._final(measurement, drift.claim.because(*alone))
+        beside = self._beside(measurement, drift.stored, drift.anchored.of)
+        paired = self._asked(measurement, beside, drift.metric)
+        if paired is None:
+            return self._final(measurement, drift.claim.because(beside.absent))
+        if paired.verdict is Verdict.REGRESSED:
+            self._decided[key] = beside.paired
+            # Why it was not enough stands with the verdict that counts.
+            self._tell(measurement, replace(drift.claim, reasons=()))
+            return paired.because(f"{drift.beside} it is REGRESSED too, and that counts", *drift.claim.reasons)
+        unsettled = self._unsettled(drift, paired)
+        if unsettled:
+            return self._final(measurement, drift.claim.because(*unsettled))
+        del self._decided[key]
+        # The question whether it is worse than its newest baseline has been answered before.
+        told = f"{drift.metric.name} has drifted, but {drift.beside} it is {paired.verdict}: not the code has"
+        return drift.judgement.because(told)
+
+    def _why_alone(self, metric: Metric) -> tuple[str, ...] | None:
+        """Why the anchor's commit is not asked; empty where nobody wants it to be, None where it is."""
+        if not self._policy.confirm:
+            return ()
+        # Of two servers on one card it is not known, so that to start them would be for nothing.
+        return (SHARED_CARD,) if metric.name in OF_ONE_SERVER and not self._policy.one_at_a_time else None
+
+    def _unsettled(self, drift: _Drift, paired: Judgement) -> tuple[str, ...]:
+        """Why a verdict side by side that is not REGRESSED leaves the drift as it is; empty where it clears it."""
+        if not paired.verdict.passes:
+            return (f"not settled {drift.beside} either: {paired.verdict}", *paired.reasons)
+        changed = changes_since_anchor(drift.anchored.of, self._arena.here)
+        if not changed:
+            return ()
+        told = f"{drift.beside} it is {paired.verdict}, but that cannot see what both sides share now"
+        return (f"{told}: {'; '.join(changed)}",)
+
+    def _beside(self, measurement: Measurement, stored: Stored, anchor: AnchorRecord) -> Measurement:
+        """The load once more, to be measured beside the anchor's commit; it notes why that cannot be."""
+        run = measurement.run
+        known = (run.label, anchor.commit)
+        if known not in self._by_commit:
+            beside = replace(
+                measurement,
+                # What was measured alone stays the run, for further metrics are judged by it.
+                run=Run(run.label, run.judge, [], run.card, run.schedule),
+                seconds=0.0,
+                taken=0,
+                judgements={},
+                answers={},
+                paired=None,
+                absent="",
+            )
+            try:
+                beside.paired = self._made(self._contest_of(measurement, stored), anchor)
+            except Unconfirmed as problem:
+                beside.absent = str(problem)
+            self._by_commit[known] = beside
+            self.confirmations.append(beside)
+        return self._by_commit[known]
+
+    def _made(self, contest: Contest, anchor: AnchorRecord) -> SideBySide:
+        """Make the anchor's commit ready to be compared with.
+
+        Raises:
+            Unconfirmed: It cannot be: the anchor names no commit, git lacks it, or it has no such server.
+        """
+        if anchor.commit is None:
+            raise Unconfirmed("the anchor names no commit that it could be settled against: it is of no git checkout")
+        if not anchor.clean:
+            raise Unconfirmed(
+                f"the anchor was recorded with uncommitted changes on top of {named(anchor)}, which cannot be run again"
+            )
+        try:
+            opponent = self._arena.opponents.find(revision=anchor.commit, python=None, called="the anchor's commit")
+            return self._arena.compare_builds(contest, opponent)
+        except GpuserveError as problem:
+            raise Unconfirmed(
+                f"the drift could not be settled side by side: {problem.summary}",
+                found=problem.found,
+                looked=problem.looked,
+                remedies=problem.remedies,
+                log_tail=problem.log_tail,
+            ) from problem
+
+    def _asked(self, measurement: Measurement, beside: Measurement, metric: Metric) -> Judgement | None:
+        """What the anchor's commit says; None where it cannot be asked, which the load beside it notes."""
+        if beside.absent:
+            return None
+        try:
+            paired = self._paired.settle(beside, metric)
+        except BaseFailed as problem:
+            # The comparison is kept for the time that it took.
+            beside.absent = f"the drift could not be settled side by side: {problem}"
+            return None
+        finally:
+            measurement.interrupted = measurement.interrupted or beside.interrupted
+        # What it has to say against the rounds is said with the verdict.
+        beside.judgements[metric.name, paired.reference_kind] = paired
+        return paired

@@ -1,0 +1,150 @@
+"""A run against the anchor of its host: what there is to compare with, what comes of it, and how that is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytest_gpuserve.device.rules import HOST_RULES, changes, compare
+from pytest_gpuserve.gate.anchor import AnchorPoint, AnchorResult, judge_anchor
+from pytest_gpuserve.gate.metric import log_cost
+from pytest_gpuserve.measure.points import NotMeasured, point
+from pytest_gpuserve.store.anchor import Anchored, find, is_of
+from pytest_gpuserve.trial.opponents import SHOWN_DIGITS
+from pytest_gpuserve.units import format_change, format_fraction, format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord
+    from pytest_gpuserve.trial.here import Here
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a baseline says of a metric's anchor here.
+
+    Args:
+        anchored: What a run is to be compared with; None where there is nothing, or nothing has come since.
+        notes: What a report should say of it.
+    """
+
+    anchored: Anchored | None = None
+    notes: tuple[str, ...] = ()
+
+
+def standing(metric: Metric, stored: Stored, here: Here) -> Standing:
+    """Find the anchor of a metric on this host and device; that there is only one of another is said.
+
+    Args:
+        metric: Which.
+        stored: The baseline, of the workload of the run.
+        here: The circumstances of the run.
+    """
+    entry = stored.entry
+    own = find(entry.anchors, here.host.id, metric.name)
+    if own is None:
+        hosts = [
+            anchor.host.id
+            for anchor in entry.anchors
+            if not is_of(anchor, entry) and any(line.metric == metric.name for line in anchor.metrics)
+        ]
+        if not hosts:
+            return Standing()
+        others = ", ".join(map(repr, hosts))
+        return Standing(notes=(f"{metric.name}: no drift is judged, its anchor was measured on {others}, not here",))
+    notes = _loosened(metric, own)
+    if is_of(own.of, entry):
+        return Standing(notes=notes)
+    other = incompatible(own.of, here)
+    if other:
+        note = f"{metric.name}: no drift is judged, its anchor cannot be compared: {'; '.join(other)}"
+        return Standing(notes=(*notes, note))
+    return Standing(own, notes)
+
+
+def incompatible(anchor: AnchorRecord, here: Here) -> tuple[str, ...]:
+    """Why the device of an anchor cannot be compared with this one; empty if it can."""
+    return compare(msgspec.to_builtins(anchor.device), msgspec.to_builtins(here.device_record())).incompatible
+
+
+def against_anchor(
+    metric: Metric, anchored: Anchored, stored: Stored, sessions: Iterable[Session], *, here: Here, tolerance: float
+) -> AnchorResult | None:
+    """Compare a run with an anchor; None where the run does not have the metric.
+
+    Args:
+        metric: Which.
+        anchored: Its anchor.
+        stored: The baseline, which is of a later build.
+        sessions: Of the run.
+        here: The circumstances of the run.
+        tolerance: Of the metric.
+    """
+    try:
+        now = [point(metric, session, tolerance).y for session in sessions]
+    except NotMeasured:
+        return None
+    between = costs_here(metric, stored, here.host.id, tolerance)
+    return judge_anchor(metric, point_of(metric, anchored.line), {here.occasion: now}, between, tolerance=tolerance)
+
+
+def costs_here(metric: Metric, stored: Stored, host: str, tolerance: float) -> Mapping[str, Sequence[float]]:
+    """Log costs of the stored sessions of a host by occasion; none where one of them does not have the metric."""
+    costs: dict[str, list[float]] = {}
+    for session, record in zip(stored.sessions, stored.entry.sessions, strict=True):
+        if record.host.id == host:
+            try:
+                costs.setdefault(record.occasion, []).append(point(metric, session, tolerance).y)
+            except NotMeasured:
+                return {}
+    return costs
+
+
+def point_of(metric: Metric, line: AnchoredRecord) -> AnchorPoint:
+    """An anchor on the scale on which it is judged."""
+    return AnchorPoint(log_cost(metric, line.value), line.sd, line.sessions, line.occasions)
+
+
+def drifted(result: AnchorResult, anchored: Anchored) -> Judgement:
+    """The judgement of a metric that has drifted from its anchor: REGRESSED, and why although it was never told."""
+    value = format_value(anchored.line.value, result.metric.unit)
+    reason = (
+        f"drift: the baseline here is the anchor, {value} accepted at {named(anchored.of)} on {anchored.of.at[:10]}."
+        f" What has come since adds up to {format_change(result.change)}, in steps that were let pass one by one; the"
+        f" tolerance is {format_fraction(result.evidence.tolerance)}"
+    )
+    return result.judgement().because(reason)
+
+
+def changes_since_anchor(anchor: AnchorRecord, here: Here) -> tuple[str, ...]:
+    """What else than the code is not as it was at an anchor of this host: packages, driver, settings."""
+    names = sorted({*anchor.software, *here.software})
+    return (
+        *(
+            f"{name} {anchor.software.get(name, 'absent')} -> {here.software.get(name, 'absent')}"
+            for name in names
+            if anchor.software.get(name) != here.software.get(name)
+        ),
+        *changes(msgspec.to_builtins(anchor.device), msgspec.to_builtins(here.device_record())),
+        *changes(msgspec.to_builtins(anchor.host), msgspec.to_builtins(here.host_record()), HOST_RULES),
+    )
+
+
+def named(anchor: AnchorRecord) -> str:
+    """The code of an anchor: ``0123456789ab``."""
+    if anchor.commit is None:
+        return "code without a commit"
+    return anchor.commit[:SHOWN_DIGITS] + ("" if anchor.clean else " with changes")
+
+
+def _loosened(metric: Metric, anchored: Anchored) -> tuple[str, ...]:
+    if anchored.line.how != "loosened":
+        return ()
+    return (f"{metric.name} was loosened at {named(anchored.of)}: {anchored.line.reason}",)

@@ -1,0 +1,235 @@
+"""What a recording does to the anchors of its baseline: set, tighten, loosen for a reason, or leave them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytest_gpuserve.gate.anchor import AnchorPoint, judge_anchor
+from pytest_gpuserve.store.anchor import MOST_MOVES, Anchored, find, is_of, replaced
+from pytest_gpuserve.store.baseline import Stored
+from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, MoveRecord, session_of
+from pytest_gpuserve.trial.anchor_verdict import costs_here, incompatible, named, point_of
+from pytest_gpuserve.units import format_change, format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.store.schema import Entry, How
+    from pytest_gpuserve.trial.here import Here
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """A metric that a test compares with its baseline.
+
+    Args:
+        metric: Which.
+        tolerance: Largest acceptable growth of its cost, as a fraction.
+    """
+
+    metric: Metric
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """The anchors of an entry after a recording.
+
+    Args:
+        anchors: All of them.
+        moves: Of them, the last ones.
+        lines: What became of each metric, for people.
+    """
+
+    anchors: list[AnchorRecord]
+    moves: list[MoveRecord]
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What becomes of one metric's anchor: a new one, a move from the old one, and the words for it."""
+
+    anchor: AnchorRecord | None
+    move: MoveRecord | None
+    text: str
+
+
+class Renewing:
+    """A recording with all that decides about its anchors.
+
+    Args:
+        old: The baseline before it; None where there was none.
+        entry: The baseline after it, as far as it was measured.
+        here: The circumstances, those of the entry's newest sessions.
+        reason: Why metrics may be loosened; None where they may not.
+        pooled: Whether the entry's older sessions are of the same build.
+    """
+
+    def __init__(self, old: Stored | None, entry: Entry, here: Here, *, reason: str | None, pooled: bool) -> None:
+        self._here = here
+        self._host = here.host.id
+        self._reason = reason
+        self._pooled = pooled
+        self._old = old
+        # Anchors are of the entry's workload; those of another one are good for nothing but the list of moves.
+        self._fits = old is not None and old.entry.workload == entry.workload
+        self._new = Stored(entry, tuple(session_of(record) for record in entry.sessions))
+
+    def renew(self, gated: Iterable[Gated]) -> Renewal:
+        """Decide about each metric that is compared; those of other hosts and other metrics stay as they are.
+
+        Raises:
+            ValueError: A session of the new entry cannot be read back.
+        """
+        decisions = [decision for each in gated if (decision := self._decide(each)) is not None]
+        anchors = self._old.entry.anchors if self._old is not None and self._fits else []
+        moves = [] if self._old is None else self._old.entry.moves
+        return Renewal(
+            anchors=replaced(anchors, [each.anchor for each in decisions if each.anchor is not None], self._host),
+            moves=[*moves, *(each.move for each in decisions if each.move is not None)][-MOST_MOVES:],
+            lines=tuple(each.text for each in decisions),
+        )
+
+    def _decide(self, gated: Gated) -> _Decision | None:
+        """What becomes of a metric; None where it was not measured well enough to say."""
+        metric = gated.metric
+        now = costs_here(metric, self._new, self._host, gated.tolerance)
+        if not now:
+            return None
+        own = None if self._old is None else find(self._old.entry.anchors, self._host, metric.name)
+        before = self._before(gated)
+        anchored = own or self._implied(metric, before)
+        why = self._why_not_comparable(anchored)
+        if anchored is None or why:
+            return self._set(metric, now, anchored, why)
+        if self._pooled and is_of(anchored.of, self._new.entry):
+            return self._known_better(metric, anchored, now)
+        # What implies an anchor is not asked once more how much it varies.
+        between = before if own else {}
+        result = judge_anchor(metric, point_of(metric, anchored.line), now, between, tolerance=gated.tolerance)
+        text = _changed(metric, before, now)
+        was = f"{format_value(anchored.line.value, metric.unit)} of {named(anchored.of)}"
+        if result.has_improved:
+            return self._moved(anchored, _line(metric, AnchorPoint.of(now), "tightened", ""), f"{text}, tightened", was)
+        if self._reason and result.is_beyond:
+            line = _line(metric, AnchorPoint.of(now), "loosened", self._reason)
+            return self._moved(anchored, line, f"{text}, loosened: {' '.join(self._reason.split())}", was)
+        stays = "worse than the tolerance, but not surely" if result.is_beyond else "within tolerance"
+        kept = None if own else msgspec.structs.replace(anchored.of, metrics=[anchored.line])
+        return _Decision(kept, None, f"{text}, {stays}, anchor stays at {was}")
+
+    def _before(self, gated: Gated) -> Mapping[str, Sequence[float]]:
+        """What the old sessions of this host and workload say."""
+        if self._old is None or not self._fits:
+            return {}
+        return costs_here(gated.metric, self._old, self._host, gated.tolerance)
+
+    def _why_not_comparable(self, anchored: Anchored | None) -> str:
+        """Why there is no anchor that this can be compared with; empty if there is, and for a first recording."""
+        if self._old is None:
+            return ""
+        if not self._fits:
+            then, today = self._old.entry.workload, self._new.entry.workload
+            names = sorted(name for name in {*then, *today} if then.get(name) != today.get(name))
+            return f"another workload: {', '.join(names)}"
+        if anchored is not None:
+            other = incompatible(anchored.of, self._here)
+            return f"another device: {'; '.join(other)}" if other else ""
+        recorded = any(record.host.id == self._host for record in self._old.entry.sessions)
+        return "the first time that it is compared" if recorded else f"the first recording on host {self._host!r}"
+
+    def _implied(self, metric: Metric, before: Mapping[str, Sequence[float]]) -> Anchored | None:
+        """The anchor of an entry that has none: what its sessions of this host say."""
+        if self._old is None or not before:
+            return None
+        entry = self._old.entry
+        last = [record for record in entry.sessions if record.host.id == self._host][-1]
+        line = _line(metric, AnchorPoint.of(before), "recorded", "")
+        anchor = AnchorRecord(
+            at=last.occasion,
+            commit=entry.commit,
+            clean=entry.clean,
+            code=entry.code,
+            host=last.host,
+            device=last.device,
+            software=last.software,
+            metrics=[line],
+        )
+        return Anchored(line, anchor)
+
+    def _set(self, metric: Metric, now: Mapping[str, Sequence[float]], own: Anchored | None, why: str) -> _Decision:
+        """A first anchor, or one after which nothing can be compared any more."""
+        line = _line(metric, AnchorPoint.of(now), "recorded", why)
+        told = f"{metric.name} {format_value(line.value, metric.unit)}, anchor set here"
+        text = f"{told}: {why}" if why else told
+        return _Decision(self._anchor(line), None if own is None else self._move(own, line), text)
+
+    def _known_better(self, metric: Metric, anchored: Anchored, now: Mapping[str, Sequence[float]]) -> _Decision:
+        """The same anchor from more sessions of its build."""
+        line = _line(metric, AnchorPoint.of(now), anchored.line.how, anchored.line.reason)
+        text = (
+            f"{metric.name} {format_value(line.value, metric.unit)}, the anchor of {named(anchored.of)} from"
+            f" {line.sessions} sessions"
+        )
+        return _Decision(msgspec.structs.replace(anchored.of, metrics=[line]), None, text)
+
+    def _moved(self, anchored: Anchored, line: AnchoredRecord, text: str, was: str) -> _Decision:
+        return _Decision(self._anchor(line), self._move(anchored, line), f"{text} (its anchor was {was})")
+
+    def _anchor(self, line: AnchoredRecord) -> AnchorRecord:
+        entry = self._new.entry
+        return AnchorRecord(
+            at=self._here.occasion,
+            commit=entry.commit,
+            clean=entry.clean,
+            code=entry.code,
+            host=self._here.host_record(),
+            device=self._here.device_record(),
+            software=dict(self._here.software),
+            metrics=[line],
+        )
+
+    def _move(self, anchored: Anchored, line: AnchoredRecord) -> MoveRecord:
+        return MoveRecord(
+            at=self._here.occasion,
+            commit=self._new.entry.commit,
+            host=self._host,
+            how=line.how,
+            metric=line.metric,
+            new=line.value,
+            old=anchored.line.value,
+            old_commit=anchored.of.commit,
+            reason=line.reason,
+        )
+
+
+def _line(metric: Metric, anchor: AnchorPoint, how: How, reason: str) -> AnchoredRecord:
+    return AnchoredRecord(
+        metric=metric.name,
+        value=float(f"{metric.value_at(anchor.y):.6g}"),
+        unit=metric.unit,
+        sessions=anchor.sessions,
+        occasions=anchor.occasions,
+        how=how,
+        # Whoever puts it into an entry seals it, with all that stands around it.
+        seal="",
+        sd=None if anchor.sd is None else float(f"{anchor.sd:.3g}"),
+        reason=reason,
+    )
+
+
+def _changed(metric: Metric, before: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> str:
+    """``throughput 812/s -> 931/s (+14.7 %)``; without what it was where this host had not recorded it."""
+    value = metric.value_at(AnchorPoint.of(now).y)
+    if not before:
+        return f"{metric.name} {format_value(value, metric.unit)}"
+    was = metric.value_at(AnchorPoint.of(before).y)
+    return (
+        f"{metric.name} {format_value(was, metric.unit)} -> {format_value(value, metric.unit)}"
+        f" ({format_change(value / was - 1)})"
+    )
