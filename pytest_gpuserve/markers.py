@@ -22,33 +22,54 @@ FULL_HELP: Final = (
 
 ONE_AT_A_TIME: Final = "one_at_a_time"
 
+DEVICE: Final = "gpu"
+"""Of a marker that is meant for one device alone."""
+
 MARKER_HELP: Final = (
     "gpuserve(throughput=0.05, p99=0.2, ..., one_at_a_time=True): how much worse each metric may get, as a fraction;"
     f" metrics: {', '.join(metric.option for metric in METRICS.values())}. {ONE_AT_A_TIME}=True: the two servers of a"
-    " comparison do not fit into memory together, or each is to have the card to itself, so their starts alternate"
+    " comparison do not fit into memory together, or each is to have the card to itself, so their starts alternate."
+    f" {DEVICE}='cpu': only on this device, where it comes before a marker of the same place that names none"
 )
 
 
-def tolerances(item: pytest.Item) -> dict[str, float]:
+def check_markers(item: pytest.Item) -> None:
+    """Find the mistakes in a test's markers, also in those for other devices.
+
+    Raises:
+        pytest.UsageError: A marker names an unknown metric, has a positional argument, or a value that is none.
+    """
+    tolerances(item, None)
+
+
+def tolerances(item: pytest.Item, gpu: str | None) -> dict[str, float]:
     """The tolerances that the markers of a test set, by metric name; the closest marker wins.
+
+    Args:
+        item: The test.
+        gpu: The device, as its baselines name it; None for all of them.
 
     Raises:
         pytest.UsageError: A marker names an unknown metric, has a positional argument, or a value that is none.
     """
     found: dict[str, float] = {}
-    for where, option, value in _marked(item):
+    for where, option, value in _marked(item, gpu):
         if option != ONE_AT_A_TIME:
             found.setdefault(metric_by_option(option).name, _tolerance(f"{where}({option}=...)", value))
     return found
 
 
-def one_at_a_time(item: pytest.Item) -> bool:
+def one_at_a_time(item: pytest.Item, gpu: str | None) -> bool:
     """Whether the servers that a test compares may not run at the same time; the closest marker wins.
+
+    Args:
+        item: The test.
+        gpu: As for `tolerances`.
 
     Raises:
         pytest.UsageError: As for `tolerances`.
     """
-    return next((bool(value) for _, option, value in _marked(item) if option == ONE_AT_A_TIME), False)
+    return next((bool(value) for _, option, value in _marked(item, gpu) if option == ONE_AT_A_TIME), False)
 
 
 def leave_out(items: Iterable[pytest.Item], *, is_gpu: bool, full: bool) -> None:
@@ -66,22 +87,45 @@ def tolerance_of(metric: Metric, set_by_markers: Mapping[str, float]) -> float:
     return set_by_markers.get(metric.name, metric.default_tolerance)
 
 
-def _marked(item: pytest.Item) -> list[tuple[str, str, object]]:
+def _marked(item: pytest.Item, gpu: str | None) -> list[tuple[str, str, object]]:
     """Where each argument of a test's markers stands, its name and its value, the closest marker's first."""
-    known = [*(metric.option for metric in METRICS.values()), ONE_AT_A_TIME]
+    known = [*(metric.option for metric in METRICS.values()), ONE_AT_A_TIME, DEVICE]
     found: list[tuple[str, str, object]] = []
-    for marker in item.iter_markers(MARKER):
+    for where, device, arguments in _in_order(item):
+        unknown = sorted(set(arguments) - set(known))
+        if unknown:
+            raise pytest.UsageError(f"{where} does not know {', '.join(unknown)}; it knows {', '.join(known)}")
+        alone = arguments.get(ONE_AT_A_TIME, False)
+        if not isinstance(alone, bool):
+            raise pytest.UsageError(f"{where}({ONE_AT_A_TIME}=...): it is True or False, not {alone!r}")
+        if gpu is None or device in {None, gpu}:
+            found.extend((where, option, value) for option, value in arguments.items())
+    return found
+
+
+def _in_order(item: pytest.Item) -> list[tuple[str, str | None, dict[str, object]]]:
+    """The markers, the closest first: of each where it stands, the device that it is meant for, and what it sets."""
+    found: list[tuple[int, bool, str, str | None, dict[str, object]]] = []
+    places: dict[object, int] = {}
+    for node, marker in item.iter_markers_with_node(MARKER):
         where = f"{item.nodeid}: @pytest.mark.{MARKER}"
         if marker.args:
             raise pytest.UsageError(f"{where} takes only names such as throughput=0.05, not {marker.args[0]!r}")
-        unknown = sorted(set(marker.kwargs) - set(known))
-        if unknown:
-            raise pytest.UsageError(f"{where} does not know {', '.join(unknown)}; it knows {', '.join(known)}")
-        alone = marker.kwargs.get(ONE_AT_A_TIME, False)
-        if not isinstance(alone, bool):
-            raise pytest.UsageError(f"{where}({ONE_AT_A_TIME}=...): it is True or False, not {alone!r}")
-        found.extend((where, option, value) for option, value in marker.kwargs.items())
-    return found
+        arguments = dict(marker.kwargs)
+        device = arguments.pop(DEVICE, None)
+        if device is not None and not _names_a_device(device):
+            raise pytest.UsageError(
+                f"{where}({DEVICE}=...): it is the name of a device as under baselines/, such as 'cpu' or 'T4',"
+                f" not {device!r}"
+            )
+        found.append((places.setdefault(node, len(places)), device is None, where, device, arguments))
+    return [(where, device, arguments) for _, _, where, device, arguments in sorted(found, key=lambda each: each[:2])]
+
+
+def _names_a_device(value: object) -> bool:
+    from pytest_gpuserve.device.names import CPU, device_name  # noqa: PLC0415 -- who names none loads none
+
+    return isinstance(value, str) and (value == CPU or value == device_name(value))
 
 
 def _tolerance(where: str, value: object) -> float:

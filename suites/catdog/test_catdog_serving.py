@@ -17,6 +17,7 @@ from suites.catdog.ceilings import GIGA_MACS, ceiling_of_timeout, efficiency
 from suites.catdog.experiments import BATCH_SIZES, CONCURRENCIES, EXPERIMENTS, VARIANTS, Experiment, Settings
 from suites.catdog.reference import PICTURES, expected_predictions, request_body
 from suites.sweep import Sweep
+from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.published import Published
 
-# On two shared cores one build moves by several percent from hour to hour: at 5 % half of its verdicts stay undecided.
-pytestmark = pytest.mark.gpuserve(throughput=0.10, p50=0.10, p90=0.20, p99=0.30)
+pytestmark = CPU_TOLERANCES
 
 How = Literal["as_published", "as_stated"]
 

@@ -16,6 +16,7 @@ from suites.codegen.reference import right_answer
 from suites.codegen.repository import ENSEMBLE, GENERATION, POSTPROCESSING, PREPROCESSING, STEPS
 from suites.codegen.request import PUBLISHED_USERS, request_tensors
 from suites.sweep import Sweep
+from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.trial.assertions import Baseline, Run
     from pytest_gpuserve.trial.handle import ServerHandle
-    from suites.codegen.asking import Protocol
+    from suites.codegen.request import Protocol
 
-# Two shared cores move by several percent from hour to hour, and decide which requests meet in a batch.
-pytestmark = pytest.mark.gpuserve(throughput=0.10, p50=0.10, p90=0.20, p99=0.30, batching_ratio=0.10)
+pytestmark = CPU_TOLERANCES
 
 USERS_ON_CPU = 8
 

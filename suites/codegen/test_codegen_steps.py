@@ -12,6 +12,7 @@ from suites.codegen.analysis import mean_queue_us, wanted_replicas
 from suites.codegen.reference import right_answer
 from suites.codegen.repository import ENSEMBLE
 from suites.codegen.request import PUBLISHED_USERS, request_tensors
+from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.handle import ServerHandle
     from pytest_gpuserve.trial.published import Published
 
-pytestmark = pytest.mark.gpuserve(throughput=0.15, batching_ratio=0.15)
+pytestmark = CPU_TOLERANCES
 
 SHORT = Steps(((1, 1.0), (10, 1.5), (20, 1.5)))
 

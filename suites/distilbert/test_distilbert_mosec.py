@@ -12,6 +12,7 @@ import pytest
 
 from suites.distilbert.payload import FOX
 from suites.distilbert.settings import EQUALISED, FULL_SECONDS, MAX_BATCH_SIZE, PUBLISHED_REQUESTS
+from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
     from pytest_gpuserve.device import Device
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.assertions import Baseline
     from suites.distilbert.conftest import Keep, MakeMosec
 
-# On two shared cores one build moves by several percent from hour to hour: at 5 % half of its verdicts stay undecided.
-pytestmark = pytest.mark.gpuserve(throughput=0.10, p50=0.10, p99=0.30)
+pytestmark = CPU_TOLERANCES
 
 
 @pytest.mark.parametrize(

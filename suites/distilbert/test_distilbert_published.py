@@ -9,6 +9,7 @@ import pytest
 from pytest_gpuserve.load.tensors import equal_to
 from suites.distilbert.payload import FOX, HEADER_LENGTH, INFER_PATH, kserve_body
 from suites.distilbert.settings import AS_PUBLISHED, FULL_SECONDS, PUBLISHED_REQUESTS
+from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
     from pytest_gpuserve.fixtures import FindPublished, Load
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from suites.distilbert.conftest import MakeMosec, MakePyTriton
 
 # Others' host, driver and packages: what they printed is matched to within a tenth.
-pytestmark = [pytest.mark.gpuserve_full, pytest.mark.gpuserve(throughput=0.10, p50=0.10, p99=0.20)]
+pytestmark = [pytest.mark.gpuserve_full, CPU_TOLERANCES]
 
 
 @pytest.mark.parametrize(

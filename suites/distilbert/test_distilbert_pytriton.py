@@ -20,14 +20,14 @@ from suites.distilbert.settings import (
     PUBLISHED_REQUESTS,
     PYTRITON,
 )
+from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
     from pytest_gpuserve.fixtures import Load
     from pytest_gpuserve.trial.assertions import Baseline
     from suites.distilbert.conftest import Keep, MakePyTriton
 
-# As for mosec.
-pytestmark = pytest.mark.gpuserve(throughput=0.10, p50=0.10, p99=0.30)
+pytestmark = CPU_TOLERANCES
 
 
 @pytest.mark.parametrize(

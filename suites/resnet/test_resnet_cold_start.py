@@ -12,6 +12,7 @@ import pytest
 
 from pytest_gpuserve.load import Burst
 from suites.resnet.rows import COMPILE_CALL, FIRST_REQUEST, LOAD, columns
+from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from suites.resnet.apps.resnet import ResNet
     from suites.sweep import Sweep
 
-# Most of a start is importing torch from the disk.
-pytestmark = pytest.mark.gpuserve(cold_start=0.30)
+pytestmark = CPU_TOLERANCES
 
 BATCH = 8
 

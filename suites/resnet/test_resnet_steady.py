@@ -16,6 +16,7 @@ from pytest_gpuserve.measure.window import COMPILING
 from suites.charts import latency_and_throughput, panels
 from suites.resnet.formulas import published_throughput, samples_per_second
 from suites.resnet.rows import columns, number
+from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from suites.resnet.conftest import Device
     from suites.sweep import Row, Sweep
 
-# On two shared cores one build moves by several percent from hour to hour.
-pytestmark = pytest.mark.gpuserve(throughput=0.10, p50=0.10, p90=0.30, p99=0.50)
+pytestmark = CPU_TOLERANCES
 
 BATCHES = (1, 32, 64, 128, 256)
 CPU_BATCHES = (1, 8)

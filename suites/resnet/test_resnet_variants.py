@@ -9,6 +9,7 @@ import pytest
 from pytest_gpuserve.load import Burst
 from suites.resnet.formulas import published_throughput, samples_per_second
 from suites.resnet.rows import columns
+from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.handle import ServerHandle, Target
     from suites.sweep import Sweep
 
-pytestmark = [pytest.mark.gpuserve(throughput=0.10), pytest.mark.gpuserve_full]
+pytestmark = [CPU_TOLERANCES, pytest.mark.gpuserve_full]
 
 BATCH = 32
 

@@ -14,6 +14,7 @@ from suites import charts
 from suites.tft.apps.tft.contract import DATASETS
 from suites.tft.gathered import BACKENDS, Gathered, check_identities, wanted_points
 from suites.tft.published_rules import OFFLINE_BATCHES
+from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.published import Published
     from suites.tft.conftest import Device, Tft
 
-# On two shared cores one build moves by several percent from hour to hour.
-pytestmark = pytest.mark.gpuserve(throughput=0.10, p50=0.10, p90=0.20, p99=0.50)
+pytestmark = CPU_TOLERANCES
 
 CPU_POINTS = (("electricity", 1), ("electricity", 16))
 """Data set and batch size of what is measured on a CPU as well."""

@@ -15,6 +15,7 @@ from suites.tft.apps.tft.contract import DATASETS, INSTANCES, MAX_BATCH_SIZE
 from suites.tft.gathered import BACKENDS, Gathered, check_identities, wanted_points
 from suites.tft.published_rules import online_plan, until_stable
 from suites.tft.table import AVERAGE, CONCURRENCY, THROUGHPUT, components_of
+from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.published import Published
     from suites.tft.conftest import Device, Tft
 
-# On two shared cores one build moves by several percent from hour to hour.
-pytestmark = pytest.mark.gpuserve(throughput=0.10, p50=0.10, p90=0.20, batching_ratio=0.10)
+pytestmark = CPU_TOLERANCES
 
 PLAN = online_plan(MAX_BATCH_SIZE, triton_instances=1, model_instances=INSTANCES)
 

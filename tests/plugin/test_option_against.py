@@ -107,12 +107,37 @@ def test_one_at_a_time_is_read_from_the_closest_marker(pytester: pytest.Pytester
         def test_plain(): pass
         """
     )
-    assert [one_at_a_time(item) for item in items] == [True, False, False]
-    assert [tolerances(item) for item in items] == [
+    assert [one_at_a_time(item, "cpu") for item in items] == [True, False, False]
+    assert [tolerances(item, "cpu") for item in items] == [
         {"latency.p99": 0.3},
         {"throughput": 0.1, "latency.p99": 0.3},
         {},
     ]
+
+
+def test_a_marker_for_a_device_counts_there_alone(pytester: pytest.Pytester) -> None:
+    """Before one of the same place that names none, in whatever order; a closer one comes before both."""
+    items = pytester.getitems(
+        """
+        import pytest
+
+        @pytest.mark.gpuserve(throughput=0.1, p99=0.2)
+        @pytest.mark.gpuserve(gpu="cpu", throughput=0.3)
+        @pytest.mark.gpuserve(gpu="T4", throughput=0.02, one_at_a_time=True)
+        class TestMarked:
+            def test_class(self): pass
+
+            @pytest.mark.gpuserve(throughput=0.5)
+            def test_own(self): pass
+        """
+    )
+    assert [tolerances(item, "cpu")["throughput"] for item in items] == [0.3, 0.5]
+    assert [tolerances(item, "T4")["throughput"] for item in items] == [0.02, 0.5]
+    assert [tolerances(item, "H200") for item in items] == [
+        {"throughput": 0.1, "latency.p99": 0.2},
+        {"throughput": 0.5, "latency.p99": 0.2},
+    ]
+    assert [one_at_a_time(items[0], gpu) for gpu in ("cpu", "T4")] == [False, True]
 
 
 @pytest.mark.parametrize("value", ["1", "'yes'", "None"])

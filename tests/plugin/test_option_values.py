@@ -51,6 +51,9 @@ def test_wrong_ini_value_is_exit_4(project: Project, name: str) -> None:
         ("@pytest.mark.gpuserve(p99=float('nan'))", "nan"),
         ("@pytest.mark.gpuserve(p99='5%')", "5%"),
         ("@pytest.mark.gpuserve(0.05)", "0.05"),
+        ("@pytest.mark.gpuserve(gpu=4, p99=0.1)", "gpu=...): it is the name of a device"),
+        ("@pytest.mark.gpuserve(gpu='Tesla T4', p99=0.1)", "'Tesla T4'"),
+        ("@pytest.mark.gpuserve(gpu='T4', thruput=0.05)", "thruput"),
     ],
 )
 def test_wrong_marker_is_exit_4(project: Project, marker: str, named: str) -> None:

@@ -19,6 +19,9 @@ pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 
+TOLERANCES = "suites/tolerances.py"
+CARD_LIKE = "throughput=0.1, p50=0.1, p90=0.2, p95=0.2, p99=0.3, batching_ratio=0.1"
+
 MOSEC_APP = "suites/distilbert/apps/distilbert_mosec.py"
 OPTIONS = "suites/distilbert/apps/distilbert_options.py"
 MOSEC_TEST = "suites/distilbert/test_distilbert_mosec.py::test_distilbert[workers1-connections50]"
@@ -61,6 +64,8 @@ class PullRequest:
     def __init__(self, path: Path) -> None:
         self.path = path
         subprocess.run(["git", "clone", "--quiet", str(REPOSITORY), str(path)], check=True, timeout=60)
+        # What the suites tolerate on a CPU is more than some of these faults cost.
+        self.edit(TOLERANCES, "throughput=0.3, p50=0.3, p90=0.5, p95=0.5, p99=1.0, batching_ratio=0.15", CARD_LIKE)
 
     def edit(self, file: str, old: str, new: str) -> None:
         """Replace a text that stands in the file exactly once."""
