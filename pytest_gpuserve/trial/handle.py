@@ -17,6 +17,7 @@ from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.servers.base import Ask, ServerKind
 from pytest_gpuserve.servers.instance import Instance
+from pytest_gpuserve.trial.asking import ANSWER_SECONDS, Answer, ask_once
 from pytest_gpuserve.trial.sharing import WITHOUT, Sharing, joined, lanes
 from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
 from pytest_gpuserve.units import digest
@@ -265,6 +266,25 @@ class Target:
         """Start the deployment afresh; ready when it answers the first request."""
         request = self.requests[0]
         return self.server.starter(self.server.kind, Ask(request.method, request.path, request.body, request.headers))
+
+    def ask(self, running: Instance | None = None, *, timeout: float = ANSWER_SECONDS) -> Answer:
+        """Send its request once, by itself, and return the answer; nothing is measured.
+
+        Args:
+            running: What ``with target.started() as running:`` gave, of this deployment. None starts it afresh for this
+                one question, and ends it; the request is then sent twice, for it also tells when the model answers.
+            timeout: Seconds to wait for each part of the answer.
+
+        Raises:
+            Refused: The answer is an error: a status outside of 200 to 299, or what gRPC or a worker have for one.
+            WrongAnswer: It is not what the request's ``expect`` says.
+            ServerFailed: The server could not be started, has ended, or does not answer in time.
+            UsageProblem: It is several requests, goes through shared memory, or belongs to another deployment.
+        """
+        if running is not None:
+            return ask_once(self, running, timeout)
+        with self.started() as fresh:
+            return ask_once(self, fresh, timeout)
 
     def endpoint(self, instance: Instance) -> Endpoint:
         """Where the requests go."""

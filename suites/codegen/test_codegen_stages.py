@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from pytest_gpuserve.load.kserve import inputs_of
-from pytest_gpuserve.load.kserve_grpc import decode_answer
+from pytest_gpuserve.measure.counters import counted_between
+from pytest_gpuserve.trial.asking import Refused
 from suites.codegen.analysis import (
     mean_batch,
     mean_queue_us,
@@ -19,17 +22,18 @@ from suites.codegen.analysis import (
     wanted_replicas,
 )
 from suites.codegen.apps.byte_tokenizer import load_tokenizer
-from suites.codegen.asking import Refused, Running
 from suites.codegen.reference import expected
 from suites.codegen.repository import ENSEMBLE, GENERATION, POSTPROCESSING, PREPROCESSING, STEPS
 from suites.codegen.request import BINARY_BYTES, HELLO, JSON_BYTES, OPTION_NAMES, OUTPUTS, request_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import ServerHandle
-    from suites.codegen.asking import Protocol
+    from suites.codegen.request import Protocol
 
 PROMPTS = (HELLO, "import os", "", "class Tree:\n    def __init__(self", "for i in range(10):\n        print(i)")
 """Of different lengths, one of them none at all."""
@@ -37,6 +41,35 @@ PROMPTS = (HELLO, "import os", "", "class Tree:\n    def __init__(self", "for i 
 CLIENTS = 8
 
 protocols = pytest.mark.parametrize("protocol", ["http", "grpc"])
+
+
+@dataclass(frozen=True)
+class Running:
+    """A running server.
+
+    Args:
+        server: Makes the requests.
+        instance: Takes them.
+    """
+
+    server: ServerHandle
+    instance: Instance
+
+    def ask(self, model: str, tensors: Mapping[str, object], protocol: Protocol = "http") -> dict[str, Any]:
+        """Ask a model, and return its outputs as arrays by name."""
+        return self.server.infer(tensors, model=model, grpc=protocol == "grpc").ask(self.instance).tensors
+
+    def counters(self) -> Counters:
+        """What it has counted, at rest: Triton sends an answer before it counts its request."""
+        before, counted = None, self.instance.counters()
+        while counted is None or counted != before:
+            time.sleep(0.2)
+            before, counted = counted, self.instance.counters()
+        return counted
+
+    def counted_since(self, before: Counters) -> Counters:
+        """What it counted since it was at rest before, now that it is again."""
+        return counted_between(before, self.counters())
 
 
 @pytest.fixture(scope="module")
@@ -146,10 +179,13 @@ def test_tritonclients_own_request_is_answered_alike(running: Running) -> None:
         inputs[-1].set_data_from_numpy(request_tensors()[tensor.name])
     body, json_bytes = client.InferenceServerClient.generate_request_body(inputs)
     assert (json_bytes, len(body) - json_bytes) == (JSON_BYTES, BINARY_BYTES)
-    answer = running.post(
-        f"/v2/models/{ENSEMBLE}/versions/1/infer", body, {"Inference-Header-Content-Length": str(json_bytes)}
+    theirs = running.server.post(
+        f"/v2/models/{ENSEMBLE}/versions/1/infer",
+        body=body,
+        headers={"Inference-Header-Content-Length": str(json_bytes)},
     )
-    assert text_of(decode_answer(answer)) == text_of(running.ask(ENSEMBLE, request_tensors()))
+    answer = theirs.ask(running.instance)
+    assert text_of(answer.tensors) == text_of(running.ask(ENSEMBLE, request_tensors()))
 
 
 def test_eleven_of_the_fifteen_tensors_may_be_left_out(running: Running) -> None:

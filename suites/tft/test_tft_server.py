@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pytest_gpuserve.load.kserve_grpc import decode_answer
+from pytest_gpuserve.trial.asking import Refused
 from suites.tft.accuracy import PUBLISHED_RISKS, check_risks, risks
 from suites.tft.apps.tft.contract import (
     DATASETS,
@@ -19,7 +19,6 @@ from suites.tft.apps.tft.contract import (
     OUTPUT,
     PREFERRED_BATCH_SIZES,
 )
-from suites.tft.asking import ask, metadata
 from suites.tft.repository import config
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def running(request: pytest.FixtureRequest, deploy: Callable[..., Tft]) -> Gener
 def test_tensors_are_those_of_the_contract(running: Running) -> None:
     """Triton tells eight inputs and one output with the published names, types and shapes, 6160 bytes an example."""
     tft, instance = running
-    found = metadata(instance, f"/v2/models/{config(tft.dataset).name}")
+    found = json.loads(tft.server.get(f"/v2/models/{config(tft.dataset).name}").ask(instance).body)
 
     def told(tensors: list[dict[str, object]]) -> list[tuple[object, ...]]:
         return [(tensor["name"], tensor["datatype"], tensor["shape"]) for tensor in tensors]
@@ -73,18 +72,18 @@ def test_knobs_are_read_back(running: Running) -> None:
 def test_batches_are_answered_right(running: Running, batch: int) -> None:
     """From 1 to 1024 examples in a request, each forecast is that of the in-process network, within 1e-4."""
     tft, instance = running
-    status, body = ask(instance, tft.batch(batch))
-    assert status == 200, body[:200]
-    assert tft.expect(batch)(body)
+    answer = tft.batch(batch).ask(instance)
+    assert tft.expect(batch)(answer.body)
 
 
 def test_a_batch_above_the_limit_is_refused(running: Running) -> None:
     """1025 examples are an error that names the limit, and the server goes on."""
     tft, instance = running
-    status, body = ask(instance, tft.batch(MAX_BATCH_SIZE + 1))
-    assert status == 400
-    assert str(MAX_BATCH_SIZE) in json.loads(body)["error"]
-    assert ask(instance, tft.batch(1))[0] == 200
+    with pytest.raises(Refused) as refused:
+        tft.batch(MAX_BATCH_SIZE + 1).ask(instance)
+    assert refused.value.status == 400
+    assert str(MAX_BATCH_SIZE) in json.loads(refused.value.body)["error"]
+    tft.batch(1).ask(instance)
 
 
 def test_a_bad_category_is_refused(running: Running) -> None:
@@ -92,18 +91,17 @@ def test_a_bad_category_is_refused(running: Running) -> None:
     tft, instance = running
     inputs = tft.examples.batch(1)
     inputs["s_cat__0"] = np.full_like(inputs["s_cat__0"], DATASETS[tft.dataset].series)
-    status, body = ask(instance, tft.server.infer(inputs))
-    assert status >= 400
-    assert "s_cat__0" in json.loads(body)["error"]
-    assert ask(instance, tft.batch(1))[0] == 200
+    with pytest.raises(Refused) as refused:
+        tft.server.infer(inputs).ask(instance)
+    assert "s_cat__0" in json.loads(refused.value.body)["error"]
+    tft.batch(1).ask(instance)
 
 
 def test_accuracy_is_that_of_the_network(running: Running) -> None:
     """The q-risk of what is served is the network's own; weights that nobody trained miss the published thresholds."""
     tft, instance = running
-    status, body = ask(instance, tft.batch(len(tft.examples)))
-    assert status == 200
-    served = np.asarray(decode_answer(body)[OUTPUT.name], dtype=np.float64)
+    answer = tft.batch(len(tft.examples)).ask(instance)
+    served = np.asarray(answer.tensors[OUTPUT.name], dtype=np.float64)
     found, own = (
         risks(tft.examples.truth, tft.examples.unscaled(values)) for values in (served, tft.answers.astype(np.float64))
     )
