@@ -1,87 +1,107 @@
-"""The end of a run that measured: its table and notes on the terminal, and its machine-readable result."""
+"""The end of a run that measured, on the terminal: its table, what is to be said of it, and what to do next."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.outputs import NOT_WRITTEN
 from pytest_gpuserve.process.secrets import without_secrets
-from pytest_gpuserve.report.result_json import document
-from pytest_gpuserve.report.results import SessionResult
-from pytest_gpuserve.report.terminal import (
+from pytest_gpuserve.report.next_step import UPDATE, UPDATE_NEW, next_step
+from pytest_gpuserve.report.ranking import FAILED, rows_of
+from pytest_gpuserve.report.remarks import (
     bases_lines,
     client_lines,
-    distinct_reasons,
+    detail_lines,
     measured_again_lines,
+    problem_lines,
+    reason_lines,
     settings_lines,
-    table,
 )
+from pytest_gpuserve.report.terminal import is_whole, table
+from pytest_gpuserve.report.totals import totals_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Sequence
 
     import pytest
 
-    from pytest_gpuserve.report.results import TestResult
+    from pytest_gpuserve.report.results import SessionResult, TestResult
 
 
-@dataclass(frozen=True)
-class Closing:
-    """All that a run has to say at its end, or one worker of it.
+def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, written: Iterable[str]) -> None:
+    """Print the table, what was recorded, and what is left over; nothing where there is nothing to say.
+
+    With ``-q`` there is only what keeps tests from passing, what was noted, and the totals; with ``-v`` all that
+    verdicts rest on.
 
     Args:
-        gpu: Facts of the device.
-        host: Facts of the host.
-        tests: What was measured, in the order in which it was.
-        notes: What was written and what is worth knowing, a line each.
-        places: What could not be read of the device, and where things are, a line each.
+        writer: pytest's.
+        closing: What there is to say.
+        written: Where its results are, a line each.
     """
-
-    gpu: Mapping[str, Any]
-    host: Mapping[str, Any]
-    tests: tuple[TestResult, ...]
-    notes: tuple[str, ...]
-    places: tuple[str, ...]
-
-
-def print_closing(writer: pytest.TerminalReporter, closing: Closing, json_path: Path | None) -> None:
-    """Print the table, what was written, and what is left over; nothing where there is nothing to say."""
     tests = [test for test in closing.tests if any(run.judgements for run in test.runs)]
-    if not tests and not closing.notes:
+    written = tuple(written)
+    missing = [line for line in written if line.startswith(NOT_WRITTEN)]
+    problems = problem_lines(closing.tests)
+    if not (tests or closing.notes or problems or missing):
         return
-    writer.section("gpuserve", sep="-", blue=True)
-    if tests:
-        writer.write_line(table(tests, width=shutil.get_terminal_size((120, 24)).columns, color=writer.hasmarkup))
+    verbosity = writer.config.get_verbosity()
+    update = _update(writer.config)
+    shown = partial(without_secrets, environment=os.environ)
     lines = (
-        *bases_lines(tests),
-        *distinct_reasons(tests),
-        *measured_again_lines(tests),
-        *settings_lines(tests),
-        *client_lines(tests),
+        [*reason_lines(tests, only_bad=True), *problems, *closing.notes, *missing]
+        if verbosity < 0
+        else [
+            *bases_lines(tests),
+            *reason_lines(tests),
+            *problems,
+            *measured_again_lines(tests, verbose=verbosity > 0),
+            *settings_lines(tests),
+            *client_lines(tests),
+            *closing.notes,
+            *closing.places,
+            *written,
+        ]
     )
-    for line in (*lines, *closing.notes):
-        writer.write_line(without_secrets(line, os.environ))
-    for line in closing.places:
+    # Not `section`, which leaves pytest's own line unended where all tests passed.
+    writer.write_sep("-", "gpuserve", blue=True)
+    for line in _table(writer, tests, verbosity):
         writer.write_line(line)
-    if json_path is not None:
-        writer.write_line(f"results: {json_path}")
+    for line in lines:
+        writer.write_line(shown(line))
+    totals = totals_line(closing, recording=bool(update))
+    if totals:
+        writer.write_line(shown(totals), **_markup(closing))
+    step = next_step(closing, update=update)
+    if step:
+        writer.write_line(shown(step), bold=True)
 
 
-def write_json(path: Path, closing: Closing) -> None:
-    """Write the machine-readable result in one step: a reader sees all of it or none.
+def _table(writer: pytest.TerminalReporter, tests: Sequence[TestResult], verbosity: int) -> list[str]:
+    width = shutil.get_terminal_size((120, 24)).columns
+    drawn = table(
+        tests,
+        width=width,
+        color=writer.hasmarkup,
+        only_bad=verbosity < 0,
+        verbose=verbosity > 0,
+        shown=partial(without_secrets, environment=os.environ),
+    )
+    details = detail_lines(tests) if verbosity > 0 and not is_whole(tests, width=width) else []
+    return [*([drawn] if drawn else []), *(without_secrets(line, os.environ) for line in details)]
 
-    Raises:
-        UsageProblem: It cannot be written.
-    """
-    result = SessionResult(gpu=closing.gpu, host=closing.host, tests=closing.tests)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        text = document(result, lambda text: without_secrets(text, os.environ))
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as problem:
-        raise UsageProblem(f"--gpuserve-json: {path} cannot be written", found=str(problem)) from None
+
+def _markup(closing: SessionResult) -> dict[str, bool]:
+    """The colour of the totals: pytest's own of its last line."""
+    if any(test.outcome in FAILED for test in closing.tests):
+        return {"red": True}
+    doubtful = any(row.is_bad for test in closing.tests for row in rows_of(test))
+    return {"yellow": True} if doubtful else {"green": True}
+
+
+def _update(config: pytest.Config) -> str:
+    """The option by which baselines are recorded; empty where they are not."""
+    return next((flag for flag in (UPDATE, UPDATE_NEW) if config.getoption(flag)), "")

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.outputs import add_output_options, read_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pytest_gpuserve.outputs import Output
 
 SESSION_NAME: Final = "gpuserve-session"
 """Name under which the session object is registered as a plugin."""
@@ -62,7 +65,7 @@ class Settings:
         missing_asked: Whether that was asked for, rather than being the default.
         inconclusive_fails: Whether a verdict that could not be reached fails its test, or skips it.
         budget_seconds: Most measuring time of one test.
-        json_path: Where the machine-readable result goes.
+        outputs: The files that the results go into.
         artifacts_dir: Where tables and charts of the tests' own go; None for pytest's cache.
         full: Whether the published sizes are measured, whatever they take.
         reason: Why an update may loosen a metric.
@@ -84,7 +87,7 @@ class Settings:
     missing_asked: bool
     inconclusive_fails: bool
     budget_seconds: float
-    json_path: Path | None
+    outputs: tuple[Output, ...]
     reason: str | None
     record_sessions: int
     foreign_cores: float
@@ -132,7 +135,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpuserve-budget", metavar="SECONDS", help="most time that gating may measure in one test (default: 300)"
     )
-    group.addoption("--gpuserve-json", metavar="FILE", help="write the results as JSON")
+    add_output_options(parser, group)
     group.addoption(
         "--gpuserve-full",
         action="store_true",
@@ -160,7 +163,6 @@ def add_options(parser: pytest.Parser) -> None:
         ("on_missing", "", "like --on-missing"),
         ("on_inconclusive", "fail", "like --on-inconclusive"),
         ("gpuserve_budget", "300", "like --gpuserve-budget"),
-        ("gpuserve_json", "", "like --gpuserve-json, relative to the rootdir"),
         ("gpuserve_artifacts", "", "like --gpuserve-artifacts, relative to the rootdir"),
         ("gpuserve_sessions", "3", "sessions that --baseline-update takes of each load"),
         (
@@ -181,12 +183,6 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         pytest.UsageError: One is wrong; names it, its value, and what it may be.
     """
     missing = _choice(config, "on_missing", ("", *POLICIES))
-    json_text = _text(config, "gpuserve_json")
-    json_path = _anchored(config, "gpuserve_json", json_text) if json_text else None
-    if json_path is not None and not json_path.parent.is_dir():
-        raise pytest.UsageError(f"--gpuserve-json={json_text}: there is no folder {json_path.parent}")
-    if json_path is not None and json_path.is_dir():
-        raise pytest.UsageError(f"--gpuserve-json={json_text}: this is a folder, not a file")
     artifacts = _text(config, "gpuserve_artifacts")
     artifacts_dir = _anchored(config, "gpuserve_artifacts", artifacts) if artifacts else None
     if artifacts_dir is not None and artifacts_dir.exists() and not artifacts_dir.is_dir():
@@ -208,7 +204,7 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         missing_asked=missing != "",
         inconclusive_fails=_choice(config, "on_inconclusive", POLICIES) == "fail",
         budget_seconds=_number(config, "gpuserve_budget"),
-        json_path=json_path,
+        outputs=read_outputs(config, environment),
         reason=config.getoption("--reason"),
         record_sessions=_sessions(config),
         foreign_cores=_number(config, "gpuserve_foreign_cores"),

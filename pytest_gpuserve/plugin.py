@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +28,7 @@ from pytest_gpuserve.fixtures import (
     load,
     published,
 )
-from pytest_gpuserve.markers import FULL_HELP, MARKER_HELP, tolerances
+from pytest_gpuserve.markers import FULL_HELP, MARKER_HELP, check_markers
 from pytest_gpuserve.options import (
     COLLECTED,
     MEASURING,
@@ -41,6 +40,7 @@ from pytest_gpuserve.options import (
     add_options,
     read_settings,
 )
+from pytest_gpuserve.outputs import clear_outputs
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.server_fixtures import (
     _gpuserve_servers,
@@ -96,6 +96,9 @@ __all__ = [
 NO_NAME: Final = ("auto", "cpu")
 """Values of ``--gpu`` that name no card."""
 
+TELLS_ONLY: Final = ("collectonly", "help", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow")
+"""pytest's options with which no test is run."""
+
 REFUSED: Final = pytest.StashKey[str]()
 """Of a worker of pytest-xdist: why it may not measure; empty if it may."""
 
@@ -117,9 +120,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = read_settings(config)
     if is_worker(config):
         return
-    if settings.json_path is not None and not config.option.collectonly:
-        # Whatever happens to this run, nobody must take an older run's result for it.
-        settings.json_path.unlink(missing_ok=True)
+    if not any(getattr(config.option, name, False) for name in TELLS_ONLY):
+        clear_outputs(settings.outputs)
     if settings.selftest_minutes is not None:
         from pytest_gpuserve.selftest_command import SelftestCommand
 
@@ -168,7 +170,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _make_session(session: pytest.Session) -> None:
     config = session.config
     for item in session.items:
-        tolerances(item)
+        check_markers(item)
     ours = [item for item in session.items if NEEDS_DEVICE in getattr(item, "fixturenames", ())]
     if not ours or config.option.collectonly:
         return
@@ -181,8 +183,6 @@ def _make_session(session: pytest.Session) -> None:
         from pytest_gpuserve.process.relatives import belong_to
 
         belong_to(controller_pid(config))
-        # The controller writes one result for all.
-        settings = replace(settings, json_path=None)
         config.stash[REFUSED] = _workers_refused(config, _or_usage_error(lambda: find_devices(settings)))
         measuring = measuring and not config.stash[REFUSED]
     made = _or_usage_error(lambda: GateSession(session, settings, measuring=measuring))

@@ -1,36 +1,50 @@
-"""The progress line of a load that takes a while, on a terminal that somebody looks at."""
+"""How a load gets on, while it does: a line that is rewritten on a terminal, or now and then a line in a log."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.load.progress import progress_line
+from pytest_gpuserve.load.progress import ANY_WIDTH, Standing, progress_line
+from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.report.names import printable, short_name
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import pytest
 
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.trial.looks import Look
 
 QUIET_SECONDS: Final = 2.0
-"""A load as short as this needs no progress line."""
+"""A test whose loads are as short as this needs no progress line."""
 
 EVERY_SECONDS: Final = 0.5
 LEAST_COLUMNS: Final = 20
+
+LOG_SECONDS: Final = 30.0
+"""In a log a test that takes longer than this says so, and no more often."""
 
 _SAVE: Final = "\x1b7"
 _RESTORE: Final = "\x1b8"
 _ERASE_REST: Final = "\x1b[K"
 
+_NO_WRAP: Final = "\x1b[?7l"
+_WRAP: Final = "\x1b[?7h"
+"""Where a line is longer than we believe there is room, as in a window made narrower, its end is cut off: a line that
+goes on in the next row scrolls the screen, and the cursor's place is lost."""
+
 
 def say(config: pytest.Config, line: str) -> None:
     """Tell a line at once: on pytest's terminal, or from a worker of pytest-xdist, without one, as an error message."""
     if hasattr(config, "workerinput"):
-        capture = config.pluginmanager.get_plugin("capturemanager")
-        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+        with _uncaptured(config):
             sys.stderr.write(f"[{config.workerinput['workerid']}] {line}\n")
             sys.stderr.flush()
         return
@@ -40,55 +54,106 @@ def say(config: pytest.Config, line: str) -> None:
 
 
 class ProgressLine:
-    """Writes behind what pytest has written of the present line, and leaves the cursor where pytest left it.
+    """Shows how far the test has come that is being measured.
+
+    On a terminal it writes behind what pytest has written of the present line, and leaves the cursor where pytest left
+    it. Elsewhere, and where others write to the terminal while a test runs, it writes lines of their own. Where pytest
+    is quiet or has no terminal, as in a worker of pytest-xdist, it writes nothing.
 
     Args:
         config: Of the session.
-        wanted: False silences it: in CI, or where pytest itself is to be quiet.
+        rewrites: Whether a line may be rewritten: a log of CI keeps them all.
     """
 
-    def __init__(self, config: pytest.Config, *, wanted: bool) -> None:
+    def __init__(self, config: pytest.Config, *, rewrites: bool) -> None:
         self._config = config
         reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
+        self._reporter = None if config.get_verbosity() < 0 else reporter
         # Colours may be forced into a file; what moves the cursor has no business there.
         terminal = reporter is not None and reporter.isatty and reporter.hasmarkup
-        self._wanted = wanted and terminal and sys.__stdout__ is not None
+        self._rewrites = rewrites and terminal and sys.__stdout__ is not None and not _others_write(config)
+        self._standing = Standing()
+        self._budget_ends_seconds: float | None = None
+        self._told_seconds = time.monotonic()
         self._begun_seconds: float | None = None
         self._shown_seconds = 0.0
 
+    def begin(self, nodeid: str) -> None:
+        """Hear which test is measured from here on."""
+        self._standing = Standing(test=printable(without_secrets(short_name(nodeid), os.environ)))
+        self._budget_ends_seconds = None
+        self._told_seconds = time.monotonic()
+        self._begun_seconds = None
+
+    def look(self, look: Look) -> None:
+        """Hear what is measured next, and why."""
+        self._standing = replace(self._standing, look=str(look), judgement=look.judgement)
+        left = look.left_seconds
+        self._budget_ends_seconds = None if left is None else time.monotonic() + left
+
     def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
-        """Show how the load gets on, unless it has only just begun."""
+        """Show how the load gets on, unless the test's first one has only just begun."""
+        if self._reporter is None:
+            return
         now = time.monotonic()
         if self._begun_seconds is None:
             self._begun_seconds = now
-        if not self._wanted or now - self._begun_seconds < QUIET_SECONDS or now - self._shown_seconds < EVERY_SECONDS:
+        if not self._rewrites:
+            if now - self._told_seconds >= LOG_SECONDS:
+                self._told_seconds = now
+                self._tell(progress_line(totals.totals(), tick, seconds_left, ANY_WIDTH, self._standing_at(now)))
+            return
+        if now - self._begun_seconds < QUIET_SECONDS or now - self._shown_seconds < EVERY_SECONDS:
             return
         self._shown_seconds = now
         writer = self._config.get_terminal_writer()
-        columns = writer.fullwidth - writer.width_of_current_line - 3
-        line = progress_line(totals.totals(), tick, seconds_left, columns) if columns >= LEAST_COLUMNS else ""
-        if line:
-            self._write(f"{_SAVE}  {line}{_ERASE_REST}{_RESTORE}")
+        writer.flush()
+        with _uncaptured(self._config):
+            # Where output is captured the terminal does not tell its width.
+            columns = writer.fullwidth - writer.width_of_current_line - 3
+            if columns < LEAST_COLUMNS:
+                return
+            line = progress_line(totals.totals(), tick, seconds_left, columns, self._standing_at(now))
+            if line:
+                # Past the writer, which would count it as part of pytest's own line.
+                _write_out(f"{_SAVE}{_NO_WRAP}  {line}{_WRAP}{_ERASE_REST}{_RESTORE}")
 
     def clear(self) -> None:
-        """Remove the line; the next load begins anew."""
+        """Remove the line: the load is over."""
         if self._shown_seconds:
-            self._write(_ERASE_REST)
-        self._begun_seconds = None
+            self._config.get_terminal_writer().flush()
+            with _uncaptured(self._config):
+                _write_out(_ERASE_REST)
         self._shown_seconds = 0.0
 
-    def _write(self, text: str) -> None:
-        self._config.get_terminal_writer().flush()
-        capture = self._config.pluginmanager.get_plugin("capturemanager")
-        if capture is None:
-            _write_out(text)
-            return
-        # Past the writer, which would count it as part of pytest's own line.
-        with capture.global_and_fixture_disabled():
-            _write_out(text)
+    def _standing_at(self, now_seconds: float) -> Standing:
+        ends = self._budget_ends_seconds
+        return self._standing if ends is None else replace(self._standing, left_seconds=ends - now_seconds)
+
+    def _tell(self, line: str) -> None:
+        assert self._reporter is not None
+        with _uncaptured(self._config):
+            self._reporter.write_line(f"gpuserve: {line}")
+            self._reporter.flush()
 
 
 def _write_out(text: str) -> None:
     assert sys.__stdout__ is not None
     sys.__stdout__.write(text)
     sys.__stdout__.flush()
+
+
+def _uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
+    """While what is written reaches the terminal, whatever is captured of the test."""
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    found: AbstractContextManager[None] = nullcontext() if capture is None else capture.global_and_fixture_disabled()
+    return found
+
+
+def _others_write(config: pytest.Config) -> bool:
+    """Whether tests, or logs of theirs, are shown while they run: then nobody knows where the cursor is."""
+    try:
+        live_logs = config.getoption("log_cli_level", None) is not None or config.getini("log_cli")
+    except ValueError:
+        live_logs = False  # without pytest's logging plugin
+    return bool(live_logs) or config.getoption("capture", "no") in {"no", "tee-sys"}

@@ -7,13 +7,13 @@ import re
 import shlex
 import sys
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pytest
 
-from pytest_gpuserve.closing import Closing, print_closing, write_json
+from pytest_gpuserve.closing import print_closing
 from pytest_gpuserve.comparisons import compared_metrics, planned_comparisons
 from pytest_gpuserve.device import DeviceLock, read_software
 from pytest_gpuserve.device.card import UNSUPPORTED
@@ -22,14 +22,19 @@ from pytest_gpuserve.devices import find_devices, take_device, waiting
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.markers import leave_out, one_at_a_time, tolerance_of, tolerances
 from pytest_gpuserve.options import MEASURING, NODEID, Settings, Update
+from pytest_gpuserve.outcomes import Outcomes
+from pytest_gpuserve.outputs import Written, write_outputs
 from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.progress import ProgressLine, say
 from pytest_gpuserve.report.explain import command_for, explain, headline
-from pytest_gpuserve.report.results import TestResult
+from pytest_gpuserve.report.header import Header
+from pytest_gpuserve.report.junit import properties
+from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.servers.instance import Instance, started
 from pytest_gpuserve.servers.remote import Remote, reached
 from pytest_gpuserve.store.history import History
+from pytest_gpuserve.store.stock import stock_of
 from pytest_gpuserve.trial.arena import Arena
 from pytest_gpuserve.trial.assertions import Measured, Reference
 from pytest_gpuserve.trial.changes import attributed, other_changes
@@ -42,7 +47,7 @@ from pytest_gpuserve.trial.opponents import Opponents
 from pytest_gpuserve.trial.policy import Policy
 from pytest_gpuserve.trial.provenance import read_revision
 from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
-from pytest_gpuserve.units import format_seconds, utc_now
+from pytest_gpuserve.units import utc_now
 from pytest_gpuserve.unused import all_was_run, settle_unused
 
 if TYPE_CHECKING:
@@ -89,11 +94,11 @@ class GateSession:
         self.here = Here(device, software, revision, occasion=utc_now())
         self._ledger = Ledger(settings.baseline_dir / device.name, self.here)
         self._judges: dict[str, TestJudge] = {}
-        self._outcomes: dict[str, str] = {}
+        self._outcomes = Outcomes()
+        self._written = Written()
         self._notes: list[str] = []
         self._log_folder: Path | None = None
-        quiet = settings.ci or session.config.get_verbosity() < 0
-        self._progress = ProgressLine(session.config, wanted=not quiet)
+        self._progress = ProgressLine(session.config, rewrites=not settings.ci)
         self._starts = 0
         self._artifacts: Path | None = None
         # Before comparisons are counted: those of a test that is left out are not made.
@@ -146,7 +151,8 @@ class GateSession:
     def judge(self, item: pytest.Item) -> TestJudge:
         """The judge of a test; one that is run again goes on with the sessions that it has."""
         settings = self._settings
-        set_by_markers = tolerances(item)
+        self._progress.begin(item.nodeid)
+        set_by_markers = tolerances(item, self.here.device.name)
         foreign_skips = self.here.device.card is None and not settings.ci and not settings.missing_asked
         judge = TestJudge(
             item.stash.get(NODEID, item.nodeid),
@@ -163,13 +169,14 @@ class GateSession:
                 budget_seconds=settings.budget_seconds,
                 foreign_cores=max(settings.foreign_cores, FOREIGN_SHARE * self.here.host.cores),
                 confirm=settings.confirm,
-                one_at_a_time=one_at_a_time(item),
+                one_at_a_time=one_at_a_time(item, self.here.device.name),
                 metrics=compared_metrics(item),
             ),
             tolerance_of=lambda metric: tolerance_of(metric, set_by_markers),
             card=self.here.device.card,
             earlier=self._judges.get(item.nodeid),
             progress=self._progress,
+            looked=self._progress.look,
             told=lambda label, judgement: item.ihook.pytest_gpuserve_judged(
                 nodeid=item.nodeid, label=label, judgement=judgement
             ),
@@ -183,6 +190,7 @@ class GateSession:
         def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
             self._starts += 1
             log = self._logs(tmp_path_factory) / f"{self._starts:03d}-{LOG_NAME.sub('-', kind.name)}.log"
+            self._outcomes.logged(log)
             if isinstance(kind, Remote):
                 return reached(kind, ask, timeout_seconds=start_timeout_seconds)
             return started(
@@ -243,7 +251,7 @@ class GateSession:
         root = self._settings.root
         return path.relative_to(root).as_posix() if path.is_relative_to(root) else f".../{path.name}"
 
-    def closing(self) -> Closing:
+    def closing(self) -> SessionResult:
         """What this run has to say so far."""
         card = self.here.device.card
         places = self._unknown_facts()
@@ -253,21 +261,33 @@ class GateSession:
             places.append(f"server logs: {self._log_folder}")
         if self._artifacts is not None and self._artifacts.is_dir() and any(self._artifacts.iterdir()):
             places.append(f"tables and charts: {self._artifacts}")
-        return Closing(
+        return SessionResult(
             gpu={
                 **msgspec.to_builtins(self.here.device_record()),
                 **({"unknown": dict(card.unknown)} if card is not None else {}),
             },
             host=msgspec.to_builtins(self.here.host_record()),
-            tests=self._results(),
+            tests=self._outcomes.results(self._measurements),
             notes=tuple(self._notes),
             places=tuple(places),
+            header=self._header,
+            at=self.here.occasion,
+            commit=self.here.revision.commit,
+            clean=self.here.revision.clean,
+            software=dict(self.here.software),
+            stored=self._arena.against is None,
         )
 
     # -- hooks
 
-    def pytest_report_collectionfinish(self) -> list[str]:
+    def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
         """Say on what and against what we measure."""
+        header = self._header
+        return [f"gpuserve: {header}"] if config.get_verbosity() >= 0 else []
+
+    @cached_property
+    def _header(self) -> str:
+        """On what and against what is measured; where nobody asks for it at the beginning, as for a report only."""
         settings, device = self._settings, self.here.device
         product = device.card.product if device.card else f"{device.host.cpu}, {device.host.cores} cores"
         mode = {
@@ -278,12 +298,15 @@ class GateSession:
         what = f"{mode} {settings.baseline_dir / device.name}"
         if self._against_name:
             what = f"side by side with {self._against_name}"
-        return [
-            (
-                f"gpuserve: {device.name} ({product}), {what},"
-                f" at most {format_seconds(settings.budget_seconds)} of measuring a test"
-            )
-        ]
+        header = Header(
+            device=device.name,
+            product=product,
+            mode=what,
+            budget_seconds=settings.budget_seconds,
+            comparisons=planned_comparisons(self._session.items),
+            stock="" if self._against_name else str(stock_of(settings.baseline_dir / device.name)),
+        )
+        return str(header)
 
     def pytest_assertrepr_compare(self, left: object, right: object) -> list[str] | None:
         """Explain a failed comparison."""
@@ -314,9 +337,14 @@ class GateSession:
         """A test that came to its end has not passed yet: nothing in it may have failed unnoticed, or be undecided."""
         try:
             result = yield
-        except pytest.skip.Exception:
-            # What the test has found until then must not hide behind what it lacks.
-            _fail_unheld(self._judges.get(pyfuncitem.nodeid))
+        except BaseException as problem:
+            judge = self._judges.get(pyfuncitem.nodeid)
+            if judge is not None:
+                # By Ctrl-C it has no outcome, and nothing more is told of it.
+                judge.ended_early = not isinstance(problem, (KeyboardInterrupt, pytest.exit.Exception))
+            if isinstance(problem, pytest.skip.Exception):
+                # What the test has found until then must not hide behind what it lacks.
+                _fail_unheld(judge)
             raise
         judge = self._judges.get(pyfuncitem.nodeid)
         if judge is None:
@@ -333,44 +361,51 @@ class GateSession:
         if MEASURING not in getattr(item, "fixturenames", ()):
             return report
         nodeid = item.nodeid
-        if report.when == "call":
-            self._outcomes[nodeid] = report.outcome
-        elif report.when == "setup" and not report.passed:
-            self._outcomes[nodeid] = "error" if report.failed else report.outcome
-        elif report.when == "teardown" and report.failed:
-            self._outcomes[nodeid] = "error"
+        self._outcomes.keep(nodeid, report)
+        report.user_properties += properties(
+            (measurement.result() for measurement in self._measurements(nodeid)),
+            lambda text: without_secrets(text, os.environ),
+        )
         judge = self._judges.get(nodeid)
-        if judge is not None and report.when == "teardown" and self._outcomes.get(nodeid) == "passed":
+        if judge is not None and report.when == "teardown" and self._outcomes.passed(nodeid):
             try:
                 self._notes.extend(judge.record())
             except BaselineUnusable as problem:
                 report.outcome = "failed"
                 report.longrepr = str(problem)
-                self._outcomes[nodeid] = "error"
+                self._outcomes.keep(nodeid, report)
         return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Know whose servers are started from here on."""
+        self._outcomes.begin(item.nodeid)
 
     def pytest_keyboard_interrupt(self) -> None:
         """Say what was measured of the test that was cut short, and that it decides nothing."""
         for nodeid, judge in self._judges.items():
             for measurement in judge.measurements:
                 if measurement.interrupted:
-                    self._outcomes[nodeid] = "interrupted"
+                    self._outcomes.interrupt(nodeid)
                     self._notes.append(f"{nodeid}: {measurement.so_far()}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table, what was written, and what is left over."""
-        print_closing(terminalreporter, self.closing(), self._settings.json_path)
+        print_closing(terminalreporter, self.closing(), self._written.lines)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Look for unused baselines, write the JSON result, and give the device back."""
+        """Look for unused baselines, write the results, and give the device back."""
         try:
             if all_was_run(session):
                 measured = {nodeid: judge.measurements for nodeid, judge in self._judges.items()}
                 remove = self._settings.update is Update.ALL
                 settle_unused(session.items, measured, self._ledger, remove=remove, note=self._note)
-            if self._settings.json_path is not None:
-                write_json(self._settings.json_path, self.closing())
+            self._written = write_outputs(
+                self._settings.outputs, self.closing(), lambda text: without_secrets(text, os.environ)
+            )
+            if self._written.failed:
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
         except GpuserveError as problem:
             self._notes.append(f"ERROR: {problem}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -401,12 +436,6 @@ class GateSession:
             for fact, reason in unknown.items()
             if reason != UNSUPPORTED
         ]
-
-    def _results(self) -> tuple[TestResult, ...]:
-        return tuple(
-            TestResult(nodeid, outcome, [measurement.result() for measurement in self._measurements(nodeid)])
-            for nodeid, outcome in self._outcomes.items()
-        )
 
     def _measurements(self, nodeid: str) -> list[Measurement]:
         judge = self._judges.get(nodeid)

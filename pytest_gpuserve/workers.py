@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.options import MEASURING, Update
+from pytest_gpuserve.outputs import Written, write_outputs
 from pytest_gpuserve.process.secrets import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
-    from pytest_gpuserve.closing import Closing
     from pytest_gpuserve.options import Settings
-    from pytest_gpuserve.report.results import TestResult
+    from pytest_gpuserve.report.results import SessionResult, TestResult
 
 TOLD: Final = "gpuserve"
 """What a worker is told, among its ``workerinput``."""
@@ -78,7 +77,7 @@ class Worker:
         closing: What the session has to say so far.
     """
 
-    def __init__(self, config: pytest.Config, closing: Callable[[], Closing]) -> None:
+    def __init__(self, config: pytest.Config, closing: Callable[[], SessionResult]) -> None:
         self._config = config
         self._closing = closing
         self._handed: set[str] = set()
@@ -120,10 +119,11 @@ class Controller:
         self._config = config
         self._settings = settings
         self._nodes: list[Any] = []
-        self._workers: dict[str, Closing] = {}
+        self._workers: dict[str, SessionResult] = {}
         self._worker_of: dict[str, str] = {}
         self._tests: dict[str, TestResult] = {}
-        self._closing: Closing | None = None
+        self._closing: SessionResult | None = None
+        self._written = Written()
 
     def pytest_configure_node(self, node: Any) -> None:  # noqa: ANN401 -- pytest-xdist need not be installed
         """Tell a worker what it cannot know by itself."""
@@ -164,17 +164,13 @@ class Controller:
                 self._take(node.gateway.id, unpack(packed))
         # A crash in a run that measured nothing is for pytest alone to tell, but a result file that was asked for is
         # never without the test that was under way.
-        if not self._workers and (not self._worker_of or self._settings.json_path is None):
+        if not self._workers and (not self._worker_of or not self._settings.outputs):
             return
         self._closing = self._merged()
-        if self._settings.json_path is None:
-            return
-        from pytest_gpuserve.closing import write_json  # noqa: PLC0415 -- who measures nothing loads nothing
-
-        try:
-            write_json(self._settings.json_path, self._closing)
-        except GpuserveError as problem:
-            self._closing = dataclasses.replace(self._closing, notes=(*self._closing.notes, f"ERROR: {problem}"))
+        self._written = write_outputs(
+            self._settings.outputs, self._closing, lambda text: without_secrets(text, os.environ)
+        )
+        if self._written.failed:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -182,9 +178,9 @@ class Controller:
         if self._closing is not None:
             from pytest_gpuserve.closing import print_closing  # noqa: PLC0415 -- who measures nothing loads nothing
 
-            print_closing(terminalreporter, self._closing, self._settings.json_path)
+            print_closing(terminalreporter, self._closing, self._written.lines)
 
-    def _take(self, worker: str, closing: Closing) -> None:
+    def _take(self, worker: str, closing: SessionResult) -> None:
         self._workers[worker] = closing
         for test in closing.tests:
             self._worker_of[test.nodeid] = worker
@@ -192,19 +188,18 @@ class Controller:
             self._tests.pop(test.nodeid, None)
             self._tests[test.nodeid] = test
 
-    def _merged(self) -> Closing:
-        from pytest_gpuserve.closing import Closing  # noqa: PLC0415 -- who measures nothing loads nothing
-        from pytest_gpuserve.report.results import TestResult  # noqa: PLC0415 -- who measures nothing loads nothing
+    def _merged(self) -> SessionResult:
+        from pytest_gpuserve.report.results import SessionResult, TestResult  # noqa: PLC0415 -- who measures nothing loads nothing
 
         lost = {nodeid: worker for nodeid, worker in self._worker_of.items() if nodeid not in self._tests}
         workers = self._workers.values()
-        first = next(iter(workers), Closing({}, {}, (), (), ()))
+        first = next(iter(workers), SessionResult({}, {}, ()))
         notes = dict.fromkeys(note for closing in workers for note in closing.notes)
         if self._settings.update is Update.ALL:
             notes["unused baselines are not looked for under pytest-xdist: for these run with -n0"] = None
-        return Closing(
+        return dataclasses.replace(
+            first,
             gpu={**first.gpu, "workers": {name: self._facts(name, closing) for name, closing in self._named()}},
-            host=first.host,
             tests=(*self._tests.values(), *(TestResult(nodeid, "error") for nodeid in lost)),
             notes=(
                 *notes,
@@ -216,12 +211,12 @@ class Controller:
             ),
         )
 
-    def _named(self) -> list[tuple[str, Closing]]:
+    def _named(self) -> list[tuple[str, SessionResult]]:
         """The workers in the order in which they were started."""
         started = [node.gateway.id for node in self._nodes]
         return sorted(self._workers.items(), key=lambda each: started.index(each[0]))
 
-    def _facts(self, worker: str, closing: Closing) -> Mapping[str, Any]:
+    def _facts(self, worker: str, closing: SessionResult) -> Mapping[str, Any]:
         """Its device, and which tests ran on it: cards of a kind differ in what is only information."""
         return {**closing.gpu, "tests": [nodeid for nodeid, by in self._worker_of.items() if by == worker]}
 
@@ -237,7 +232,7 @@ class Controller:
         return [f"workers: {', '.join(cards)}; they share the host's {cores} cores"]
 
 
-def pack(closing: Closing, shown: Callable[[str], str] = str) -> str:
+def pack(closing: SessionResult, shown: Callable[[str], str] = str) -> str:
     """Write what a worker has to say as text, as other plugins may write reports as JSON.
 
     Args:
@@ -247,13 +242,13 @@ def pack(closing: Closing, shown: Callable[[str], str] = str) -> str:
     return base64.b85encode(pickle.dumps(_with_texts(closing, shown))).decode()
 
 
-def unpack(text: str) -> Closing:
+def unpack(text: str) -> SessionResult:
     """Read what a worker wrote.
 
     Raises:
         pickle.UnpicklingError: There is something else in it than values of this package.
     """
-    closing: Closing = _Values(io.BytesIO(base64.b85decode(text))).load()
+    closing: SessionResult = _Values(io.BytesIO(base64.b85decode(text))).load()
     return closing
 
 

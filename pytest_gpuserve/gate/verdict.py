@@ -26,6 +26,9 @@ INDIFFERENT_SHARE: Final = 0.25
 POWER: Final = 0.95
 """How surely an effect of the minimum detectable size would have been reported."""
 
+NOT_ASSERTED: Final = "not asserted: the test ended before, and nothing more was measured for it"
+"""The first reason of a judgement that the test did not come to."""
+
 
 class Verdict(str, Enum):
     """The six outcomes; only two of them let a test pass."""
@@ -189,6 +192,7 @@ class Judgement:
         p_regressed: See `Evidence`.
         p_pass: See `Evidence`.
         windows: Measured windows behind it.
+        asserted: Whether the test asked; where it ended before, what it would have come to is told and decides nothing.
 
     Raises:
         ValueError: A number is NaN, a passing verdict lacks its two values, or INVALID or MISSING its reason.
@@ -210,6 +214,7 @@ class Judgement:
     p_regressed: float | None = None
     p_pass: float | None = None
     windows: int = 0
+    asserted: bool = True
 
     def __post_init__(self) -> None:
         for name in ("value", "reference", "change", "tolerance", "detectable", "decidable", "p_regressed", "p_pass"):
@@ -231,6 +236,10 @@ class Judgement:
     def because(self, *reasons: str) -> Judgement:
         """The same with more reasons."""
         return replace(self, reasons=(*self.reasons, *reasons))
+
+    def unasserted(self) -> Judgement:
+        """The same of a metric that the test did not come to, which says so."""
+        return replace(self, asserted=False, reasons=(NOT_ASSERTED, *self.reasons))
 
     @classmethod
     def missing(

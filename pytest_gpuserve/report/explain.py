@@ -122,7 +122,7 @@ def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool) ->
     """
     if not stored:
         return ""
-    base = f"pytest {shlex.quote(nodeid)} --gpu={shlex.quote(gpu)}"
+    base = _run(nodeid, gpu)
     if judgement.verdict is Verdict.REGRESSED:
         return f"{base} --baseline-update --reason='why it is worth it'"
     if judgement.verdict is Verdict.MISSING:
@@ -130,6 +130,20 @@ def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool) ->
     if judgement.verdict is Verdict.INCONCLUSIVE:
         return f"{base} --gpuserve-budget=1200"
     return ""
+
+
+def tightening_command(nodeid: str, gpu: str) -> str:
+    """The exact command that holds on to what got better; a baseline is tightened without a reason.
+
+    Args:
+        nodeid: The test.
+        gpu: The baseline set.
+    """
+    return f"{_run(nodeid, gpu)} --baseline-update"
+
+
+def _run(nodeid: str, gpu: str) -> str:
+    return f"pytest {shlex.quote(nodeid)} --gpu={shlex.quote(gpu)}"
 
 
 def _is_small_regression(judgement: Judgement) -> bool:

@@ -16,6 +16,7 @@ from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.reduced import reduced_by_metric
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
 from pytest_gpuserve.measure.window import Client
@@ -43,8 +44,14 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
     """
     plain = {
         "schema": SCHEMA,
+        "at": result.at or None,
+        "commit": result.commit,
+        # Of code that is not known nobody can say whether it was changed.
+        "clean": None if result.commit is None else result.clean,
+        "software": dict(result.software),
         "gpu": dict(result.gpu),
         "host": dict(result.host),
+        "notes": list(result.notes),
         "tests": [_test(test) for test in result.tests],
     }
     return json.dumps(_with_texts(plain, shown), indent=1, allow_nan=False) + "\n"
@@ -62,6 +69,7 @@ def _test(test: TestResult) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "nodeid": test.nodeid,
         "outcome": test.outcome,
+        "problem": test.problem,
         "verdicts": [_verdict(run.label, judgement) for run in test.runs for judgement in run.judgements],
         "run": _run(test.runs[0]) if test.runs else None,
     }
@@ -86,6 +94,7 @@ def _verdict(label: str, judgement: Judgement) -> dict[str, Any]:
         "reasons": list(judgement.reasons),
         "run": label,
         "windows": judgement.windows,
+        "asserted": judgement.asserted,
     }
 
 
@@ -110,6 +119,7 @@ def _run(run: RunResult) -> dict[str, Any]:
         "batching_ratio": _known("batching_ratio", run.sessions),
         "batch_sizes": dict(sizes),
         "breakdown": _breakdown(windows, counters, client),
+        "points": {name: [asdict(each) for each in found] for name, found in reduced_by_metric(run.sessions).items()},
         "send_lag_p99": _quantile(client.lag, 0.99),
         "service": _quantiles(client.service) if client.service.total else None,
         "first_token": _quantiles(client.first_token) if client.first_token.total else None,

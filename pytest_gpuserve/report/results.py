@@ -35,14 +35,29 @@ class RunResult:
     base_sessions: tuple[Session, ...] = ()
 
 
+@dataclass(frozen=True)
+class LogTail:
+    """The last lines of what a server wrote.
+
+    Args:
+        name: Of the server and its start.
+        text: The lines.
+    """
+
+    name: str
+    text: str
+
+
 @dataclass
 class TestResult:
     """A test that measured.
 
     Args:
         nodeid: Its id.
-        outcome: pytest's outcome: passed, failed, skipped or error.
+        outcome: pytest's outcome: passed, failed, skipped, error or interrupted.
         runs: Its loads.
+        problem: Why it did not pass, in pytest's words; empty where it did.
+        logs: Of the servers that were started for it, the last ones.
     """
 
     # Not a test class, whatever its name looks like to pytest.
@@ -51,18 +66,36 @@ class TestResult:
     nodeid: str
     outcome: str
     runs: list[RunResult] = field(default_factory=list)
+    problem: str = ""
+    logs: tuple[LogTail, ...] = ()
 
 
 @dataclass(frozen=True)
 class SessionResult:
-    """Everything that a session has to say.
+    """Everything that a session has to say, or one worker of it.
 
     Args:
         gpu: Facts of the device.
         host: Facts of the host.
         tests: Its tests, in the order in which they ran.
+        notes: What was written and what is worth knowing, a line each.
+        places: What could not be read of the device, and where things are, a line each.
+        header: On what and against what was measured, in a line.
+        at: When the session began, ISO 8601 in UTC.
+        commit: The code under test, as git's full hash; None where it is not known.
+        clean: Whether it was that commit, unchanged but for baselines.
+        software: Versions that matter.
+        stored: Whether comparisons are with stored baselines, not with another revision or interpreter.
     """
 
     gpu: Mapping[str, Any]
     host: Mapping[str, Any]
     tests: tuple[TestResult, ...]
+    notes: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+    header: str = ""
+    at: str = ""
+    commit: str | None = None
+    clean: bool = False
+    software: Mapping[str, str] = field(default_factory=dict)
+    stored: bool = True

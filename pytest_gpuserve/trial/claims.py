@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 from pytest_gpuserve.gate.family import Family
 
 
@@ -25,6 +27,10 @@ class Claims:
         """
         self._asked.add(comparison)
         self._family = self._family.at_least(len(self._asked))
+
+    def aside(self) -> Claims:
+        """Make a copy that goes on by itself: what is counted and upheld there changes nothing here."""
+        return deepcopy(self)
 
     @property
     def planned(self) -> int:

@@ -8,20 +8,23 @@ from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.servers.remote import Remote
+from pytest_gpuserve.trial.afterwards import Afterwards
+from pytest_gpuserve.trial.anchor_court import AnchorCourt
 from pytest_gpuserve.trial.arena import Contest
 from pytest_gpuserve.trial.assertions import Comparison, Run
 from pytest_gpuserve.trial.dueling import Duel
-from pytest_gpuserve.trial.ledger import Workload
 from pytest_gpuserve.trial.limits import judge_limit
+from pytest_gpuserve.trial.looks import Look, unwatched
 from pytest_gpuserve.trial.measurement import Measurement
 from pytest_gpuserve.trial.paired_court import PairedCourt
 from pytest_gpuserve.trial.pairing import BaseFailed
 from pytest_gpuserve.trial.published_verdict import judge_published
 from pytest_gpuserve.trial.recording import Recorder
 from pytest_gpuserve.trial.stored_court import StoredCourt
+from pytest_gpuserve.trial.workloads import workload_of, workload_of_duel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.gate.metric import Metric
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.published import PublishedEntry
     from pytest_gpuserve.trial.arena import Arena
     from pytest_gpuserve.trial.handle import Target
-    from pytest_gpuserve.trial.ledger import Ledger
+    from pytest_gpuserve.trial.ledger import Ledger, Workload
     from pytest_gpuserve.trial.opponents import Opponent
     from pytest_gpuserve.trial.policy import Policy
     from pytest_gpuserve.trial.shape import LoadShape
@@ -51,7 +54,11 @@ class TestJudge:
             same question, never another chance.
         told: Hears every judgement, with the label of its run.
         progress: Told how loads get on.
+        looked: Hears of every look before it is taken.
         card: On which servers of this session run; None where there is none.
+
+    Attributes:
+        ended_early: Whether the test did not come to its end: reports then tell of what it did not come to as well.
     """
 
     # Not a test class, whatever its name looks like to pytest.
@@ -67,6 +74,7 @@ class TestJudge:
         tolerance_of: Callable[[Metric], float],
         told: Callable[[str, Judgement], None],
         progress: Progress,
+        looked: Callable[[Look], None] = unwatched,
         earlier: TestJudge | None = None,
         card: Card | None = None,
     ) -> None:
@@ -78,6 +86,7 @@ class TestJudge:
         self._policy = policy
         self._told = told
         self._progress = progress
+        self._looked = looked
         self._earlier = earlier
         self._recorder = Recorder(ledger, policy, tolerance_of)
         compared = [metric for name, metric in METRICS.items() if name in policy.metrics]
@@ -88,6 +97,7 @@ class TestJudge:
             tolerance_of=tolerance_of,
             spent_seconds=self._spent_seconds,
             rest_others=self._rest_others,
+            looked=looked,
         )
         self._stored = StoredCourt(
             arena=arena,
@@ -98,15 +108,38 @@ class TestJudge:
             spent_seconds=self._spent_seconds,
             tell=self._tell,
             requests_wanted=self._requests_wanted,
+            looked=looked,
         )
+        self._anchors = AnchorCourt(
+            arena=arena,
+            paired=self._paired,
+            policy=policy,
+            tolerance_of=tolerance_of,
+            contest_of=self._contest_of,
+            final=self._stored.final,
+            tell=self._tell,
+        )
+        self._afterwards = Afterwards(
+            arena=arena,
+            ledger=ledger,
+            recorder=self._recorder,
+            stored=self._stored,
+            tolerance_of=tolerance_of,
+            metrics=policy.metrics,
+        )
+        self.ended_early = False
         self._duels: list[Run] = []
         self._skips: list[str] = []
         self._unheld: list[Judgement] = []
 
     def close(self) -> None:
         """End the servers that a comparison side by side has left running for its next look."""
-        for measurement in self.measurements:
+        for measurement in self._all:
             self._rest(measurement)
+        if self.ended_early:
+            # Only now, for some trouble shows only at the servers' end.
+            for measurement, judgement in self._afterwards.judgements(self.measurements):
+                self._tell(measurement, judgement)
 
     # -- measuring
 
@@ -119,12 +152,7 @@ class TestJudge:
             LoadFailed: The load engine failed.
             BaselineUnusable: The baseline file cannot be read or trusted; found before anything is measured.
         """
-        kind = target.server.kind
-        workload = Workload(
-            must_match={**kind.workload(), **target.fingerprint(), **shape.workload()},
-            information=kind.information(),
-        )
-        measurement = self._added(target, shape, workload, name)
+        measurement = self._added(target, shape, workload_of(target, shape), name)
         if self._arena.against is not None:
             self._begin_against(measurement, self._arena.against)
         if measurement.paired is None:
@@ -141,16 +169,7 @@ class TestJudge:
         """
         shape.check_payloads(len(opponent.requests))
         opponent.check_schedule(shape.schedule)
-        one, other = target.server.kind, opponent.server.kind
-        workload = Workload(
-            must_match={
-                **_prefixed("a", {**one.workload(), **target.fingerprint()}),
-                **_prefixed("b", {**other.workload(), **opponent.fingerprint()}),
-                **shape.workload(),
-            },
-            information={**_prefixed("a", one.information()), **_prefixed("b", other.information())},
-        )
-        measurement = self._added(target, shape, workload, name)
+        measurement = self._added(target, shape, workload_of_duel(target, opponent, shape), name)
         self._duels.append(measurement.run)
         measurement.paired = self._arena.compare_servers(self._contest_of(measurement, None), opponent)
         self._look_first(measurement)
@@ -183,6 +202,10 @@ class TestJudge:
         sessions = self._policy.record_sessions if wanted else 1
         measurement.run.sessions.extend(self._kept(measurement))
         while len(measurement.run.sessions) < sessions:
+            if wanted:
+                self._looked(Look("session", len(measurement.run.sessions) + 1, sessions))
+            else:
+                self._stored.tell_look(measurement)
             measurement.take(self._requests_wanted, self._policy.foreign_cores, clock_mhz)
             # What will not be recorded anyway need not be measured to its end.
             if measurement.run.problems or self._stored.shared(measurement):
@@ -199,12 +222,12 @@ class TestJudge:
                 raise
             measurement.paired, measurement.absent = None, str(problem)
 
-    @staticmethod
-    def _look_first(measurement: Measurement) -> None:
+    def _look_first(self, measurement: Measurement) -> None:
         assert measurement.paired is not None
         if measurement.paired.rounds:
             measurement.show()
         else:
+            self._paired.tell_look(measurement.paired)
             measurement.look()
 
     def _contest_of(self, measurement: Measurement, stored: Stored | None) -> Contest:
@@ -220,11 +243,16 @@ class TestJudge:
             stored=None if self._stored.absent(measurement, stored) else stored,
         )
 
+    @property
+    def _all(self) -> list[Measurement]:
+        """The loads, and those of them that were measured once more beside an anchor's commit."""
+        return [*self.measurements, *self._anchors.confirmations]
+
     def _spent_seconds(self) -> float:
-        return sum(measurement.all_seconds for measurement in self.measurements)
+        return sum(measurement.all_seconds for measurement in self._all)
 
     def _rest_others(self, measurement: Measurement) -> None:
-        for other in self.measurements:
+        for other in self._all:
             if other is not measurement:
                 self._rest(other)
 
@@ -263,7 +291,8 @@ class TestJudge:
             self._answer(measurement, judgement, "baseline")
             return self._comparison(judgement, holds=self._recorder.may(judgement))
         else:
-            judgement = self._stored.settle(measurement, metric, stored)
+            judged = self._stored.settle(measurement, metric, stored)
+            judgement = self._anchors.review(measurement, metric, stored, judged)
         self._answer(measurement, judgement, "baseline")
         if judgement.verdict is Verdict.MISSING:
             self._tell_rest(measurement, judgement)
@@ -329,6 +358,9 @@ class TestJudge:
     def compared(self, run: Run, judgement: Judgement) -> tuple[Sequence[Session], Sequence[Session]]:
         """The sessions that a judgement compared: the reference's and the run's; none where nothing was compared."""
         measurement = self._measurement(run)
+        by_anchor = self._anchors.compared(measurement, judgement.metric)
+        if by_anchor is not None and judgement.reference_kind in {"baseline", "against"}:
+            return by_anchor
         if judgement.reference_kind in {"against", "duel"} and measurement.paired is not None:
             return measurement.paired.sessions("base"), measurement.paired.sessions("candidate")
         stored = self._ledger.find(measurement.place)
@@ -345,9 +377,12 @@ class TestJudge:
         """
         return [
             problem
-            for measurement in self.measurements
+            for measurement in self._all
             if not measurement.interrupted
-            and not any(judgement.verdict is Verdict.INVALID for judgement in measurement.judgements.values())
+            and not any(
+                judgement.verdict is Verdict.INVALID and judgement.asserted
+                for judgement in measurement.judgements.values()
+            )
             for problem in dict.fromkeys(
                 (*measurement.run.problems, *(measurement.paired.problems if measurement.paired is not None else ()))
             )
@@ -362,12 +397,20 @@ class TestJudge:
         return "; ".join(dict.fromkeys(self._skips))
 
     def record(self) -> list[str]:
-        """Write the baselines of what this test compared, if this is a recording; says what was written.
+        """Write the baselines of what this test compared, if this is a recording; says what was written, or could be.
 
         Raises:
             BaselineUnusable: A file cannot be read or written.
         """
-        return self._recorder.write(self.measurements)
+        written = self._recorder.write(self.measurements)
+        if self._arena.against is not None:
+            return written
+        here = [
+            measurement
+            for measurement in self.measurements
+            if not self._stored.is_foreign(measurement, self._ledger.find(measurement.place))
+        ]
+        return [*written, *self._recorder.proposals(here, self.nodeid)]
 
     def _is_skipped(self, measurement: Measurement, judgement: Judgement, stored: Stored | None) -> bool:
         if judgement.verdict is Verdict.INCONCLUSIVE:
@@ -408,7 +451,3 @@ class TestJudge:
         for metric, value in measurement.known().items():
             if not metric.on_request and (metric.name, kind) not in measurement.judgements:
                 self._tell(measurement, Judgement.missing(metric, kind, *judgement.reasons, value=value))
-
-
-def _prefixed(name: str, words: Mapping[str, str]) -> dict[str, str]:
-    return {f"{name}.{key}": value for key, value in words.items()}

@@ -47,6 +47,12 @@ class Memory:
                 " ended; `--cache-clear` forgets it"
             )
 
+    def aside(self) -> Memory:
+        """Make a copy of what is known, of which nothing is kept."""
+        made = Memory(None, None, self._note)
+        made.rounds, made.metrics, made.remark = self.rounds, self.metrics, self.remark
+        return made
+
     def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
         """Remember how far it has come."""
         self.rounds, self.metrics = tuple(rounds), dict(metrics)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.sequential import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.trial.looks import Look
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,7 @@ class PairedCourt:
         tolerance_of: The tolerance of each metric.
         spent_seconds: What the test has measured so far.
         rest_others: Ends the servers of the test's other loads, before more of one is measured.
+        looked: Hears of every look before it is taken.
     """
 
     def __init__(
@@ -33,11 +35,13 @@ class PairedCourt:
         tolerance_of: Callable[[Metric], float],
         spent_seconds: Callable[[], float],
         rest_others: Callable[[Measurement], None],
+        looked: Callable[[Look], None],
     ) -> None:
         self._policy = policy
         self._tolerance_of = tolerance_of
         self._spent_seconds = spent_seconds
         self._rest_others = rest_others
+        self._looked = looked
 
     def settle(self, measurement: Measurement, metric: Metric) -> Judgement:
         """Judge a metric against the base.
@@ -72,7 +76,18 @@ class PairedCourt:
             if stop:
                 return judgement.because(stop)
             self._rest_others(measurement)
+            self.tell_look(paired, judgement)
             measurement.look()
+
+    def tell_look(self, paired: SideBySide, judgement: Judgement | None = None) -> None:
+        """Tell that the next look is about to be taken.
+
+        Args:
+            paired: Of what.
+            judgement: What the last one said.
+        """
+        left_seconds = self._policy.budget_seconds - self._spent_seconds()
+        self._looked(Look("round", paired.next_round, LOOKS[-1][0], judgement, left_seconds))
 
     def _why_not_more(self, paired: SideBySide) -> str:
         rounds = len(paired.rounds)

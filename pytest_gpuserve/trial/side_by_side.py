@@ -101,6 +101,11 @@ class SideBySide:
         return len(self.rounds) >= LOOKS[-1][0] and not self._pairing.blocks_of_open_round
 
     @property
+    def next_round(self) -> int:
+        """Number, from 1, of the round that the next look measures: the one whose servers still run, or a new one."""
+        return len(self.rounds) + (0 if self._pairing.blocks_of_open_round else 1)
+
+    @property
     def next_seconds(self) -> float:
         """How long it will take to the next look, as far as the last one, or the last round, tells."""
         return self._last_seconds if self._pairing.blocks_of_open_round else self._round_seconds
@@ -141,6 +146,23 @@ class SideBySide:
         return [session_of(measured, arm) for measured in self.rounds]
 
     # -- judging
+
+    def aside(self, claims: Claims) -> SideBySide:
+        """Make one of the same rounds whose judgements leave no trace: they are not remembered, and claimed elsewhere.
+
+        Args:
+            claims: Uphold them.
+        """
+        return SideBySide(
+            self._pairing,
+            kind=self._kind,
+            name=self.name,
+            comparison=self._comparison,
+            memory=self._memory.aside(),
+            prior_of=self._prior_of,
+            claims=claims,
+            most_foreign_cores=self._most_foreign_cores,
+        )
 
     def judge(self, metric: Metric, tolerance: float) -> Judgement:
         """Judge what has been measured so far; a decision stays, whatever is measured after it."""

@@ -13,6 +13,7 @@ from pytest_gpuserve.measure.points import mean_sm_clock_mhz
 from pytest_gpuserve.trial.comparability import comparability
 from pytest_gpuserve.trial.confirming import Unconfirmed, changes_since, make_confirmation, settled, unsettled_by
 from pytest_gpuserve.trial.ledger import differences
+from pytest_gpuserve.trial.looks import Look
 from pytest_gpuserve.trial.pairing import BaseFailed
 from pytest_gpuserve.trial.stored_verdict import stored_judgement
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.trial.arena import Arena, Contest
+    from pytest_gpuserve.trial.claims import Claims
     from pytest_gpuserve.trial.measurement import Measurement
     from pytest_gpuserve.trial.paired_court import PairedCourt
     from pytest_gpuserve.trial.policy import Policy
@@ -32,6 +34,9 @@ SHARED_CARD: Final = (
     " run by turns: @pytest.mark.gpuserve(one_at_a_time=True)"
 )
 """Why a stored verdict stands alone."""
+
+UNSETTLED: Final = "not settled side by side with the baseline's commit, which would have to be measured"
+"""The same, of a metric that the test did not come to."""
 
 
 class StoredCourt:
@@ -46,6 +51,7 @@ class StoredCourt:
         spent_seconds: What the test has measured so far.
         tell: Hears of a verdict side by side; the one that counts is returned.
         requests_wanted: Requests that each start should have.
+        looked: Hears of every look before it is taken.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class StoredCourt:
         spent_seconds: Callable[[], float],
         tell: Callable[[Measurement, Judgement], None],
         requests_wanted: int,
+        looked: Callable[[Look], None],
     ) -> None:
         self._arena = arena
         self._here = arena.here
@@ -69,6 +76,7 @@ class StoredCourt:
         self._spent_seconds = spent_seconds
         self._tell = tell
         self._requests_wanted = requests_wanted
+        self._looked = looked
 
     def settle(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
         """Judge, and measure more until it is decided, or until there is a reason to stop.
@@ -85,7 +93,7 @@ class StoredCourt:
                 assert stored is not None
                 confirmed = self._confirmed(measurement, metric, stored, judgement)
                 if confirmed is not None:
-                    return confirmed if confirmed.reference_kind == "against" else self._final(measurement, confirmed)
+                    return confirmed if confirmed.reference_kind == "against" else self.final(measurement, confirmed)
             # Only now: what is upheld loosens the claims after it, which a claim that is settled otherwise must not.
             judgement = self._upheld(measurement, judgement)
             # More sessions do not help a quantile that a single one has too few requests for.
@@ -95,6 +103,7 @@ class StoredCourt:
             if stop:
                 judgement = judgement.because(stop)
                 break
+            self.tell_look(measurement, judgement)
             measurement.take(self._requests_wanted, self._policy.foreign_cores, self.clock_mhz(measurement, stored))
         unsettled = measurement.absent if separable else SHARED_CARD
         if unsettled and self._is_open(measurement, judgement, stored):
@@ -103,7 +112,42 @@ class StoredCourt:
             judgement = judgement.because(*unsettled_by(changes_since(stored, self._here)))
         if stored is not None and judgement.verdict not in {Verdict.MISSING, Verdict.INVALID}:
             judgement = judgement.because(*comparability(stored, self._here).warnings)
-        return self._final(measurement, judgement)
+        return self.final(measurement, judgement)
+
+    def glance(self, measurement: Measurement, metric: Metric, stored: Stored | None, claims: Claims) -> Judgement:
+        """Settle it by what has been measured so far, alone and side by side; nothing is measured or told for it.
+
+        Args:
+            measurement: What was measured.
+            metric: What is judged.
+            stored: Its baseline.
+            claims: Uphold what comes of it, instead of the run's.
+        """
+        judgement = self.judge(measurement, metric, stored)
+        if self._is_open(measurement, judgement, stored):
+            assert stored is not None
+            if metric.name in OF_ONE_SERVER and not self._policy.one_at_a_time:
+                judgement = judgement.because(SHARED_CARD)
+            elif measurement.paired is None or measurement.absent:
+                judgement = judgement.because(measurement.absent or UNSETTLED)
+            else:
+                paired = measurement.paired.aside(claims).judge(metric, self._tolerance_of(metric))
+                judgement = settled(judgement, paired, changes_since(stored, self._here))
+        if judgement.reference_kind == "against":
+            return judgement
+        if stored is not None and judgement.verdict not in {Verdict.MISSING, Verdict.INVALID}:
+            judgement = judgement.because(*comparability(stored, self._here).warnings)
+        return self.final(measurement, judgement, claims)
+
+    def tell_look(self, measurement: Measurement, judgement: Judgement | None = None) -> None:
+        """Tell that the next look is about to be taken.
+
+        Args:
+            measurement: Of what.
+            judgement: What the last one said.
+        """
+        left_seconds = self._policy.budget_seconds - self._spent_seconds()
+        self._looked(Look("session", len(measurement.run.sessions) + 1, LOOKS, judgement, left_seconds))
 
     def judge(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
         """Judge what has been measured so far."""
@@ -199,23 +243,31 @@ class StoredCourt:
 
     # -- what holds a verdict back
 
-    def _final(self, measurement: Measurement, judgement: Judgement) -> Judgement:
-        return self._unless_shared(measurement, self._upheld(measurement, judgement))
+    def final(self, measurement: Measurement, judgement: Judgement, claims: Claims | None = None) -> Judgement:
+        """Hold back what chance, or others on the host, may be the cause of.
 
-    def _upheld(self, measurement: Measurement, judgement: Judgement) -> Judgement:
+        Args:
+            measurement: What was measured.
+            judgement: What it says by itself.
+            claims: Uphold it; None for the run's.
+        """
+        return self._unless_shared(measurement, self._upheld(measurement, judgement, claims))
+
+    def _upheld(self, measurement: Measurement, judgement: Judgement, claims: Claims | None = None) -> Judgement:
         """Hold back a claim that chance makes among so many comparisons; the next look may uphold it."""
+        claims = self._arena.claims if claims is None else claims
         contest = self._contest_of(measurement, None)
         comparison = (contest.nodeid, contest.label, judgement.metric.name)
-        self._arena.claims.count(comparison)
+        claims.count(comparison)
         if judgement.verdict is not Verdict.REGRESSED or judgement.p_regressed is None:
             return judgement
         # Each look has an equal share of the level.
-        p = min(1.0, judgement.p_regressed * LOOKS)
-        if self._arena.claims.uphold(comparison, p):
+        p = min(1.0, judgement.p_regressed * (judgement.looks or LOOKS))
+        if claims.uphold(comparison, p):
             return judgement
         reason = (
-            f"REGRESSED by itself (p = {p:.2g} of {ALPHA:g}), but not among the {self._arena.claims.planned}"
-            " comparisons of this run: one of so many looks like that by chance"
+            f"REGRESSED by itself (p = {p:.2g} of {ALPHA:g}), but not among the {claims.planned} comparisons of this"
+            " run: one of so many looks like that by chance"
         )
         return replace(judgement, verdict=Verdict.INCONCLUSIVE).because(reason)
 

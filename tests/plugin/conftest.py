@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from pytest_gpuserve.outputs import STEP_SUMMARY
 from tests.fakes.scripted_sessions import LOCKS_VARIABLE, SCRIPT_NAME, STARTS_NAME, Script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 REPOSITORY = Path(__file__).parents[2]
+
+LEFT_OUT = frozenset({"CI", "PYTEST_ADDOPTS", STEP_SUMMARY})
+"""Variables of whoever runs these tests that would change what a user's run does."""
 APP = REPOSITORY / "tests" / "fakes" / "mosec_app.py"
 
 TEST = """
@@ -69,10 +73,9 @@ class Project:
         self.baseline = self.path / "baselines" / "cpu" / "perf" / "test_perf.json"
         self.script = script
         self.environment: dict[str, str | None] = {
+            **dict.fromkeys(LEFT_OUT),
             "PYTHONPATH": str(REPOSITORY),
             "GPUSERVE_HOST": "test-host",
-            "CI": None,
-            "PYTEST_ADDOPTS": None,
             "XDG_CACHE_HOME": str(cache),
             # Whose installed plugins go on with ours is seen by real projects; to start them takes a third of a run.
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": None if script is None else "1",
@@ -257,7 +260,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "pytest.ini").write_text("[pytest]\ngpuserve_foreign_cores = 1000\ngpuserve_sessions = 2\n")
     (root / SCRIPT_NAME).write_bytes(msgspec.json.encode(Script()))
     plugins = ("-p", "pytest_gpuserve.plugin", "-p", "tests.fakes.scripted_sessions")
-    environment = {name: value for name, value in os.environ.items() if name not in {"CI", "PYTEST_ADDOPTS"}}
+    environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, "--baseline-update"],
         cwd=root,

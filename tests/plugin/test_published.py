@@ -83,8 +83,8 @@ def test_a_run_that_reaches_it_passes(project_on_t4: Project) -> None:
     result.stdout.fnmatch_lines(["*throughput * published 1700/s * PASS", "*latency.p50 * published 6.00 ms * PASS"])
     result.stdout.fnmatch_lines(
         [
-            "PASS: published: someone/bench results/bert.md at 7569dd7, line 79; hey: hey -c 50",
-            "PASS: bias: the card was warm",
+            "PASS: published: someone/bench results/bert.md at 7569dd7, line 79; hey: hey -c 50*",
+            "PASS: bias: the card was warm*",
             "PASS: a published number has no samples*",
         ]
     )
@@ -106,7 +106,7 @@ def test_a_run_that_does_not_fails_with_its_provenance(project_on_t4: Project) -
         [
             "E*REGRESSED: throughput is 1[56]*/s, published 2000/s: -*% (tolerance 10 %)",
             "E*published: someone/bench results/bert.md*",
-            "E*bias: the card was warm",
+            "E*bias: the card was warm*",
         ]
     )
     assert "--baseline-update" not in text_of(result)

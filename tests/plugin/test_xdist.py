@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from pytest_gpuserve.closing import Closing
 from pytest_gpuserve.device.contention import read_cpu
+from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.units import digest
 from pytest_gpuserve.workers import pack, unpack
 from tests.fakes.nvml import cards
@@ -221,9 +221,9 @@ def test_comparing_side_by_side(workers: Workers, tmp_path_factory: pytest.TempP
 
 def test_what_is_handed_over_is_nothing_else() -> None:
     """Values arrive as they were, without secrets; anything that is no value of ours is refused."""
-    sent = Closing({"name": "T4"}, {"cores": 2}, (), ("a key: hunter22",), ())
+    sent = SessionResult({"name": "T4"}, {"cores": 2}, (), ("a key: hunter22",), ())
     received = unpack(pack(sent, lambda text: text.replace("hunter22", "<KEY>")))
-    assert received == Closing({"name": "T4"}, {"cores": 2}, (), ("a key: <KEY>",), ())
+    assert received == SessionResult({"name": "T4"}, {"cores": 2}, (), ("a key: <KEY>",), ())
     with pytest.raises(pickle.UnpicklingError, match=r"subprocess\.Popen"):
         unpack(base64.b85encode(pickle.dumps(subprocess.Popen)).decode())
 

@@ -22,10 +22,11 @@ ROOT = Path(pytest_gpuserve.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("plugin",),
     ("fixtures", "server_fixtures", "selftest_command"),
-    ("workers", "session", "server_factory", "doctor"),
-    ("progress", "comparisons", "unused", "devices", "closing"),
+    ("workers", "session", "server_factory", "doctor", "history"),
+    ("progress", "comparisons", "unused", "devices", "closing", "outcomes", "compare"),
     ("selftest",),
     ("options", "markers", "hookspecs"),
+    ("outputs",),
     ("trial",),
     ("roofline",),
     ("servers", "load", "store", "report"),
@@ -52,6 +53,8 @@ IMPORT_PYTEST = frozenset(
         "comparisons",
         "unused",
         "closing",
+        "outcomes",
+        "outputs",
         "workers",
     }
 )

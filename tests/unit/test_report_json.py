@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.gate.verdict import NOT_ASSERTED, Verdict
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Telemetry
 from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
-from tests.unit.builders import judgement, result_of, session, start, window
+from tests.unit.builders import COMMIT, OCCASION, judgement, result_of, session, start, window
 
 VERDICT_FIELDS = [
     "metric",
@@ -60,11 +60,48 @@ def read(*tests: TestResult) -> Any:  # noqa: ANN401 -- plain JSON
 def test_the_document_is_schema_1() -> None:
     """The top level and a test's fields are those that were promised."""
     plain = read(result_of("suites/x/test_y.py::test_z", judgement()))
-    assert list(plain) == ["schema", "gpu", "host", "tests"]
+    assert {"schema", "gpu", "host", "tests"} <= set(plain)
     assert (plain["schema"], plain["gpu"], plain["host"]) == (1, {"name": "cpu", "product": None}, {"id": "host-a"})
     (test,) = plain["tests"]
     assert (test["nodeid"], test["outcome"]) == ("suites/x/test_y.py::test_z", "failed")
     assert {"nodeid", "outcome", "verdicts", "run"} <= set(test)
+
+
+def test_what_was_measured_when_and_of_which_code_is_told() -> None:
+    """The time, the commit, whether it was changed, versions and notes stand beside the tests."""
+    result = SessionResult(
+        {}, {}, (), at=OCCASION, commit=COMMIT, clean=True, software={"python": "3.11.9"}, notes=("a line", "another")
+    )
+    plain = json.loads(document(result))
+    assert {name: plain[name] for name in ("at", "commit", "clean", "software", "notes")} == {
+        "at": OCCASION,
+        "commit": COMMIT,
+        "clean": True,
+        "software": {"python": "3.11.9"},
+        "notes": ["a line", "another"],
+    }
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_of_code_that_is_not_known_nothing_is_told(*, clean: bool) -> None:
+    """Without a commit it is neither clean nor changed, and a time that is not known is null, not an empty text."""
+    plain = json.loads(document(SessionResult({}, {}, (), clean=clean)))
+    assert (plain["at"], plain["commit"], plain["clean"]) == (None, None, None)
+    assert (plain["software"], plain["notes"]) == ({}, [])
+
+
+def test_secrets_of_notes_and_versions_are_not_shown() -> None:
+    """What comes from the run goes through the mask, wherever it stands."""
+    result = SessionResult({}, {}, (), notes=("a TOKEN",), software={"torch": "TOKEN"}, at="TOKEN", commit="TOKEN")
+    assert "TOKEN" not in document(result, lambda text: text.replace("TOKEN", "***"))
+
+
+def test_a_verdict_that_was_not_asserted_says_so() -> None:
+    """Of a metric that the test did not come to the row says false, and why; of all others it says true."""
+    (test,) = read(result_of("t", judgement(), judgement(Verdict.PASS, "latency.p99").unasserted()))["tests"]
+    asserted, other = test["verdicts"]
+    assert (asserted["asserted"], asserted["reasons"]) == (True, [])
+    assert (other["asserted"], other["reasons"], other["verdict"]) == (False, [NOT_ASSERTED], "PASS")
 
 
 def test_a_verdict_has_every_promised_field() -> None:

@@ -12,11 +12,9 @@ from rich.cells import cell_len
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.results import RunResult, TestResult
-from pytest_gpuserve.report.terminal import LEFT_OUT_FIRST, NARROWEST, client_lines, measured_again_lines, table
-from tests.unit.builders import judgement, result_of, session, start
+from pytest_gpuserve.report.terminal import EVIDENCE, LEFT_OUT_FIRST, NARROWEST, is_whole, table
+from tests.unit.builders import judgement, result_of
 
 UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
 HOSTILE = [
@@ -86,7 +84,8 @@ def test_no_name_breaks_the_table(nodeid: str, width: int) -> None:
     lines = text.splitlines()
     assert max(map(cell_len, lines)) <= max(width, NARROWEST)
     assert all(sign.isprintable() for line in lines for sign in line)
-    assert [line.split()[-1] for line in lines if line.split()[-1] in set(Verdict)] == [str(each) for each in Verdict]
+    found = [line.split()[-1] for line in lines if line.split()[-1] in set(Verdict)]
+    assert sorted(found) == sorted(map(str, Verdict))
 
 
 @pytest.mark.parametrize("nodeid", ["test_z[[red]]", "test_z[[/]]", "test_z[:smile:]", "test_z[漢字かな交じり文]"])
@@ -101,12 +100,25 @@ def test_what_cannot_be_printed_is_shown_as_an_escape() -> None:
 
 
 @UNHURRIED
-@given(width=st.integers(-5, 250), color=st.booleans(), name=st.text(max_size=60), label=st.text(max_size=10))
-def test_metrics_and_verdicts_are_whole_at_any_width(width: int, color: bool, name: str, label: str) -> None:  # noqa: FBT001 -- drawn
-    """Whatever is left out for want of space, it is neither the metric nor what was concluded."""
+@given(
+    width=st.integers(-5, 250),
+    color=st.booleans(),
+    verbose=st.booleans(),
+    name=st.text(max_size=60),
+    label=st.text(max_size=10),
+)
+def test_metrics_and_verdicts_are_whole_at_any_width(
+    width: int,
+    color: bool,  # noqa: FBT001 -- drawn
+    verbose: bool,  # noqa: FBT001 -- drawn
+    name: str,
+    label: str,
+) -> None:
+    """Whatever is left out for want of space, it is neither the metric nor what was concluded, and no line is wider."""
     test = all_verdicts(f"test_y.py::{name}")
     test.runs[0] = RunResult(label, (), test.runs[0].judgements, {}, {})
-    text = ESCAPE.sub("", table([test], width=width, color=color))
+    text = ESCAPE.sub("", table([test], width=width, color=color, verbose=verbose))
+    assert max(map(cell_len, text.splitlines())) <= max(width, NARROWEST)
     for verdict, metric in zip(Verdict, METRICS, strict=False):
         assert re.search(rf" {re.escape(metric)} .* {verdict} *$", text, re.MULTILINE)
 
@@ -114,13 +126,39 @@ def test_metrics_and_verdicts_are_whole_at_any_width(width: int, color: bool, na
 @pytest.mark.parametrize("width", range(NARROWEST, 140, 3))
 def test_columns_are_left_out_whole_and_in_order(width: int) -> None:
     """A narrow terminal shows fewer columns rather than cut numbers, the least needed going first."""
-    lines = draw(all_verdicts(), width=width)
+    lines = table([all_verdicts()], width=width, color=False, verbose=True).splitlines()
     head = lines[0].split()
     shown = [name for name in LEFT_OUT_FIRST if name in head]
     assert shown == list(LEFT_OUT_FIRST[len(LEFT_OUT_FIRST) - len(shown) :])
+    assert is_whole([all_verdicts()], width=width) is (len(shown) == len(LEFT_OUT_FIRST))
     assert "…" not in "".join(lines)
     if shown:
         assert len(lines) == 2 + len(Verdict), "the name was folded although a column could have been left out"
+
+
+def test_only_a_verbose_table_says_what_a_verdict_rests_on() -> None:
+    """Sessions of a stored baseline, rounds and windows side by side; nothing where nothing was measured."""
+    paired = replace(judgement(kind="against"), rounds=3, windows=72)
+    test = result_of("t::test_z", judgement(), paired, judgement(Verdict.MISSING, "latency.p50"))
+    assert EVIDENCE not in draw(test, width=250)[0]
+    found = table([test], width=250, color=False, verbose=True).splitlines()
+    cells = [re.split(r" {2,}", line.strip())[-2] for line in found if "SSED" in line or "MISSING" in line]
+    assert cells == ["2 sessions", "3 rounds, 72 windows", "-"]
+    one = table([result_of("t", replace(judgement(), rounds=1))], width=250, color=False, verbose=True)
+    assert "  1 session  " in one
+
+
+def test_a_quiet_table_has_what_keeps_a_test_from_passing() -> None:
+    """Not what passed, nor a test that passed in spite of a row; nothing at all where all is well."""
+    failed = result_of("t::test_a", judgement(Verdict.PASS, "latency.p50"), judgement())
+    skipped = replace(result_of("t::test_b", judgement(Verdict.INCONCLUSIVE)), outcome="skipped")
+    passed = replace(result_of("t::test_c", judgement(Verdict.MISSING)), outcome="passed")
+    lines = table([failed, skipped, passed], width=160, color=False, only_bad=True).splitlines()
+    assert [(line.split()[0], line.split()[-1]) for line in lines[2:]] == [
+        ("test_a", "REGRESSED"),
+        ("test_b", "INCONCLUSIVE"),
+    ]
+    assert table([passed], width=160, color=False, only_bad=True) == ""
 
 
 def test_an_ordinary_terminal_shows_both_values_and_the_change() -> None:
@@ -150,11 +188,27 @@ def test_colours_tell_good_from_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_a_test_is_named_once() -> None:
-    """Its name stands in its first line, a further load's label in the first line of that load."""
+def test_a_verdict_that_was_settled_otherwise_is_not_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two rows of one metric the one that does not count is dim."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    test = result_of("t::test_z", judgement(), judgement(Verdict.PASS, kind="against", reasons=("that counts",)))
+    text = table([replace(test, outcome="passed")], width=120, color=True)
+    assert re.findall(r"\x1b\[(\d+)m([A-Z]+) *\x1b\[0m", text) == [("2", "REGRESSED"), ("32", "PASS")]
+
+
+def test_names_are_fit_to_be_shown() -> None:
+    """What is not to be shown of a name or a label is replaced before it is folded."""
+    test = result_of("t::test_z[hunter22]", judgement())
+    test.runs[0] = replace(test.runs[0], label="hunter22")
+    text = table([test], width=NARROWEST, color=False, shown=lambda text: text.replace("hunter22", "<P>"))
+    assert "test_z[<P>] <P>" in text
+
+
+def test_a_load_is_named_once() -> None:
+    """A test's name stands in the first line of each of its loads, with the load's label."""
     test = result_of("test_y.py::test_z", judgement(), judgement(Verdict.PASS, "batching_ratio"))
     test.runs.append(RunResult("load 2", (), test.runs[0].judgements, {}, {}))
-    assert [line[:8].strip() for line in draw(test)[2:]] == ["test_z", "", "load 2", ""]
+    assert [line[:14].strip() for line in draw(test)[2:]] == ["test_z", "", "test_z load 2", ""]
 
 
 def test_a_name_may_contain_the_separator() -> None:
@@ -169,34 +223,13 @@ def test_tests_of_one_name_are_told_apart() -> None:
     assert [line.split()[0] for line in draw(*tests)[2:]] == ["suites/a.py::test_z", "suites/b.py::test_z", "test_q"]
 
 
+def test_the_worst_is_on_top() -> None:
+    """Rows stand in the order of `report.ranking`."""
+    fine = replace(result_of("t::test_a", judgement(Verdict.PASS)), outcome="passed")
+    bad = result_of("t::test_b", judgement(Verdict.PASS, "latency.p50"), judgement())
+    assert [line.split()[-1] for line in draw(fine, bad)[2:]] == ["REGRESSED", "PASS", "PASS"]
+
+
 def test_no_tests_make_no_lines() -> None:
     """An empty result is a heading at most, not an error."""
     assert len(draw()) <= 2
-
-
-def test_the_load_engine_tells_how_it_did() -> None:
-    """The worst send lag of all loads and its share of a core; nothing where nothing was loaded."""
-    lag = Client(lag=Histogram({bucket_of(50_000): 100}))
-    late = Client(lag=Histogram({bucket_of(3_000_000): 100}))
-    results = [
-        result_of(name, sessions=(session(replace(start(), client=client)),))
-        for name, client in (("a", lag), ("b", late))
-    ]
-    assert client_lines(results) == ["load engine: send lag p99 3.00 ms at most, 2 % of a core on average"]
-    assert client_lines([result_of("a", sessions=(session(),))]) == []
-    assert client_lines([]) == []
-
-
-def test_windows_that_were_measured_again_are_told() -> None:
-    """How many of how many and why, a line for each load; further reasons are counted."""
-    once = replace(start(), rejected=("GPU-1: thermal slowdown in 2 of 5 samples",), discarded=1)
-    twice = replace(start(), rejected=("GPU-1: hot", "GPU-1: hot", "GPU-1: \x1b[31mslow", "GPU-1: hotter"))
-    results = [
-        result_of("suites/test_y.py::test_a", sessions=(session(once, start()),)),
-        result_of("suites/test_y.py::test_b", sessions=(session(start()), session(twice))),
-        result_of("suites/test_y.py::test_c", sessions=(session(),)),
-    ]
-    assert measured_again_lines(results) == [
-        "test_a: 1 of 10 windows measured again: GPU-1: thermal slowdown in 2 of 5 samples",
-        "test_b: 4 of 12 windows measured again: GPU-1: hot; 2 other reasons are in --gpuserve-json",
-    ]

@@ -1,0 +1,93 @@
+"""What became of each test that measures: its outcome, why it did not pass, and the ends of its servers' logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.process.logs import read_tail
+from pytest_gpuserve.report.results import LogTail, TestResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    import pytest
+
+    from pytest_gpuserve.trial.measurement import Measurement
+
+LOGS_SHOWN: Final = 2
+"""Of the servers of a test, the last ones, whose logs' ends a report shows."""
+
+LOG_LINES: Final = 40
+
+PROBLEM_CHARACTERS: Final = 4000
+
+
+class Outcomes:
+    """Kept from the reports that pytest makes of each phase of a test."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
+        self._logs: dict[str, list[Path]] = {}
+        self._tails: dict[str, tuple[LogTail, ...]] = {}
+        self._under_way = ""
+
+    def begin(self, nodeid: str) -> None:
+        """Know whose servers are started from here on; a test that is run again begins anew."""
+        self._under_way = nodeid
+        self._problems.pop(nodeid, None)
+
+    def logged(self, log: Path) -> None:
+        """Remember the log of a server that is being started for the test under way."""
+        self._logs.setdefault(self._under_way, []).append(log)
+
+    def keep(self, nodeid: str, report: pytest.TestReport) -> None:
+        """Keep what a phase of a test came to."""
+        if not report.passed:
+            self._problems.setdefault(nodeid, _said(report))
+        if report.when == "call":
+            self._outcomes[nodeid] = report.outcome
+        elif report.when == "setup" and not report.passed:
+            self._outcomes[nodeid] = "error" if report.failed else report.outcome
+        elif report.when == "teardown":
+            if report.failed:
+                self._outcomes[nodeid] = "error"
+            # Now, for another test's fixture may remove what a log lies in.
+            logs = self._logs.get(nodeid, [])[-LOGS_SHOWN:]
+            self._tails[nodeid] = tuple(
+                LogTail(log.stem, read_tail(log, start=0, lines=LOG_LINES)) for log in logs if log.is_file()
+            )
+
+    def interrupt(self, nodeid: str) -> None:
+        """Keep that a test was cut short."""
+        self._outcomes[nodeid] = "interrupted"
+
+    def passed(self, nodeid: str) -> bool:
+        """Whether a test has passed so far."""
+        return self._outcomes.get(nodeid) == "passed"
+
+    def results(self, measurements: Callable[[str], Iterable[Measurement]]) -> tuple[TestResult, ...]:
+        """All tests, in the order in which they ran.
+
+        Args:
+            measurements: Finds the loads of a test.
+        """
+        return tuple(
+            TestResult(
+                nodeid,
+                outcome,
+                [measurement.result() for measurement in measurements(nodeid)],
+                "" if outcome == "passed" else self._problems.get(nodeid, ""),
+                self._tails.get(nodeid, ()),
+            )
+            for nodeid, outcome in self._outcomes.items()
+        )
+
+
+def _said(report: pytest.TestReport) -> str:
+    """Why a test did not pass: of an assertion what it says, and not the code around it."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    skipped = report.longrepr[2] if isinstance(report.longrepr, tuple) else None
+    text = skipped or getattr(crash, "message", None) or report.longreprtext
+    return text if len(text) <= PROBLEM_CHARACTERS else f"{text[:PROBLEM_CHARACTERS]} ..."

@@ -1,0 +1,253 @@
+"""The files that a run is asked to write its results into, and how each comes to be written."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import traceback
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import pytest
+
+from pytest_gpuserve.errors import UsageProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pytest_gpuserve.report.results import SessionResult
+
+    Renderer = Callable[[SessionResult, Callable[[str], str]], str]
+    """Makes the text of a file; the second argument makes each text in it fit to be shown."""
+
+STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
+"""The variable by which a runner of GitHub's names the file of a step's summary."""
+
+STEP_SUMMARY_BYTES: Final = 2**20
+"""What a runner takes of that file; of a larger one it takes nothing."""
+
+
+class Form(Enum):
+    """What a file holds; the value names what makes its text, which is imported only where it is asked for."""
+
+    JSON = "pytest_gpuserve.report.result_json:document"
+    HTML = "pytest_gpuserve.report.html.page:document"
+    MARKDOWN = "pytest_gpuserve.report.markdown:comment"
+    STEP_SUMMARY = "pytest_gpuserve.report.markdown:step_summary"
+    PYTEST_BENCHMARK = "pytest_gpuserve.report.exports.pytest_benchmark:document"
+    GITHUB_ACTION_BIGGER = "pytest_gpuserve.report.exports.github_action_benchmark:bigger_is_better"
+    GITHUB_ACTION_SMALLER = "pytest_gpuserve.report.exports.github_action_benchmark:smaller_is_better"
+    BENCHER = "pytest_gpuserve.report.exports.bencher:document"
+    PROMETHEUS = "pytest_gpuserve.report.exports.prometheus:document"
+    CSV = "pytest_gpuserve.report.exports.latency_csv:document"
+
+
+EXPORTS: Final = {
+    "pytest-benchmark": Form.PYTEST_BENCHMARK,
+    "github-action-benchmark-bigger": Form.GITHUB_ACTION_BIGGER,
+    "github-action-benchmark-smaller": Form.GITHUB_ACTION_SMALLER,
+    "bencher": Form.BENCHER,
+    "prometheus": Form.PROMETHEUS,
+    "csv": Form.CSV,
+}
+"""What ``--gpuserve-export`` calls the forms of other tools."""
+
+NOT_WRITTEN: Final = ("ERROR", "not written")
+"""How the lines begin of files that are not there: of those that were asked for, and of others."""
+
+_FILES: Final = (
+    ("gpuserve_json", Form.JSON, "write the results as JSON"),
+    ("gpuserve_report", Form.HTML, "write a report for people: one HTML file that needs no network"),
+    ("gpuserve_markdown", Form.MARKDOWN, "write the results as markdown, for a comment on a pull request"),
+)
+_EXPORT: Final = "gpuserve_export"
+_NAMES: Final = {Form.JSON: "results", Form.HTML: "report"}
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file to write.
+
+    Args:
+        flag: What asked for it, as it was typed.
+        form: What goes into it.
+        path: Where it is.
+        ours: Whether it is ours alone: an older run's is removed and replaced. Else it is appended to.
+    """
+
+    flag: str
+    form: Form
+    path: Path
+    ours: bool = True
+
+
+def add_output_options(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
+    """Declare the options and ini settings that name files."""
+    for name, _, text in _FILES:
+        flag = f"--{name.replace('_', '-')}"
+        group.addoption(flag, metavar="FILE", help=text)
+        parser.addini(name, f"like {flag}, relative to the rootdir", default="")
+    group.addoption(
+        "--gpuserve-export",
+        metavar="FORMAT:FILE",
+        action="append",
+        help=f"write the results for another tool; may be repeated. Formats: {', '.join(EXPORTS)}",
+    )
+    parser.addini(_EXPORT, "like --gpuserve-export, a line each, relative to the rootdir", type="linelist", default=[])
+
+
+def read_outputs(config: pytest.Config, environment: Mapping[str, str]) -> tuple[Output, ...]:
+    """Read and check which files are asked for, long before the first of them is written.
+
+    Raises:
+        pytest.UsageError: A file cannot be written, or two of them are one, or there is no such format.
+    """
+    # Of pytest-xdist's workers none writes: the controller, who may run elsewhere, writes one result for all.
+    if hasattr(config, "workerinput"):
+        return ()
+    found = []
+    for name, form, _ in _FILES:
+        flag = f"--{name.replace('_', '-')}"
+        typed = config.getoption(flag)
+        text = str(config.getini(name) if typed is None else typed).strip()
+        if text:
+            found.append(_output(config, f"{flag}={text}", form, text, typed=typed is not None))
+    typed = config.getoption("--gpuserve-export")
+    exports = config.getini(_EXPORT) if typed is None else typed
+    found.extend(_export(config, text.strip(), typed=typed is not None) for text in exports)
+    summary = environment.get(STEP_SUMMARY, "")
+    if summary:
+        # A test may change the folder that we are in.
+        path = config.invocation_params.dir / summary
+        found.append(Output(f"${STEP_SUMMARY}", Form.STEP_SUMMARY, path, ours=False))
+    paths: dict[Path, Output] = {}
+    for output in found:
+        other = paths.setdefault(Path(os.path.realpath(output.path)), output)
+        if other is not output:
+            raise pytest.UsageError(f"{other.flag} and {output.flag} would overwrite each other: name two files")
+    return tuple(found)
+
+
+def clear_outputs(outputs: Iterable[Output]) -> None:
+    """Remove what an older run wrote: nobody must take its result for this one's.
+
+    Raises:
+        pytest.UsageError: It cannot be removed.
+    """
+    for output in outputs:
+        if not output.ours:
+            continue
+        try:
+            output.path.unlink(missing_ok=True)
+        except OSError as problem:
+            raise pytest.UsageError(f"{output.flag}: an older one cannot be removed: {problem}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of writing the files.
+
+    Args:
+        lines: Where results are, and what could not be written, a line each.
+        failed: Whether something that was asked for is not there.
+    """
+
+    lines: tuple[str, ...] = ()
+    failed: bool = False
+
+
+def write_outputs(outputs: Iterable[Output], result: SessionResult, shown: Callable[[str], str]) -> Written:
+    """Write every file in one step, so that a reader sees all of it or none; one that fails takes no other with it.
+
+    Args:
+        outputs: What to write.
+        result: What goes into it.
+        shown: Makes each text in it fit to be shown.
+    """
+    lines, failed = [], False
+    for output in outputs:
+        try:
+            text = _renderer(output.form)(result, shown)
+            if not text and not output.ours:
+                # Nobody has asked for it, and there is nothing to say.
+                continue
+            _write(output, text)
+        except (UsageProblem, OSError) as problem:
+            what = str(problem) if isinstance(problem, UsageProblem) else f"it cannot be written: {problem}"
+        except Exception as problem:  # noqa: BLE001 -- a fault in one form must not cost what hours have measured
+            last = traceback.extract_tb(problem.__traceback__)[-1]
+            where = f"{Path(last.filename).name}:{last.lineno}"
+            what = f"a fault of pytest-gpuserve: {type(problem).__name__} at {where}: {problem}"
+        else:
+            name = _NAMES.get(output.form, output.flag.partition("=")[0])
+            lines.append(f"{name}: {output.path}")
+            continue
+        # A container often inherits the variable, and not the file that it names.
+        lines.append(f"{NOT_WRITTEN[0 if output.ours else 1]}: {output.flag}: {what}")
+        failed |= output.ours
+    return Written(tuple(lines), failed)
+
+
+def _write(output: Output, text: str) -> None:
+    # Names of files may hold what is no character.
+    data = text.encode("utf-8", "backslashreplace")
+    if not output.ours:
+        _append(output.path, data)
+        return
+    draft = output.path.with_name(f".{output.path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(data)
+        draft.replace(output.path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        size = file.tell() + len(data)
+        if size > STEP_SUMMARY_BYTES:
+            raise UsageProblem(
+                f"with this the summary of the step would have {size} bytes, and of more than {STEP_SUMMARY_BYTES}"
+                " GitHub shows nothing",
+                remedies=["run pytest in a step of its own"],
+            )
+        file.write(data)
+
+
+def _renderer(form: Form) -> Renderer:
+    return cast("Renderer", pkgutil.resolve_name(form.value))
+
+
+def _export(config: pytest.Config, text: str, *, typed: bool) -> Output:
+    name, _, file = text.partition(":")
+    if name not in EXPORTS or not file:
+        raise pytest.UsageError(
+            f"--gpuserve-export={text}: it is FORMAT:FILE, where FORMAT is one of {', '.join(EXPORTS)}"
+        )
+    return _output(config, f"--gpuserve-export={text}", EXPORTS[name], file, typed=typed)
+
+
+def _output(config: pytest.Config, flag: str, form: Form, file: str, *, typed: bool) -> Output:
+    # As everywhere: the command line is relative to where it is typed, an ini file to where it lies.
+    path = (config.invocation_params.dir if typed else config.rootpath) / os.path.expanduser(file)  # noqa: PTH111 -- pathlib's raises for ~nobody
+    problem = _unwritable(path)
+    if problem:
+        raise pytest.UsageError(f"{flag}: {problem}")
+    return Output(flag, form, path)
+
+
+def _unwritable(path: Path) -> str:
+    """Why a file can be no file of ours, as far as it is known beforehand; empty if it can be."""
+    # Those of `os` answer for what may not be looked into too.
+    if not os.path.isdir(path.parent):  # noqa: PTH112
+        return f"there is no folder {path.parent}"
+    if os.path.isdir(path):  # noqa: PTH112
+        return "this is a folder, not a file"
+    # To be replaced as a whole is nothing for /dev/stdout or a pipe, and of a link one expects what it leads to.
+    if os.path.islink(path) or (os.path.lexists(path) and not os.path.isfile(path)):  # noqa: PTH113, PTH114
+        return "this is no plain file: name one that can be replaced"
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        return f"nothing may be written into the folder {path.parent}"
+    return ""

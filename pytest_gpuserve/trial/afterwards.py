@@ -1,0 +1,104 @@
+"""What a test that ended early has not asserted: judged on what was measured until then, for reports alone.
+
+A test ends with its first ``assert`` that fails; the data of its other metrics are there. Their verdicts are told, and
+nothing else comes of them: nothing is measured, recorded or remembered for them, and no claim of the run is spent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.trial.anchor_verdict import against_anchor, drifted, standing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.trial.arena import Arena
+    from pytest_gpuserve.trial.claims import Claims
+    from pytest_gpuserve.trial.ledger import Ledger
+    from pytest_gpuserve.trial.measurement import Measurement
+    from pytest_gpuserve.trial.recording import Recorder
+    from pytest_gpuserve.trial.stored_court import StoredCourt
+
+UNASKED: Final = "not settled side by side with the anchor's commit, which would have to be measured"
+"""Why a drift that is told afterwards stands alone."""
+
+
+class Afterwards:
+    """Judges the rest of a test.
+
+    Args:
+        arena: Says what comparisons are with.
+        ledger: The baselines of the device.
+        recorder: Says what is recorded anew.
+        stored: Judges by baselines.
+        tolerance_of: The tolerance of each metric.
+        metrics: Names of those that the test's code mentions.
+    """
+
+    def __init__(
+        self,
+        *,
+        arena: Arena,
+        ledger: Ledger,
+        recorder: Recorder,
+        stored: StoredCourt,
+        tolerance_of: Callable[[Metric], float],
+        metrics: frozenset[str],
+    ) -> None:
+        self._arena = arena
+        self._ledger = ledger
+        self._recorder = recorder
+        self._stored = stored
+        self._tolerance_of = tolerance_of
+        self._metrics = metrics
+
+    def judgements(self, measurements: Iterable[Measurement]) -> list[tuple[Measurement, Judgement]]:
+        """What was not asserted of the loads that were compared with a baseline, or with what stands for one.
+
+        Of a metric that a load does not have, such as the batches of a server that counts none, there is nothing. Of a
+        duel neither: its limits stand in the test alone.
+        """
+        claims = self._arena.claims.aside()
+        found = []
+        for measurement in measurements:
+            if not measurement.compared:
+                continue
+            judged = {name for name, _ in measurement.judgements}
+            for name, metric in METRICS.items():
+                if name in self._metrics and name not in judged and measurement.value(metric) is not None:
+                    found.append((measurement, self._judged(measurement, metric, claims).unasserted()))
+        return found
+
+    def _judged(self, measurement: Measurement, metric: Metric, claims: Claims) -> Judgement:
+        if self._arena.against is not None:
+            if measurement.paired is None or measurement.absent:
+                return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
+            return measurement.paired.aside(claims).judge(metric, self._tolerance_of(metric))
+        stored = self._ledger.find(measurement.place)
+        if self._recorder.wants(stored):
+            judged = self._stored.judge(measurement, metric, stored)
+            return self._recorder.judge(measurement, metric, stored, judged, self._stored.shared(measurement))
+        judgement = self._stored.glance(measurement, metric, stored, claims)
+        return self._reviewed(measurement, stored, judgement, claims)
+
+    def _reviewed(
+        self, measurement: Measurement, stored: Stored | None, judgement: Judgement, claims: Claims
+    ) -> Judgement:
+        """The verdict after the anchor was asked too; its commit, which alone could clear it of a drift, is not."""
+        if stored is None or judgement.verdict in {Verdict.MISSING, Verdict.INVALID}:
+            return judgement
+        metric, here = judgement.metric, self._arena.here
+        found = standing(metric, stored, here)
+        judgement = judgement.because(*found.notes)
+        if found.anchored is None or judgement.verdict is Verdict.REGRESSED:
+            return judgement
+        sessions, tolerance = measurement.run.sessions, self._tolerance_of(metric)
+        result = against_anchor(metric, found.anchored, stored, sessions, here=here, tolerance=tolerance)
+        if result is None or not result.has_drifted:
+            return judgement
+        return self._stored.final(measurement, drifted(result, found.anchored).because(*found.notes, UNASKED), claims)

@@ -1,0 +1,116 @@
+"""A test that ends with its first assertion that fails tells of all its metrics, and is judged by none of the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.gate.verdict import NOT_ASSERTED
+from tests.fakes.scripted_sessions import Script
+from tests.plugin.conftest import text_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.plugin.conftest import Checkout, Project
+
+JSON = "--gpuserve-json=out.json"
+
+THROUGHPUT = "assert run.throughput >= baseline.throughput"
+OTHERS = """assert run.latency.p50 <= baseline.latency.p50
+    assert run.latency.p99 <= baseline.latency.p99
+    assert run.batching_ratio >= baseline.batching_ratio"""
+ALL = f"{THROUGHPUT}\n    {OTHERS}"
+
+
+HEARD = """
+def pytest_gpuserve_judged(judgement):
+    with open("heard", "a") as file:
+        print(judgement.metric.name, judgement.asserted, file=file)
+"""
+
+
+def told(project: Project) -> list[tuple[str, str, bool]]:
+    """Metric, verdict and whether it was asserted, of each row in their order."""
+    rows = project.result()["verdicts"]
+    assert all(row["asserted"] is (NOT_ASSERTED not in row["reasons"]) for row in rows)
+    return [(row["metric"], row["verdict"], row["asserted"]) for row in rows]
+
+
+def test_all_metrics_of_a_failed_test_have_a_verdict(project: Project, recorded: Path) -> None:
+    """The first failure ends it as ever; the others are told by what was measured until then, and by nothing more."""
+    project.store(recorded)
+    project.write(ALL)
+    project.script = Script(speed=0.5)
+    result = project.run(JSON)
+    result.assert_outcomes(failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert told(project) == [
+        ("throughput", "REGRESSED", True),
+        ("latency.p50", "REGRESSED", False),
+        ("latency.p99", "REGRESSED", False),
+        ("batching_ratio", "INCONCLUSIVE", False),
+    ]
+    assert project.result()["run"]["sessions"] == 1
+    result.stdout.fnmatch_lines(["*latency.p99*"])
+
+
+def test_a_test_that_skips_late_tells_the_rest(project: Project, recorded: Path) -> None:
+    """What it did not come to is told, and it is skipped as it wanted."""
+    project.store(recorded)
+    project.write(f'{THROUGHPUT}\n    pytest.skip("no weights")\n    {OTHERS}')
+    result = project.run(JSON, "-rs")
+    result.assert_outcomes(skipped=1)
+    assert result.ret == pytest.ExitCode.OK
+    assert "no weights" in text_of(result)
+    rows = told(project)
+    assert rows[0] == ("throughput", "PASS", True)
+    assert [(metric, asserted) for metric, _, asserted in rows[1:]] == [
+        ("latency.p50", False),
+        ("latency.p99", False),
+        ("batching_ratio", False),
+    ]
+
+
+def test_a_test_that_passes_has_asserted_all(project: Project, recorded: Path) -> None:
+    """Of a test that came to its end every row was asked for."""
+    project.store(recorded)
+    project.write(ALL)
+    project.run(JSON).assert_outcomes(passed=1)
+    assert [asserted for _, _, asserted in told(project)] == [True] * 4
+
+
+def test_a_forgotten_assert_is_no_early_end(project: Project, recorded: Path) -> None:
+    """It fails at its end, where all that it compares is known: what it only reads is not judged."""
+    project.store(recorded)
+    project.write(f"{THROUGHPUT.removeprefix('assert ')}\n    assert run.latency.p99.value > 0")
+    project.script = Script(speed=0.7)
+    project.run(JSON).assert_outcomes(failed=1)
+    assert told(project) == [("throughput", "REGRESSED", True)]
+
+
+def test_of_a_test_that_ctrl_c_cut_short_nothing_is_told(project: Project, recorded: Path) -> None:
+    """It has no outcome, and its rows are those that it asked for; no hook hears of others while it is cleared up."""
+    project.store(recorded)
+    (project.path / "conftest.py").write_text(HEARD)
+    second = 'load(server.post("/inference", body=b"fox"), concurrency=8, name="second")'
+    project.write(f"{THROUGHPUT}\n    {second}\n    {OTHERS}")
+    project.script = Script(interrupted_session=2, speed=2.0)
+    assert project.run(JSON).ret == pytest.ExitCode.INTERRUPTED
+    assert told(project) == [("throughput", "IMPROVED", True)]
+    assert (project.path / "heard").read_text() == "throughput True\n"
+
+
+def test_side_by_side_the_rest_is_judged_by_the_rounds(project: Project, checkout: Checkout) -> None:
+    """Against a revision too; asked for in a second run, the same rounds go on, for nothing was remembered of it."""
+    project.write(f"{THROUGHPUT}\n    assert run.latency.p50 <= baseline.latency.p50")
+    project.speed(0.7)
+    project.run("--against=HEAD", JSON).assert_outcomes(failed=1)
+    assert told(project) == [("throughput", "REGRESSED", True), ("latency.p50", "REGRESSED", False)]
+    checkout.servers()
+    project.run("--against=HEAD", JSON).assert_outcomes(failed=1)
+    assert told(project) == [("throughput", "REGRESSED", True), ("latency.p50", "REGRESSED", False)]
+    kept = [any("kept" in reason for reason in row["reasons"]) for row in project.result()["verdicts"]]
+    assert kept == [True, False]
+    assert checkout.servers() == []

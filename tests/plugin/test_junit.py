@@ -1,0 +1,144 @@
+"""``--junitxml``: beside each test's outcome what was measured, in both families and from workers too."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.fakes.nvml import cards
+from tests.plugin.conftest import text_of
+from tests.plugin.test_cards import Machine, library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.plugin.conftest import Project
+
+__all__ = ["library"]
+
+SUITE = """
+import pytest
+
+@pytest.fixture(scope="module")
+def server(mosec_server):
+    return mosec_server("app.py")
+
+@pytest.fixture
+def fox(server):
+    return server.post("/inference", body=b"fox", expect=b"FOX")
+
+@pytest.fixture
+def broken():
+    yield
+    raise RuntimeError("at the end")
+
+@pytest.fixture
+def absent():
+    raise RuntimeError("at the start")
+
+def test_it(fox, load, baseline):
+    run = load(fox, concurrency=8, seconds=2, warmup_seconds=0.5)
+    assert run.throughput >= baseline.throughput
+
+def test_limits(fox, load, record_property):
+    record_property("mine", 1)
+    assert load(fox, concurrency=8, seconds=2).latency.p99 <= 30.0
+    run = load(fox, concurrency=2, seconds=2, name=HOSTILE)
+    assert run.throughput >= 1.0
+
+def test_twice(fox, load, broken):
+    assert load(fox, concurrency=8, seconds=2).throughput >= 1e9
+
+def test_not_at_all(load, absent):
+    load()
+
+def test_plain():
+    pass
+"""
+
+HOSTILE = "]]>\x08<a b='\\'>\"&"
+"""The name of a load that is no good XML, as a test's author may write it."""
+
+
+def read(path: Path) -> dict[str, list[ET.Element]]:
+    """The test cases of a file, by name; of one that failed twice there are two."""
+    cases: dict[str, list[ET.Element]] = {}
+    for case in ET.parse(path).iter("testcase"):
+        cases.setdefault(case.attrib["name"], []).append(case)
+    return cases
+
+
+def properties_of(case: ET.Element) -> dict[str, str]:
+    """The properties of a test case; no name is there twice."""
+    found = [(each.attrib["name"], each.attrib["value"]) for each in case.iter("property")]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def outcome_of(case: ET.Element) -> list[str]:
+    """What pytest says of a test case; nothing where it passed."""
+    return [each.tag for each in case if each.tag not in {"properties", "system-out", "system-err"}]
+
+
+@pytest.mark.parametrize("family", ["xunit1", "xunit2"])
+def test_each_test_case_says_what_was_measured(project: Project, recorded: Path, family: str) -> None:
+    """Passed, failed, failed twice, or never run: pytest's outcome, and the numbers of the JSON result."""
+    project.store(recorded)
+    project.speed(0.5)
+    project.test_file.write_text(SUITE.replace("HOSTILE", repr(HOSTILE)))
+    result = project.run(
+        "--no-confirm", "--junitxml=junit.xml", "-o", f"junit_family={family}", "--gpuserve-json=out.json"
+    )
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    cases = read(project.path / "junit.xml")
+    assert {name: [outcome_of(case) for case in each] for name, each in cases.items()} == {
+        "test_it": [["failure"]],
+        "test_limits": [[]],
+        "test_twice": [["failure"], ["error"]],
+        "test_not_at_all": [["error"]],
+        "test_plain": [[]],
+    }
+
+    tests = json.loads((project.path / "out.json").read_text())["tests"]
+    measured = {test["nodeid"].partition("::")[2]: test["verdicts"] for test in tests}
+    (it,) = map(properties_of, cases["test_it"])
+    (verdict,) = measured["test_it"]
+    assert it["gpuserve.throughput.verdict"] == verdict["verdict"] == "REGRESSED"
+    for field in ("value", "reference", "change", "tolerance", "detectable"):
+        assert float(it[f"gpuserve.throughput.{field}"]) == verdict[field]
+    assert json.loads(it["gpuserve.throughput.interval"]) == verdict["interval"]
+    assert it["gpuserve.throughput.unit"] == "1/s"
+
+    (limits,) = map(properties_of, cases["test_limits"])
+    assert limits["mine"] == "1"
+    assert float(limits["gpuserve.latency.p99.value"]) == measured["test_limits"][0]["value"]
+    hostile = r"""gpuserve.]]>\x08<a b='\'>"&.throughput.verdict"""
+    assert limits[hostile] == "PASS"
+
+    first, second = map(properties_of, cases["test_twice"])
+    assert first == second
+    assert first["gpuserve.throughput.reference_kind"] == "limit"
+    assert [properties_of(case) for name in ("test_not_at_all", "test_plain") for case in cases[name]] == [{}, {}]
+
+
+def test_properties_come_from_workers_too(
+    project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """They travel with a test's reports, of which the controller writes the file."""
+    machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
+    machine.script(cards.T4)
+    project.environment["A_TOKEN"] = "load-hunter22"
+    project.write("assert run.throughput >= 1e9")
+    project.test_file.write_text(
+        project.test_file.read_text().replace("concurrency=8", "concurrency=8, name='load-hunter22'")
+    )
+    result = project.run("-p", "xdist.plugin", "-n1", "--gpu=T4", "--junitxml=junit.xml")
+    result.assert_outcomes(failed=1)
+    (case,) = read(project.path / "junit.xml")["test_it"]
+    assert outcome_of(case) == ["failure"], text_of(result)
+    found = properties_of(case)
+    assert float(found["gpuserve.<A_TOKEN>.throughput.value"]) == pytest.approx(1600, rel=0.05)
+    assert found["gpuserve.<A_TOKEN>.throughput.verdict"] == "REGRESSED"

@@ -1,0 +1,56 @@
+"""``--gpuserve-markdown`` of real runs: what reaches the pull request, and what does not."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.plugin.conftest import Project
+
+SECRET = "hunter22-hunter22"
+
+NAMES = ["@octocat #1 | <img src=x>", "[x](http://example.org)\n\n# y", f"`{SECRET}`"]
+
+
+def test_a_red_run(project: Project, recorded: Path) -> None:
+    """The worst row first, why, and the command that accepts it; the row that passes is folded away."""
+    project.store(recorded)
+    project.write(
+        "assert run.batching_ratio >= baseline.batching_ratio\n    assert run.throughput >= baseline.throughput"
+    )
+    project.speed(0.5)
+    result = project.run("--no-confirm", "--gpuserve-markdown=out.md")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    text = (project.path / "out.md").read_text()
+    marker, head, totals, *_ = text.split("\n")
+    assert marker == "<!-- pytest-gpuserve cpu stored -->"
+    assert head == "<h3>❌ 1 of 1 test did not pass on <code>cpu</code></h3>"
+    assert totals == "<p><code>comparisons: 1 passed, 1 regressed</code></p>"
+    assert f"gating against {project.path}/baselines/cpu" in text
+    above, below = text.split("<summary>Other rows</summary>")
+    assert re.search(r"<td><code>test_it</code></td><td>throughput</td>.*<strong>REGRESSED</strong>", above) is not None
+    assert "batching_ratio" not in above.partition("What the tests say")[0]
+    assert "<td>batching_ratio</td>" in below
+    command = "pytest suites/perf/test_perf.py::test_it --gpu=cpu --baseline-update --reason='why it is worth it'"
+    assert re.search(rf"<p><code>next: .*{re.escape(command)}</code></p>", above) is not None
+    assert "<code>test-host</code>" in below
+
+
+def test_hostile_names_and_secrets_of_a_run(project: Project) -> None:
+    """Ids that are markup stay text, and the value of a secret variable is not among what is posted."""
+    project.environment["DEPLOY_TOKEN"] = SECRET
+    project.write(marker=f"@pytest.mark.parametrize('name', {NAMES!r})")
+    project.test_file.write_text(project.test_file.read_text().replace("baseline):", "baseline, name):"))
+    result = project.run("--gpuserve-markdown=out.md", "--on-missing=skip")
+    result.assert_outcomes(skipped=3)
+    text = (project.path / "out.md").read_text()
+    assert "<h3>⚠️ 0 of 3 tests passed, 3 skipped on <code>cpu</code></h3>" in text
+    assert "test_it[@octocat #1 | &lt;img src=x&gt;]</code>" in text
+    assert "test_it[`&lt;DEPLOY_TOKEN&gt;`]" in text
+    assert SECRET not in text
+    assert all(line.startswith("<") for line in text.splitlines())

@@ -1,0 +1,235 @@
+"""The files that results go into: which are asked for, what stands in their way, and whole runs that write them."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.outputs import EXPORTS, STEP_SUMMARY, Form, Output, read_outputs
+from tests.fakes.nvml import cards
+from tests.plugin.conftest import says_no_traceback, text_of
+from tests.plugin.test_cards import Machine, library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.plugin.conftest import Project
+
+    Read = Callable[..., tuple[Output, ...]]
+
+__all__ = ["library"]
+
+
+@pytest.fixture
+def read(pytester: pytest.Pytester) -> Read:
+    """Reads options as a run with these arguments would, in the pytester's folder."""
+
+    def parsed(*arguments: str, environment: dict[str, str] | None = None) -> tuple[Output, ...]:
+        return read_outputs(pytester.parseconfig(*arguments), environment or {})
+
+    return parsed
+
+
+# -- what is asked for
+
+
+def test_nothing_is_written_unless_it_is_asked_for(read: Read) -> None:
+    """A plain run leaves no file."""
+    assert read() == ()
+
+
+def test_every_form_has_its_option(pytester: pytest.Pytester, read: Read) -> None:
+    """JSON, HTML and markdown have an option each, other tools' formats share one that may be repeated."""
+    files = ("--gpuserve-json=a", "--gpuserve-report=b", "--gpuserve-markdown=c")
+    exports = [f"--gpuserve-export={name}:{name}.out" for name in EXPORTS]
+    found = read(*files, *exports)
+    assert [(output.form, output.path.name) for output in found] == [
+        (Form.JSON, "a"),
+        (Form.HTML, "b"),
+        (Form.MARKDOWN, "c"),
+        *((form, f"{name}.out") for name, form in EXPORTS.items()),
+    ]
+    assert all(output.ours and output.path.parent == pytester.path for output in found)
+
+
+def test_a_path_may_have_colons_and_spaces(read: Read) -> None:
+    """Only the first colon ends the format's name."""
+    (found,) = read("--gpuserve-export=csv:a b:c.csv")
+    assert found.path.name == "a b:c.csv"
+
+
+def test_an_ini_file_asks_too_and_is_overruled(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, read: Read
+) -> None:
+    """Its paths are relative to where it lies, typed ones to where they are typed; a typed one stands for all."""
+    pytester.makeini(
+        "[pytest]\ngpuserve_json = out.json\ngpuserve_markdown =\n"
+        "gpuserve_export =\n    csv:a.csv\n    prometheus:sub/b.prom\n"
+    )
+    below = pytester.mkdir("sub")
+    monkeypatch.chdir(below)
+    found = read("--rootdir", str(pytester.path))
+    assert [output.path for output in found] == [
+        pytester.path / "out.json",
+        pytester.path / "a.csv",
+        below / "b.prom",
+    ]
+    typed = read("--rootdir", str(pytester.path), "--gpuserve-json=mine.json", "--gpuserve-export=csv:c.csv")
+    assert [output.path for output in typed] == [below / "mine.json", below / "c.csv"]
+    assert [output.form for output in read("--gpuserve-json=")] == [Form.CSV, Form.PROMETHEUS]
+
+
+def test_a_home_folder_is_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, read: Read) -> None:
+    """Where the shell does not, as in an ini file or behind a format's name."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (found,) = read("--gpuserve-export=csv:~/a.csv")
+    assert found.path == tmp_path / "a.csv"
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_a_runner_there_is_no_summary(read: Read, value: str | None) -> None:
+    """Unset, and set to nothing as ``env GITHUB_STEP_SUMMARY=`` does."""
+    assert read(environment={} if value is None else {STEP_SUMMARY: value}) == ()
+
+
+def test_a_runner_asks_for_a_summary(pytester: pytest.Pytester, read: Read, tmp_path: Path) -> None:
+    """Its file is appended to, and is the same one wherever a test changes to."""
+    (found,) = read(environment={STEP_SUMMARY: str(tmp_path / "summary")})
+    assert (found.form, found.path, found.ours) == (Form.STEP_SUMMARY, tmp_path / "summary", False)
+    (relative,) = read(environment={STEP_SUMMARY: "summary"})
+    assert relative.path == pytester.path / "summary"
+
+
+def test_a_worker_of_xdist_is_asked_for_nothing(pytester: pytest.Pytester) -> None:
+    """It may run where the controller's folders are not, and must not fail for want of them."""
+    config = pytester.parseconfig("--gpuserve-json=no/such/out.json")
+    config.workerinput = {}  # type: ignore[attr-defined]
+    assert read_outputs(config, {STEP_SUMMARY: "summary"}) == ()
+
+
+# -- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--gpuserve-json=no/such/out.json"], "there is no folder"),
+        (["--gpuserve-report=file/out.html"], "there is no folder"),
+        (["--gpuserve-markdown=."], "this is a folder"),
+        (["--gpuserve-export=csv:.."], "this is a folder"),
+        (["--gpuserve-json=link"], "no plain file"),
+        (["--gpuserve-json=nowhere"], "no plain file"),
+        (["--gpuserve-json=pipe"], "no plain file"),
+        (["--gpuserve-json=/dev/null"], "no plain file"),
+        (["--gpuserve-json=~no-such-user/out.json"], "there is no folder"),
+        (["--gpuserve-json=" + "x/" * 3000], "there is no folder"),
+        (["--gpuserve-export=yaml:out"], ", ".join(EXPORTS)),
+        (["--gpuserve-export=out.csv"], "FORMAT:FILE"),
+        (["--gpuserve-export=csv:"], "FORMAT:FILE"),
+        (["--gpuserve-export="], "FORMAT:FILE"),
+        (["--gpuserve-json=a", "--gpuserve-report=a"], "name two files"),
+        (["--gpuserve-json=a", "--gpuserve-report=sub/../a"], "name two files"),
+        (["--gpuserve-json=a", "--gpuserve-markdown=linked/a"], "name two files"),
+        (["--gpuserve-export=csv:a", "--gpuserve-export=csv:a"], "name two files"),
+    ],
+)
+def test_what_cannot_be_written_is_said_beforehand(
+    pytester: pytest.Pytester, read: Read, arguments: list[str], named: str
+) -> None:
+    """The option as it was typed, and what is wrong with it; nothing is measured for a file that cannot be."""
+    (pytester.path / "file").write_text("kept")
+    (pytester.path / "link").symlink_to("file")
+    (pytester.path / "nowhere").symlink_to("gone")
+    pytester.mkdir("sub")
+    (pytester.path / "linked").symlink_to(pytester.path)
+    os.mkfifo(pytester.path / "pipe")
+    with pytest.raises(pytest.UsageError) as problem:
+        read(*arguments)
+    assert named in str(problem.value)
+    assert arguments[0].split("=")[0] in str(problem.value)
+    assert (pytester.path / "file").read_text() == "kept"
+
+
+def test_a_folder_that_refuses_is_found_beforehand(monkeypatch: pytest.MonkeyPatch, read: Read) -> None:
+    """An hour of measuring is not lost to a folder that belongs to somebody else."""
+    monkeypatch.setattr("os.access", lambda path, mode, **_: False)
+    with pytest.raises(pytest.UsageError, match="nothing may be written into the folder"):
+        read("--gpuserve-json=out.json")
+
+
+def test_a_summary_is_no_file_of_ours(read: Read, tmp_path: Path) -> None:
+    """To write the markdown there as well would remove what the step has written before."""
+    summary = tmp_path / "summary"
+    with pytest.raises(pytest.UsageError, match="name two files"):
+        read(f"--gpuserve-markdown={summary}", environment={STEP_SUMMARY: str(summary)})
+
+
+# -- whole runs
+
+
+def test_a_run_writes_what_is_asked_and_clears_what_was(project: Project, recorded: Path, tmp_path: Path) -> None:
+    """A red run has its JSON, its comment and its step's summary; another that measures nothing leaves no old result.
+
+    ``--collect-only`` runs nothing, so it removes nothing.
+    """
+    project.store(recorded)
+    project.speed(0.5)
+    summary = tmp_path / "summary"
+    summary.write_text("before\n")
+    project.environment[STEP_SUMMARY] = str(summary)
+    files = ("--gpuserve-json=out.json", "--gpuserve-markdown=out.md")
+    result = project.run("--no-confirm", *files)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [f"results: {project.path}/out.json", f"*markdown: {project.path}/out.md", f"*SUMMARY: {summary}"]
+    )
+    assert project.result()["outcome"] == "failed"
+    assert "REGRESSED" in (project.path / "out.md").read_text()
+    assert summary.read_text().startswith("before\n\n\n<h3>❌ 1 of 1 test did not pass on <code>cpu</code></h3>")
+    written = summary.read_text()
+
+    project.run("--collect-only", *files)
+    assert (project.path / "out.json").exists()
+    project.run("-k", "nothing", *files)
+    assert not (project.path / "out.json").exists()
+    assert not (project.path / "out.md").exists()
+    assert summary.read_text() == written
+
+
+def test_a_file_that_cannot_be_written_is_exit_4(project: Project, recorded: Path) -> None:
+    """However well the tests went: what was asked for is not there, and the last lines say so."""
+    project.store(recorded)
+    folder = project.path / "results"
+    folder.mkdir()
+    project.write("assert run.throughput >= baseline.throughput\n    __import__('os').rmdir('results')")
+    result = project.run("--gpuserve-json=results/out.json", "--gpuserve-markdown=out.md")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.assert_outcomes(passed=1)
+    assert "ERROR: --gpuserve-json=results/out.json: it cannot be written: " in text_of(result)
+    assert "1 of 1 test passed" in (project.path / "out.md").read_text()
+    assert says_no_traceback(result)
+
+
+def test_under_xdist_the_controller_writes(
+    project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Once, with all tests in it, whatever the workers would take the path to be; no worker touches the files."""
+    machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
+    machine.script(cards.T4)
+    summary = project.path / "summary"
+    project.environment[STEP_SUMMARY] = str(summary)
+    project.write(marker='@pytest.mark.parametrize("number", [1, 2])')
+    project.test_file.write_text(project.test_file.read_text().replace("baseline):", "baseline, number):"))
+    result = project.run(
+        "-p", "xdist.plugin", "-n1", "--gpu=T4", "--gpuserve-json=out.json", "--gpuserve-markdown=out.md"
+    )
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, text_of(result)
+    document = json.loads((project.path / "out.json").read_text())
+    assert len(document["tests"]) == 2
+    assert (project.path / "out.md").read_text().count("<h3>") == 1
+    assert summary.read_text().count("<h3>") == 1
+    assert text_of(result).count(f"results: {project.path}/out.json") == 1

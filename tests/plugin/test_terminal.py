@@ -1,0 +1,339 @@
+"""What a person sees on the terminal: before, while and after a suite is measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from pytest_gpuserve import progress
+from pytest_gpuserve.store.baseline import render
+from pytest_gpuserve.store.schema import Entry
+from tests.fakes.nvml import cards
+from tests.fakes.nvml.build import build_fake_nvml
+from tests.fakes.scripted_sessions import Script
+from tests.fakes.terminal import RESTORE, SAVE, Screen, in_a_terminal
+from tests.plugin.conftest import REPOSITORY, text_of
+from tests.plugin.test_cards import SECOND_T4, Machine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.plugin.conftest import Checkout, Project
+
+EAGER = """
+from pytest_gpuserve import progress
+
+progress.QUIET_SECONDS = progress.EVERY_SECONDS = progress.LOG_SECONDS = 0
+"""
+"""A conftest that lets every tick be shown, and told."""
+
+THREE = """
+import pytest
+
+@pytest.fixture(scope="module")
+def server(mosec_server):
+    return mosec_server("app.py")
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_it(server, load, capsys, n):
+    print("captured", n)
+    load(server.post("/inference", body=b"fox", expect=b"FOX"), concurrency=8, seconds=2)
+    print("more", end="")
+    assert capsys.readouterr().out == f"captured {n}\\nmore"
+"""
+
+TWO = """
+import pytest
+
+@pytest.fixture(scope="module")
+def server(mosec_server):
+    return mosec_server("app.py")
+
+def test_fine(server, load, baseline):
+    run = load(server.post("/inference", body=b"fox", expect=b"FOX"), concurrency=4, seconds=2)
+    assert run.batching_ratio >= baseline.batching_ratio
+
+def test_slow(server, load, baseline):
+    run = load(server.post("/inference", body=b"fox", expect=b"FOX"), concurrency=8, seconds=2)
+    assert run.latency.p50 <= baseline.latency.p50
+"""
+
+TOLD = re.compile(r"^gpuserve: (test_\S+)  ((?:session|round) \d of \d)  (.*)$", re.MULTILINE)
+"""A line of progress in a log: the test, the look, and the rest."""
+
+
+def on_a_terminal(project: Project, *arguments: str, columns: int = 100, **more: str) -> str:
+    """All that pytest wrote to a terminal."""
+    dropped = {"CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "NO_COLOR", "PY_COLORS", "FORCE_COLOR", "TERM"}
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    ours = {name: value for name, value in project.environment.items() if value is not None}
+    environment = {**kept, **ours, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm", **more}
+    argv = [sys.executable, "-m", "pytest", *project.options(), *arguments]
+    return in_a_terminal(argv, project.path, environment, columns=columns)
+
+
+def progress_of(output: str) -> list[str]:
+    """The rewritten lines in what was written to a terminal, without what moves the cursor."""
+    lines = [piece.partition(RESTORE)[0] for piece in output.split(SAVE)[1:]]
+    return [re.sub(r"\x1b\[\?7[lh]|\x1b\[K", "", line) for line in lines]
+
+
+def eager(project: Project, test: str = THREE) -> Project:
+    """Let a project show all progress that there is."""
+    (project.path / "conftest.py").write_text(EAGER)
+    project.test_file.write_text(test)
+    return project
+
+
+# -- while it measures, on a terminal
+
+
+@pytest.mark.parametrize(("columns", "options"), [(60, ()), (100, ("-v",))])
+def test_progress_leaves_no_trace(project: Project, columns: int, options: tuple[str, ...]) -> None:
+    """At any width, the screen at the end is the one that there would be without progress, sign by sign.
+
+    And whenever a line was written, it was no longer than the window allows, the cursor went back to where pytest had
+    left it, and the line was removed before pytest went on.
+    """
+    output = on_a_terminal(eager(project), *options, columns=columns)
+    screen, plain = Screen(columns), Screen(columns)
+    screen.write(output)
+    first, *others = re.split(f"{SAVE}.*?{RESTORE}", output, flags=re.DOTALL)
+    assert [piece for piece in others if piece and not piece.startswith("\x1b[K")] == []
+    plain.write("".join([first, *others]).replace("\x1b[K", ""))
+    assert screen.text == plain.text
+    assert "3 passed" in screen.text
+    shown = progress_of(output)
+    assert len(shown) == len(screen.restored) > 3
+    assert all(before == after for before, after in screen.restored)
+    assert all("/s" in line and line.isprintable() for line in shown)
+    assert all(place[1] + len(line) <= columns for line, (place, _) in zip(shown, screen.restored, strict=True))
+
+
+def test_progress_says_which_test_and_look(project: Project) -> None:
+    """Which test, which look of how many, and what is left of its budget, while there is room for it.
+
+    In a window that was made narrower meanwhile the line is cut off, and goes on in no other row.
+    """
+    output = on_a_terminal(eager(project), columns=160)
+    texts = [line.strip() for line in progress_of(output)]
+    assert {text.partition("  ")[0] for text in texts} == {"test_it[1]", "test_it[2]", "test_it[3]"}
+    told = re.compile(r"  session 1 of 6  \S+/s  p99 .* left  budget: (4 min|5 min).* left$")
+    assert [text for text in texts if not told.search(text)] == []
+
+    narrow = Screen(60)
+    lines: list[int] = []
+    for piece in re.split(rf"({SAVE}.*?{RESTORE})", output, flags=re.DOTALL):
+        before = len(narrow.lines)
+        narrow.write(piece)
+        lines.extend([len(narrow.lines) - before] if piece.startswith(SAVE) else [])
+    assert set(lines) == {0}
+    assert all(before == after for before, after in narrow.restored)
+
+
+@pytest.mark.parametrize(
+    ("options", "theirs"),
+    [
+        ((), False),
+        (("--capture=sys",), False),
+        (("-p", "no:logging"), False),
+        (("-s",), True),
+        (("--capture=tee-sys",), True),
+        (("-o", "log_cli=true"), True),
+        (("--log-cli-level=INFO",), True),
+    ],
+)
+def test_who_else_writes(pytester: pytest.Pytester, options: tuple[str, ...], *, theirs: bool) -> None:
+    """A test's own output and live logs go to the terminal too, where they were asked for."""
+    assert progress._others_write(pytester.parseconfig(*options)) is theirs
+
+
+def test_where_others_write_nothing_is_rewritten(project: Project) -> None:
+    """Then progress has lines of its own, and a test's output is whole."""
+    test = THREE.replace("capsys, ", "").partition('    print("more"')[0]
+    output = on_a_terminal(eager(project, test), "-s", columns=160).replace("\r", "")
+    assert SAVE not in output
+    assert RESTORE not in output
+    assert {name for name, _, _ in TOLD.findall(output)} == {"test_it[1]", "test_it[2]", "test_it[3]"}
+    assert "3 passed" in output
+    assert len(re.findall(r"^(?:\S* )?captured \d$", output, re.MULTILINE)) == 3
+
+
+# -- while it measures, in a log
+
+
+def test_a_log_has_lines_of_its_own(project: Project) -> None:
+    """Each stands alone, so that the lines of pytest's own are whole."""
+    result = eager(project).run("-v")
+    result.assert_outcomes(passed=3)
+    told = TOLD.findall(text_of(result))
+    assert {(name, look) for name, look, _ in told} == {(f"test_it[{n}]", "session 1 of 6") for n in (1, 2, 3)}
+    result.stdout.fnmatch_lines([f"suites/perf/test_perf.py::test_it?{n}? PASSED*" for n in (1, 2, 3)])
+
+
+def test_who_wants_no_progress_has_none(project: Project) -> None:
+    """A quiet run: neither on a terminal nor in a log, nor is there a header."""
+    assert "gpuserve: " not in text_of(eager(project).run("-q"))
+
+
+def test_ci_has_lines_on_a_terminal_too(project: Project) -> None:
+    """Its log keeps all that was ever written, so that nothing is rewritten in it."""
+    output = on_a_terminal(eager(project), columns=160, CI="true").replace("\r", "")
+    assert SAVE not in output
+    assert TOLD.findall(output)
+
+
+def test_the_estimate_so_far_is_told(project: Project, recorded: Path) -> None:
+    """From the second look on, the change of the metric that is being decided, and its interval."""
+    project.store(recorded)
+    entry = project.entry()
+    # So far apart that nothing between them is worse or better.
+    for start in entry["sessions"][1]["starts"]:
+        for window in start["windows"]:
+            window["seconds"] *= 2
+    project.baseline.write_text(render({"test_it": msgspec.convert(entry, Entry)}))
+    (project.path / "conftest.py").write_text(EAGER)
+    result = project.run()
+    told = TOLD.findall(text_of(result))
+    assert {look for _, look, _ in told} == {f"session {number} of 6" for number in range(1, 7)}
+    for _, look, rest in told:
+        estimate = re.match(r"throughput [+-]\d+\.\d % \([+-]\d+\.\d % \.\. [+-]\d+\.\d %\)  \S+/s  ", rest)
+        assert (estimate is None) is (look == "session 1 of 6")
+        assert re.search(r"  budget: [45] min.* left$", rest)
+
+
+def test_rounds_are_told_side_by_side(project: Project, checkout: Checkout) -> None:
+    """A comparison with a revision counts rounds; before the first look there is no estimate."""
+    (project.path / "conftest.py").write_text(EAGER)
+    project.speed(0.97)
+    result = project.run("--against=HEAD", "--gpuserve-budget=600")
+    told = TOLD.findall(text_of(result))
+    first = [rest for _, look, rest in told if look == "round 1 of 8"]
+    assert first
+    assert not first[0].startswith("throughput")
+    assert all(re.search(r"  budget: (9 min|10 min).* left$", rest) for _, _, rest in told)
+
+
+@pytest.mark.slow
+def test_workers_say_nothing_meanwhile(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What workers of pytest-xdist wrote would stand in the middle of the controller's lines."""
+    library = tmp_path_factory.mktemp("nvml")
+    build_fake_nvml(library)
+    machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
+    machine.script(cards.T4, SECOND_T4)
+    result = eager(project).run("-p", "xdist.plugin", "-n2", "--gpu=T4")
+    result.assert_outcomes(passed=3)
+    assert "session 1 of" not in text_of(result)
+
+
+# -- before and after
+
+
+def test_a_report_has_the_header_without_a_terminal(project: Project) -> None:
+    """A report says on what was measured, whether or not a line of it was printed."""
+    (project.path / "conftest.py").write_text(
+        f"{EAGER}\n"
+        "def pytest_unconfigure(config):\n"
+        "    session = config.pluginmanager.get_plugin('gpuserve-session')\n"
+        "    with open('header', 'w') as file:\n"
+        "        file.write(session.closing().header)\n"
+    )
+    result = project.run("-p", "no:terminal")
+    assert ", gating against " in (project.path / "header").read_text()
+    assert "session 1 of" not in text_of(result)
+
+
+def test_the_worst_is_on_top_and_what_comes_next_below(project: Project) -> None:
+    """Before the tests what is measured; after them the red line first, the totals, and the command that comes next.
+
+    Quiet, there is nothing of what passed, and verbose, all that verdicts rest on. Of quick tests there is no progress.
+    """
+    project.test_file.write_text(TWO)
+    project.run("--baseline-update").assert_outcomes(passed=2)
+    project.script = Script(speed=0.7)
+    result = project.run("--no-confirm")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "gpuserve: cpu (*), gating against */baselines/cpu (2 entries, *20??-??-??), at most 5 min *, 2 comp*",
+            "*test_slow *latency.p50 *REGRESSED",
+            "*test_fine *batching_ratio *PASS",
+            "comparisons: 1 passed, 1 regressed",
+            "next: accept the new numbers, * pytest suites/perf/test_perf.py::test_slow --gpu=cpu --baseline-update *",
+        ]
+    )
+    assert TOLD.findall(text_of(result)) == []
+    assert "baselines: " in text_of(result)
+    quiet = project.run("--no-confirm", "-q")
+    section = text_of(quiet).partition("- gpuserve -")[2].partition("short test summary")[0]
+    assert re.search(r"test_slow .*REGRESSED\n", section)
+    assert "test_fine" not in section
+    assert "baselines: " not in section
+    assert "comparisons: 1 passed, 1 regressed\nnext: " in section
+    verbose = project.run("--no-confirm", "-v")
+    verbose.stdout.fnmatch_lines(["*test_slow *session*REGRESSED", "*test_fine *session*PASS"])
+
+
+def test_what_comes_next_works(project: Project) -> None:
+    """The command of a missing baseline records it; after it nothing more has to be done.
+
+    A recording takes the sessions that it was asked for, and has no budget.
+    """
+    missing = eager(project, TWO).run()
+    missing.assert_outcomes(failed=2)
+    missing.stdout.fnmatch_lines(["MISSING: * has no entry '...' (2 tests: test_fine, test_slow)"])
+    (step,) = re.findall(r"^next: record what is missing: pytest (.*)$", text_of(missing), re.MULTILINE)
+    recorded = project.run(*shlex.split(step))
+    recorded.assert_outcomes(passed=2)
+    recorded.stdout.fnmatch_lines(
+        ["gpuserve: cpu (*), recording what is missing in */baselines/cpu (no entries), *", "comparisons: * recorded"]
+    )
+    told = TOLD.findall(text_of(recorded))
+    assert {look for _, look, _ in told} == {"session 1 of 2", "session 2 of 2"}
+    assert not any("budget" in rest for _, _, rest in told)
+    assert "next: " not in text_of(recorded)
+    assert set(json.loads(project.baseline.read_text())["entries"]) == {"test_fine", "test_slow"}
+
+
+def test_an_error_before_any_verdict_is_told(project: Project) -> None:
+    """The section names the test, though it has no row in a table."""
+    project.write("raise RuntimeError('boom')")
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["FAILED: RuntimeError: boom (test_it)", "comparisons: 1 test ended without any"])
+    assert "verdict " not in text_of(result)
+
+
+def test_what_got_better_can_be_recorded(project: Project, recorded: Path) -> None:
+    """It is proposed with the command."""
+    project.store(recorded)
+    project.speed(1.4)
+    better = project.run()
+    better.assert_outcomes(passed=1)
+    better.stdout.fnmatch_lines(["comparisons: 1 improved; could be recorded: test_it throughput +*.* %"])
+    better.stdout.fnmatch_lines(["next: record what got better, *: pytest *::test_it --gpu=cpu --baseline-update"])
+
+
+def test_colours_are_as_pytest_has_them(project: Project, recorded: Path) -> None:
+    """On a terminal the verdict and the totals are red; with ``--color=no`` nothing of it is.
+
+    In a narrow window rows are as wide as it is, and a verbose run says the rest below.
+    """
+    project.store(recorded)
+    project.script = Script(speed=0.7)
+    output = on_a_terminal(project, "--no-confirm", columns=160)
+    assert re.search(r"\x1b\[31mREGRESSED *\x1b\[0m", output)
+    assert "\x1b[31mcomparisons: 1 regressed\x1b[0m" in output
+    plain = on_a_terminal(project, "--no-confirm", "-v", "--color=no", columns=50).replace("\r", "")
+    assert "\x1b" not in plain
+    (row,) = re.findall(r"^ *test_it .*throughput .*REGRESSED$", plain, re.MULTILINE)
+    assert len(row) <= 50
+    rest = r"^test_it throughput, REGRESSED: interval -.* % to -.* %, tolerance 5 %, from 1 session"
+    assert re.search(rest, plain, re.MULTILINE)
