@@ -212,10 +212,12 @@ def write(folder: Path, name: str, result: SessionResult) -> str:
 
 def command(folder: Path, *arguments: str) -> str:
     """Run a command of Python's in a folder; its output."""
+    # Where it knows of pytest-xdist, pytest-benchmark leaves the table to a controller.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "COLUMNS": "200"},
+        env={**environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "COLUMNS": "200"},
         capture_output=True,
         text=True,
         timeout=60,
