@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".github" / "workflows"
 
 NAMES = sorted(path.name for path in FOLDER.iterdir())
+
+GATES = ["gate-gpu.yml", "gate-against.yml"]
 
 OWN = "ci.yml"
 """What is this project's own; the others are examples."""
@@ -132,18 +135,40 @@ def test_what_posts_runs_nothing() -> None:
 
 def test_what_posts_follows_both_gates() -> None:
     """A workflow is followed by its name, an artifact is found by its own."""
-    gates = ["gate-gpu.yml", "gate-against.yml"]
     followed = workflow("post-comment.yml")["on"]["workflow_run"]["workflows"]
-    assert followed == [workflow(name)["name"] for name in gates]
+    assert followed == [workflow(name)["name"] for name in GATES]
     (download,) = steps("post-comment.yml", "actions/download-artifact")
-    for name in gates:
+    for name in GATES:
         (upload,) = steps(name, "actions/upload-artifact")
         assert upload["with"]["name"] == download["with"]["name"]
         assert upload["with"]["path"] == download["with"]["path"]
         assert upload["if"] == "always()"
 
 
-@pytest.mark.parametrize("name", ["gate-gpu.yml", "gate-against.yml"])
+@pytest.mark.parametrize("name", GATES)
+def test_what_a_red_run_has_measured_is_kept(name: str) -> None:
+    """A gate that fails is the one that is run again: what it measured is saved, and the next attempt restores it."""
+    # That one saves only where the whole job went well.
+    assert steps(name, "actions/cache") == []
+    (restore,) = steps(name, "actions/cache/restore")
+    (save,) = steps(name, "actions/cache/save")
+    (gate,) = [step for step in steps(name) if step.get("name") == "Gate"]
+    order = steps(name)
+    assert order.index(restore) < order.index(gate) < order.index(save)
+    assert save["if"] == "always()"
+    assert save["with"]["path"] == restore["with"]["path"] == "${{ runner.temp }}/pytest-cache"
+    assert '-o cache_dir="$RUNNER_TEMP/pytest-cache"' in gate["run"]
+    key = save["with"]["key"]
+    assert key == restore["with"]["key"]
+    commit = "${{ github.event.pull_request.head.sha }}-"
+    # A key is written once, so that each attempt needs its own. That is never there yet: what is restored is the latest
+    # that begins like it, of the same commit if there is one.
+    prefix, rest = key.split(commit)
+    assert rest == "${{ github.run_id }}-${{ github.run_attempt }}"
+    assert restore["with"]["restore-keys"].splitlines() == [f"{prefix}{commit}", prefix]
+
+
+@pytest.mark.parametrize("name", GATES)
 def test_a_gate_is_never_skipped_where_it_is_in_use(name: str) -> None:
     """GitHub takes a required check that was skipped for passed, so that nothing but the repository may skip it."""
     assert [job["if"] for job in jobs(name).values()] == [GUARD]
@@ -164,12 +189,13 @@ def test_every_action_is_one_commit(name: str) -> None:
     lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
     used = [line for line in lines if re.match(r"\s*(- )?uses:", line)]
     assert used
-    assert all(re.fullmatch(r"\s*(- )?uses: actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line) for line in used)
+    assert all(re.fullmatch(r"\s*(- )?uses: actions/[a-z/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line) for line in used)
 
 
 def test_an_action_has_one_version() -> None:
-    """What is pinned in one workflow is pinned alike in all."""
-    pins = {step["uses"] for name in NAMES for step in steps(name) if "uses" in step}
+    """What is pinned in one workflow is pinned alike in all, and so are the parts of one action."""
+    used = {step["uses"] for name in NAMES for step in steps(name) if "uses" in step}
+    pins = {re.sub("(?<=/)([a-z-]+)/[a-z/-]+", r"\1", each) for each in used}
     assert len(pins) == len({pin.partition("@")[0] for pin in pins})
 
 
@@ -180,9 +206,14 @@ def test_every_job_ends(name: str) -> None:
 
 
 def test_this_projects_ci_runs_the_one_command() -> None:
-    """What CI runs is what a person runs, and what the tests write is no summary of it."""
-    assert [step["run"] for step in steps(OWN) if "run" in step] == ["env -u GITHUB_STEP_SUMMARY .ci/run"]
-    assert (ROOT / ".ci" / "run").is_file()
+    """What CI runs is what a person runs, with one more linter, and what the tests write is no summary of it."""
+    assert [step["run"] for step in steps(OWN) if "run" in step] == [
+        'GOBIN="$RUNNER_TEMP/bin" go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.7',
+        'PATH="$RUNNER_TEMP/bin:$PATH" env -u GITHUB_STEP_SUMMARY .ci/run',
+    ]
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    # Why a test was skipped is to be read there.
+    assert "export PYTEST_ADDOPTS=-rs\n" in script
 
 
 class Options:
@@ -242,12 +273,32 @@ def _shell(script: str, environment: dict[str, str]) -> str:
     return done.stdout.decode()
 
 
+def _found(program: str) -> str | None:
+    """Where a program is: beside the interpreter, in an environment that need not be on the PATH, or on that."""
+    return shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
+
+
+def test_a_linter_of_the_environment_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``.venv/bin/pytest`` runs it, with nothing of that environment on the PATH; else what the PATH has."""
+    environment, elsewhere = tmp_path / "venv", tmp_path / "bin"
+    for folder, program in ((environment, "one"), (elsewhere, "one"), (elsewhere, "other")):
+        folder.mkdir(exist_ok=True)
+        (folder / program).write_text("#!/bin/sh\n")
+        (folder / program).chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(environment / "python"))
+    monkeypatch.setenv("PATH", str(elsewhere))
+    assert _found("one") == str(environment / "one")
+    assert _found("other") == str(elsewhere / "other")
+    assert _found("none") is None
+
+
 @pytest.mark.parametrize("linter", ["actionlint", "zizmor --offline"])
 def test_linters_have_nothing_to_say(linter: str) -> None:
     """Expressions, contexts, events and shell scripts are what GitHub takes, and open no known hole."""
-    program, *arguments = linter.split()
-    if shutil.which(program) is None:
-        pytest.skip(f"needs {program}")
-    command = [program, *arguments, *(str(FOLDER / name) for name in NAMES)]
+    name, *arguments = linter.split()
+    program = _found(name)
+    if program is None:
+        pytest.skip(f"needs {name}")
+    command = [program, *arguments, *(str(FOLDER / each) for each in NAMES)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
