@@ -18,6 +18,7 @@ from pytest_gpuserve.compare.text import comparison_plain, comparison_text
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.gate.metric import METRICS, metric_by_option
 from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.report.result_json import with_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,9 +28,14 @@ if TYPE_CHECKING:
 INTERRUPTED: Final = 130
 """Exit status of what Ctrl-C ended, as shells count."""
 
+DEFAULT_METRICS: Final = (
+    "throughput, latencies, batching ratio, and of those on request what a result's verdicts or a baseline's anchors"
+    " name"
+)
+
 EPILOG: Final = (
     "Exit status: 0 where nothing is worse; 1 where something is REGRESSED, or where that is not known: INCONCLUSIVE,"
-    " INVALID, MISSING (A has it and B does not, or another workload, device or host), or nothing was compared;"
+    " INVALID, MISSING (A has it and B does not, or another workload, device or host), or nothing could be compared;"
     " 2 for a wrong argument or a file that cannot be used."
 )
 
@@ -48,15 +54,15 @@ def main(arguments: Sequence[str]) -> int:
     try:
         a, b = (read_side(text, folder, folder / given.baseline_dir) for text in (given.a, given.b))
     except GpuserveError as problem:
-        print(without_secrets(str(problem), os.environ), file=sys.stderr)  # noqa: T201 -- a command
+        print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
         return 2
     comparison = compare_sides(a, b, question)
     if given.json:
-        shown = json.dumps(comparison_plain(comparison), indent=1, allow_nan=False)
+        text = json.dumps(with_texts(comparison_plain(comparison), masked), indent=1, allow_nan=False)
     else:
         color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        shown = comparison_text(comparison, width=shutil.get_terminal_size().columns, color=color)
-    print(without_secrets(shown, os.environ))  # noqa: T201 -- a command
+        text = comparison_text(comparison, width=shutil.get_terminal_size().columns, color=color, shown=masked)
+    print(text)  # noqa: T201 -- a command
     return 0 if comparison.is_well else 1
 
 
@@ -85,6 +91,11 @@ def run_command(command: Callable[[Sequence[str]], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
+
+
+def masked(text: str) -> str:
+    """A text without the values of this process's secret variables; to be asked before the text is laid out."""
+    return without_secrets(text, os.environ)
 
 
 def metric_named(text: str) -> Metric:
@@ -127,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         type=metric_named,
         metavar="NAME",
-        help="only this metric; may be repeated (default: throughput, latencies, batching ratio)",
+        help=f"only this metric; may be repeated (default: {DEFAULT_METRICS})",
     )
     parser.add_argument(
         "--tolerance",
@@ -135,7 +146,8 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         type=_tolerance,
         metavar="METRIC=FRACTION",
-        help="how much worse a metric may be, p99=0.1 for 10 %%; may be repeated (default: as its test, or the method)",
+        help="how much worse a metric may be, p99=0.1 for 10 %%; may be repeated (default: a result's own, as its test"
+        " says; baselines are compared at default tolerances, for a baseline keeps none)",
     )
     parser.add_argument(
         "--on-missing", choices=("fail", "skip"), default="fail", help="what B lacks, or cannot be compared"

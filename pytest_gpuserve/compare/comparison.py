@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.compare.judging import is_unchanged, judge_load, metrics_of, uphold
+from pytest_gpuserve.compare.judging import is_unchanged, judge_load, metrics_of, own_tolerance, uphold
 from pytest_gpuserve.gate.metric import log_cost
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 
@@ -28,7 +28,7 @@ class Question:
         device: Only loads of this device; all if empty.
         metrics: Only these; the usual ones if empty.
         tolerances: By the names of metrics.
-        skip_missing: Whether what B lacks, or what cannot be compared, is well.
+        skip_missing: Whether what B lacks, or what cannot be compared, is well beside what can.
         skip_inconclusive: Whether what could not be decided is well.
     """
 
@@ -47,16 +47,34 @@ class Compared:
         key: What B calls it.
         host: Where B measured it; told only where it did on several.
         judgements: One a metric, widest change first.
+        by_default: Names of the metrics that were judged with their default tolerances, for nobody said another.
     """
 
     key: Key
     host: str
     judgements: tuple[Judgement, ...]
+    by_default: frozenset[str] = frozenset()
 
     @property
     def widest(self) -> float:
         """The greatest change of log cost, either way; infinite where something could not be compared."""
         return max(map(_width, self.judgements), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """A load of which B has no session that A does not have.
+
+    Args:
+        key: What B calls it.
+        host: Where B measured it; told only where that is not so of all its hosts.
+    """
+
+    key: Key
+    host: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key} on {self.host}" if self.host else str(self.key)
 
 
 @dataclass(frozen=True)
@@ -67,7 +85,7 @@ class Comparison:
         a: What the reference is.
         b: What was judged.
         compared: Loads that both have, widest change first.
-        unchanged: Loads of which both have the same sessions.
+        unchanged: Loads, or hosts of them, that measured nothing that the reference does not have.
         only_a: Loads that only the reference has.
         only_b: Loads that only the other has.
         question: What was asked.
@@ -76,7 +94,7 @@ class Comparison:
     a: str
     b: str
     compared: tuple[Compared, ...]
-    unchanged: tuple[Key, ...]
+    unchanged: tuple[Unchanged, ...]
     only_a: tuple[Key, ...]
     only_b: tuple[Key, ...]
     question: Question
@@ -84,11 +102,17 @@ class Comparison:
     @property
     def is_well(self) -> bool:
         """Whether nothing is worse, nothing was left open, and something was compared at all."""
-        if not (self.compared or self.unchanged):
+        if not self.has_substance:
             return False
         if self.only_a and not self.question.skip_missing:
             return False
         return all(self._holds(judgement.verdict) for each in self.compared for judgement in each.judgements)
+
+    @property
+    def has_substance(self) -> bool:
+        """Whether there was anything that could be compared, or that is the same in both."""
+        verdicts = [judgement.verdict for each in self.compared for judgement in each.judgements]
+        return bool(self.unchanged) or any(verdict is not Verdict.MISSING for verdict in verdicts)
 
     def _holds(self, verdict: Verdict) -> bool:
         return (
@@ -111,14 +135,17 @@ def compare_sides(a: Side, b: Side, question: Question) -> Comparison:
     named = _name_of(before, after, any_file=a.is_one_file and b.is_one_file)
     known = {named(key): load for key, load in before.items()}
     new = {named(key): key for key in after}
-    unchanged, pairs = [], []
+    unchanged: list[Unchanged] = []
+    pairs: list[tuple[Load, Load, Sequence[str]]] = []
     for name, key in sorted(new.items()):
         if name not in known:
             continue
-        if is_unchanged(known[name], after[key]):
-            unchanged.append(key)
-        else:
-            pairs.append((known[name], after[key]))
+        one, other = known[name], after[key]
+        same = [host for host in other.hosts if is_unchanged(one, other, host)]
+        changed = [host for host in other.hosts if host not in same]
+        if changed:
+            pairs.append((one, other, changed))
+        unchanged.extend([Unchanged(key, host) for host in same] if changed else [Unchanged(key)])
     return Comparison(
         a=a.name,
         b=b.name,
@@ -143,13 +170,17 @@ def _name_of(before: Mapping[Key, Load], after: Mapping[Key, Load], *, any_file:
     return named
 
 
-def _compared(pairs: Sequence[tuple[Load, Load]], question: Question) -> tuple[Compared, ...]:
+def _compared(pairs: Sequence[tuple[Load, Load, Sequence[str]]], question: Question) -> tuple[Compared, ...]:
+    given = question.tolerances or {}
     loads = []
-    for before, after in pairs:
+    for before, after, hosts in pairs:
         metrics = metrics_of(before, after, question.metrics)
-        for host in after.hosts:
-            judgements = judge_load(before, after, host, metrics, question.tolerances or {})
-            loads.append(Compared(after.key, host if len(after.hosts) > 1 else "", tuple(judgements)))
+        by_default = {metric.name for metric in metrics if own_tolerance(metric, before, after, given) is None}
+        for host in hosts:
+            judgements = judge_load(before, after, host, metrics, given)
+            judged = {judgement.metric.name for judgement in judgements if judgement.tolerance is not None}
+            told = host if len(after.hosts) > 1 else ""
+            loads.append(Compared(after.key, told, tuple(judgements), frozenset(by_default & judged)))
     upheld: Iterator[Judgement] = iter(uphold([judgement for each in loads for judgement in each.judgements]))
     done = []
     for each in loads:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.compare.load import NO_WORKLOAD
 from pytest_gpuserve.device.rules import HOST_RULES, compare
 from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
@@ -49,15 +50,26 @@ def metrics_of(before: Load, after: Load, asked: Sequence[Metric]) -> list[Metri
     ] or [METRICS["throughput"]]
 
 
-def is_unchanged(before: Load, after: Load) -> bool:
-    """Whether the two are of the same sessions, so that there is nothing to judge."""
+def is_unchanged(before: Load, after: Load, host: str) -> bool:
+    """Whether the reference has all that one host measured of a load, so that there is nothing to judge."""
     return (
-        bool(after.samples)
-        and not after.problems
+        not (before.problems or after.problems)
+        and after.workload is not None
         and before.workload == after.workload
-        and set(after.samples) <= set(before.samples)
-        and all(set(samples) <= set(before.samples[name]) for name, samples in after.samples.items())
+        and any(sample.host == host for samples in after.samples.values() for sample in samples)
+        and not any(new_samples(before, after, name, host) for name in after.samples)
     )
+
+
+def new_samples(before: Load, after: Load, metric: str, host: str) -> tuple[Sample, ...]:
+    """One host's sessions that the reference does not have: those cannot be compared with themselves."""
+    found = [sample for sample in after.samples.get(metric, ()) if sample.host == host]
+    if before.is_result == after.is_result:
+        known = before.samples.get(metric, ())
+        return tuple(sample for sample in found if sample not in known)
+    # A baseline keeps its numbers rounded, so that those of the run that recorded it are not quite the same.
+    taken = {each.taken for samples in before.samples.values() for each in samples}
+    return tuple(sample for sample in found if not any(sample.taken.is_same(each) for each in taken))
 
 
 def judge_load(
@@ -73,7 +85,19 @@ def judge_load(
         tolerances: By the names of metrics, before what the sides themselves say.
     """
     pair = _Pair(before, after, host)
-    return [pair.judge(metric, _tolerance(metric, before, after, tolerances)) for metric in metrics]
+    judged = []
+    for metric in metrics:
+        own = own_tolerance(metric, before, after, tolerances)
+        judged.append(pair.judge(metric, metric.default_tolerance if own is None else own))
+    return judged
+
+
+def own_tolerance(metric: Metric, before: Load, after: Load, given: Mapping[str, float]) -> float | None:
+    """How much worse a metric may be by those who say so: who asks, else a side's own test; None where nobody does."""
+    for known in (given, after.tolerances, before.tolerances):
+        if metric.name in known:
+            return known[metric.name]
+    return None
 
 
 def uphold(judgements: Sequence[Judgement]) -> list[Judgement]:
@@ -125,7 +149,7 @@ class _Pair:
         if self._absent:
             # What changed between two loads that are not one load is no change.
             return Judgement(metric, Verdict.MISSING, "baseline", value=now, reference=then, reasons=self._absent)
-        new = self._new(metric)
+        new = new_samples(self._before, self._after, metric.name, self._host)
         undecidable = self._undecidable(metric, new, tolerance)
         if undecidable:
             return Judgement(
@@ -140,12 +164,6 @@ class _Pair:
             )
         known = self._before.samples[metric.name]
         return _judge_samples(metric, known, new, self._host, tolerance).because(*self._warnings)
-
-    def _new(self, metric: Metric) -> tuple[Sample, ...]:
-        """The host's sessions that the reference does not have: those cannot be compared with themselves."""
-        known = self._before.samples.get(metric.name, ())
-        samples = self._after.samples.get(metric.name, ())
-        return tuple(sample for sample in samples if sample.host == self._host and sample not in known)
 
     def _undecidable(self, metric: Metric, new: Sequence[Sample], tolerance: float) -> tuple[str, ...]:
         """Why no more can be told than two numbers; empty where a verdict can be had."""
@@ -200,13 +218,6 @@ def _too_few(metric: Metric, tolerance: float, samples: Sequence[Sample]) -> str
     )
 
 
-def _tolerance(metric: Metric, before: Load, after: Load, given: Mapping[str, float]) -> float:
-    for known in (given, after.tolerances, before.tolerances):
-        if metric.name in known:
-            return known[metric.name]
-    return metric.default_tolerance
-
-
 def _comparability(before: Load, after: Load, host: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Why two loads may not be compared, and what differs without forbidding it."""
     found = [compare(then, now) for then in before.devices for now in after.devices]
@@ -217,11 +228,18 @@ def _comparability(before: Load, after: Load, host: str) -> tuple[tuple[str, ...
         if then.get("id") == now.get("id") == host
     ]
     absent = [reason for each in found for reason in each.incompatible]
-    absent += [f"another workload: {each}" for each in differences(dict(before.workload), dict(after.workload))]
+    absent += _other_workload(before, after)
     hosts = before.hosts
     if len(hosts) == 1 and host not in hosts:
         absent.append(f"A was measured on host {hosts[0]}, B on {host}: hosts differ by more than builds do")
     return _told(absent), _told([warning for each in found for warning in each.warnings])
+
+
+def _other_workload(before: Load, after: Load) -> list[str]:
+    if before.workload is None or after.workload is None:
+        unknown = " and ".join(side for side, load in (("A", before), ("B", after)) if load.workload is None)
+        return [f"{unknown}: {NO_WORKLOAD}"]
+    return [f"another workload: {each}" for each in differences(before.workload, after.workload)]
 
 
 def _told(reasons: Sequence[str]) -> tuple[str, ...]:

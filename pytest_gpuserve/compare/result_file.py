@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 UPGRADE: Final = "upgrade with `pip install --upgrade pytest-gpuserve`"
 
-INFORMATION: Final = frozenset({"app_sha256", "interpreter", "program", "host", "port", "weights_bytes", "image"})
-"""Words of a server that may change without its being another workload; models' files, which have a slash, too."""
-
 NO_SAMPLES: Final = (
     "the file keeps one number of it and no sessions, so that chance cannot be told from a change:"
     " what is shown are two numbers"
@@ -27,8 +24,13 @@ NO_SAMPLES: Final = (
 
 INTERRUPTED: Final = "the test was interrupted, so it decides nothing"
 
+LEAST: Final = 1e-15
+"""A value below it, in a metric's unit, is none: it was not measured, and its ratio to another may be no number."""
+
 Number = Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)]
-LogCost = Annotated[float, msgspec.Meta(ge=-1e3, le=1e3)]
+LogCost = Annotated[float, msgspec.Meta(ge=-100, le=100)]
+"""No metric comes near these bounds in any unit, and what is computed from costs within them stays a number."""
+
 NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
@@ -55,12 +57,13 @@ class RunRecord(msgspec.Struct, frozen=True):
     throughput: Number | None
     latency: dict[str, Number | None]
     batching_ratio: Number | None
-    load: dict[str, str]
-    server: dict[str, str]
     cold_start_seconds: list[Number | None] = []
     problems: list[str] = []
     base: BaseRecord | None = None
     points: dict[str, list[PointRecord]] = {}
+    workload: dict[str, str] | None = None
+    sessions_at: list[str] = []
+    settles: str | None = None
 
 
 class VerdictRecord(msgspec.Struct, frozen=True):
@@ -151,30 +154,33 @@ def loads_of(name: str, result: ResultRecord) -> Iterator[Load]:
     host, device = result.host.get("id"), result.gpu.get("name")
     if not (isinstance(host, str) and host and isinstance(device, str) and device):
         raise UsageProblem(f"{name} does not name the host and the device that it was measured on")
+    occasion = occasion_of(name, result)
     for test in result.tests:
         for run in [*([] if test.run is None else [test.run]), *test.more_runs]:
+            if run.settles is not None:
+                # The same load once more, which other runs have only where they had to settle something too.
+                continue
             verdicts = [verdict for verdict in test.verdicts if verdict.run == run.label]
-            samples = {
-                metric: tuple(
-                    Sample(host, result.at or name, result.at or "", each.y, each.u, each.starts, each.requests)
-                    for each in points
-                )
-                for metric, points in run.points.items()
-                if metric in METRICS and points
-            }
             yield Load(
                 key=key_of(device, test.nodeid, run.label),
                 values=_values(run, verdicts),
-                samples=samples,
+                samples=_samples(run, host, occasion),
                 unsampled=NO_SAMPLES,
-                workload=_workload(run),
+                # An empty one would be the same as any other empty one.
+                workload=run.workload or None,
                 devices=(result.gpu,),
                 machines=(result.host,),
                 tolerances={each.metric: each.tolerance for each in verdicts if each.tolerance is not None},
                 asked=frozenset(each.metric for each in verdicts),
                 problems=(*run.problems, *([] if test.outcome != "interrupted" else [INTERRUPTED])),
                 beside="" if run.base is None else run.base.name,
+                is_result=True,
             )
+
+
+def occasion_of(name: str, result: ResultRecord) -> str:
+    """What the run of a result file is told from others by: when it began, else the file."""
+    return result.at or name
 
 
 def key_of(device: str, nodeid: str, label: str) -> Key:
@@ -201,13 +207,18 @@ def _values(run: RunRecord, verdicts: list[VerdictRecord]) -> Mapping[str, float
         # The value of a duel is a ratio of two servers, not one of this.
         if verdict.reference_kind != "duel":
             known.setdefault(verdict.metric, verdict.value)
-    return {name: value for name, value in known.items() if name in METRICS and value is not None and value > 0}
+    return {name: value for name, value in known.items() if name in METRICS and value is not None and value >= LEAST}
 
 
-def _workload(run: RunRecord) -> Mapping[str, str]:
-    server = {
-        word: value
-        for word, value in run.server.items()
-        if "/" not in word and word.rpartition(".")[2] not in INFORMATION
+def _samples(run: RunRecord, host: str, occasion: str) -> Mapping[str, tuple[Sample, ...]]:
+    """Each metric's sessions, oldest first; when each began only where the file says so of each."""
+    return {
+        metric: tuple(
+            Sample(host, occasion, at, each.y, each.u, each.starts, each.requests)
+            for each, at in zip(
+                points, run.sessions_at if len(run.sessions_at) == len(points) else [""] * len(points), strict=True
+            )
+        )
+        for metric, points in run.points.items()
+        if metric in METRICS and points
     }
-    return {**server, **run.load}

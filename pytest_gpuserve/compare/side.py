@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,8 @@ from pytest_gpuserve.store.published import FOLDER as PUBLISHED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pytest_gpuserve.store.schema import Entry
+
 REVISIONS: Final = "baselines of a revision are written REV:, such as HEAD~5:, one file of them REV:PATH"
 
 NO_SESSION: Final = "not every session has it"
@@ -34,11 +37,13 @@ class Document:
     Args:
         name: What people call it.
         path: Where it is, in the checkout or on the disk.
+        root: The folder of baselines that it lies in, else the folder that was named, else its own.
         data: What is in it.
     """
 
     name: str
     path: PurePosixPath
+    root: PurePosixPath
     data: bytes
 
 
@@ -63,7 +68,7 @@ def read_side(text: str, folder: Path, baseline_dir: Path) -> Side:
     Args:
         text: The argument.
         folder: What it is relative to.
-        baseline_dir: The folder that ``REV:`` means.
+        baseline_dir: The folder of baselines, which ``REV:`` means.
 
     Raises:
         UsageProblem: There is no such file, folder or revision, or it holds no baselines and no results.
@@ -74,13 +79,13 @@ def read_side(text: str, folder: Path, baseline_dir: Path) -> Side:
         files = sorted(path.rglob("*.json"))
         inside = {file: file.relative_to(path) for file in files}
         documents = [
-            _on_disk(file, str(PurePosixPath(text) / each))
+            _on_disk(file, str(PurePosixPath(text) / each), [baseline_dir, path])
             for file, each in inside.items()
             if PUBLISHED not in each.parts
         ]
         return _side(text, documents, is_folder=True)
     if path.exists():
-        return _side(text, [_on_disk(path, text)], is_folder=False)
+        return _side(text, [_on_disk(path, text, [baseline_dir])], is_folder=False)
     rev, colon, inner = text.partition(":")
     if not colon:
         raise UsageProblem(f"there is no file or folder {text}", looked=[str(path)], remedies=[REVISIONS])
@@ -88,6 +93,10 @@ def read_side(text: str, folder: Path, baseline_dir: Path) -> Side:
     commit = repository.commit(rev).hash
     inner = inner.removesuffix("/") or repository.within(baseline_dir)
     files_there = repository.files(commit, inner)
+    roots = [inner]
+    with suppress(UsageProblem):
+        # Who names a path need not have the folder of baselines in the checkout.
+        roots.insert(0, repository.within(baseline_dir))
     wanted = {
         name: blob
         for name, blob in files_there.items()
@@ -96,7 +105,8 @@ def read_side(text: str, folder: Path, baseline_dir: Path) -> Side:
     if not wanted:
         raise UsageProblem(f"{rev} has no baselines in {inner}", looked=[f"commit {commit}"], remedies=[REVISIONS])
     documents = [
-        Document(f"{rev}:{name}", PurePosixPath(name), repository.content(blob)) for name, blob in wanted.items()
+        Document(f"{rev}:{name}", PurePosixPath(name), _root_of(name, roots), repository.content(blob))
+        for name, blob in wanted.items()
     ]
     return _side(f"{rev}:{inner} (commit {commit[:HASH_SHOWN]})", documents, is_folder=inner not in wanted)
 
@@ -146,21 +156,48 @@ def baseline_load(key: Key, stored: Stored) -> Load:
         devices=_distinct(msgspec.to_builtins(record.device) for record in records),
         machines=_distinct(msgspec.to_builtins(record.host) for record in records),
         tolerances={},
+        asked=anchored(stored.entry),
     )
 
 
-def baseline_key(path: PurePosixPath, name: str, device: str) -> Key:
-    """What an entry is called: its file is the part of the path below the device's folder, if it lies in one."""
-    parts = path.parts
-    above = [number for number, part in enumerate(parts[:-1]) if part == device]
-    return Key(device, "/".join(parts[above[-1] + 1 :] if above else parts[-1:]), name)
+def anchored(entry: Entry) -> frozenset[str]:
+    """Names of the metrics that an entry has anchors of, which its test compares; none of an older entry."""
+    return frozenset(line.metric for anchor in entry.anchors for line in anchor.metrics)
 
 
-def _on_disk(path: Path, name: str) -> Document:
+def baseline_key(path: PurePosixPath, root: PurePosixPath, name: str, device: str) -> Key:
+    """What an entry is called: its file is the part of the path below the device's folder, if it lies in one.
+
+    Args:
+        path: Of the file.
+        root: The folder of baselines, or one in it. Below it the device's folder comes first, whatever else is called
+            so; above it, it comes last.
+        name: Of the entry.
+        device: That it was measured on.
+    """
+    inside, outside = path.relative_to(root).parts, root.parts
+    if device in inside[:-1]:
+        below = inside[inside.index(device) + 1 :]
+    elif device in outside:
+        below = (*outside[len(outside) - outside[::-1].index(device) :], *inside)
+    else:
+        below = inside[-1:]
+    return Key(device, "/".join(below), name)
+
+
+def _on_disk(path: Path, name: str, roots: Sequence[Path]) -> Document:
+    place = path.absolute().as_posix()
+    root = _root_of(place, [each.absolute().as_posix() for each in roots])
     try:
-        return Document(name, PurePosixPath(path.absolute().as_posix()), path.read_bytes())
+        return Document(name, PurePosixPath(place), root, path.read_bytes())
     except OSError as problem:
         raise UsageProblem(f"{name} cannot be read", found=str(problem)) from None
+
+
+def _root_of(path: str, roots: Sequence[str]) -> PurePosixPath:
+    """The first of these folders that a file lies in, else its own."""
+    above = PurePosixPath(path).parents
+    return next((root for root in map(PurePosixPath, roots) if root in above), above[0])
 
 
 def _side(name: str, documents: Sequence[Document], *, is_folder: bool) -> Side:
@@ -172,7 +209,7 @@ def _side(name: str, documents: Sequence[Document], *, is_folder: bool) -> Side:
     for document in documents:
         for entry, stored in read_baseline(document).items():
             device = stored.entry.sessions[-1].device.name
-            loads.append(baseline_load(baseline_key(document.path, entry, device), stored))
+            loads.append(baseline_load(baseline_key(document.path, document.root, entry, device), stored))
     if not loads:
         raise UsageProblem(f"{name} holds no baselines", remedies=["record some: pytest --baseline-update", REVISIONS])
     return Side(name, _by_key(name, loads), is_one_file=not is_folder)

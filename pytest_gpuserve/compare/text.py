@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.report.terminal import table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpuserve.compare.comparison import Compared, Comparison
+    from pytest_gpuserve.compare.comparison import Compared, Comparison, Unchanged
     from pytest_gpuserve.compare.load import Key
     from pytest_gpuserve.gate.verdict import Judgement
 
@@ -23,25 +24,34 @@ TOLD_FIRST: Final = tuple(Verdict)[::-1]
 """Why something cannot be judged before why it is undecided, before why it is worse."""
 
 
-def comparison_text(comparison: Comparison, *, width: int, color: bool) -> str:
+DEFAULT_TOLERANCES: Final = (
+    "a baseline keeps none, and a result those of what its test compared; others are given by"
+    " --tolerance=METRIC=FRACTION"
+)
+
+
+def comparison_text(comparison: Comparison, *, width: int, color: bool, shown: Callable[[str], str] = str) -> str:
     """What is shown of a comparison.
 
     Args:
         comparison: What came of it.
         width: Columns of the terminal.
         color: Whether it understands colours.
+        shown: Makes each text of the two sides fit to be shown, before it is laid out.
     """
     head = [f"A, the reference: {comparison.a}", f"B, what is judged: {comparison.b}"]
     rest = [
         *_reasons(comparison.compared),
+        *_defaults(comparison.compared),
         *_listed("the same sessions in both", comparison.unchanged),
         *_listed("only in A", comparison.only_a),
         *_listed("only in B", comparison.only_b),
         _last(comparison),
     ]
     # The table has colours, and what it takes in is made printable by itself.
-    drawn = table([_test(each) for each in comparison.compared], width=width, color=color)
-    return "\n".join([*map(printable, head), *(["", drawn, ""] if comparison.compared else []), *map(printable, rest)])
+    drawn = table([_test(each) for each in comparison.compared], width=width, color=color, shown=shown)
+    told, more = ([printable(shown(line)) for line in lines] for lines in (head, rest))
+    return "\n".join([*told, *(["", drawn, ""] if comparison.compared else []), *more])
 
 
 def comparison_plain(comparison: Comparison) -> dict[str, Any]:
@@ -55,11 +65,12 @@ def comparison_plain(comparison: Comparison) -> dict[str, Any]:
             {
                 **_plain_key(each.key),
                 "host": each.host or None,
+                "default_tolerances": [name for name in METRICS if name in each.by_default],
                 "verdicts": [_plain(judgement) for judgement in each.judgements],
             }
             for each in comparison.compared
         ],
-        "unchanged": [_plain_key(key) for key in comparison.unchanged],
+        "unchanged": [{**_plain_key(each.key), "host": each.host or None} for each in comparison.unchanged],
         "only_a": [_plain_key(key) for key in comparison.only_a],
         "only_b": [_plain_key(key) for key in comparison.only_b],
     }
@@ -82,8 +93,14 @@ def _reasons(compared: Sequence[Compared]) -> list[str]:
     ]
 
 
-def _listed(what: str, keys: Sequence[Key]) -> list[str]:
-    return [f"{what}: {key}" for key in keys]
+def _defaults(compared: Sequence[Compared]) -> list[str]:
+    """That metrics were judged with tolerances that their tests may not have."""
+    names = [name for name in METRICS if any(name in each.by_default for each in compared)]
+    return [f"default tolerances of {', '.join(names)}: {DEFAULT_TOLERANCES}"] if names else []
+
+
+def _listed(what: str, named: Sequence[Key | Unchanged]) -> list[str]:
+    return [f"{what}: {each}" for each in named]
 
 
 def _last(comparison: Comparison) -> str:
@@ -101,6 +118,8 @@ def _last(comparison: Comparison) -> str:
     told = ", ".join([*found, *rest])
     if not (comparison.compared or comparison.unchanged):
         return f"nothing was compared: A and B have no load in common{f' ({told})' if told else ''}"
+    if not comparison.has_substance:
+        return f"nothing could be compared: {told}"
     return f"{'nothing is worse' if comparison.is_well else 'not well'}: {told}"
 
 

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.compare.command import metric_named, run_command
+from pytest_gpuserve.compare.command import DEFAULT_METRICS, masked, metric_named, run_command
 from pytest_gpuserve.compare.repository import Repository
 from pytest_gpuserve.compare.result_file import read_result
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.history.change_points import demand_library
 from pytest_gpuserve.history.line import lines_of
-from pytest_gpuserve.history.observation import Wanted, in_order, of_editions, of_result
+from pytest_gpuserve.history.observation import Wanted, compared_of, drawn_once, in_order, of_editions, of_result
 from pytest_gpuserve.history.text import BLOCKS, lines_plain, lines_text
 from pytest_gpuserve.history.walk import walk
-from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.report.html.page import history_document
+from pytest_gpuserve.report.result_json import with_texts
 from pytest_gpuserve.store.atomic import write_whole
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.compare.load import Key
     from pytest_gpuserve.history.line import Line
-    from pytest_gpuserve.history.observation import Observation
+    from pytest_gpuserve.history.walk import Edition
 
 TITLE: Final = "History of the baselines"
 
@@ -43,19 +42,19 @@ def main(arguments: Sequence[str]) -> int:
         if given.html is not None:
             _write(given.html, lines)
     except GpuserveError as problem:
-        print(_shown(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
+        print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
         return 2
     if given.json:
-        text = json.dumps(lines_plain(lines, notes), indent=1, allow_nan=False)
+        text = json.dumps(with_texts(lines_plain(lines, notes), masked), indent=1, allow_nan=False)
     else:
         blocks = _is_known(BLOCKS, sys.stdout.encoding)
-        text = lines_text(lines, notes, width=shutil.get_terminal_size().columns, blocks=blocks)
+        text = lines_text(lines, notes, width=shutil.get_terminal_size().columns, blocks=blocks, shown=masked)
     if not lines:
         print("there is nothing to draw: no baseline and no result fits", file=sys.stderr)  # noqa: T201 -- a command
     if given.html is not None:
         print(f"{len(lines)} lines drawn in {given.html}", file=sys.stderr)  # noqa: T201 -- a command
     if text:
-        print(_shown(text))  # noqa: T201 -- a command
+        print(text)  # noqa: T201 -- a command
     return 0 if lines else 1
 
 
@@ -85,21 +84,22 @@ def _lines(given: argparse.Namespace) -> tuple[list[Line], list[str]]:
     """
     if given.change_points:
         demand_library()
-    metrics = given.metric or [metric for metric in METRICS.values() if not metric.on_request]
+    notes: list[str] = []
+    files = [(name, read_result(name, _content(name))) for name in given.results]
+    editions = _editions(given, notes)
     wanted = Wanted(
         has=lambda key: given.device in {"", key.device} and fits(key, given.test),
-        metrics=tuple(metrics),
+        metrics=tuple(given.metric),
+        compared=compared_of(editions, files),
     )
-    notes: list[str] = []
-    results: list[Observation] = []
-    for name in given.results:
-        results.extend(of_result(name, read_result(name, _content(name)), wanted, notes))
-    observations = in_order(_baselines(given, wanted, notes), results)
-    return lines_of(observations, wanted.metrics, find_changes=given.change_points), notes
+    results = [each for name, result in files for each in of_result(name, result, wanted, notes)]
+    baselines = of_editions(editions, wanted, notes)
+    observations = in_order(baselines, drawn_once(results, baselines, notes))
+    return lines_of(observations, given.metric or list(METRICS.values()), find_changes=given.change_points), notes
 
 
-def _baselines(given: argparse.Namespace, wanted: Wanted, notes: list[str]) -> list[Observation]:
-    """The observations of git's history; where result files are given, a folder outside of git has none.
+def _editions(given: argparse.Namespace, notes: list[str]) -> list[Edition]:
+    """The editions of git's history; where result files are given, a folder outside of git has none.
 
     Raises:
         UsageProblem: Git cannot be asked, or does not know the revision.
@@ -120,7 +120,7 @@ def _baselines(given: argparse.Namespace, wanted: Wanted, notes: list[str]) -> l
         )
     walked = walk(repository, repository.within(folder / given.baseline_dir), since)
     notes.extend(walked.notes)
-    return of_editions(walked.editions, wanted, notes)
+    return walked.editions
 
 
 def _content(name: str) -> bytes:
@@ -131,15 +131,11 @@ def _content(name: str) -> bytes:
 
 
 def _write(name: str, lines: Sequence[Line]) -> None:
-    text = history_document([line.drawn() for line in lines], TITLE, _shown)
+    text = history_document([line.drawn() for line in lines], TITLE, masked)
     try:
         write_whole(Path(name), text.encode(errors="backslashreplace"))
     except OSError as problem:
         raise UsageProblem(f"--html: {name} cannot be written", found=str(problem)) from None
-
-
-def _shown(text: str) -> str:
-    return without_secrets(text, os.environ)
 
 
 def _is_known(signs: str, encoding: str | None) -> bool:
@@ -168,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         type=metric_named,
         metavar="NAME",
-        help="only this metric; may be repeated (default: throughput, latencies, batching ratio)",
+        help=f"only this metric; may be repeated (default: {DEFAULT_METRICS})",
     )
     parser.add_argument("--since", metavar="REV", default="", help="only what this commit had, and what came after it")
     parser.add_argument("--html", metavar="FILE", help="draw them as a page, too, which needs no network")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytest_gpuserve.compare.load import NO_WORKLOAD, Taken
 from pytest_gpuserve.compare.repository import HASH_SHOWN
-from pytest_gpuserve.compare.result_file import loads_of
-from pytest_gpuserve.compare.side import baseline_key
+from pytest_gpuserve.compare.result_file import loads_of, occasion_of
+from pytest_gpuserve.compare.side import anchored, baseline_key
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
@@ -51,11 +52,20 @@ class Wanted:
 
     Args:
         has: Whether a load is wanted.
-        metrics: Those that are.
+        metrics: Those that are; empty for the usual ones, and those on request that a load's test compares.
+        compared: Names of the metrics that the test of a load compares, as far as anything says so.
     """
 
     has: Callable[[Key], bool]
-    metrics: tuple[Metric, ...]
+    metrics: tuple[Metric, ...] = ()
+    compared: Mapping[Key, frozenset[str]] = field(default_factory=dict)
+
+    def metrics_of(self, key: Key) -> tuple[Metric, ...]:
+        """The metrics that are wanted of a load."""
+        named = self.compared.get(key, frozenset())
+        return self.metrics or tuple(
+            metric for name, metric in METRICS.items() if not metric.on_request or name in named
+        )
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,7 @@ class Observation:
         sessions: How many were measured; 0 where that is not known.
         note: Why the baseline was loosened, if it was.
         anchors: For each metric that has one its anchor, in words.
+        taken: What tells its sessions from others; of a result without them, the run.
     """
 
     key: Key
@@ -87,6 +98,25 @@ class Observation:
     sessions: int = 0
     note: str = ""
     anchors: Mapping[str, str] | None = None
+    taken: tuple[Taken, ...] = ()
+
+
+def compared_of(editions: Iterable[Edition], results: Iterable[tuple[str, ResultRecord]]) -> dict[Key, frozenset[str]]:
+    """Names of the metrics that the test of each load compares, by the anchors of baselines and results' verdicts.
+
+    Args:
+        editions: The editions of the baselines.
+        results: The name and the content of each result file.
+
+    Raises:
+        UsageProblem: A result does not name its host or its device.
+    """
+    found: dict[Key, frozenset[str]] = {}
+    told = [(_key_of(edition), anchored(edition.entry)) for edition in editions]
+    told += [(load.key, load.asked) for name, result in results for load in loads_of(name, result)]
+    for key, names in told:
+        found[key] = found.get(key, frozenset()) | names
+    return found
 
 
 def of_editions(editions: Iterable[Edition], wanted: Wanted, note: list[str]) -> list[Observation]:
@@ -121,13 +151,15 @@ def of_editions(editions: Iterable[Edition], wanted: Wanted, note: list[str]) ->
                 commit = edition.commit.hash[:HASH_SHOWN]
                 note.append(f"{commit}: {edition.path} {edition.name} cannot be read and is left out: {problem}")
                 continue
-            known = _of_sessions(sessions, wanted.metrics)
+            known = _of_sessions(sessions, wanted.metrics_of(_key_of(edition)))
             found.append(_of_records(edition, host, records, known, latest))
     return found
 
 
 def of_result(name: str, result: ResultRecord, wanted: Wanted, note: list[str]) -> list[Observation]:
-    """The observations of a result file; what decides nothing, or was measured beside another server, is left out.
+    """The observations of a result file.
+
+    What decides nothing, was measured beside another server, or does not say what its workload was, is left out.
 
     Args:
         name: What people call the file.
@@ -147,9 +179,10 @@ def of_result(name: str, result: ResultRecord, wanted: Wanted, note: list[str]) 
         if not wanted.has(load.key):
             continue
         why = load.problems[0] if load.problems else f"it was measured beside {load.beside}" if load.beside else ""
-        if why:
-            note.append(f"{name}: {load.key} is left out: {why}")
+        if why or load.workload is None:
+            note.append(f"{name}: {load.key} is left out: {why or NO_WORKLOAD}")
             continue
+        samples = max(load.samples.values(), key=len, default=())
         found.append(
             Observation(
                 key=load.key,
@@ -159,10 +192,33 @@ def of_result(name: str, result: ResultRecord, wanted: Wanted, note: list[str]) 
                 seconds=seconds,
                 workload=load.workload,
                 device=load.devices[0],
-                known=_of_load(load, wanted.metrics),
-                sessions=max(map(len, load.samples.values()), default=0),
+                known=_of_load(load, wanted.metrics_of(load.key)),
+                sessions=len(samples),
+                taken=tuple(each.taken for each in samples) or (Taken(load.hosts[0], occasion_of(name, result), ""),),
             )
         )
+    return found
+
+
+def drawn_once(results: Iterable[Observation], baselines: Iterable[Observation], note: list[str]) -> list[Observation]:
+    """Results without those that a baseline keeps, for their run recorded it, and without those that were named twice.
+
+    Args:
+        results: Of result files.
+        baselines: Of baselines.
+        note: Takes what was left out, a line each.
+    """
+    known: dict[Key, list[Taken]] = {}
+    for each in baselines:
+        known.setdefault(each.key, []).extend(each.taken)
+    found = []
+    for each in results:
+        others = known.setdefault(each.key, [])
+        if all(any(one.is_same(other) for other in others) for one in each.taken):
+            note.append(f"{each.label}: {each.key} is left out: its sessions have a point already")
+            continue
+        others.extend(each.taken)
+        found.append(each)
     return found
 
 
@@ -182,7 +238,8 @@ def date_of(seconds: float) -> str:
 
 
 def _key_of(edition: Edition) -> Key:
-    return baseline_key(PurePosixPath(edition.path), edition.name, edition.entry.sessions[-1].device.name)
+    path, folder = PurePosixPath(edition.path), PurePosixPath(edition.folder)
+    return baseline_key(path, folder, edition.name, edition.entry.sessions[-1].device.name)
 
 
 def _of_records(
@@ -201,6 +258,7 @@ def _of_records(
         sessions=len(records),
         note=edition.entry.reason or "",
         anchors=_anchors(edition.entry, host),
+        taken=tuple(Taken(record.host.id, record.occasion, record.at) for record in records),
     )
 
 

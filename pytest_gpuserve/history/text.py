@@ -11,7 +11,7 @@ from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.units import format_change, format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.history.change_points import Change
     from pytest_gpuserve.history.line import Line, Place
@@ -28,7 +28,9 @@ NARROWEST: Final = 20
 """Columns below which a chart is not made narrower."""
 
 
-def lines_text(lines: Sequence[Line], notes: Sequence[str], *, width: int, blocks: bool) -> str:
+def lines_text(
+    lines: Sequence[Line], notes: Sequence[str], *, width: int, blocks: bool, shown: Callable[[str], str] = str
+) -> str:
     """What is shown of lines.
 
     Args:
@@ -36,11 +38,12 @@ def lines_text(lines: Sequence[Line], notes: Sequence[str], *, width: int, block
         notes: What could not be read, and what is not known, a line each.
         width: Columns of the terminal.
         blocks: Whether it knows the block characters.
+        shown: Makes each text in them fit to be shown.
     """
-    parts = ["\n".join(_line(line, width=width, blocks=blocks)) for line in lines]
+    parts = [_line(line, width=width, blocks=blocks) for line in lines]
     if notes:
-        parts.append("\n".join(printable(f"note: {note}") for note in notes))
-    return "\n\n".join(parts)
+        parts.append([f"note: {note}" for note in notes])
+    return "\n\n".join("\n".join(printable(shown(each)) for each in part) for part in parts)
 
 
 def lines_plain(lines: Sequence[Line], notes: Sequence[str]) -> dict[str, Any]:
@@ -71,12 +74,13 @@ def _line(line: Line, *, width: int, blocks: bool) -> list[str]:
         line.title,
         *([f"begins here: {line.because}"] if line.because else []),
         *(_drawn(line, width=width - len(INDENT), blocks=blocks) if len(line.places) > 1 else []),
-        _place(line, line.places[0]) + (f"; now {_place(line, line.places[-1])}" if len(line.places) > 1 else ""),
+        # Not "now": after a revert the checkout has an older one.
+        "; last measured ".join(_place(line, place) for place in (*line.places[:1], *line.places[1:][-1:])),
         *(_change(line, change) for change in line.changes or ()),
         *([] if line.changes else [_unchanged(line)]),
         *(f"{place.observation.label}: {note}" for place in line.places for note in place.notes),
     ]
-    return [printable(f"{INDENT if number else ''}{each}") for number, each in enumerate(told)]
+    return [f"{INDENT if number else ''}{each}" for number, each in enumerate(told)]
 
 
 def _drawn(line: Line, *, width: int, blocks: bool) -> list[str]:

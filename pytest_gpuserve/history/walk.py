@@ -25,12 +25,14 @@ class Edition:
 
     Args:
         commit: The commit.
-        path: The file, by the name that it has at last.
+        folder: The baselines, from the top of the checkout.
+        path: The file, from there too, by the name that it has at last.
         name: The entry in it.
         entry: What it held.
     """
 
     commit: Commit
+    folder: str
     path: str
     name: str
     entry: Entry
@@ -146,7 +148,7 @@ class _Walker:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             self._note(commit, f"{path} {name}", str(problem))
             return
-        self.found.editions.append(Edition(commit, path, name, entry))
+        self.found.editions.append(Edition(commit, self._folder, path, name, entry))
 
     def _note(self, commit: Commit, what: str, problem: str) -> None:
         self.found.notes.append(f"{commit.hash[:HASH_SHOWN]}: {what} cannot be read and is left out: {problem}")

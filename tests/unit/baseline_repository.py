@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.reduced import reduced_by_metric
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+from pytest_gpuserve.store.anchor import sealed
 from pytest_gpuserve.store.baseline import write
-from pytest_gpuserve.store.schema import Entry
+from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, Entry
 from tests.unit.builders import COMMIT, here, session, start, window
 
 if TYPE_CHECKING:
@@ -32,12 +34,14 @@ STEADY = (1.0, 1.002, 0.998, 1.001)
 """Speeds of sessions of one build, enough of them to gate all metrics."""
 
 
-def session_of_speed(speed: float, *, day: int = 1, number: int = 0, requests: int = 600) -> Session:
+def session_of_speed(
+    speed: float, *, day: int = 1, number: int = 0, requests: int = 600, cold_start_seconds: float = 1.5
+) -> Session:
     """A session whose requests all take 10 ms over its speed; of two starts of two windows."""
     latencies = (0.010 / speed,) * requests
     part = window(latencies, seconds=requests / (1000.0 * speed), items=4 * requests, batches=requests)
     at = f"2025-01-{day:02d}T00:00:{number:02d}+00:00"
-    return session(start(part, part), start(part, part), at=at)
+    return session(*(start(part, part, cold_start_seconds=cold_start_seconds) for _ in range(2)), at=at)
 
 
 def entry_of(
@@ -48,11 +52,13 @@ def entry_of(
     workload: Mapping[str, str] | None = None,
     reason: str | None = None,
     requests: int = 600,
+    cold_start_seconds: float = 1.5,
 ) -> Entry:
     """The entry of sessions of these speeds, measured on a day of January."""
     where = here(host)
     sessions = [
-        session_of_speed(speed, day=day, number=number, requests=requests) for number, speed in enumerate(speeds)
+        session_of_speed(speed, day=day, number=number, requests=requests, cold_start_seconds=cold_start_seconds)
+        for number, speed in enumerate(speeds)
     ]
     return Entry(
         workload=dict(WORKLOAD if workload is None else workload),
@@ -66,6 +72,25 @@ def entry_of(
             for each in sessions
         ],
     )
+
+
+def anchored_on(entry: Entry, *metrics: str) -> Entry:
+    """The entry with anchors of these metrics, as its test's recording would have set them; each 1000 in its unit."""
+    record = entry.sessions[0]
+    anchor = AnchorRecord(
+        at=record.occasion,
+        commit=entry.commit,
+        clean=True,
+        code=entry.code,
+        host=record.host,
+        device=record.device,
+        software={},
+        metrics=[
+            AnchoredRecord(name, 1000.0, METRICS[name].unit, sessions=1, occasions=1, how="recorded", seal="0" * 12)
+            for name in metrics
+        ],
+    )
+    return msgspec.structs.replace(entry, anchors=[sealed(anchor)])
 
 
 def on_device(entry: Entry, **facts: object) -> Entry:
@@ -88,10 +113,13 @@ def result_text(
     samples: bool = True,
     **more: Any,  # noqa: ANN401 -- fields of the document
 ) -> str:
-    """A result file of a run of these sessions, as ``--gpuserve-json`` writes it; ``more`` goes into its run."""
+    """A result file of a run of these sessions, as ``--gpuserve-json`` writes it; ``more`` goes into its run.
+
+    It began when the entry of that day says that its run did.
+    """
     sessions = tuple(session_of_speed(speed, day=day, number=number) for number, speed in enumerate(speeds))
     server = {"server": "mosec", "app_sha256": "cd" * 32}
-    run = RunResult("", sessions, (), {"concurrency": "50"}, server)
+    run = RunResult("", sessions, (), {"concurrency": "50"}, server, workload=WORKLOAD)
     plain = json.loads(document(SessionResult({"name": "cpu"}, {"id": host}, (TestResult(nodeid, "passed", [run]),))))
     points = {name: [asdict(each) for each in found] for name, found in reduced_by_metric(sessions).items()}
     plain["tests"][0]["run"].update({"points": points if samples else {}, **more})

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.compare.command import main
+from pytest_gpuserve.compare.side import baseline_key
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.store.baseline import read, write
 from pytest_gpuserve.trial.stored_verdict import stored_judgement
-from tests.unit.baseline_repository import FILE, STEADY, TEST, WORKLOAD, entry_of, on_device
+from tests.unit.baseline_repository import (
+    FILE,
+    STEADY,
+    TEST,
+    WORKLOAD,
+    anchored_on,
+    entry_of,
+    on_device,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,6 +180,23 @@ def test_nothing_in_common_is_not_well(two: Two) -> None:
     assert said.splitlines()[-1].startswith("nothing was compared: A and B have no load in common")
 
 
+def test_nothing_that_can_be_compared_is_not_well(two: Two) -> None:
+    """What may be missing is not all: where every load of both was measured otherwise, nothing was found out."""
+    other = entry_of(SLOWER, day=2, workload={**WORKLOAD, "concurrency": "80"})
+    two.write("a", {TEST: entry_of()})
+    two.write("b", {TEST: other})
+    skipping = ("--on-missing=skip", "--on-inconclusive=skip")
+    status, said = two.compare(*skipping)
+    assert status == 1
+    assert said.splitlines()[-1] == "nothing could be compared: 6 MISSING"
+    # A load beside it that is unchanged, or that was judged, is something.
+    for day in (1, 2):
+        two.write("a", {"test_w": entry_of()}, file="x/test_w.json")
+        two.write("b", {"test_w": entry_of(day=day)}, file="x/test_w.json")
+        assert two.compare(*skipping)[0] == 0
+        assert two.compare("--on-inconclusive=skip")[0] == 1
+
+
 def test_another_workload_is_not_compared(two: Two) -> None:
     """What differs is named, both numbers stand there, and no change is computed from them."""
     two.write("a", {TEST: entry_of()})
@@ -203,6 +230,39 @@ def test_each_host_of_the_other_side_is_judged(two: Two) -> None:
         "host-a": "PASS",
         "host-b": "REGRESSED",
     }
+
+
+def test_a_host_that_measured_nothing_new_is_not_judged(two: Two) -> None:
+    """Of an entry that one of two hosts recorded anew, that one is judged; the other is named as unchanged."""
+    old, new = entry_of(), entry_of(day=2)
+    for entry in (old, new):
+        entry.sessions.extend(entry_of(day=1, host="host-b").sessions)
+    two.write("a", {TEST: old})
+    two.write("b", {TEST: new})
+    status, said = two.compare("--json")
+    plain = json.loads(said)
+    assert [load["host"] for load in plain["loads"]] == ["host-a"]
+    assert plain["unchanged"] == [{"device": "cpu", "file": FILE, "test": TEST, "host": "host-b"}]
+    assert status == 0
+    assert f"the same sessions in both: cpu {FILE}::{TEST} on host-b" in two.compare()[1]
+
+
+def test_a_metric_on_request_is_compared_where_it_is_anchored(two: Two) -> None:
+    """What a test asks for is compared without being named, whichever side tells so; what none asks for is not."""
+    slow = entry_of(day=2, cold_start_seconds=6.0)
+    for a, b in (
+        (anchored_on(entry_of(), "cold_start", "throughput"), slow),
+        (entry_of(), anchored_on(slow, "cold_start")),
+    ):
+        two.write("a", {TEST: a})
+        two.write("b", {TEST: b})
+        verdicts = two.verdicts()
+        assert verdicts.pop("cold_start") == "REGRESSED"
+        assert set(verdicts.values()) == {"PASS"}
+        assert two.compare()[0] == 1
+    two.write("a", {TEST: entry_of()})
+    two.write("b", {TEST: slow})
+    assert "cold_start" not in two.verdicts()
 
 
 def test_another_device_is_not_compared(two: Two) -> None:
@@ -240,6 +300,29 @@ def test_tolerances_are_asked_for_by_metric(two: Two) -> None:
     assert two.verdicts()["throughput"] != "PASS"
     verdicts = two.verdicts("--tolerance=throughput=0.5", "--tolerance=p50=0.5")
     assert (verdicts["throughput"], verdicts["latency.p50"]) == ("PASS", "PASS")
+
+
+def test_default_tolerances_are_told(two: Two) -> None:
+    """A baseline keeps no tolerance of its test, so that another verdict than the test's own is no surprise."""
+    two.write("a", {TEST: entry_of()})
+    two.write("b", {TEST: entry_of(day=2)})
+    status, said = two.compare("--metric=throughput", "--metric=p99")
+    (line,) = [line for line in said.splitlines() if line.startswith("default tolerances")]
+    assert line.startswith("default tolerances of throughput, latency.p99: a baseline keeps none")
+    assert "--tolerance=METRIC=FRACTION" in line
+    given = ("--metric=throughput", "--metric=p99", "--tolerance=throughput=0.1")
+    assert "default tolerances of latency.p99:" in two.compare(*given)[1]
+    assert json.loads(two.compare(*given, "--json")[1])["loads"][0]["default_tolerances"] == ["latency.p99"]
+    assert "default tolerances" not in two.compare(*given, "--tolerance=p99=0.3")[1]
+    assert status == 0
+
+
+def test_the_help_tells_of_default_tolerances(capsys: pytest.CaptureFixture[str]) -> None:
+    """So does whoever asks before."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "baselines are compared at default tolerances, for a baseline keeps none" in told
 
 
 def test_a_claim_among_many_comparisons_must_be_surer(two: Two) -> None:
@@ -280,7 +363,7 @@ def test_json_says_what_the_text_says(two: Two) -> None:
     name = {"device": "cpu", "file": FILE}
     assert plain["only_a"] == [{**name, "test": "test_gone"}]
     assert plain["only_b"] == [{**name, "test": "test_new"}]
-    assert plain["unchanged"] == [{**name, "test": "test_same"}]
+    assert plain["unchanged"] == [{**name, "test": "test_same", "host": None}]
     ((verdict,),) = [load["verdicts"] for load in plain["loads"]]
     assert list(verdict) == [
         "metric",
@@ -357,3 +440,60 @@ def test_a_name_that_would_command_the_terminal_is_spelled_out(two: Two) -> None
     assert "\x1b" not in said
     assert "\x07" not in said
     assert said.count(r"test_z[\x1b[2J\x07]") >= 2
+
+
+def test_secrets_are_masked_before_they_are_laid_out(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that folds a test's name does not break a secret in two, of which each half would be shown."""
+    secret = "s3cr3t-" + "abcdefghij" * 6
+    monkeypatch.setenv("A_TOKEN", secret)
+    monkeypatch.setenv("COLUMNS", "60")
+    name = f"test_z[{secret}]"
+    two.write("a", {name: entry_of(), f"gone{name}": entry_of()})
+    two.write("b", {name: entry_of(day=2)})
+    _, said = two.compare()
+    assert "abcdefghij" not in said
+    assert said.count("<A_TOKEN>") >= 2
+
+
+def test_a_secret_does_not_break_the_json(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret that is a word of ours is masked in texts of the two sides, and no field is called otherwise."""
+    monkeypatch.setenv("A_TOKEN", "verdicts")
+    two.write("a", {"test_verdicts": entry_of()})
+    two.write("b", {"test_verdicts": entry_of(day=2)})
+    (load,) = json.loads(two.compare("--json")[1])["loads"]
+    assert load["test"] == "test_<A_TOKEN>"
+    assert load["verdicts"]
+
+
+def test_a_folder_of_tests_may_be_called_like_the_device(two: Two) -> None:
+    """The device's folder is the first of that name below the baselines; what lies deeper is a test's own."""
+    for side, day in (("a", 1), ("b", 2)):
+        for file in ("test_y.json", "cpu/test_y.json", "x/cpu/test_y.json"):
+            two.write(side, {TEST: entry_of(day=day)}, file=file)
+    status, said = two.compare("--json", "--metric=throughput")
+    assert status == 0
+    assert {load["file"] for load in json.loads(said)["loads"]} == {
+        "test_y.json",
+        "cpu/test_y.json",
+        "x/cpu/test_y.json",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "file"),
+    [
+        ("baselines/cpu/x/test_y.json", "baselines", "x/test_y.json"),
+        ("baselines/cpu/cpu/test_y.json", "baselines", "cpu/test_y.json"),
+        ("baselines/cpu/x/test_y.json", "baselines/cpu", "x/test_y.json"),
+        ("baselines/cpu/x/test_y.json", "baselines/cpu/x", "x/test_y.json"),
+        ("cpu/cpu/x/test_y.json", "cpu", "x/test_y.json"),
+        ("/cpu/baselines/cpu/x/test_y.json", "/cpu/baselines/cpu", "x/test_y.json"),
+        ("baselines/cpu/x/test_y.json", ".", "x/test_y.json"),
+        ("kept/test_y.json", "kept", "test_y.json"),
+        ("cpu/cpu", "cpu", "cpu"),
+    ],
+)
+def test_where_an_entry_belongs(path: str, root: str, file: str) -> None:
+    """Below the folder that is known the first folder of the device's name counts, above it the last."""
+    key = baseline_key(PurePosixPath(path), PurePosixPath(root), "test_z", "cpu")
+    assert (key.device, key.file, key.name) == ("cpu", file, "test_z")

@@ -17,7 +17,16 @@ from pytest_gpuserve.compare.command import main
 from pytest_gpuserve.compare.result_file import is_result, key_of, read_result
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.trial.ledger import Ledger
-from tests.unit.baseline_repository import FILE, NODEID, STEADY, TEST, BaselineRepository, entry_of, result_text
+from tests.unit.baseline_repository import (
+    FILE,
+    NODEID,
+    STEADY,
+    TEST,
+    WORKLOAD,
+    BaselineRepository,
+    entry_of,
+    result_text,
+)
 from tests.unit.builders import here
 
 if TYPE_CHECKING:
@@ -281,10 +290,121 @@ def test_a_result_is_judged_by_a_baseline(repository: BaselineRepository, said: 
 def test_another_load_in_a_result_is_not_compared(tmp_path: Path, said: Said) -> None:
     """A result knows its workload too."""
     old = write(tmp_path, "old.json", result_text(day=1))
-    new = write(tmp_path, "new.json", result_text(load={"concurrency": "80"}))
+    new = write(tmp_path, "new.json", result_text(workload={**WORKLOAD, "concurrency": "80"}))
     status, text = said(old, new)
     assert status == 1
     assert "another workload: concurrency: A has '50', B has '80'" in text
+
+
+def test_a_result_that_does_not_say_its_workload_is_not_compared(
+    repository: BaselineRepository, said: Said, tmp_path: Path
+) -> None:
+    """What an older version wrote may be of another load: two numbers, no change, and no allowance makes it well."""
+    known = write(tmp_path, "known.json", result_text(day=3))
+    unknown: list[dict[str, str] | None] = [None, {}]
+    for number, workload in enumerate(unknown):
+        old = write(tmp_path, f"{number}.json", result_text(workload=workload))
+        for a, b, side in ((old, known, "A"), (known, old, "B"), (old, old, "A and B"), ("HEAD~1:", old, "B")):
+            status, text = said(a, b, "--on-missing=skip")
+            assert status == 1
+            assert text.splitlines()[-1] == "nothing could be compared: 6 MISSING"
+            assert f"MISSING: {side}: the file does not say what its workload was" in text
+            assert "1000/s" in text
+            assert "+0.0 %" not in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"port": "one"},
+        {"image": "one"},
+        {"program": "one"},
+        {"models/a/config": "one"},
+        {"a.host": "one"},
+    ],
+)
+def test_a_workload_is_what_its_run_says(tmp_path: Path, said: Said, words: dict[str, str]) -> None:
+    """Whatever a word of it is called, it must be the same: nobody guesses by names which of them matter."""
+    old = write(tmp_path, "old.json", result_text(day=1, workload={**WORKLOAD, **words}))
+    new = write(tmp_path, "new.json", result_text(workload={**WORKLOAD, **dict.fromkeys(words, "other")}))
+    status, text = said(old, new)
+    assert status == 1
+    assert f"another workload: {next(iter(words))}: A has 'one', B has 'other'" in text
+    # What else is told of server and load is not asked.
+    assert (
+        said(old, write(tmp_path, "same.json", result_text(workload={**WORKLOAD, **words}, server={}, load={})))[0] == 0
+    )
+
+
+def test_a_run_is_not_judged_by_what_it_recorded(repository: BaselineRepository, said: Said, tmp_path: Path) -> None:
+    """The result of the run that recorded a baseline is of the same sessions, however either file rounds them."""
+    plain = json.loads(result_text(SLOWER, day=2))
+    texts = [json.dumps(plain)]
+    # A worker of several has its own occasion, but its sessions began when they began.
+    texts.append(json.dumps({**plain, "at": "2025-01-02T00:00:09+00:00"}))
+    # Without their begins, the run's own tells.
+    del plain["tests"][0]["run"]["sessions_at"]
+    texts.append(json.dumps(plain))
+    for number, text in enumerate(texts):
+        result = write(tmp_path, f"{number}.json", text)
+        for arguments in (("HEAD:", result), (result, "HEAD:")):
+            status, told = said(*arguments)
+            assert status == 0
+            assert f"the same sessions in both: cpu {FILE}::{TEST}" in told
+            assert told.splitlines()[-1] == "nothing is worse: 1 unchanged"
+        assert said("HEAD~1:", result)[0] == 1
+
+
+@pytest.mark.parametrize("other", [{"day": 3}, {"host": "host-b", "day": 2}])
+def test_another_run_is_judged_by_a_baseline(
+    repository: BaselineRepository, said: Said, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """Another time, or another host at the same time, are other sessions, even if every number is the same."""
+    _, told = said("HEAD:", write(tmp_path, "other.json", result_text(SLOWER, **other)))
+    assert "the same sessions" not in told
+    assert told.splitlines()[-1] in {"nothing is worse: 6 PASS", "nothing could be compared: 6 MISSING"}
+
+
+def test_only_the_sessions_that_a_run_recorded_are_its_own(
+    repository: BaselineRepository, said: Said, tmp_path: Path
+) -> None:
+    """Of a run that has a session more than the baseline, that one is judged."""
+    result = write(tmp_path, "more.json", result_text((*SLOWER, SLOWER[0]), day=2))
+    _, text = said("HEAD:", result, "--json", "--metric=throughput")
+    ((verdict,),) = [load["verdicts"] for load in json.loads(text)["loads"]]
+    assert verdict["sessions"] == 1
+
+
+@pytest.mark.parametrize(("cost", "is_read"), [(100.0, True), (-100.0, True), (710.0, False), (-101.0, False)])
+def test_a_cost_that_cannot_be_is_refused(tmp_path: Path, said: Said, *, cost: float, is_read: bool) -> None:
+    """A log beyond what any metric can be is told with its field, and what is within is computed with."""
+    good = write(tmp_path, "good.json", result_text(day=1))
+    plain = json.loads(result_text())
+    for point in plain["tests"][0]["run"]["points"]["throughput"]:
+        point.update(y=cost, u=1e14)
+    odd = write(tmp_path, "odd.json", json.dumps(plain))
+    for arguments in ((good, odd), (odd, good), (odd, odd)):
+        status, text = said(*arguments, "--json")
+        if is_read:
+            assert status in {0, 1}
+            json.loads(text)
+            assert said(*arguments)[0] == status
+        else:
+            assert status == 2
+            assert "odd.json is no result of --gpuserve-json that can be used" in text
+            assert "100" in text
+            assert "run.points" in text
+
+
+@pytest.mark.parametrize("value", [1e-300, 5e-324, 9e14])
+def test_a_value_that_cannot_be_breaks_nothing(tmp_path: Path, said: Said, value: float) -> None:
+    """Whatever number a file without sessions holds, it ends in a verdict that is not well."""
+    good = write(tmp_path, "good.json", result_text(day=1, samples=False))
+    odd = write(tmp_path, "odd.json", result_text(samples=False, throughput=value))
+    for arguments in ((good, odd), (odd, good)):
+        status, text = said(*arguments, "--json")
+        assert status == 1
+        assert json.loads(text)["well"] is False
 
 
 def test_an_invalid_run_is_not_compared(tmp_path: Path, said: Said) -> None:

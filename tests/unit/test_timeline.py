@@ -15,13 +15,13 @@ from pytest_gpuserve.compare.load import Key
 from pytest_gpuserve.history import command
 from pytest_gpuserve.history.command import fits, main
 from pytest_gpuserve.history.text import BLOCKS
-from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord
 from tests.unit.baseline_repository import (
     FILE,
     STEADY,
     TEST,
     WORKLOAD,
     BaselineRepository,
+    anchored_on,
     entry_of,
     on_device,
     result_text,
@@ -122,6 +122,55 @@ def test_going_back_is_no_new_measurement(repository: BaselineRepository, lines:
     assert values(line) == [1000, 500, 900]
 
 
+def test_what_was_measured_last_need_not_be_what_counts_now(
+    repository: BaselineRepository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a revert the checkout has the older baseline; the last point is not said to be that of now."""
+    first = entry_of([1.0])
+    for day, entry in enumerate((first, entry_of([0.5], day=2), first), 1):
+        repository.record(entry, day)
+    assert main([*QUICK]) == 0
+    told = capsys.readouterr().out
+    assert "; last measured 500/s at " in told
+    assert "now" not in told
+
+
+def test_a_metric_on_request_is_drawn_where_it_is_anchored(
+    repository: BaselineRepository, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What a load's test compares is drawn without being named, from before it was anchored too; of others not."""
+    repository.record(entry_of([1.0]), 1)
+    repository.record(anchored_on(entry_of([1.0], day=2, cold_start_seconds=3.0), "cold_start"), 2)
+    repository.record(entry_of([1.0], day=3), 3, test="test_other", file="x/test_w.json")
+    (tmp_path / "a.json").write_text(result_text([0.9], day=4))
+
+    def drawn(*arguments: str) -> dict[tuple[str, str], list[float]]:
+        assert main(["--no-change-points", "--json", *arguments]) == 0
+        found = json.loads(capsys.readouterr().out)["lines"]
+        return {(line["file"], line["metric"]): [point["value"] for point in line["points"]] for line in found}
+
+    lines = drawn(str(tmp_path / "a.json"))
+    assert lines[FILE, "cold_start"] == pytest.approx([1.5, 3.0, 1.5], rel=1e-3)
+    assert ("x/test_w.json", "cold_start") not in lines
+    assert len(lines[FILE, "throughput"]) == 3
+    assert len(lines["x/test_w.json", "throughput"]) == 1
+    verdict = {"metric": "cold_start", "reference_kind": "baseline", "value": 1.5, "tolerance": 0.4, "run": ""}
+    plain = json.loads(result_text([0.9], day=5, nodeid="suites/x/test_w.py::test_other"))
+    plain["tests"][0]["verdicts"] = [verdict]
+    (tmp_path / "b.json").write_text(json.dumps(plain))
+    assert len(drawn(str(tmp_path / "b.json"))["x/test_w.json", "cold_start"]) == 2
+
+
+def test_a_folder_that_is_called_like_the_device_keeps_its_name(
+    repository: BaselineRepository, lines: Lines, tmp_path: Path
+) -> None:
+    """The line of a baseline goes on with the results of the same test, wherever that lies."""
+    repository.record(entry_of([1.0]), 1, file="cpu/test_y.json")
+    (tmp_path / "a.json").write_text(result_text([0.9], day=3, nodeid=f"suites/cpu/test_y.py::{TEST}"))
+    (line,) = lines(str(tmp_path / "a.json"))
+    assert (line["file"], values(line)) == ("cpu/test_y.json", [1000, 900])
+
+
 def test_a_merge_counts_by_what_it_brought(repository: BaselineRepository, lines: Lines) -> None:
     """A branch's commits are not points of the main line, its merge is one, at the day of the merge."""
     repository.record(entry_of([1.0]), 1)
@@ -218,32 +267,9 @@ def test_since_what_is_not_in_the_past_is_refused(
 
 def test_a_reason_and_an_anchor_stand_where_they_are_new(repository: BaselineRepository, lines: Lines) -> None:
     """Both stay in the file until they are replaced, but are told once, in people's words."""
-
-    def anchored(speed: float, day: int, reason: str | None) -> None:
-        entry = entry_of([speed], day=day, reason=reason)
-        record = entry.sessions[0]
-        of_throughput = AnchoredRecord(
-            metric="throughput", value=1000.0, unit="1/s", sessions=1, occasions=1, how="recorded", seal="0" * 12
-        )
-        anchor = AnchorRecord(
-            at=record.at,
-            commit=entry.commit,
-            clean=True,
-            code=entry.code,
-            host=record.host,
-            device=record.device,
-            software={},
-            metrics=[of_throughput],
-        )
-        path = repository.write({TEST: entry})
-        plain = json.loads(path.read_text())
-        plain["entries"][TEST]["anchors"] = [msgspec.to_builtins(anchor)]
-        path.write_text(json.dumps(plain))
-        repository.commit(day)
-
-    anchored(1.0, 1, None)
-    anchored(0.8, 2, "a safer tokenizer")
-    anchored(0.81, 3, "a safer tokenizer")
+    reason = "a safer tokenizer"
+    for day, (speed, told) in enumerate(((1.0, None), (0.8, reason), (0.81, reason)), 1):
+        repository.record(anchored_on(entry_of([speed], day=day, reason=told), "throughput"), day)
     (line,) = lines()
     assert [point["notes"] for point in line["points"]] == [
         ["anchor recorded at 1000/s"],
@@ -327,6 +353,20 @@ def test_a_result_without_a_time_comes_last(repository: BaselineRepository, line
     ]
 
 
+def test_a_run_is_drawn_once(repository: BaselineRepository, lines: Lines, tmp_path: Path) -> None:
+    """The result of a run that recorded a baseline has a point there already, and so has one that is named twice."""
+    repository.record(entry_of([1.0, 0.99], day=2), 2)
+    plain = json.loads(result_text([1.0, 0.99], day=2))
+    (tmp_path / "same.json").write_text(json.dumps(plain))
+    del plain["tests"][0]["run"]["sessions_at"]
+    (tmp_path / "older.json").write_text(json.dumps(plain))
+    (tmp_path / "next.json").write_text(result_text([0.9], day=3))
+    (line,) = lines(*(str(tmp_path / f"{name}.json") for name in ("same", "older", "next", "next")))
+    assert values(line) == [995, 900]
+    assert len(line["notes"]) == 3
+    assert all(note.endswith("is left out: its sessions have a point already") for note in line["notes"])
+
+
 def test_a_result_that_decides_nothing_has_no_point(
     repository: BaselineRepository, lines: Lines, tmp_path: Path
 ) -> None:
@@ -334,10 +374,12 @@ def test_a_result_that_decides_nothing_has_no_point(
     repository.record(entry_of([1.0]), 1)
     (tmp_path / "bad.json").write_text(result_text([0.5], problems=["the client was late"]))
     (tmp_path / "beside.json").write_text(result_text([0.5], base={"name": "origin/main"}))
-    (line,) = lines(str(tmp_path / "bad.json"), str(tmp_path / "beside.json"))
+    (tmp_path / "older.json").write_text(result_text([0.5], workload=None))
+    (line,) = lines(*(str(tmp_path / f"{name}.json") for name in ("bad", "beside", "older")))
     assert values(line) == [1000]
     assert line["notes"][0].endswith("is left out: the client was late")
     assert line["notes"][1].endswith("is left out: it was measured beside origin/main")
+    assert "is left out: the file does not say what its workload was" in line["notes"][2]
 
 
 def test_results_alone_need_no_git(lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +403,7 @@ def test_the_text_is_for_people(repository: BaselineRepository, capsys: pytest.C
     assert told[0] == f"cpu {FILE}::{TEST} throughput on host host-a"
     assert told[1] == "  █▁"
     assert told[2].startswith("  2 points, 500/s .. 10")
-    assert told[3].endswith(f"; now 500/s at {hash_[:7]} 2025-01-02")
+    assert told[3].endswith(f"; last measured 500/s at {hash_[:7]} 2025-01-02")
     assert told[4] == "  change points were not looked for"
     assert told[5] == f"  {hash_[:7]} 2025-01-02: reason: worth it"
 
@@ -421,6 +463,17 @@ def test_a_page_is_drawn_of_the_same_lines(
     assert (round(point.value), point.low, point.high) == (500, None, None)
     assert point.note == "another workload: concurrency 50 -> nothing, server mosec -> triton; reason: x"
     assert main([*QUICK, f"--html={tmp_path}"]) == 2
+
+
+def test_a_secret_does_not_break_the_json(
+    repository: BaselineRepository, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A secret that is a word of ours is masked in texts of the baselines, and no field is called otherwise."""
+    monkeypatch.setenv("A_TOKEN", "points")
+    repository.record(entry_of([1.0], reason="more points"), 1, test="test_points")
+    (line,) = lines()
+    assert line["test"] == "test_<A_TOKEN>"
+    assert line["points"][0]["notes"] == ["reason: more <A_TOKEN>"]
 
 
 def test_hostile_names_reach_no_terminal(repository: BaselineRepository, capsys: pytest.CaptureFixture[str]) -> None:
