@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import PER_REQUEST, QUEUE, Client, Session, StageTime, Start
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
-from tests.unit.builders import COMMIT, session, start, window
+from tests.unit.builders import COMMIT, judgement, session, start, window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pytest_gpuserve.gate.verdict import Judgement
 
 UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
 
@@ -54,6 +53,12 @@ def load_of(
     return RunResult(
         label, (session(),) if sessions is None else tuple(sessions), judgements, load, {"server": "mosec"}
     )
+
+
+def overruled_and_last_word() -> tuple[Judgement, Judgement]:
+    """What a baseline said of a throughput, and what counts: that of its commit side by side, which let it pass."""
+    paired = replace(judgement(Verdict.PASS, kind="against", reasons=("that counts",)), change=-0.01, interval=None)
+    return judgement(Verdict.REGRESSED), paired
 
 
 def result_of(*tests: TestResult, commit: str | None = COMMIT) -> SessionResult:

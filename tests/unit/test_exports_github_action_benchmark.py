@@ -12,7 +12,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.exports.github_action_benchmark import bigger_is_better, smaller_is_better, unit_of
 from tests.unit.builders import judgement, session
-from tests.unit.exported import NAMES, NODEID, UNHURRIED, load_of, named, one_test
+from tests.unit.exported import NAMES, NODEID, UNHURRIED, load_of, named, one_test, overruled_and_last_word
 
 
 class Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -66,6 +66,16 @@ def test_an_entry_tells_the_verdicts_on_its_metric() -> None:
     entries = read(bigger_is_better(result))
     assert entries[f"{NODEID} throughput"].extra == "REGRESSED (baseline): -30.1 %\nMISSING (published)"
     assert entries[f"{NODEID} batching_ratio"].extra == "PASS (baseline, not asserted): -30.1 %"
+
+
+def test_what_was_overruled_is_not_told() -> None:
+    """A point that passed does not say that it regressed."""
+    (entry,) = [
+        entry
+        for name, entry in read(bigger_is_better(one_test(load_of(*overruled_and_last_word())))).items()
+        if name.endswith(" throughput")
+    ]
+    assert entry.extra == "PASS (base): -1.0 %"
 
 
 def test_what_is_not_sound_is_in_no_chart() -> None:

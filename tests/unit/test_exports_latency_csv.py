@@ -15,7 +15,17 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.exports.latency_csv import COMPONENTS, OURS, PERCENTILES, PUBLISHED, document
 from pytest_gpuserve.report.results import TestResult
 from tests.unit.builders import judgement, session, start, window
-from tests.unit.exported import NAMES, NODEID, UNHURRIED, load_of, named, one_test, result_of, triton_start
+from tests.unit.exported import (
+    NAMES,
+    NODEID,
+    UNHURRIED,
+    load_of,
+    named,
+    one_test,
+    overruled_and_last_word,
+    result_of,
+    triton_start,
+)
 
 HEADER = (
     "Batch,Concurrency,Inferences/Second,Client Send (ms),Network+Server Send/Recv (ms),Server Queue (ms),"
@@ -92,6 +102,12 @@ def test_what_is_not_sound_keeps_its_row_without_numbers() -> None:
     (row,) = rows_of(document(one_test(run)))
     known = {name: value for name, value in row.items() if value}
     assert known == {"Concurrency": "8", "Test": NODEID, "Verdicts": "throughput=INVALID"}
+
+
+def test_what_was_overruled_is_no_verdict() -> None:
+    """The cell has one verdict for the metric: the last word."""
+    (row,) = rows_of(document(one_test(load_of(*overruled_and_last_word()))))
+    assert row["Verdicts"] == "throughput=PASS"
 
 
 def test_rows_are_sorted_by_batch_and_concurrency() -> None:

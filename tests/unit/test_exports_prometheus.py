@@ -18,7 +18,16 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.exports.prometheus import FAMILIES, LATENCY, document
 from pytest_gpuserve.report.results import TestResult
 from tests.unit.builders import judgement, session, start, window
-from tests.unit.exported import NAMES, NODEID, UNHURRIED, load_of, named, one_test, result_of
+from tests.unit.exported import (
+    NAMES,
+    NODEID,
+    UNHURRIED,
+    load_of,
+    named,
+    one_test,
+    overruled_and_last_word,
+    result_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +105,8 @@ def test_a_verdict_is_a_label() -> None:
     """A comparison says what it came to, by which metric and against what, and how much the metric moved."""
     found = checked(document(one_test(load_of(judgement(Verdict.REGRESSED)), outcome="failed")))
     known = labels(metric="throughput", reference="baseline")
-    assert found["gpuserve_verdict"] == {known | {("verdict", "REGRESSED"), ("asserted", "true")}: 1}
+    verdict = {("verdict", "REGRESSED"), ("asserted", "true"), ("overruled", "false")}
+    assert found["gpuserve_verdict"] == {known | verdict: 1}
     assert found["gpuserve_change_ratio"] == {known: -0.301}
     assert found["gpuserve_change_lower_ratio"] == {known: -0.341}
     assert found["gpuserve_change_upper_ratio"] == {known: -0.262}
@@ -122,6 +132,26 @@ def test_what_is_not_sound_has_a_verdict_and_no_numbers() -> None:
     """A number that cannot be trusted is no sample, and no zero; that it is so is one."""
     bad = load_of(judgement(Verdict.INVALID), sessions=[session(problems=("late",))])
     found = checked(document(one_test(bad)))
+    assert set(found) == {"gpuserve_session_info", "gpuserve_test_outcome", "gpuserve_verdict"}
+
+
+def test_what_was_overruled_says_so_and_has_no_change() -> None:
+    """An alert that leaves out what was overruled, or one of a change, goes by what was found side by side."""
+    found = checked(document(one_test(load_of(*overruled_and_last_word()))))
+    verdicts = {
+        (dict(each)["reference"], dict(each)["verdict"], dict(each)["asserted"], dict(each)["overruled"])
+        for each in found["gpuserve_verdict"]
+    }
+    assert verdicts == {("baseline", "REGRESSED", "true", "true"), ("against", "PASS", "true", "false")}
+    paired = labels(metric="throughput", reference="against")
+    assert found["gpuserve_change_ratio"] == {paired: -0.01}
+    assert "gpuserve_change_lower_ratio" not in found
+    assert set(found["gpuserve_tolerance_ratio"]) == set(found["gpuserve_detectable_ratio"]) == {paired}
+
+
+def test_what_the_host_spoiled_has_a_verdict_and_no_numbers() -> None:
+    """Where sessions are sound, and the judgement alone says that others used the host."""
+    found = checked(document(one_test(load_of(judgement(Verdict.INVALID)))))
     assert set(found) == {"gpuserve_session_info", "gpuserve_test_outcome", "gpuserve_verdict"}
 
 

@@ -20,7 +20,16 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.summary import Summary, summary_of
 from pytest_gpuserve.report.exports.pytest_benchmark import document, statistics_of
 from tests.unit.builders import COMMIT, judgement, session, start, window
-from tests.unit.exported import NAMES, NODEID, UNHURRIED, load_of, named, one_test, result_of
+from tests.unit.exported import (
+    NAMES,
+    NODEID,
+    UNHURRIED,
+    load_of,
+    named,
+    one_test,
+    overruled_and_last_word,
+    result_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,8 +171,16 @@ def test_a_load_is_a_benchmark() -> None:
         "verdict": "MISSING",
         "reference_kind": "baseline",
         "asserted": True,
+        "overruled": False,
     }
     assert (info["load"], info["server"]) == ({"load": "closed loop", "concurrency": "8"}, {"server": "mosec"})
+
+
+def test_what_was_overruled_says_so() -> None:
+    """Both verdicts are there, and it is told which one is the last word."""
+    (benchmark,) = read(document(one_test(load_of(*overruled_and_last_word())))).benchmarks
+    told = [(each["verdict"], each["overruled"]) for each in benchmark.extra_info["verdicts"]]
+    assert told == [("REGRESSED", True), ("PASS", False)]
 
 
 def test_machine_and_commit_are_told_as_far_as_they_are_known() -> None:

@@ -9,12 +9,23 @@ import pytest
 from hypothesis import given
 
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.exports.values import LONGEST_NAME_BYTES, json_text, loads_of, one_line, plain
 from pytest_gpuserve.report.results import TestResult
 from tests.unit.builders import judgement, session, start, window
-from tests.unit.exported import NAMES, NODEID, UNHURRIED, load_of, named, one_test, result_of
+from tests.unit.exported import (
+    NAMES,
+    NODEID,
+    UNHURRIED,
+    load_of,
+    named,
+    one_test,
+    overruled_and_last_word,
+    result_of,
+)
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.window import Session
 
 
@@ -73,7 +84,37 @@ def test_what_is_not_sound_has_no_numbers() -> None:
     assert load.tracked() == {}
     assert load.mean_latency() is None
     assert load.summary is None
-    assert len(load.run.judgements) == 1
+    assert len(load.rows) == 1
+
+
+SHARED = judgement(Verdict.INVALID, reasons=("the host was shared",))
+SHARED_BATCHES = judgement(Verdict.INVALID, "batching_ratio", reasons=("the host was shared",))
+
+
+@pytest.mark.parametrize("judgements", [(SHARED,), (judgement(Verdict.PASS), SHARED_BATCHES)])
+def test_what_was_judged_to_be_invalid_has_no_numbers(judgements: tuple[Judgement, ...]) -> None:
+    """That others used the host stands in the verdict alone: no session has a problem, and yet there is no number."""
+    load, other = loads_of(one_test(load_of(*judgements), load_of(judgement(Verdict.PASS), label="load 2")), str)
+    assert (load.known(), load.tracked(), load.mean_latency(), load.summary) == ({}, {}, None, None)
+    assert other.summary is not None
+
+
+@pytest.mark.parametrize(
+    "judgements", [(SHARED.unasserted(),), (judgement(Verdict.INCONCLUSIVE),), (judgement(Verdict.MISSING),)]
+)
+def test_what_decides_nothing_takes_no_number_away(judgements: tuple[Judgement, ...]) -> None:
+    """What the test did not come to, and what cannot be decided, is no fault of what was measured."""
+    (load,) = loads_of(one_test(load_of(*judgements)), str)
+    assert load.summary is not None
+    assert METRICS["throughput"] in load.known()
+
+
+def test_rows_say_what_was_overruled() -> None:
+    """Each load has its own rows, in the order in which they were judged; another load's last word is none of its."""
+    stored, paired = overruled_and_last_word()
+    first, second = loads_of(one_test(load_of(stored, paired), load_of(stored, label="load 2")), str)
+    assert [(row.judgement, row.overruled) for row in first.rows] == [(stored, True), (paired, False)]
+    assert [(row.judgement, row.overruled) for row in second.rows] == [(stored, False)]
 
 
 @pytest.mark.parametrize("sessions", [(), (session(start(window((), items=None, batches=None))),)])

@@ -73,7 +73,8 @@ def _document(result: SessionResult, shown: Callable[[str], str], *, higher_is_b
 
 def _entry(load: ExportedLoad, metric: Metric, value: Value) -> dict[str, Any]:
     unit, factor = unit_of(metric)
-    verdicts = [judgement for judgement in load.run.judgements if judgement.metric == metric]
+    # One that was overruled would be read as what the gate says of this number.
+    verdicts = [row.judgement for row in load.rows if row.judgement.metric == metric and not row.overruled]
     entry: dict[str, Any] = {"name": f"{load.name} {metric.name}", "unit": unit, "value": value.value * factor}
     if value.lowest is not None and value.highest is not None:
         bounds = (format_value(bound, metric.unit) for bound in (value.lowest, value.highest))

@@ -91,7 +91,7 @@ def _row(load: ExportedLoad) -> dict[str, Cell]:
         CONCURRENCY: _users(load.run.load),
         "Test": load.test,
         "Load": load.label,
-        "Verdicts": " ".join(f"{each.metric.name}={each.verdict}" for each in load.run.judgements if each.asserted),
+        "Verdicts": " ".join(f"{row.judgement.metric.name}={row.judgement.verdict}" for row in load.rows if row.counts),
     }
 
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
-from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.exports.values import ExportedLoad, one_line, plain, tests_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import SessionResult
 
 LATENCY: Final = "gpuserve_latency_seconds"
@@ -24,7 +25,8 @@ LATENCY: Final = "gpuserve_latency_seconds"
 _HELP: Final[Mapping[str, str]] = {
     "gpuserve_session_info": "What was measured, and on what; always 1.",
     "gpuserve_test_outcome": "Outcome of a test, as pytest has it; always 1.",
-    "gpuserve_verdict": "Outcome of a comparison, asserted unless its test ended before; always 1.",
+    "gpuserve_verdict": "Outcome of a comparison, asserted unless its test ended before, overruled where it was then"
+    " settled side by side; always 1.",
     "gpuserve_change_ratio": "Change of a metric from its reference, as a share of it, by the sign of the value.",
     "gpuserve_change_lower_ratio": "Lower bound of gpuserve_change_ratio.",
     "gpuserve_change_upper_ratio": "Upper bound of gpuserve_change_ratio.",
@@ -75,8 +77,8 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         for load in test.loads:
             labels = {"test": load.test, "run": load.label}
             _add_numbers(families, labels, load)
-            for judgement in _gravest(load.run.judgements):
-                _add_judgement(families, labels, judgement)
+            for row in _gravest(load.rows):
+                _add_row(families, labels, row)
     registry = CollectorRegistry()
     registry.register(families)
     return generate_latest(registry).decode()
@@ -122,10 +124,18 @@ def _add_numbers(families: _Families, labels: Mapping[str, str], load: ExportedL
     families.add("gpuserve_measured_seconds", labels, summary.seconds)
 
 
-def _add_judgement(families: _Families, labels: Mapping[str, str], judgement: Judgement) -> None:
+def _add_row(families: _Families, labels: Mapping[str, str], row: Row) -> None:
+    judgement = row.judgement
     known = {**labels, "metric": judgement.metric.name, "reference": judgement.reference_kind}
-    verdict = {"verdict": str(judgement.verdict), "asserted": str(judgement.asserted).lower()}
+    verdict = {
+        "verdict": str(judgement.verdict),
+        "asserted": str(judgement.asserted).lower(),
+        "overruled": str(row.overruled).lower(),
+    }
     families.add("gpuserve_verdict", {**known, **verdict}, 1)
+    if row.overruled:
+        # An alert of a change, which has no such label, is to be of the one that counts.
+        return
     families.add("gpuserve_change_ratio", known, judgement.change)
     lower, upper = judgement.interval or (None, None)
     families.add("gpuserve_change_lower_ratio", known, lower)
@@ -134,20 +144,20 @@ def _add_judgement(families: _Families, labels: Mapping[str, str], judgement: Ju
     families.add("gpuserve_detectable_ratio", known, judgement.detectable)
 
 
-def _gravest(judgements: Iterable[Judgement]) -> list[Judgement]:
-    """One judgement for each metric and kind of reference: a series has one value."""
-    found: dict[tuple[str, str], Judgement] = {}
-    for judgement in judgements:
-        key = judgement.metric.name, judgement.reference_kind
+def _gravest(rows: Iterable[Row]) -> list[Row]:
+    """One row for each metric and kind of reference: a series has one value."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        key = row.judgement.metric.name, row.judgement.reference_kind
         known = found.get(key)
-        if known is None or _gravity(judgement) >= _gravity(known):
-            found[key] = judgement
+        if known is None or _gravity(row) >= _gravity(known):
+            found[key] = row
     return list(found.values())
 
 
-def _gravity(judgement: Judgement) -> tuple[bool, int]:
-    rank = _GRAVEST.index(judgement.verdict) if judgement.verdict in _GRAVEST else len(_GRAVEST)
-    return judgement.asserted, -rank
+def _gravity(row: Row) -> tuple[bool, int]:
+    verdict = row.judgement.verdict
+    return row.counts, -(_GRAVEST.index(verdict) if verdict in _GRAVEST else len(_GRAVEST))
 
 
 def _facts(result: SessionResult, shown: Callable[[str], str]) -> dict[str, str]:

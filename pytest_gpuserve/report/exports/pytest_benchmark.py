@@ -15,8 +15,8 @@ from pytest_gpuserve.report.exports.values import ExportedLoad, json_text, loads
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.summary import Summary
+    from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import SessionResult
 
 LAYOUT: Final = "5.0.0"
@@ -101,7 +101,7 @@ def _benchmark(load: ExportedLoad, summary: Summary, shown: Callable[[str], str]
         "extra_info": {
             "outcome": load.outcome,
             "metrics": {metric.name: value for metric, value in load.known().items()},
-            "verdicts": [_verdict(judgement) for judgement in load.run.judgements],
+            "verdicts": [_verdict(row) for row in load.rows],
             "errors": summary.errors,
             "measured_seconds": summary.seconds,
             "load": plain(dict(load.run.load), shown),
@@ -112,7 +112,8 @@ def _benchmark(load: ExportedLoad, summary: Summary, shown: Callable[[str], str]
     }
 
 
-def _verdict(judgement: Judgement) -> dict[str, Any]:
+def _verdict(row: Row) -> dict[str, Any]:
+    judgement = row.judgement
     known = {
         "value": judgement.value,
         "reference": judgement.reference,
@@ -125,6 +126,7 @@ def _verdict(judgement: Judgement) -> dict[str, Any]:
         "verdict": str(judgement.verdict),
         "reference_kind": judgement.reference_kind,
         "asserted": judgement.asserted,
+        "overruled": row.overruled,
         **{name: value for name, value in known.items() if value is not None},
     }
 

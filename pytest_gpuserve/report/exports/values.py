@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
 from pytest_gpuserve.measure.summary import Summary, summary_of
+from pytest_gpuserve.report.names import printable
+from pytest_gpuserve.report.ranking import rows_by_load
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_gpuserve.measure.window import Start
+    from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 
 LONGEST_NAME_BYTES: Final = 1024
@@ -41,8 +45,8 @@ class Value:
 class ExportedLoad:
     """A load, as other tools are told of it.
 
-    What was measured while something was wrong, and so is INVALID, has no numbers here: these tools keep numbers and
-    not their reasons, and one that cannot be trusted would be taken for what the server does.
+    What was measured while something was wrong, or was judged to be INVALID, has no numbers here: these tools keep
+    numbers and not their reasons, and one that cannot be trusted would be taken for what the server does.
 
     Args:
         test: The test's id; no other test is called so.
@@ -50,6 +54,7 @@ class ExportedLoad:
         name: Both in one, of `LONGEST_NAME_BYTES` at most; no other load is called so.
         outcome: pytest's, of the test.
         run: The load.
+        rows: Its judgements, those that were overruled too.
         starts: Its server starts; none where what was measured cannot be trusted.
         summary: Counts and latencies of the starts; None where nothing was answered.
     """
@@ -59,6 +64,7 @@ class ExportedLoad:
     name: str
     outcome: str
     run: RunResult
+    rows: tuple[Row, ...]
     starts: tuple[Start, ...]
     summary: Summary | None
 
@@ -117,15 +123,14 @@ def loads_of(result: SessionResult, shown: Callable[[str], str]) -> Iterator[Exp
 
 
 def one_line(text: str, shown: Callable[[str], str]) -> str:
-    """A text as one line that can be printed: signs that cannot, such as line ends, are written as Python writes them.
-
-    Half of a surrogate pair is one of them, so that the line can be written as UTF-8.
+    """A text as one line that can be printed and written as UTF-8.
 
     Args:
         text: Any text.
         shown: Makes it fit to be shown.
     """
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in shown(text))
+    # Masked before anything else: a secret that is escaped would not be found any more.
+    return printable(shown(text))
 
 
 def plain(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- anything that JSON has
@@ -150,11 +155,11 @@ def _test(test: TestResult, shown: Callable[[str], str], tests: set[str], loads:
     name = _unique(one_line(test.nodeid, shown), tests)
     labels: set[str] = set()
     found = []
-    for run in test.runs:
+    for run, rows in zip(test.runs, rows_by_load(test), strict=True):
         label = _unique(one_line(run.label, shown), labels)
         whole = _fitted(_unique(f"{name} {label}" if label else name, loads))
-        starts = _sound_starts(run)
-        found.append(ExportedLoad(name, label, whole, test.outcome, run, starts, _summary(starts)))
+        starts = _sound_starts(run, rows)
+        found.append(ExportedLoad(name, label, whole, test.outcome, run, tuple(rows), starts, _summary(starts)))
     return ExportedTest(name, test.outcome, tuple(found))
 
 
@@ -177,8 +182,10 @@ def _fitted(name: str) -> str:
     return written[: LONGEST_NAME_BYTES - len(mark)].decode(errors="ignore") + mark
 
 
-def _sound_starts(run: RunResult) -> tuple[Start, ...]:
-    if any(session.problems for session in run.sessions):
+def _sound_starts(run: RunResult, rows: Iterable[Row]) -> tuple[Start, ...]:
+    # That others used the host is no problem of a session: what passed in spite of them stands.
+    judged = any(row.counts and row.judgement.verdict is Verdict.INVALID for row in rows)
+    if judged or any(session.problems for session in run.sessions):
         return ()
     return tuple(start for session in run.sessions for start in session.starts)
 
