@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pytest_gpuserve.device.rules import compare
 from pytest_gpuserve.gate.metric import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, Entry, MoveRecord
+    from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, DeviceRecord, Entry, MoveRecord
 
 MOST_HOSTS: Final = 4
 """Hosts whose anchors an entry keeps: those that recorded it last."""
@@ -52,7 +53,7 @@ def find(anchors: Iterable[AnchorRecord], host: str, metric: str) -> Anchored | 
 
 
 def is_of(anchor: AnchorRecord, entry: Entry) -> bool:
-    """Whether an anchor and the sessions of an entry are of one build on one device: nothing has come between them.
+    """Whether an anchor and the sessions of an entry are of one build on one device: no other has come between them.
 
     Builds that no commit names, or that had uncommitted changes, are one only if they were recorded at once.
     """
@@ -60,7 +61,23 @@ def is_of(anchor: AnchorRecord, entry: Entry) -> bool:
     if anchor.at == last.occasion:
         return True
     of_code = anchor.clean and entry.clean and anchor.code is not None and anchor.code == entry.code
-    return of_code and anchor.software == last.software and anchor.device == last.device
+    return of_code and anchor.software == last.software and is_same_device(anchor.device, last.device)
+
+
+def is_since(anchored: Anchored, entry: Entry) -> bool:
+    """Whether an entry holds more of an anchor's host than the sessions that the anchor rests on, or not all of them.
+
+    What is not told by the code may change while the code stays: a server elsewhere, weights outside of git.
+    """
+    held = [record.occasion for record in entry.sessions if record.host.id == anchored.of.host.id]
+    whole = anchored.of.at in held and len(held) == anchored.line.sessions
+    return not (whole and is_of(anchored.of, entry))
+
+
+def is_same_device(old: DeviceRecord, new: DeviceRecord) -> bool:
+    """Whether nothing tells two devices apart that could move a number: two cards of a kind are the same."""
+    found = compare(msgspec.to_builtins(old), msgspec.to_builtins(new))
+    return not (found.incompatible or found.warnings)
 
 
 def replaced(anchors: Iterable[AnchorRecord], new: Sequence[AnchorRecord], host: str) -> list[AnchorRecord]:

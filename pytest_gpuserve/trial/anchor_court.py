@@ -6,13 +6,13 @@ commit, which alone can tell a drift of the code from one of the machine; where 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.pairs import OF_ONE_SERVER
-from pytest_gpuserve.trial.anchor_verdict import against_anchor, changes_since_anchor, drifted, named, standing
+from pytest_gpuserve.trial.anchor_verdict import changes_since_anchor, named, screened
 from pytest_gpuserve.trial.assertions import Run
 from pytest_gpuserve.trial.confirming import Unconfirmed
 from pytest_gpuserve.trial.pairing import BaseFailed
@@ -22,39 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.window import Session
-    from pytest_gpuserve.store.anchor import Anchored
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.store.schema import AnchorRecord
+    from pytest_gpuserve.trial.anchor_verdict import Drift
     from pytest_gpuserve.trial.arena import Arena, Contest
     from pytest_gpuserve.trial.measurement import Measurement
     from pytest_gpuserve.trial.paired_court import PairedCourt
     from pytest_gpuserve.trial.policy import Policy
     from pytest_gpuserve.trial.side_by_side import SideBySide
-
-
-@dataclass(frozen=True)
-class _Drift:
-    """What the anchor of a metric claims of a run.
-
-    Args:
-        metric: Which.
-        stored: Its baseline.
-        anchored: Its anchor.
-        judgement: Against the newest sessions of the baseline.
-        claim: Against the anchor: REGRESSED.
-    """
-
-    metric: Metric
-    stored: Stored
-    anchored: Anchored
-    judgement: Judgement
-    claim: Judgement
-
-    @property
-    def beside(self) -> str:
-        """How a comparison with the anchor's commit is called: the run may have been beside another one too."""
-        return f"side by side with the anchor's commit ({named(self.anchored.of)})"
 
 
 class AnchorCourt:
@@ -93,7 +70,7 @@ class AnchorCourt:
         self._final = final
         self._tell = tell
         self._by_commit: dict[tuple[str, str | None], Measurement] = {}
-        self._decided: dict[tuple[str, str], SideBySide | None] = {}
+        self._decided: dict[tuple[str, str], Measurement | None] = {}
 
     def review(
         self, measurement: Measurement, metric: Metric, stored: Stored | None, judgement: Judgement
@@ -110,21 +87,12 @@ class AnchorCourt:
             ServerFailed: The server could not be started.
             LoadFailed: The load engine failed.
         """
-        here = self._arena.here
         self._decided.pop((measurement.run.label, metric.name), None)
-        if stored is None or judgement.verdict in {Verdict.MISSING, Verdict.INVALID}:
-            return judgement
-        found = standing(metric, stored, here)
-        judgement = judgement.because(*found.notes)
-        anchored = found.anchored
-        if anchored is None or judgement.verdict is Verdict.REGRESSED:
-            return judgement
-        sessions = measurement.run.sessions
-        result = against_anchor(metric, anchored, stored, sessions, here=here, tolerance=self._tolerance_of(metric))
-        if result is None or not result.has_drifted:
-            return judgement
-        claim = drifted(result, anchored).because(*found.notes)
-        return self._settled(measurement, _Drift(metric, stored, anchored, judgement, claim))
+        tolerance = self._tolerance_of(metric)
+        judgement, drift = screened(
+            judgement, stored, measurement.run.sessions, here=self._arena.here, tolerance=tolerance
+        )
+        return judgement if drift is None else self._settled(measurement, drift)
 
     def compared(self, measurement: Measurement, metric: Metric) -> tuple[Sequence[Session], Sequence[Session]] | None:
         """The sessions by which a metric was decided here, the anchor's commit's first; none where it keeps none.
@@ -135,9 +103,14 @@ class AnchorCourt:
         if key not in self._decided:
             return None
         beside = self._decided[key]
-        return ((), ()) if beside is None else (beside.sessions("base"), beside.sessions("candidate"))
+        paired = None if beside is None else beside.paired
+        return ((), ()) if paired is None else (paired.sessions("base"), paired.sessions("candidate"))
 
-    def _settled(self, measurement: Measurement, drift: _Drift) -> Judgement:
+    def decider(self, measurement: Measurement, metric: Metric) -> Measurement | None:
+        """The load beside the anchor's commit by whose rounds a metric was decided; None where it was not so."""
+        return self._decided.get((measurement.run.label, metric.name))
+
+    def _settled(self, measurement: Measurement, drift: Drift) -> Judgement:
         """The verdict on a drift: that of the anchor's commit where it can be had, else the anchor's own."""
         key = (measurement.run.label, drift.metric.name)
         self._decided[key] = None
@@ -149,7 +122,7 @@ class AnchorCourt:
         if paired is None:
             return self._final(measurement, drift.claim.because(beside.absent))
         if paired.verdict is Verdict.REGRESSED:
-            self._decided[key] = beside.paired
+            self._decided[key] = beside
             # Why it was not enough stands with the verdict that counts.
             self._tell(measurement, replace(drift.claim, reasons=()))
             return paired.because(f"{drift.beside} it is REGRESSED too, and that counts", *drift.claim.reasons)
@@ -168,7 +141,7 @@ class AnchorCourt:
         # Of two servers on one card it is not known, so that to start them would be for nothing.
         return (SHARED_CARD,) if metric.name in OF_ONE_SERVER and not self._policy.one_at_a_time else None
 
-    def _unsettled(self, drift: _Drift, paired: Judgement) -> tuple[str, ...]:
+    def _unsettled(self, drift: Drift, paired: Judgement) -> tuple[str, ...]:
         """Why a verdict side by side that is not REGRESSED leaves the drift as it is; empty where it clears it."""
         if not paired.verdict.passes:
             return (f"not settled {drift.beside} either: {paired.verdict}", *paired.reasons)
@@ -186,13 +159,20 @@ class AnchorCourt:
             beside = replace(
                 measurement,
                 # What was measured alone stays the run, for further metrics are judged by it.
-                run=Run(run.label, run.judge, [], run.card, run.schedule),
+                run=Run(
+                    f"{run.label} beside the anchor's commit {named(anchor)}".strip(),
+                    run.judge,
+                    [],
+                    run.card,
+                    run.schedule,
+                ),
                 seconds=0.0,
                 taken=0,
                 judgements={},
                 answers={},
                 paired=None,
                 absent="",
+                settles=run.label,
             )
             try:
                 beside.paired = self._made(self._contest_of(measurement, stored), anchor)
@@ -238,6 +218,7 @@ class AnchorCourt:
             return None
         finally:
             measurement.interrupted = measurement.interrupted or beside.interrupted
-        # What it has to say against the rounds is said with the verdict.
+        # Rounds of an earlier run may have decided it without another look.
+        beside.show()
         beside.judgements[metric.name, paired.reference_kind] = paired
         return paired

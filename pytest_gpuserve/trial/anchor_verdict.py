@@ -10,8 +10,9 @@ import msgspec
 from pytest_gpuserve.device.rules import HOST_RULES, changes, compare
 from pytest_gpuserve.gate.anchor import AnchorPoint, AnchorResult, judge_anchor
 from pytest_gpuserve.gate.metric import log_cost
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, point
-from pytest_gpuserve.store.anchor import Anchored, find, is_of
+from pytest_gpuserve.store.anchor import Anchored, find, is_of, is_since
 from pytest_gpuserve.trial.opponents import SHOWN_DIGITS
 from pytest_gpuserve.units import format_change, format_fraction, format_value
 
@@ -19,10 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuserve.gate.metric import Metric
-    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
-    from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord
+    from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, Entry
     from pytest_gpuserve.trial.here import Here
 
 
@@ -39,6 +39,59 @@ class Standing:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What the anchor of a metric claims of a run.
+
+    Args:
+        metric: Which.
+        stored: Its baseline.
+        anchored: Its anchor.
+        judgement: Against the newest sessions of the baseline.
+        claim: Against the anchor: REGRESSED.
+    """
+
+    metric: Metric
+    stored: Stored
+    anchored: Anchored
+    judgement: Judgement
+    claim: Judgement
+
+    @property
+    def beside(self) -> str:
+        """How a comparison with the anchor's commit is called: the run may have been beside another one too."""
+        return f"side by side with the anchor's commit ({named(self.anchored.of)})"
+
+
+def screened(
+    judgement: Judgement, stored: Stored | None, sessions: Iterable[Session], *, here: Here, tolerance: float
+) -> tuple[Judgement, Drift | None]:
+    """Ask the anchor of a metric what the newest sessions of its baseline let pass.
+
+    Args:
+        judgement: Against those sessions.
+        stored: The baseline.
+        sessions: Of the run.
+        here: The circumstances of the run.
+        tolerance: Of the metric.
+
+    Returns:
+        The judgement with what is to be said of the anchor, and the drift that it claims; None where it claims none.
+    """
+    if stored is None or judgement.verdict in {Verdict.MISSING, Verdict.INVALID}:
+        return judgement, None
+    metric = judgement.metric
+    found = standing(metric, stored, here)
+    judgement = judgement.because(*found.notes)
+    if found.anchored is None or judgement.verdict is Verdict.REGRESSED:
+        return judgement, None
+    result = against_anchor(metric, found.anchored, stored, sessions, here=here, tolerance=tolerance)
+    if result is None or not result.has_drifted:
+        return judgement, None
+    claim = drifted(result, found.anchored).because(*found.notes)
+    return judgement, Drift(metric, stored, found.anchored, judgement, claim)
+
+
 def standing(metric: Metric, stored: Stored, here: Here) -> Standing:
     """Find the anchor of a metric on this host and device; that there is only one of another is said.
 
@@ -49,6 +102,7 @@ def standing(metric: Metric, stored: Stored, here: Here) -> Standing:
     """
     entry = stored.entry
     own = find(entry.anchors, here.host.id, metric.name)
+    notes = _reason(entry, here.host.id) if own is None else (*_loosened(metric, own), *_reason(entry, here.host.id))
     if own is None:
         hosts = [
             anchor.host.id
@@ -56,11 +110,11 @@ def standing(metric: Metric, stored: Stored, here: Here) -> Standing:
             if not is_of(anchor, entry) and any(line.metric == metric.name for line in anchor.metrics)
         ]
         if not hosts:
-            return Standing()
+            return Standing(notes=notes)
         others = ", ".join(map(repr, hosts))
-        return Standing(notes=(f"{metric.name}: no drift is judged, its anchor was measured on {others}, not here",))
-    notes = _loosened(metric, own)
-    if is_of(own.of, entry):
+        note = f"{metric.name}: no drift is judged, its anchor was measured on {others}, not here"
+        return Standing(notes=(*notes, note))
+    if not is_since(own, entry):
         return Standing(notes=notes)
     other = incompatible(own.of, here)
     if other:
@@ -82,7 +136,7 @@ def against_anchor(
     Args:
         metric: Which.
         anchored: Its anchor.
-        stored: The baseline, which is of a later build.
+        stored: The baseline, which has sessions that the anchor does not rest on.
         sessions: Of the run.
         here: The circumstances of the run.
         tolerance: Of the metric.
@@ -148,3 +202,17 @@ def _loosened(metric: Metric, anchored: Anchored) -> tuple[str, ...]:
     if anchored.line.how != "loosened":
         return ()
     return (f"{metric.name} was loosened at {named(anchored.of)}: {anchored.line.reason}",)
+
+
+def _reason(entry: Entry, host: str) -> tuple[str, ...]:
+    """Why the newest sessions were accepted, where nobody else says it: no anchor of the host was loosened for it."""
+    said = {
+        line.reason
+        for anchor in entry.anchors
+        if anchor.host.id == host
+        for line in anchor.metrics
+        if line.how == "loosened"
+    }
+    if not entry.reason or entry.reason in said:
+        return ()
+    return (f"the baseline was recorded with the reason: {entry.reason}",)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_gpuserve.gate.anchor import AnchorPoint, judge_anchor
-from pytest_gpuserve.store.anchor import MOST_MOVES, Anchored, find, is_of, replaced
+from pytest_gpuserve.store.anchor import MOST_MOVES, Anchored, find, is_since, replaced
 from pytest_gpuserve.store.baseline import Stored
 from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, MoveRecord, session_of
 from pytest_gpuserve.trial.anchor_verdict import costs_here, incompatible, named, point_of
@@ -107,19 +107,25 @@ class Renewing:
         why = self._why_not_comparable(anchored)
         if anchored is None or why:
             return self._set(metric, now, anchored, why)
-        if self._pooled and is_of(anchored.of, self._new.entry):
+        since = self._old is not None and is_since(anchored, self._old.entry)
+        # This run alone, as where a recording is refused: what it is pooled with was judged when it came.
+        new = {self._here.occasion: now[self._here.occasion]}
+        # The anchor is not asked once more how much its own sessions vary.
+        between = before if since else {}
+        result = judge_anchor(metric, point_of(metric, anchored.line), new, between, tolerance=gated.tolerance)
+        only_adds = not since and self._adds_to(anchored, now)
+        if only_adds and not (result.is_beyond or result.has_improved):
             return self._known_better(metric, anchored, now)
-        # What implies an anchor is not asked once more how much it varies.
-        between = before if own else {}
-        result = judge_anchor(metric, point_of(metric, anchored.line), now, between, tolerance=gated.tolerance)
         text = _changed(metric, before, now)
         was = f"{format_value(anchored.line.value, metric.unit)} of {named(anchored.of)}"
         if result.has_improved:
             return self._moved(anchored, _line(metric, AnchorPoint.of(now), "tightened", ""), f"{text}, tightened", was)
-        if self._reason and result.is_beyond:
+        if self._reason and result.has_drifted:
             line = _line(metric, AnchorPoint.of(now), "loosened", self._reason)
             return self._moved(anchored, line, f"{text}, loosened: {' '.join(self._reason.split())}", was)
-        stays = "worse than the tolerance, but not surely" if result.is_beyond else "within tolerance"
+        stays = "within tolerance"
+        if result.is_beyond:
+            stays = "worse than the tolerance" if result.has_drifted else "worse than the tolerance, but not surely"
         kept = None if own else msgspec.structs.replace(anchored.of, metrics=[anchored.line])
         return _Decision(kept, None, f"{text}, {stays}, anchor stays at {was}")
 
@@ -128,6 +134,13 @@ class Renewing:
         if self._old is None or not self._fits:
             return {}
         return costs_here(gated.metric, self._old, self._host, gated.tolerance)
+
+    def _adds_to(self, anchored: Anchored, now: Mapping[str, Sequence[float]]) -> bool:
+        """Whether the sessions of this run come to all those of an anchor, which are of the same build.
+
+        An anchor that followed the newest sessions while the oldest are dropped would creep with them.
+        """
+        return self._pooled and sum(map(len, now.values())) == anchored.line.sessions + len(now[self._here.occasion])
 
     def _why_not_comparable(self, anchored: Anchored | None) -> str:
         """Why there is no anchor that this can be compared with; empty if there is, and for a first recording."""
@@ -170,7 +183,7 @@ class Renewing:
         return _Decision(self._anchor(line), None if own is None else self._move(own, line), text)
 
     def _known_better(self, metric: Metric, anchored: Anchored, now: Mapping[str, Sequence[float]]) -> _Decision:
-        """The same anchor from more sessions of its build."""
+        """The same anchor from more sessions of its build, of which none was far from it."""
         line = _line(metric, AnchorPoint.of(now), anchored.line.how, anchored.line.reason)
         text = (
             f"{metric.name} {format_value(line.value, metric.unit)}, the anchor of {named(anchored.of)} from"

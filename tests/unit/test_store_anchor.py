@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.store.anchor import MOST_HOSTS, check, find, is_of, replaced, sealed
+from pytest_gpuserve.store.anchor import MOST_HOSTS, Anchored, check, find, is_of, is_since, replaced, sealed
 from pytest_gpuserve.store.baseline import read, render, write
 from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, Entry, MoveRecord
 from tests.unit.builders import COMMIT, OCCASION, OTHER_COMMIT, entry, here, session, start, window
@@ -285,3 +285,24 @@ def test_nothing_comes_between_a_build_and_itself() -> None:
     ):
         assert not is_of(other, made)
         assert is_of(msgspec.structs.replace(other, at=OCCASION), made)
+
+
+def test_two_cards_of_a_kind_are_one_build() -> None:
+    """Which of a host's cards it was only informs, and is no other device."""
+    same = anchor()
+    device = msgspec.structs.replace(same.device, card_id="0" * 12, pci_bus_id="00000000:3B:00.0")
+    assert is_of(msgspec.structs.replace(same, device=device), entry(commit=COMMIT))
+
+
+def test_something_came_since_unless_its_own_sessions_are_all_there_is() -> None:
+    """More sessions, fewer, and none of its own: what they are now is not what the anchor says, though the code is."""
+    one = entry(session(start(window()), start(window())), commit=COMMIT)
+    (record,) = one.sessions
+    alone = msgspec.structs.replace(line(), sessions=1, occasions=1, sd=None)
+    made = Anchored(alone, anchor(alone, at=OCCASION))
+    assert not is_since(made, one)
+    assert is_since(made, msgspec.structs.replace(one, sessions=[record, record]))
+    assert is_since(Anchored(line(), made.of), one)
+    assert is_since(made, msgspec.structs.replace(one, sessions=[msgspec.structs.replace(record, occasion=LATER)]))
+    elsewhere = msgspec.structs.replace(record, host=msgspec.structs.replace(record.host, id="host-b"))
+    assert not is_since(made, msgspec.structs.replace(one, sessions=[elsewhere, record]))

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pytest_gpuserve.compare.result_file import loads_of, read_result
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.report.commands import ACCEPT
+from pytest_gpuserve.report.junit import properties
+from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.ranking import rows_of
+from pytest_gpuserve.report.remarks import bases_lines
+from pytest_gpuserve.report.result_json import document
+from pytest_gpuserve.report.results import SessionResult, TestResult
 from pytest_gpuserve.trial.claims import Claims
 from pytest_gpuserve.trial.handle import ServerHandle
 from pytest_gpuserve.trial.pairing import BaseFailed
 from pytest_gpuserve.trial.provenance import Revision
-from tests.fakes.scripted_pairing import Build
+from tests.fakes.scripted_pairing import Build, KeptInMemory
 from tests.unit.builders import here
 from tests.unit.court_world import SAME, SHAPE, THROUGHPUT, WORSE, FakeKind, World, ask, text_of
 
@@ -110,6 +119,17 @@ def moving() -> Target:
     return ServerHandle(cast("Any", MovedKind()), cast("Starter", None)).get("/")
 
 
+def reported(judge: TestJudge) -> SessionResult:
+    """What reports are made of, after the test has failed."""
+    test = TestResult(judge.nodeid, "failed", [each.result() for each in judge.reported])
+    return SessionResult({"name": "cpu"}, {"id": "host-a"}, (test,), commit=NOW, clean=True)
+
+
+def proposed(judge: TestJudge) -> list[str]:
+    """The options of the command that comes next."""
+    return shlex.split(next_step(reported(judge)).partition("--gpu=cpu ")[2])
+
+
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Creeping:
     """A machine on which a build was recorded, and after it a slower one, within the tolerance."""
@@ -137,6 +157,40 @@ def test_a_drift_is_confirmed_by_the_anchors_commit(world: Creeping) -> None:
         ("baseline", Verdict.REGRESSED),
         ("against", Verdict.REGRESSED),
     ]
+
+
+def test_what_was_beside_the_anchors_commit_is_reported_with_its_base(world: Creeping) -> None:
+    """A load of its own: each row stands beside the samples and the base that it is of, and none counts twice."""
+    world.beside[FIRST] = Build(DRIFT)
+    final, judge = world.gate(world.at(NOW, 3), DRIFT)
+    judge.close()
+    result = reported(judge)
+    alone, beside = result.tests[0].runs
+    assert (alone.label, alone.settles, alone.base) == ("", None, f"the baseline's commit ({SECOND[:12]})")
+    assert (beside.label, beside.settles) == (f"beside the anchor's commit {FIRST[:12]}", "")
+    assert beside.base == f"the anchor's commit ({FIRST[:12]})"
+    assert beside.judgements == (final,)
+    assert judge.compared(judge.measurements[0].run, final) == (list(beside.base_sessions), list(beside.sessions))
+    assert beside.sessions
+    rows = [(row.run is beside, row.judgement.verdict, row.counts) for row in rows_of(result.tests[0])]
+    assert rows == [(False, Verdict.REGRESSED, False), (False, Verdict.PASS, True), (True, Verdict.REGRESSED, True)]
+    assert f"side by side: the candidate and {beside.base}" in bases_lines(result.tests)
+    names = [name for name, _ in properties(result.tests[0].runs)]
+    assert len(set(names)) == len(names)
+    # Another run has no such load where nothing had to be settled.
+    (load,) = loads_of("b.json", read_result("b.json", document(result).encode()))
+    assert "beside" not in load.key.name
+
+
+def test_what_was_decided_in_an_earlier_run_is_reported_too(world: Creeping) -> None:
+    """Rounds that are remembered have samples, though nothing more is measured."""
+    world.history = KeptInMemory()
+    world.beside[FIRST] = Build(DRIFT)
+    for _ in range(2):
+        final, judge = world.gate(world.at(NOW, 3), DRIFT)
+        judge.close()
+    assert (world.looks, final.verdict) == (0, Verdict.REGRESSED)
+    assert reported(judge).tests[0].runs[-1].sessions
 
 
 def test_without_an_anchor_it_would_have_passed(world: Creeping) -> None:
@@ -200,6 +254,50 @@ def test_what_cannot_be_settled_stays_regressed(tmp_path: Path, monkeypatch: pyt
         "no commit": "names no commit",
     }
     assert words[why] in text_of(final)
+
+
+def test_what_could_not_be_measured_is_no_load(world: Creeping) -> None:
+    """Where the anchor's commit does not start there are no rounds that could be reported."""
+    world.failing = {FIRST: BaseFailed("no such flag")}
+    _, judge = world.gate(world.at(NOW, 3), DRIFT)
+    judge.close()
+    assert judge.reported == judge.measurements
+
+
+def test_a_drift_is_looked_at_beside_its_anchors_commit(world: Creeping) -> None:
+    """Beside the commit before it is one of many small steps, and would pass."""
+    _, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
+    judge.close()
+    assert proposed(judge) == [f"--against={FIRST[:12]}"]
+    world.claims = Claims(10**40)
+    final, judge = world.gate(world.at(NOW, 4), 0.095, confirm=False)
+    judge.close()
+    assert final.verdict is Verdict.INCONCLUSIVE
+    assert proposed(judge) == [f"--against={FIRST[:12]}"]
+
+
+@pytest.mark.parametrize("why", ["undecided", "no start", "dirty"])
+def test_a_drift_that_its_commit_cannot_settle_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Nothing else is left: it was asked, or it cannot be."""
+    world = Creeping(tmp_path, noise=0.001, start_noise=0.001)
+    world.stand_in(monkeypatch)
+    first = world.at(FIRST, 1)
+    dirty = Revision(FIRST, clean=False, code=FIRST)
+    world.record(replace(first, revision=dirty) if why == "dirty" else first, 0.0)
+    world.record(world.at(SECOND, 2), STEP)
+    world.beside = {SECOND: Build(0.005), FIRST: Build(0.0306, start_sd=0.002, window_sd=0.01)}
+    if why == "no start":
+        world.failing = {FIRST: BaseFailed("it could not be started")}
+    final, judge = world.gate(world.at(NOW, 3), DRIFT, budget_seconds=25.0)
+    judge.close()
+    assert final.reference_kind == "baseline"
+    assert proposed(judge) == list(ACCEPT)
+    if why == "dirty":
+        _, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
+        judge.close()
+        assert proposed(judge) == list(ACCEPT)
 
 
 def test_it_is_asked_once_for_all_metrics(world: Creeping) -> None:
@@ -310,6 +408,33 @@ def test_an_update_by_small_steps_is_refused(world: Creeping) -> None:
     judge.close()
     assert final.verdict is Verdict.PASS
     assert f"throughput was loosened at {'8' * 12}: a larger model" in text_of(final)
+    assert text_of(final).count("a larger model") == 1
+
+
+def test_small_steps_under_one_commit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server elsewhere, or weights outside of git, may get worse under the same code: it is no less a drift."""
+    world = Creeping(tmp_path, noise=0.001, start_noise=0.001)
+    world.stand_in(monkeypatch)
+    for step in range(8):
+        world.record(world.at(FIRST, 1 + step), 0.015 * step)
+        if "needs a reason" in text_of(world.told[-1]):
+            break
+    else:
+        pytest.fail("the creep was never refused")
+    assert "drift: the baseline here is the anchor" in text_of(world.told[-1])
+    # A gate of the same commit tells it as well.
+    final, judge = world.gate(world.at(FIRST, 10), 0.015 * step, confirm=False)
+    judge.close()
+    assert final.verdict is Verdict.REGRESSED
+
+
+def test_a_reason_is_shown_though_it_moved_no_anchor(world: Creeping) -> None:
+    """What the file keeps is told by every run from then on, with a new anchor or without."""
+    world.record(world.at("4" * 40, 4), STEP, reason="the new tokenizer is safer")
+    final, judge = world.gate(world.at(NOW, 5), STEP, confirm=False)
+    judge.close()
+    assert final.verdict is Verdict.PASS
+    assert "the baseline was recorded with the reason: the new tokenizer is safer" in final.reasons
 
 
 def test_what_got_better_is_proposed(world: Creeping) -> None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.gate.anchor import judge_anchor
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.store.anchor import MOST_MOVES, find
 from pytest_gpuserve.store.baseline import read
+from pytest_gpuserve.trial import anchoring
 from pytest_gpuserve.trial.anchoring import Gated
-from pytest_gpuserve.trial.ledger import Ledger, Place, Recorded, Workload
+from pytest_gpuserve.trial.ledger import MOST_SESSIONS_A_HOST, Ledger, Place, Recorded, Workload
 from pytest_gpuserve.trial.provenance import Revision
 from tests.unit.builders import here, session, start, window
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_gpuserve.gate.anchor import AnchorResult
     from pytest_gpuserve.store.anchor import Anchored
     from pytest_gpuserve.store.schema import Entry
     from pytest_gpuserve.trial.here import Here
@@ -186,6 +189,22 @@ def test_a_reason_loosens_nothing_that_needs_none(project: Project) -> None:
     assert project.anchor().of.commit == commit_of(1)
 
 
+def test_a_reason_loosens_nothing_that_is_not_surely_worse(project: Project) -> None:
+    """One session a side says little of 5.5 %: what only seems to be beyond the tolerance leaves the anchor."""
+    project.record(0.5, 1, sessions=1)
+    (said,) = project.record(0.5 * 1.055, 2, sessions=1, reason="a larger model").changes
+    assert "worse than the tolerance, but not surely, anchor stays at" in said
+    assert project.anchor().of.commit == commit_of(1)
+    assert project.entry.moves == []
+
+
+def test_what_is_surely_worse_is_not_said_to_be_unsure(project: Project) -> None:
+    """Whoever writes it without a reason all the same is told what it is."""
+    project.record(0.5, 1)
+    (said,) = project.record(0.6, 2).changes
+    assert "worse than the tolerance, anchor stays at" in said
+
+
 def test_moves_are_bounded(project: Project) -> None:
     """The last ones are kept."""
     for commit in range(MOST_MOVES + 5):
@@ -204,6 +223,71 @@ def test_more_sessions_of_one_build_know_its_anchor_better(project: Project) -> 
     assert (found.line.sessions, found.line.occasions) == (6, 2)
     assert found.of.at == "2025-01-01T00:01:00+00:00"
     assert project.entry.moves == []
+
+
+def test_it_does_not_creep_under_one_commit(project: Project) -> None:
+    """Where the code stays and what it runs does not, steps of 1.5 % move it until the oldest sessions go, no more."""
+    for step in range(12):
+        project.record(0.5 * 1.015**step, 1)
+    found = project.anchor()
+    assert found.line.sessions == len(project.entry.sessions) == MOST_SESSIONS_A_HOST
+    assert found.line.value == pytest.approx(99.9, rel=0.025)
+    assert project.entry.moves == []
+
+
+def test_what_is_far_from_it_is_no_more_of_it(project: Project) -> None:
+    """Sessions of the anchor's own build that are worse than the tolerance do not become part of it, then or later."""
+    project.record(0.5, 1)
+    before = project.anchor()
+    assert "worse than the tolerance, anchor stays at" in project.record(0.6, 1).changes[0]
+    assert "anchor stays at" in project.record(0.505, 1).changes[0]
+    assert project.anchor() == before
+
+
+def test_sessions_are_counted_as_they_are_dropped(project: Project) -> None:
+    """More new sessions than the anchor has do not hide that some of its own have gone."""
+    for sessions in (3, 3, 3):
+        project.record(0.5, 1, sessions=sessions)
+    before = project.anchor()
+    assert before.line.sessions == 9
+    project.record(0.51, 1, sessions=5)
+    assert project.anchor() == before
+
+
+def test_a_reason_loosens_it_under_one_commit(project: Project) -> None:
+    """Without a change of the code too the reason is kept, and the move is told."""
+    project.record(0.5, 1)
+    (said,) = project.record(0.6, 1, reason="larger weights").changes
+    assert "(-8.7 %), loosened: larger weights (its anchor was 99.9/s" in said
+    found = project.anchor()
+    assert (found.line.how, found.line.reason, found.line.sessions) == ("loosened", "larger weights", 6)
+    (move,) = project.entry.moves
+    assert (move.how, move.reason, move.commit, move.old_commit) == (
+        "loosened",
+        "larger weights",
+        commit_of(1),
+        commit_of(1),
+    )
+
+
+def test_each_session_is_asked_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tells how much sessions vary is the anchor's spread, this run's, and that of builds since: none of it twice.
+
+    Of three sessions each is known two degrees of freedom, and the default adds two.
+    """
+    asked: list[AnchorResult] = []
+
+    def judged(*arguments: Any, **named: Any) -> AnchorResult:  # noqa: ANN401 -- those of `judge_anchor`
+        asked.append(judge_anchor(*arguments, **named))
+        return asked[-1]
+
+    monkeypatch.setattr(anchoring, "judge_anchor", judged)
+    for seconds, commit in ((0.5, 1), (0.501, 1), (0.502, 2), (0.503, 2)):
+        project.record(seconds, commit)
+    added, replaced, pooled = (result.evidence.df - 2 for result in asked)
+    assert added == 2 + 2
+    assert replaced == 5 + 2
+    assert pooled == 5 + 2 + 2
 
 
 def test_more_sessions_of_a_later_build_leave_it(project: Project) -> None:
