@@ -7,9 +7,9 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.outputs import NOT_WRITTEN
+from pytest_gpuserve.outputs import NOT_WRITTEN, STEP_SUMMARY
 from pytest_gpuserve.process.secrets import without_secrets
-from pytest_gpuserve.report.next_step import UPDATE, UPDATE_NEW, next_step
+from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import FAILED, rows_of
 from pytest_gpuserve.report.remarks import (
     bases_lines,
@@ -45,12 +45,13 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
     tests = [test for test in closing.tests if any(run.judgements for run in test.runs)]
     written = tuple(written)
     missing = [line for line in written if line.startswith(NOT_WRITTEN)]
-    problems = problem_lines(closing.tests)
-    if not (tests or closing.notes or problems or missing):
-        return
-    verbosity = writer.config.get_verbosity()
-    update = _update(writer.config)
     shown = partial(without_secrets, environment=os.environ)
+    problems = problem_lines(closing.tests, shown)
+    verbosity = writer.config.get_verbosity()
+    # A step's summary nobody has asked for: where nothing was compared it is not worth a section.
+    asked = verbosity >= 0 and any(not line.startswith(f"${STEP_SUMMARY}") for line in written)
+    if not (tests or closing.notes or problems or missing or asked):
+        return
     lines = (
         [*reason_lines(tests, only_bad=True), *problems, *closing.notes, *missing]
         if verbosity < 0
@@ -72,10 +73,10 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
         writer.write_line(line)
     for line in lines:
         writer.write_line(shown(line))
-    totals = totals_line(closing, recording=bool(update))
+    totals = totals_line(closing)
     if totals:
         writer.write_line(shown(totals), **_markup(closing))
-    step = next_step(closing, update=update)
+    step = next_step(closing)
     if step:
         writer.write_line(shown(step), bold=True)
 
@@ -100,8 +101,3 @@ def _markup(closing: SessionResult) -> dict[str, bool]:
         return {"red": True}
     doubtful = any(row.is_bad for test in closing.tests for row in rows_of(test))
     return {"yellow": True} if doubtful else {"green": True}
-
-
-def _update(config: pytest.Config) -> str:
-    """The option by which baselines are recorded; empty where they are not."""
-    return next((flag for flag in (UPDATE, UPDATE_NEW) if config.getoption(flag)), "")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.outputs import add_output_options, read_outputs
+from pytest_gpuserve.outputs import add_output_options, read_outputs, typed_flags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ COLLECTED: Final = pytest.StashKey[set[str]]()
 """Ids of all tests that were collected, before any selection."""
 
 NODEID: Final = pytest.StashKey[str]()
-"""Of a test, its id as it is without pytest-xdist, which may append the name of a group."""
+"""Of a test, its id as it was before pytest-xdist's workers appended the name of a group; see `plain_id`."""
 
 MEASURING: Final = "_gpuserve_measuring"
 """A fixture that every measuring fixture of ours depends on. pytest lists it among a test's fixtures exactly if the
@@ -50,6 +50,11 @@ class Update(Enum):
     NOTHING = "nothing"
     MISSING = "missing entries"
     ALL = "all measured entries"
+
+    @property
+    def option(self) -> str:
+        """The option that asks for it; empty where nothing is written."""
+        return {Update.NOTHING: "", Update.MISSING: "--baseline-update-new", Update.ALL: "--baseline-update"}[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,11 @@ class Settings:
     selftest_minutes: float | None = None
     artifacts_dir: Path | None = None
     full: bool = False
+
+
+def plain_id(item: pytest.Item) -> str:
+    """A test's id as it is without pytest-xdist, and as it can be typed: ``--dist=loadgroup`` appends ``@GROUP``."""
+    return item.stash.get(NODEID, item.nodeid)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -204,7 +214,8 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         missing_asked=missing != "",
         inconclusive_fails=_choice(config, "on_inconclusive", POLICIES) == "fail",
         budget_seconds=_number(config, "gpuserve_budget"),
-        outputs=read_outputs(config, environment),
+        # A self-test writes no results. Those of an older run that an ini file names must outlive it.
+        outputs=() if selftest_minutes is not None else read_outputs(config, environment),
         reason=config.getoption("--reason"),
         record_sessions=_sessions(config),
         foreign_cores=_number(config, "gpuserve_foreign_cores"),
@@ -225,13 +236,14 @@ def _update(config: pytest.Config, *, ci: bool) -> Update:
         raise pytest.UsageError("--baseline-update and --baseline-update-new exclude each other: give one of them")
     if not everything and not new:
         return Update.NOTHING
-    flag = "--baseline-update" if everything else "--baseline-update-new"
+    update = Update.ALL if everything else Update.MISSING
+    flag = update.option
     if ci and flag not in config.invocation_params.args:
         raise pytest.UsageError(
             f"{flag} came from addopts or PYTEST_ADDOPTS while CI is set; in CI baselines are written only when"
             f" {flag} is spelled out on the command line itself"
         )
-    return Update.ALL if everything else Update.MISSING
+    return update
 
 
 def _against(config: pytest.Config) -> str | None:
@@ -287,6 +299,8 @@ def _selftest_minutes(config: pytest.Config, update: Update, *, compared: bool) 
         other = "an update of baselines"
     elif config.option.collectonly:
         other = "--collect-only"
+    elif typed_flags(config):
+        other = f"{' and '.join(typed_flags(config))}, where their results would go"
     if other:
         raise pytest.UsageError(f"{flag} runs no tests, so it does not go together with {other}: leave one of them out")
     if config.getoption("numprocesses", None):

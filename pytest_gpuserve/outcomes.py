@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.process.logs import read_tail
+from pytest_gpuserve.process.secrets import SECRET_NAME, without_secrets
 from pytest_gpuserve.report.results import LogTail, TestResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     import pytest
@@ -31,6 +33,7 @@ class Outcomes:
         self._problems: dict[str, str] = {}
         self._logs: dict[str, list[Path]] = {}
         self._tails: dict[str, tuple[LogTail, ...]] = {}
+        self._secrets: list[Mapping[str, str]] = []
         self._under_way = ""
 
     def begin(self, nodeid: str) -> None:
@@ -38,14 +41,26 @@ class Outcomes:
         self._under_way = nodeid
         self._problems.pop(nodeid, None)
 
-    def logged(self, log: Path) -> None:
-        """Remember the log of a server that is being started for the test under way."""
+    def logged(self, log: Path, environment: Mapping[str, str]) -> None:
+        """Remember the log of a server that is being started for the test under way.
+
+        Args:
+            log: Where it writes.
+            environment: What it is given that may be secret, by name, beside what is not.
+        """
         self._logs.setdefault(self._under_way, []).append(log)
+        # Of its variables the others, such as its ports, differ in each start.
+        secrets = {name: value for name, value in environment.items() if SECRET_NAME.search(name)}
+        if secrets not in self._secrets:
+            self._secrets.append(secrets)
 
     def keep(self, nodeid: str, report: pytest.TestReport) -> None:
         """Keep what a phase of a test came to."""
-        if not report.passed:
-            self._problems.setdefault(nodeid, _said(report))
+        if report.failed and self._outcomes.get(nodeid) != "failed":
+            # Of a test that had been skipped until then, too: the error is why it did not pass.
+            self._problems[nodeid] = _said(report, self._shown)
+        elif not report.passed:
+            self._problems.setdefault(nodeid, _said(report, self._shown))
         if report.when == "call":
             self._outcomes[nodeid] = report.outcome
         elif report.when == "setup" and not report.passed:
@@ -56,7 +71,9 @@ class Outcomes:
             # Now, for another test's fixture may remove what a log lies in.
             logs = self._logs.get(nodeid, [])[-LOGS_SHOWN:]
             self._tails[nodeid] = tuple(
-                LogTail(log.stem, read_tail(log, start=0, lines=LOG_LINES)) for log in logs if log.is_file()
+                LogTail(log.stem, read_tail(log, start=0, lines=LOG_LINES, shown=self._shown))
+                for log in logs
+                if log.is_file()
             )
 
     def interrupt(self, nodeid: str) -> None:
@@ -84,10 +101,16 @@ class Outcomes:
             for nodeid, outcome in self._outcomes.items()
         )
 
+    def _shown(self, text: str) -> str:
+        for secrets in (*self._secrets, os.environ):
+            text = without_secrets(text, secrets)
+        return text
 
-def _said(report: pytest.TestReport) -> str:
+
+def _said(report: pytest.TestReport, shown: Callable[[str], str]) -> str:
     """Why a test did not pass: of an assertion what it says, and not the code around it."""
     crash = getattr(report.longrepr, "reprcrash", None)
     skipped = report.longrepr[2] if isinstance(report.longrepr, tuple) else None
-    text = skipped or getattr(crash, "message", None) or report.longreprtext
+    # Before it is cut: half a secret would not be known for one.
+    text = shown(skipped or getattr(crash, "message", None) or report.longreprtext)
     return text if len(text) <= PROBLEM_CHARACTERS else f"{text[:PROBLEM_CHARACTERS]} ..."

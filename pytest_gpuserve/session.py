@@ -21,13 +21,14 @@ from pytest_gpuserve.device.telemetry import Sampling
 from pytest_gpuserve.devices import find_devices, take_device, waiting
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.markers import leave_out, one_at_a_time, tolerance_of, tolerances
-from pytest_gpuserve.options import MEASURING, NODEID, Settings, Update
+from pytest_gpuserve.options import MEASURING, Settings, Update, plain_id
 from pytest_gpuserve.outcomes import Outcomes
 from pytest_gpuserve.outputs import Written, write_outputs
 from pytest_gpuserve.process.module import module_command
-from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.progress import ProgressLine, say
-from pytest_gpuserve.report.explain import command_for, explain, headline
+from pytest_gpuserve.report.commands import command_for
+from pytest_gpuserve.report.explain import explain, headline
 from pytest_gpuserve.report.header import Header
 from pytest_gpuserve.report.junit import properties
 from pytest_gpuserve.report.results import SessionResult
@@ -151,11 +152,12 @@ class GateSession:
     def judge(self, item: pytest.Item) -> TestJudge:
         """The judge of a test; one that is run again goes on with the sessions that it has."""
         settings = self._settings
-        self._progress.begin(item.nodeid)
+        nodeid = plain_id(item)
+        self._progress.begin(nodeid)
         set_by_markers = tolerances(item, self.here.device.name)
         foreign_skips = self.here.device.card is None and not settings.ci and not settings.missing_asked
         judge = TestJudge(
-            item.stash.get(NODEID, item.nodeid),
+            nodeid,
             ledger=self._ledger,
             arena=self._arena,
             policy=Policy(
@@ -174,14 +176,14 @@ class GateSession:
             ),
             tolerance_of=lambda metric: tolerance_of(metric, set_by_markers),
             card=self.here.device.card,
-            earlier=self._judges.get(item.nodeid),
+            earlier=self._judges.get(nodeid),
             progress=self._progress,
             looked=self._progress.look,
             told=lambda label, judgement: item.ihook.pytest_gpuserve_judged(
-                nodeid=item.nodeid, label=label, judgement=judgement
+                nodeid=nodeid, label=label, judgement=judgement
             ),
         )
-        self._judges[item.nodeid] = judge
+        self._judges[nodeid] = judge
         return judge
 
     def starter(self, tmp_path_factory: pytest.TempPathFactory, start_timeout_seconds: float) -> Starter:
@@ -190,7 +192,6 @@ class GateSession:
         def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
             self._starts += 1
             log = self._logs(tmp_path_factory) / f"{self._starts:03d}-{LOG_NAME.sub('-', kind.name)}.log"
-            self._outcomes.logged(log)
             if isinstance(kind, Remote):
                 return reached(kind, ask, timeout_seconds=start_timeout_seconds)
             return started(
@@ -199,6 +200,7 @@ class GateSession:
                 environment=self.here.device.environment(),
                 log=log,
                 start_timeout_seconds=start_timeout_seconds,
+                launched=lambda given: self._outcomes.logged(log, {**given, **secret_headers(ask.headers)}),
             )
 
         return start
@@ -276,6 +278,7 @@ class GateSession:
             clean=self.here.revision.clean,
             software=dict(self.here.software),
             stored=self._arena.against is None,
+            update=self._settings.update.option,
         )
 
     # -- hooks
@@ -338,7 +341,7 @@ class GateSession:
         try:
             result = yield
         except BaseException as problem:
-            judge = self._judges.get(pyfuncitem.nodeid)
+            judge = self._judges.get(plain_id(pyfuncitem))
             if judge is not None:
                 # By Ctrl-C it has no outcome, and nothing more is told of it.
                 judge.ended_early = not isinstance(problem, (KeyboardInterrupt, pytest.exit.Exception))
@@ -346,7 +349,7 @@ class GateSession:
                 # What the test has found until then must not hide behind what it lacks.
                 _fail_unheld(judge)
             raise
-        judge = self._judges.get(pyfuncitem.nodeid)
+        judge = self._judges.get(plain_id(pyfuncitem))
         if judge is None:
             return result
         _fail_unheld(judge)
@@ -360,7 +363,7 @@ class GateSession:
         report = yield
         if MEASURING not in getattr(item, "fixturenames", ()):
             return report
-        nodeid = item.nodeid
+        nodeid = plain_id(item)
         self._outcomes.keep(nodeid, report)
         report.user_properties += properties(
             (measurement.result() for measurement in self._measurements(nodeid)),
@@ -379,7 +382,7 @@ class GateSession:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Know whose servers are started from here on."""
-        self._outcomes.begin(item.nodeid)
+        self._outcomes.begin(plain_id(item))
 
     def pytest_keyboard_interrupt(self) -> None:
         """Say what was measured of the test that was cut short, and that it decides nothing."""
@@ -439,7 +442,7 @@ class GateSession:
 
     def _measurements(self, nodeid: str) -> list[Measurement]:
         judge = self._judges.get(nodeid)
-        return [] if judge is None else judge.measurements
+        return [] if judge is None else judge.reported
 
     def _say_waiting(self, holders: Sequence[Holder], wait_seconds: float) -> None:
         say(self._session.config, waiting(holders, wait_seconds))

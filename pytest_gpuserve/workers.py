@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpuserve.options import MEASURING, Update
+from pytest_gpuserve.options import MEASURING, Update, plain_id
 from pytest_gpuserve.outputs import Written, write_outputs
 from pytest_gpuserve.process.secrets import without_secrets
 
@@ -32,6 +32,9 @@ TOLD: Final = "gpuserve"
 
 HANDED: Final = "gpuserve_handed"
 """What a worker hands over, as an attribute of a test's report and at its end among its ``workeroutput``."""
+
+TEST: Final = "gpuserve_test"
+"""The id that can be typed of the test that a report is of, as an attribute of that report: its own may be another."""
 
 PROBLEM: Final = "gpuserve_problem"
 """A user's mistake that a worker found, among its ``workeroutput``."""
@@ -87,8 +90,10 @@ class Worker:
         """Say with a test's first report that it measures, and with its last one what it has measured."""
         report = yield
         if MEASURING in getattr(item, "fixturenames", ()) and report.when in {"setup", "teardown"}:
-            tests = {item.nodeid} if report.when == "teardown" else set()
+            nodeid = plain_id(item)
+            tests = {nodeid} if report.when == "teardown" else set()
             self._handed |= tests
+            setattr(report, TEST, nodeid)
             setattr(report, HANDED, self._packed(tests))
         return report
 
@@ -120,6 +125,7 @@ class Controller:
         self._settings = settings
         self._nodes: list[Any] = []
         self._workers: dict[str, SessionResult] = {}
+        self._plain: dict[str, str] = {}
         self._worker_of: dict[str, str] = {}
         self._tests: dict[str, TestResult] = {}
         self._closing: SessionResult | None = None
@@ -148,12 +154,14 @@ class Controller:
             return
         packed = report.__dict__.pop(HANDED, None)
         if packed is not None:
-            self._worker_of[report.nodeid] = node.gateway.id
+            plain = self._plain[report.nodeid] = report.__dict__.pop(TEST)
+            self._worker_of[plain] = node.gateway.id
             self._take(node.gateway.id, unpack(packed))
         elif report.when not in _PHASES:
             # Made up by pytest-xdist for the test under way in a worker that crashed.
-            self._worker_of[report.nodeid] = node.gateway.id
-            self._tests.pop(report.nodeid, None)
+            plain = self._plain.get(report.nodeid) or self._without_group(report.nodeid)
+            self._worker_of[plain] = node.gateway.id
+            self._tests.pop(plain, None)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -163,8 +171,9 @@ class Controller:
             if packed is not None:
                 self._take(node.gateway.id, unpack(packed))
         # A crash in a run that measured nothing is for pytest alone to tell, but a result file that was asked for is
-        # never without the test that was under way.
-        if not self._workers and (not self._worker_of or not self._settings.outputs):
+        # never without the test that was under way. A step's summary nobody has asked for.
+        asked = any(output.ours for output in self._settings.outputs)
+        if not self._workers and not (self._worker_of and asked):
             return
         self._closing = self._merged()
         self._written = write_outputs(
@@ -179,6 +188,14 @@ class Controller:
             from pytest_gpuserve.closing import print_closing  # noqa: PLC0415 -- who measures nothing loads nothing
 
             print_closing(terminalreporter, self._closing, self._written.lines)
+
+    def _without_group(self, nodeid: str) -> str:
+        """The id that can be typed of a test that has sent no report: its name and parameters, without what follows."""
+        if str(getattr(self._config.option, "dist", "no")) != "loadgroup":
+            return nodeid
+        file, colons, name = nodeid.rpartition("::")
+        end = name.find("@", name.rfind("]") + 1)
+        return nodeid if end < 0 else f"{file}{colons}{name[:end]}"
 
     def _take(self, worker: str, closing: SessionResult) -> None:
         self._workers[worker] = closing

@@ -188,7 +188,7 @@ class Process:
 
     def tail(self, lines: int = 30) -> str:
         """Last lines that this start wrote to its log, printable and without secrets; empty when there are none."""
-        return without_secrets(read_tail(self.command.log, start=self._log_start, lines=lines), self.command.env)
+        return read_tail(self.command.log, start=self._log_start, lines=lines, shown=self._shown)
 
     def tree(self) -> list[psutil.Process]:
         """All live processes of the tree, the child first; daemons and orphans are among them."""
@@ -247,7 +247,7 @@ class Process:
             self._link.close()
         if self._reports.unfinished:
             left = [f"and {folder} could not be removed" for folder in self._reports.left]
-            lines = "\n".join([*self._reports.unfinished, *left]).splitlines()
+            lines = self._shown("\n".join([*self._reports.unfinished, *left])).splitlines()
             raise ServerFailed(
                 f"{self.command} has ended, but what it started elsewhere may still run",
                 found="\n".join(map(printable, lines)),
@@ -267,6 +267,9 @@ class Process:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _shown(self, text: str) -> str:
+        return without_secrets(text, self.command.env)
 
     def _order(self) -> None:
         """Have the keeper start the child, and wait until it has."""

@@ -27,6 +27,17 @@ class Deadline:
         """Seconds left; 0 when it has passed."""
         return max(0.0, self.end - time.monotonic())
 
+    def allowed(self) -> float:
+        """Seconds that one more step may take.
+
+        Raises:
+            TimeoutError: It has passed.
+        """
+        remaining = self.remaining()
+        if not remaining:
+            raise TimeoutError
+        return remaining
+
     def expired(self) -> bool:
         """Say whether it has passed."""
         return self.remaining() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import socket
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from pytest_gpuserve.process.logs import printable
-from pytest_gpuserve.process.secrets import without_secret_values
+from pytest_gpuserve.process.secrets import without_secret_values, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -91,6 +92,7 @@ def describe_process(pid: int | None) -> str:
         line, state = shlex.join(without_secret_values(process.cmdline())) or process.name(), process.status()
     except psutil.Error:
         return f"pid {pid}"
+    line = without_secrets(line, os.environ)
     return f"pid {pid} ({printable(line)}{', in state D' if state == psutil.STATUS_DISK_SLEEP else ''})"
 
 

@@ -1,8 +1,7 @@
-"""A judgement in words: the lines below a failed assertion, and the command that helps."""
+"""A judgement in words: the lines below a failed assertion."""
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.metric import METRICS
@@ -31,6 +30,9 @@ WEIGHTIEST = 2
 
 DECIDED = frozenset({Verdict.REGRESSED, Verdict.IMPROVED})
 """Verdicts whose numbers say more than their reasons."""
+
+BOUNDS = frozenset({"limit", "duel"})
+"""Reference kinds that a value may not be beyond; the others are what it was elsewhere."""
 
 PAIRED = frozenset({"against", "duel"})
 """Reference kinds that were measured side by side, in rounds; the others rest on sessions."""
@@ -95,6 +97,32 @@ def headline(judgement: Judgement) -> str:
     return text
 
 
+def reference_text(
+    judgement: Judgement,
+    *,
+    unknown: str,
+    bounds: tuple[str, str] = ("at least", "at most"),
+    always_named: bool = False,
+) -> str:
+    """What it was compared with, so that two rows of one metric, by its baseline and by its base, are told apart.
+
+    Args:
+        judgement: What came of it.
+        unknown: What stands for a reference that is not known.
+        bounds: What stands before a limit below which, and before one above which, a value may not be.
+        always_named: Whether the kind of reference is named where a reader would take it for granted too.
+    """
+    if judgement.reference is None:
+        return unknown
+    value = format_value(judgement.reference, judgement.unit)
+    word = REFERENCE_WORDS[judgement.reference_kind]
+    if judgement.reference_kind in BOUNDS:
+        least, most = bounds
+        bound = f"{least if judgement.metric.higher_is_better else most} {value}"
+        return f"{word}: {bound}" if always_named else bound
+    return value if judgement.reference_kind == "baseline" and not always_named else f"{word} {value}"
+
+
 def evidence(judgement: Judgement) -> str:
     """What the verdict rests on, and what it could have seen: ``from 3 rounds (72 windows); a change of 4.1 % ...``."""
     unit = "round" if judgement.reference_kind in PAIRED else "session"
@@ -109,41 +137,6 @@ def evidence(judgement: Judgement) -> str:
     elif judgement.verdict.passes and tolerance is not None:
         text += "; it cannot say which change would have been seen"
     return text
-
-
-def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool) -> str:
-    """The exact command that accepts or records the new number; empty where no command helps.
-
-    Args:
-        judgement: What came of it.
-        nodeid: The test.
-        gpu: The baseline set.
-        stored: Whether a stored baseline was asked, whoever decided.
-    """
-    if not stored:
-        return ""
-    base = _run(nodeid, gpu)
-    if judgement.verdict is Verdict.REGRESSED:
-        return f"{base} --baseline-update --reason='why it is worth it'"
-    if judgement.verdict is Verdict.MISSING:
-        return f"{base} --baseline-update"
-    if judgement.verdict is Verdict.INCONCLUSIVE:
-        return f"{base} --gpuserve-budget=1200"
-    return ""
-
-
-def tightening_command(nodeid: str, gpu: str) -> str:
-    """The exact command that holds on to what got better; a baseline is tightened without a reason.
-
-    Args:
-        nodeid: The test.
-        gpu: The baseline set.
-    """
-    return f"{_run(nodeid, gpu)} --baseline-update"
-
-
-def _run(nodeid: str, gpu: str) -> str:
-    return f"pytest {shlex.quote(nodeid)} --gpu={shlex.quote(gpu)}"
 
 
 def _is_small_regression(judgement: Judgement) -> bool:

@@ -29,7 +29,7 @@ SKIPPED: Final = "skipped"
 COMMENT_BYTES: Final = 60_000
 """GitHub takes comments of 65 536 characters; whoever posts this may add some lines."""
 
-STEP_SUMMARY_BYTES: Final = 500_000
+SUMMARY_BYTES: Final = 500_000
 """GitHub takes 1 MiB for all that a step writes, which may run pytest twice."""
 
 MARKER: Final = "pytest-gpuserve"
@@ -59,7 +59,7 @@ def step_summary(result: SessionResult, shown: Callable[[str], str] = str) -> st
         result: The result; of one without tests there is nothing to write.
         shown: Makes each text in it fit to be shown.
     """
-    return f"\n\n{_document(result, Inert(shown), STEP_SUMMARY_BYTES)}\n\n" if result.tests else ""
+    return f"\n\n{_document(result, Inert(shown), SUMMARY_BYTES)}\n\n" if result.tests else ""
 
 
 def _document(result: SessionResult, inert: Inert, most_bytes: int) -> str:
@@ -73,7 +73,7 @@ def _document(result: SessionResult, inert: Inert, most_bytes: int) -> str:
         Part("<ul>", _reasons([row for row in rows if row.is_bad], inert), "</ul>", "reasons"),
         Part("<p>What the tests say:</p>", _problems(result.tests, inert), "", "tests that did not pass"),
         _folded("Other rows", _TABLE, others, "</table>", "other rows"),
-        _folded("Notes", "<ul>", [f"<li>{inert.passage(note)}</li>" for note in _notes(result)], "</ul>", "notes"),
+        _folded("Notes", "<ul>", _notes(result, rows, inert), "</ul>", "notes"),
         _folded("Device, host, software", "<table>", _facts(result, inert), "</table>", "facts"),
         _folded("Logs of servers", "", _logs(result.tests, inert), "", "ends of logs"),
     )
@@ -115,12 +115,10 @@ def _head(result: SessionResult, inert: Inert) -> Iterator[str]:
     yield f"<p>{commit}{changed}{at}</p>"
 
 
-def _reasons(failing: Iterable[Row], inert: Inert) -> list[str]:
+def _reasons(rows: Iterable[Row], inert: Inert) -> list[str]:
     """Why verdicts are what they are, each reason once: what a file lacks would else be said for every metric."""
     reasons = (
-        f"<li>{row.judgement.verdict}: {inert.passage(reason)}</li>"
-        for row in failing
-        for reason in row.judgement.reasons
+        f"<li>{row.judgement.verdict}: {inert.passage(reason)}</li>" for row in rows for reason in row.judgement.reasons
     )
     return list(dict.fromkeys(reasons))
 
@@ -145,8 +143,12 @@ def _logs(tests: Iterable[TestResult], inert: Inert) -> list[str]:
     ]
 
 
-def _notes(result: SessionResult) -> list[str]:
-    return [note for note in (*result.notes, *result.places) if note.strip()]
+def _notes(result: SessionResult, rows: Iterable[Row], inert: Inert) -> list[str]:
+    """What was noted of the run, what is to be said of verdicts that pass, and where results are."""
+    noted, places = (
+        [f"<li>{inert.passage(note)}</li>" for note in notes if note.strip()] for notes in (result.notes, result.places)
+    )
+    return [*noted, *_reasons((row for row in rows if row.judgement.verdict.passes), inert), *places]
 
 
 def _facts(result: SessionResult, inert: Inert) -> list[str]:

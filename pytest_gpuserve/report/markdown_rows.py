@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.explain import REFERENCE_WORDS
+from pytest_gpuserve.report.explain import reference_text
 from pytest_gpuserve.report.names import names_of
 from pytest_gpuserve.report.ranking import Row, ranked
 from pytest_gpuserve.units import format_change, format_fraction, format_value
@@ -48,7 +48,8 @@ def _table_row(row: Row, name: str, inert: Inert) -> str:
         inert.code(name),
         judgement.metric.name,
         UNKNOWN if judgement.value is None else format_value(judgement.value, judgement.unit),
-        _reference(judgement),
+        # In words, for a sign such as `>=` would have to be escaped.
+        reference_text(judgement, unknown=UNKNOWN),
         _change(judgement),
         UNKNOWN if judgement.detectable is None else format_fraction(judgement.detectable),
         _verdict(row),
@@ -64,16 +65,6 @@ def _verdict(row: Row) -> str:
         if row.overruled
         else f"<strong>{row.judgement.verdict}</strong>"
     )
-
-
-def _reference(judgement: Judgement) -> str:
-    """What it was compared with; in words, for a sign such as ``>=`` would have to be escaped."""
-    if judgement.reference is None:
-        return UNKNOWN
-    value = format_value(judgement.reference, judgement.unit)
-    if judgement.reference_kind in {"limit", "duel"}:
-        return f"{'at least' if judgement.metric.higher_is_better else 'at most'} {value}"
-    return value if judgement.reference_kind == "baseline" else f"{REFERENCE_WORDS[judgement.reference_kind]} {value}"
 
 
 def _change(judgement: Judgement) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Container, Sequence
 
     from pytest_gpuserve.report.results import TestResult
 
@@ -19,9 +19,19 @@ def short_name(nodeid: str) -> str:
     return nodeid.partition("::")[2] or nodeid
 
 
-def printable(text: str) -> str:
-    """A text as one that nothing in it moves or colours: what cannot be printed is shown as its escape."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+def printable(text: str, kept: Container[str] = ()) -> str:
+    """A text as one that nothing in it moves or colours: what cannot be printed is shown as its escape.
+
+    That is a line end, a NUL, a sign that turns the direction of a line, and half of a surrogate pair, so that UTF-8
+    can write what is left.
+
+    Args:
+        text: Any text.
+        kept: Signs that stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign in kept else ascii(sign)[1:-1] for sign in text)
 
 
 def names_of(tests: Collection[TestResult], shown: Callable[[str], str] = str) -> dict[str, str]:

@@ -7,12 +7,11 @@ the run but ids of tests, which are quoted: what a server wrote into a reason mu
 from __future__ import annotations
 
 import re
-import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.ranking import ranked
+from pytest_gpuserve.report.commands import UPDATE, command, options_for
+from pytest_gpuserve.report.ranking import is_side_by_side, ranked
 from pytest_gpuserve.report.totals import RECORDABLE, improvements
 
 if TYPE_CHECKING:
@@ -22,14 +21,10 @@ if TYPE_CHECKING:
     from pytest_gpuserve.report.results import SessionResult
 
 MOST_IDS: Final = 3
-"""Tests that a command names; more of them are those that failed last, or some of them."""
+"""Tests that a command names; of more of them it names the first."""
 
-BUDGETS: Final = 4
-"""How many times the budget that was too small is proposed."""
-
-UPDATE: Final = "--baseline-update"
-UPDATE_NEW: Final = "--baseline-update-new"
-ACCEPT: Final = (UPDATE, "--reason='why it is worth it'")
+FAILED_LAST: Final = ("--lf", "--lfnf=none")
+"""What selects tests that failed last. Where nothing is known of them pytest would run all, but for the second."""
 
 MENDED_BY: Final = (
     (r"no steady state", "give it longer before it is measured, load(..., warmup_seconds=...)"),
@@ -48,72 +43,57 @@ MENDED_BY: Final = (
 )
 """How reasons begin, and what they ask for."""
 
-_BUDGET: Final = re.compile(r"the test's budget of (\d{1,9}) s; raise it with --gpuserve-budget")
-_NO_ENTRY: Final = re.compile(r"has no entry ['\"]")
+_DRIFT: Final = "drift: the baseline here is the anchor"
+_ACCEPTED_AT: Final = re.compile(rf"{_DRIFT}, .{{1,40}} accepted at ([0-9a-f]{{7,64}}) on ")
 _BASE: Final = re.compile(
     r"(?:(?P<hash>[0-9a-f]{12,64})|(?P<revision>\S+) \([0-9a-f]{12}\))?(?:(?:^| with )the packages of (?P<python>.+))?"
 )
 
 
-@dataclass(frozen=True)
-class _Run:
-    result: SessionResult
-    update: str
-
-
-def next_step(result: SessionResult, *, update: str = "") -> str:
-    """What to do next: ``next: record what is missing: pytest ... --baseline-update-new``; empty where nothing is.
-
-    Args:
-        result: What the run came to.
-        update: The option by which it records baselines; empty where it does not.
-    """
-    run = _Run(result, update)
+def next_step(result: SessionResult) -> str:
+    """What to do next: ``next: record what is missing: pytest ... --baseline-update-new``; empty where nothing is."""
     bad = [row for row in ranked(result.tests) if row.is_bad]
     for verdict, step in _STEPS.items():
-        line = step(run, [row for row in bad if row.judgement.verdict is verdict])
+        line = step(result, [row for row in bad if row.judgement.verdict is verdict])
         if line:
             return line
-    better = [] if update else improvements(result)
-    return _line("record what got better, so that it stays", run, better, UPDATE, exact=True)
+    better = [] if result.update else improvements(result)
+    return _line("record what got better, so that it stays", result, better, UPDATE)
 
 
-def _regressed(run: _Run, rows: Sequence[Row]) -> str:
-    stored = [row for row in rows if _is_stored(run, row)]
+def _regressed(result: SessionResult, rows: Sequence[Row]) -> str:
+    stored = [row for row in rows if _is_stored(result, row)]
     alone = [row for row in stored if not _is_side_by_side(row)]
     # A recording was asked to accept it already, and only lacks the reason.
-    if alone and run.result.commit is not None and not run.update:
-        return _closer(run, alone)
+    closer = _closer(result, alone) if result.commit is not None and not result.update else ""
+    if closer:
+        return closer
     if stored:
-        return _line("accept the new numbers, if they are worth it", run, stored, *ACCEPT, exact=True)
-    return _again("run it again when it is mended", run, rows)
+        return _line("accept the new numbers, if they are worth it", result, stored, *_options(stored))
+    return _again("run it again when it is mended", result, rows)
 
 
-def _invalid(run: _Run, rows: Sequence[Row]) -> str:
-    return _advised(run, rows)
+def _invalid(result: SessionResult, rows: Sequence[Row]) -> str:
+    return _advised(result, rows)
 
 
-def _missing(run: _Run, rows: Sequence[Row]) -> str:
-    stored = [row for row in rows if _is_stored(run, row)]
-    new = all(_NO_ENTRY.search(reason) for row in stored for reason in row.judgement.reasons[:1])
-    # What is there but cannot be compared with has to be replaced, which the other one does not do.
-    flag = UPDATE_NEW if new else UPDATE
-    return _line("record what is missing", run, stored, flag, exact=not new)
+def _missing(result: SessionResult, rows: Sequence[Row]) -> str:
+    stored = [row for row in rows if _is_stored(result, row)]
+    return _line("record what is missing", result, stored, *_options(stored))
 
 
-def _inconclusive(run: _Run, rows: Sequence[Row]) -> str:
-    short = [(row, budget) for row in rows if (budget := _budget(row))]
+def _inconclusive(result: SessionResult, rows: Sequence[Row]) -> str:
+    short = [row for row in rows if _options([row])]
     if short:
-        seconds = BUDGETS * max(budget for _, budget in short)
-        return _again("look longer", run, [row for row, _ in short], f"--gpuserve-budget={seconds}")
+        return _again("look longer", result, short, *_options(short))
     advised = [row for row in rows if _advice(row) != _UNKNOWN]
     if advised:
-        return _advised(run, advised)
-    alone = [row for row in rows if _is_stored(run, row) and not _is_side_by_side(row)]
-    return _closer(run, alone) if run.result.commit is not None else ""
+        return _advised(result, advised)
+    alone = [row for row in rows if _is_stored(result, row) and not _is_side_by_side(row)]
+    return _closer(result, alone) if result.commit is not None else ""
 
 
-_STEPS: Final[Mapping[Verdict, Callable[[_Run, Sequence[Row]], str]]] = {
+_STEPS: Final[Mapping[Verdict, Callable[[SessionResult, Sequence[Row]], str]]] = {
     Verdict.REGRESSED: _regressed,
     Verdict.INVALID: _invalid,
     Verdict.MISSING: _missing,
@@ -123,70 +103,83 @@ _STEPS: Final[Mapping[Verdict, Callable[[_Run, Sequence[Row]], str]]] = {
 _UNKNOWN: Final = "mend what its reason says"
 
 
-def _advised(run: _Run, rows: Sequence[Row]) -> str:
+def _options(rows: Sequence[Row]) -> tuple[str, ...]:
+    return options_for([row.judgement for row in rows])
+
+
+def _advised(result: SessionResult, rows: Sequence[Row]) -> str:
     """Mend what the worst of these asks for, and run again whatever asks for the same."""
     advice = _advice(rows[0]) if rows else ""
-    return _again(f"{advice}, then run it again", run, [row for row in rows if _advice(row) == advice])
+    return _again(f"{advice}, then run it again", result, [row for row in rows if _advice(row) == advice])
 
 
-def _closer(run: _Run, rows: Sequence[Row]) -> str:
-    # Of a checkout with changes the code before them is its commit.
-    before = "HEAD~1" if run.result.clean else "HEAD"
-    return _line("look closer, side by side with the code before", run, rows, f"--against={before}")
+def _closer(result: SessionResult, rows: Sequence[Row]) -> str:
+    anchors = [_anchor(row) for row in rows]
+    steps = [row for row, anchor in zip(rows, anchors, strict=True) if anchor is None]
+    if steps or not rows:
+        # Of a checkout with changes the code before them is its commit.
+        before = "HEAD~1" if result.clean else "HEAD"
+        return _line("look closer, side by side with the code before", result, steps, f"--against={before}")
+    # Beside the code before, what has come in small steps is one of them, and passes.
+    accepted = next(filter(None, anchors), "")
+    same = [row for row, anchor in zip(rows, anchors, strict=True) if accepted and anchor == accepted]
+    return _line("look closer, side by side with the code of its anchor", result, same, f"--against={accepted}")
 
 
-def _again(what: str, run: _Run, rows: Sequence[Row], *flags: str) -> str:
+def _again(what: str, result: SessionResult, rows: Sequence[Row], *options: str) -> str:
     """Run these tests again as they were: beside the same base, or to record the same."""
     if not rows:
         return ""
-    asked = ([run.update] if run.update else []) if run.result.stored else _beside(rows)
-    return "" if asked is None else _line(what, run, rows, *asked, *flags, exact=bool(run.update))
+    asked = ([result.update] if result.update else []) if result.stored else _beside(rows)
+    return "" if asked is None else _line(what, result, rows, *asked, *options)
 
 
-def _line(what: str, run: _Run, rows: Sequence[Row], *flags: str, exact: bool = False) -> str:
-    tests, note = _selection(run.result, rows, exact=exact)
-    if tests is None:
+def _line(what: str, result: SessionResult, rows: Sequence[Row], *options: str) -> str:
+    """The line for the tests of these rows; empty where there are none."""
+    wanted = list(dict.fromkeys(row.test.nodeid for row in rows))
+    if not wanted:
         return ""
-    name = run.result.gpu.get("name")
-    device = [f"--gpu={shlex.quote(name)}"] if isinstance(name, str) and name and name.isprintable() else []
-    return f"next: {what}{note}: {' '.join(('pytest', *tests, *device, *flags))}"
+    # A recording accepts what it measures, so that no other test may be in it, as those that failed elsewhere would be.
+    selection, note = _selection(result, wanted, only_these=any(option.startswith(UPDATE) for option in options))
+    if not selection:
+        return f"next: {what}: there is no command for it, as the ids of these tests cannot be typed"
+    return f"next: {what}{note}: {command(selection, result.gpu.get('name'), *options)}"
 
 
-def _selection(result: SessionResult, rows: Sequence[Row], *, exact: bool) -> tuple[list[str] | None, str]:
-    """The arguments that select the tests of these rows, and what to say of it; None where nothing does.
+def _selection(result: SessionResult, wanted: Sequence[str], *, only_these: bool) -> tuple[Sequence[str], str]:
+    """What selects these tests, and what to say of it where it does not select all; nothing where nothing does.
 
     Args:
         result: The run.
-        rows: Whose tests.
-        exact: Whether no other test may be among them: a recording would accept what it measures.
+        wanted: The ids of these tests.
+        only_these: Whether no other test may be selected with them.
     """
-    wanted = list(dict.fromkeys(row.test.nodeid for row in rows))
-    ids = [nodeid for nodeid in wanted if nodeid.isprintable()]
-    if 0 < len(wanted) <= MOST_IDS and len(ids) == len(wanted):
-        return [shlex.quote(nodeid) for nodeid in ids], ""
+    named = [nodeid for nodeid in wanted if nodeid.isprintable()][:MOST_IDS]
+    if len(named) == len(wanted):
+        return named, ""
     failed = {test.nodeid for test in result.tests if test.outcome in {"failed", "error"}}
-    if wanted and (set(wanted) == failed or (not exact and failed.issuperset(wanted))):
-        return ["--lf"], ""
-    if not ids:
-        return None, ""
-    some = ids[:MOST_IDS]
-    return [shlex.quote(nodeid) for nodeid in some], f" (the first {len(some)} of {len(wanted)} tests)"
+    if not only_these and failed.issuperset(wanted):
+        return FAILED_LAST, ""
+    first = "the first " if named == wanted[: len(named)] else ""
+    return named, f" ({first}{len(named)} of {len(wanted)} tests)"
 
 
-def _is_stored(run: _Run, row: Row) -> bool:
+def _is_stored(result: SessionResult, row: Row) -> bool:
     """Whether a stored baseline was asked, whoever decided."""
-    return run.result.stored and row.judgement.reference_kind in RECORDABLE
+    return result.stored and row.judgement.reference_kind in RECORDABLE
 
 
 def _is_side_by_side(row: Row) -> bool:
-    metric = row.judgement.metric
-    return any(other.reference_kind == "against" and other.metric == metric for other in row.run.judgements)
+    return is_side_by_side(row.test, row.run, row.judgement.metric)
 
 
-def _budget(row: Row) -> int:
-    """The budget in seconds that was too small, at least 1; 0 where it was not for the budget."""
-    found = [max(1, int(match[1])) for reason in row.judgement.reasons if (match := _BUDGET.search(reason))]
-    return max(found, default=0)
+def _anchor(row: Row) -> str | None:
+    """The commit of the anchor from which it has drifted, empty where that cannot be asked; None of what has not."""
+    reasons = row.judgement.reasons
+    if not any(reason.startswith(_DRIFT) for reason in reasons):
+        return None
+    found = next((match[1] for reason in reasons if (match := _ACCEPTED_AT.match(reason))), "")
+    return "" if any("side by side" in reason for reason in reasons) else found
 
 
 def _advice(row: Row) -> str:
@@ -206,6 +199,6 @@ def _beside(rows: Sequence[Row]) -> list[str] | None:
     if match is None:
         return None
     revision = match["revision"] or match["hash"]
-    flags = [f"--against={shlex.quote(revision)}"] if revision else []
+    flags = [f"--against={revision}"] if revision else []
     python = match["python"]
-    return [*flags, f"--against-python={shlex.quote(python)}"] if python else flags
+    return [*flags, f"--against-python={python}"] if python else flags

@@ -17,6 +17,7 @@ from pytest_gpuserve.gate.verdict import Judgement, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.report.results import RunResult, TestResult
 
 FAILED: Final = frozenset({"failed", "error", "interrupted"})
@@ -68,28 +69,40 @@ def ranked(tests: Iterable[TestResult]) -> list[Row]:
     return [
         row
         for test in sorted(tests, key=_rank_of_test)
-        for rows in sorted(_loads(test), key=_rank_of_load)
+        for rows in sorted(rows_by_load(test), key=_rank_of_load)
         for row in sorted(rows, key=_rank_of_row)
     ]
 
 
 def rows_of(test: TestResult) -> list[Row]:
     """The rows of a test, in the order in which they were judged."""
-    return [row for rows in _loads(test) for row in rows]
+    return [row for rows in rows_by_load(test) for row in rows]
 
 
-def _loads(test: TestResult) -> list[list[Row]]:
+def rows_by_load(test: TestResult) -> list[list[Row]]:
+    """The same for each of its loads; of one without a judgement none."""
     return [
-        [Row(test, run, judgement, _is_overruled(run, judgement)) for judgement in run.judgements] for run in test.runs
+        [Row(test, run, judgement, _is_overruled(test, run, judgement)) for judgement in run.judgements]
+        for run in test.runs
     ]
 
 
-def _is_overruled(run: RunResult, judgement: Judgement) -> bool:
+def is_side_by_side(test: TestResult, run: RunResult, metric: Metric) -> bool:
+    """Whether a metric of a load was judged side by side too: in the load itself, or in one that was to settle it."""
+    return any(
+        judgement.reference_kind == "against" and judgement.metric == metric
+        for other in test.runs
+        if other is run or other.settles == run.label
+        for judgement in other.judgements
+    )
+
+
+def _is_overruled(test: TestResult, run: RunResult, judgement: Judgement) -> bool:
     """Whether the pair had another last word: only what counts is given its reasons, see ``trial/stored_court.py``."""
     return (
         judgement.reference_kind == "baseline"
         and not judgement.reasons
-        and any(other.reference_kind == "against" and other.metric == judgement.metric for other in run.judgements)
+        and is_side_by_side(test, run, judgement.metric)
     )
 
 

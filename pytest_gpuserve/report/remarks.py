@@ -12,7 +12,7 @@ from pytest_gpuserve.report.ranking import FAILED, ranked, rows_of
 from pytest_gpuserve.units import format_change, format_fraction, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pytest_gpuserve.gate.verdict import Judgement, Verdict
     from pytest_gpuserve.report.ranking import Row
@@ -48,13 +48,18 @@ def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False) -> li
     return lines
 
 
-def problem_lines(tests: Collection[TestResult]) -> list[str]:
-    """Why tests did not pass that no verdict speaks of: each error once, with the tests that it ended."""
+def problem_lines(tests: Collection[TestResult], shown: Callable[[str], str] = str) -> list[str]:
+    """Why tests did not pass that no verdict speaks of: each error once, with the tests that it ended.
+
+    Args:
+        tests: Whose.
+        shown: Makes a text fit to be shown; of an error all of it, before it is cut.
+    """
     names = names_of(tests)
     found: dict[str, list[str]] = {}
     for test in tests:
         told = test.outcome != "error" and any(row.is_bad for row in rows_of(test))
-        problem = next((line.strip() for line in test.problem.splitlines() if line.strip()), "")
+        problem = next((line.strip() for line in shown(test.problem).splitlines() if line.strip()), "")
         if test.outcome not in FAILED or told or not problem:
             continue
         text = problem if len(problem) <= PROBLEM_CHARACTERS else f"{problem[:PROBLEM_CHARACTERS]} ..."

@@ -20,14 +20,15 @@ from pytest_gpuserve.measure.reduced import reduced_by_metric
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
 from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.report.ranking import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Start, Window
+    from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 
 SCHEMA = 1
@@ -54,15 +55,21 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         "notes": list(result.notes),
         "tests": [_test(test) for test in result.tests],
     }
-    return json.dumps(_with_texts(plain, shown), indent=1, allow_nan=False) + "\n"
+    return json.dumps(with_texts(plain, shown), indent=1, allow_nan=False) + "\n"
 
 
-def _with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- anything that JSON has
+def with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- anything that JSON has
+    """The same plain values with each text, but no name of a field, made fit to be shown.
+
+    Args:
+        value: Texts, numbers, and dictionaries and lists of them.
+        shown: Makes a text fit to be shown.
+    """
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, dict):
-        return {name: _with_texts(each, shown) for name, each in value.items()}
-    return [_with_texts(each, shown) for each in value] if isinstance(value, (list, tuple)) else value
+        return {name: with_texts(each, shown) for name, each in value.items()}
+    return [with_texts(each, shown) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _test(test: TestResult) -> dict[str, Any]:
@@ -70,7 +77,7 @@ def _test(test: TestResult) -> dict[str, Any]:
         "nodeid": test.nodeid,
         "outcome": test.outcome,
         "problem": test.problem,
-        "verdicts": [_verdict(run.label, judgement) for run in test.runs for judgement in run.judgements],
+        "verdicts": [_verdict(row) for row in rows_of(test)],
         "run": _run(test.runs[0]) if test.runs else None,
     }
     if len(test.runs) > 1:
@@ -78,7 +85,8 @@ def _test(test: TestResult) -> dict[str, Any]:
     return plain
 
 
-def _verdict(label: str, judgement: Judgement) -> dict[str, Any]:
+def _verdict(row: Row) -> dict[str, Any]:
+    judgement = row.judgement
     return {
         "metric": judgement.metric.name,
         "verdict": str(judgement.verdict),
@@ -92,9 +100,10 @@ def _verdict(label: str, judgement: Judgement) -> dict[str, Any]:
         "detectable": judgement.detectable,
         "rounds": judgement.rounds,
         "reasons": list(judgement.reasons),
-        "run": label,
+        "run": row.run.label,
         "windows": judgement.windows,
         "asserted": judgement.asserted,
+        "overruled": row.overruled,
     }
 
 
@@ -129,6 +138,7 @@ def _run(run: RunResult) -> dict[str, Any]:
         "telemetry": _telemetry(starts),
         "windows_measured_again": [reason for start in starts for reason in start.rejected],
         "sessions": len(run.sessions),
+        "sessions_at": [session.at for session in run.sessions],
         "starts": len(starts),
         "cold_start_seconds": [start.cold_start_seconds for start in starts],
         "cold_start_parts": [dict(start.cold_start_parts) for start in starts],
@@ -141,12 +151,15 @@ def _run(run: RunResult) -> dict[str, Any]:
         "problems": [problem for session in run.sessions for problem in session.problems],
         "load": dict(run.load),
         "server": dict(run.server),
+        # What a reader must find the same before it compares; the two above have more than that.
+        "workload": dict(run.workload) or None,
         "settings": {
             name: {"asked": setting.asked, "used": setting.used}
             for start in starts[-1:]
             for name, setting in start.settings.items()
         },
         "base": None if run.base is None else _base(run.base, run.base_sessions),
+        "settles": run.settles,
     }
 
 

@@ -24,6 +24,9 @@ class RunResult:
         server: The server, as text.
         base: Whom it was measured beside, as people call it; None where it was measured alone.
         base_sessions: What was measured of that one.
+        workload: What another run, or a baseline, must have in common with it, as text; empty where nobody says.
+        settles: Label of the load of the same test that was measured once more here, to settle what a stored baseline
+            says of it; None where it is a load by itself.
     """
 
     label: str
@@ -33,6 +36,8 @@ class RunResult:
     server: Mapping[str, str]
     base: str | None = None
     base_sessions: tuple[Session, ...] = ()
+    workload: Mapping[str, str] = field(default_factory=dict)
+    settles: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class SessionResult:
         clean: Whether it was that commit, unchanged but for baselines.
         software: Versions that matter.
         stored: Whether comparisons are with stored baselines, not with another revision or interpreter.
+        update: The option by which the run records baselines; empty where it does not.
     """
 
     gpu: Mapping[str, Any]
@@ -99,3 +105,4 @@ class SessionResult:
     clean: bool = False
     software: Mapping[str, str] = field(default_factory=dict)
     stored: bool = True
+    update: str = ""

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.report.explain import PAIRED, REFERENCE_WORDS
+from pytest_gpuserve.report.explain import PAIRED, reference_text
 from pytest_gpuserve.report.names import names_of, printable
 from pytest_gpuserve.report.ranking import ranked
 from pytest_gpuserve.units import format_change, format_fraction, format_value
@@ -146,7 +146,7 @@ def _cells(judgement: Judgement) -> dict[str, str]:
     texts = (
         judgement.metric.name,
         UNKNOWN if judgement.value is None else format_value(judgement.value, unit),
-        _reference(judgement),
+        reference_text(judgement, unknown=UNKNOWN, bounds=(">=", "<=")),
         UNKNOWN if judgement.change is None else format_change(judgement.change),
         interval,
         UNKNOWN if judgement.tolerance is None else format_fraction(judgement.tolerance),
@@ -155,16 +155,6 @@ def _cells(judgement: Judgement) -> dict[str, str]:
         str(judgement.verdict),
     )
     return dict(zip(_HEADINGS, texts, strict=True))
-
-
-def _reference(judgement: Judgement) -> str:
-    """What it was compared with, so that two rows of one metric, by its baseline and by its base, are told apart."""
-    if judgement.reference is None:
-        return UNKNOWN
-    value = format_value(judgement.reference, judgement.unit)
-    if judgement.reference_kind in {"limit", "duel"}:
-        return f"{'>=' if judgement.metric.higher_is_better else '<='} {value}"
-    return value if judgement.reference_kind == "baseline" else f"{REFERENCE_WORDS[judgement.reference_kind]} {value}"
 
 
 def _evidence(judgement: Judgement) -> str:

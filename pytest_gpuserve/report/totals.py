@@ -31,17 +31,17 @@ _WORDS: Final[Mapping[Verdict, str]] = {
 _OTHER_WORDS: Final = ("recorded", "not asserted")
 
 
-def totals_line(result: SessionResult, *, recording: bool = False) -> str:
+def totals_line(result: SessionResult) -> str:
     """Count the last words by verdict: ``comparisons: 12 passed, 1 regressed, 2 inconclusive``.
 
     Args:
-        result: Of the run.
-        recording: Whether the run records baselines: what was missing in a test that passed is recorded then, and what
-            has improved need not be proposed.
+        result: Of the run. Where it records baselines, what was missing in a test that passed is recorded, and what has
+            improved need not be proposed.
 
     Returns:
         The line, with the improvements that could be recorded; empty where nothing was compared.
     """
+    recording = bool(result.update)
     rows = [row for test in result.tests for row in rows_of(test) if not row.overruled]
     counts = Counter(_word(row, recording=recording) for row in rows)
     parts = [f"{counts[word]} {word}" for word in (*_WORDS.values(), *_OTHER_WORDS) if counts[word]]

@@ -100,7 +100,13 @@ class Instance:
 
 @contextmanager
 def started(
-    kind: ServerKind, ask: Ask, *, environment: Mapping[str, str], log: Path, start_timeout_seconds: float
+    kind: ServerKind,
+    ask: Ask,
+    *,
+    environment: Mapping[str, str],
+    log: Path,
+    start_timeout_seconds: float,
+    launched: Callable[[Mapping[str, str]], None] = lambda _: None,
 ) -> Iterator[Instance]:
     """Start a server, wait until its model answers, and end its whole process tree afterwards.
 
@@ -110,6 +116,7 @@ def started(
         environment: Variables that every server on this device gets, such as CUDA_VISIBLE_DEVICES.
         log: Where its output goes.
         start_timeout_seconds: One deadline for all waits.
+        launched: Told all the variables of its process, right before that is started.
 
     Raises:
         ServerFailed: It died, did not answer in time, refuses the request, or a port is somebody else's.
@@ -120,7 +127,7 @@ def started(
         launch = kind.launch(site)
         _check_ports(kind, site)
         began = time.monotonic()
-        process, members = _start(launch, site, environment, kept)
+        process, members = _start(launch, site, environment, kept, launched)
         with process:
             try:
                 probe = _probe(site, _Accept(kind, ask, process), members, start_timeout_seconds)
@@ -156,16 +163,22 @@ def _check_ports(kind: ServerKind, site: Site) -> None:
 
 
 def _start(
-    launch: Launch | ContainerLaunch, site: Site, environment: Mapping[str, str], kept: Kept
+    launch: Launch | ContainerLaunch,
+    site: Site,
+    environment: Mapping[str, str],
+    kept: Kept,
+    launched: Callable[[Mapping[str, str]], None],
 ) -> tuple[Process, Callable[[], Collection[int]]]:
     """Start it, and say what tells the pids that are its own without being in its tree."""
     inherited = inherited_environment(os.environ)
     if isinstance(launch, Launch):
         env = {**inherited, **environment, **launch.environment}
+        launched(env)
         return Process.start(Command(launch.argv, env, launch.cwd, kept.log), kept=kept), frozenset
     cards = tuple(card for card in environment.get(VISIBLE_CARDS, "").split(",") if card)
     container = replace(launch.container, env={**environment, **launch.container.env}, gpus=cards)
     run = container_command(launch.engine, container, client_env=inherited)
+    launched(run.env)
     process = Process.start(Command(run.argv, run.env, site.folder, kept.log), after=run.after, kept=kept)
     return process, member_pids(launch.engine, run)
 

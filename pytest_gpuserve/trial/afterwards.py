@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.trial.anchor_verdict import against_anchor, drifted, standing
+from pytest_gpuserve.trial.anchor_verdict import screened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -82,7 +82,9 @@ class Afterwards:
         stored = self._ledger.find(measurement.place)
         if self._recorder.wants(stored):
             judged = self._stored.judge(measurement, metric, stored)
-            return self._recorder.judge(measurement, metric, stored, judged, self._stored.shared(measurement))
+            told = self._recorder.judge(measurement, metric, stored, judged, self._stored.shared(measurement))
+            # What is missing would be recorded if the test passed, and it has not.
+            return judged if told.verdict is Verdict.MISSING else told
         judgement = self._stored.glance(measurement, metric, stored, claims)
         return self._reviewed(measurement, stored, judgement, claims)
 
@@ -90,15 +92,6 @@ class Afterwards:
         self, measurement: Measurement, stored: Stored | None, judgement: Judgement, claims: Claims
     ) -> Judgement:
         """The verdict after the anchor was asked too; its commit, which alone could clear it of a drift, is not."""
-        if stored is None or judgement.verdict in {Verdict.MISSING, Verdict.INVALID}:
-            return judgement
-        metric, here = judgement.metric, self._arena.here
-        found = standing(metric, stored, here)
-        judgement = judgement.because(*found.notes)
-        if found.anchored is None or judgement.verdict is Verdict.REGRESSED:
-            return judgement
-        sessions, tolerance = measurement.run.sessions, self._tolerance_of(metric)
-        result = against_anchor(metric, found.anchored, stored, sessions, here=here, tolerance=tolerance)
-        if result is None or not result.has_drifted:
-            return judgement
-        return self._stored.final(measurement, drifted(result, found.anchored).because(*found.notes, UNASKED), claims)
+        sessions, tolerance = measurement.run.sessions, self._tolerance_of(judgement.metric)
+        judgement, drift = screened(judgement, stored, sessions, here=self._arena.here, tolerance=tolerance)
+        return judgement if drift is None else self._stored.final(measurement, drift.claim.because(UNASKED), claims)

@@ -13,6 +13,7 @@ from pytest_gpuserve.load.engine.http1_parser import Malformed, ResponseParser
 from pytest_gpuserve.load.kserve_arrays import extra
 from pytest_gpuserve.load.kserve_grpc import decode_answer
 from pytest_gpuserve.load.request import check_answer
+from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.queue_format import GOOD, ask_queue
 from pytest_gpuserve.process.tls import verified_tls
 from pytest_gpuserve.servers.causes import with_likely_cause
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS: Final = 60.0
 """A deadline that only a server which hangs should reach."""
+
+LAST_LOOK_SECONDS: Final = 0.1
+"""For what a server said that did not read its request to the end: it is here already."""
 
 DEATH_SECONDS: Final = 1.0
 """By then it is known whether a server that hung up has died."""
@@ -99,8 +103,8 @@ class _Reply(NamedTuple):
 
 
 def ask_once(target: Target, running: Instance, timeout_seconds: float) -> Answer:
-    """Send the one request of a target; see ``Target.ask``."""
-    _check(target, running)
+    """Send the one request of a target, which ``check_askable`` lets pass; see ``Target.ask``."""
+    _check_deployment(target, running)
     (request,) = target.requests
     ((payload,),) = target.payloads(running)
     endpoint = target.endpoint(running)
@@ -130,7 +134,12 @@ def ask_once(target: Target, running: Instance, timeout_seconds: float) -> Answe
     return Answer(reply.body)
 
 
-def _check(target: Target, running: Instance) -> None:
+def check_askable(target: Target) -> None:
+    """See that a target can be asked, by whichever server.
+
+    Raises:
+        UsageProblem: It is several requests, or goes through shared memory.
+    """
     if len(target.requests) > 1:
         raise UsageProblem(
             f"ask() sends one request, not {len(target.requests)} that rotate",
@@ -138,6 +147,9 @@ def _check(target: Target, running: Instance) -> None:
         )
     if target.sharing is not None:
         raise UsageProblem("ask() sends tensors with their request, not through shared memory", remedies=[WITHOUT])
+
+
+def _check_deployment(target: Target, running: Instance) -> None:
     if target.server.kind != running.kind:
         raise UsageProblem(
             f"a request to one deployment is asked of another: {target.server.kind.name} of {running.kind.name}",
@@ -146,15 +158,19 @@ def _check(target: Target, running: Instance) -> None:
 
 
 def _ask_http(endpoint: Endpoint, method: str, payload: bytes, timeout_seconds: float) -> _Reply:
+    deadline = Deadline.after(timeout_seconds)
     with (
         socket.create_connection((endpoint.host, endpoint.port), timeout_seconds) as plain,
-        _secured(plain, endpoint.tls) as link,
+        _secured(plain, endpoint.tls, deadline) as link,
     ):
         # Who does not read all of it may have answered all the same.
         with suppress(OSError):
-            link.sendall(payload)
+            _send(link, payload, deadline)
+        if deadline.expired():
+            deadline = Deadline.after(LAST_LOOK_SECONDS)
         parser = ResponseParser(head=method == "HEAD")
         while True:
+            link.settimeout(deadline.allowed())
             data = link.recv(_RECEIVED_BYTES)
             parsed = parser.feed(data) if data else parser.end()
             if parsed is not None:
@@ -163,10 +179,19 @@ def _ask_http(endpoint: Endpoint, method: str, payload: bytes, timeout_seconds: 
                 raise ConnectionError("it hung up before its answer was complete")
 
 
-def _secured(plain: socket.socket, tls: Tls | None) -> socket.socket:
+def _secured(plain: socket.socket, tls: Tls | None, deadline: Deadline) -> socket.socket:
     if tls is None:
         return plain
+    plain.settimeout(deadline.allowed())
     return verified_tls(tls.ca_file).wrap_socket(plain, server_hostname=tls.server_name)
+
+
+def _send(link: socket.socket, payload: bytes, deadline: Deadline) -> None:
+    """Send all of it; over TLS ``sendall`` would begin to wait anew with each part."""
+    left = memoryview(payload)
+    while left:
+        link.settimeout(deadline.allowed())
+        left = left[link.send(left) :]
 
 
 def _ask_grpc(endpoint: Endpoint, message: bytes, timeout_seconds: float) -> _Reply:
@@ -199,7 +224,7 @@ def _unanswered(
     is_late = isinstance(problem, TimeoutError)
     found = f"{type(problem).__name__}: {problem}"
     if is_late:
-        found = f"nothing in {format_seconds(timeout_seconds)}"
+        found = f"no whole answer in {format_seconds(timeout_seconds)}"
     if process is not None and process.wait(0.0 if is_late else DEATH_SECONDS) is not None:
         found = f"it has ended: {process.describe_exit()}"
         is_late = False

@@ -17,7 +17,7 @@ from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.servers.base import Ask, ServerKind
 from pytest_gpuserve.servers.instance import Instance
-from pytest_gpuserve.trial.asking import ANSWER_SECONDS, Answer, ask_once
+from pytest_gpuserve.trial.asking import ANSWER_SECONDS, Answer, ask_once, check_askable
 from pytest_gpuserve.trial.sharing import WITHOUT, Sharing, joined, lanes
 from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
 from pytest_gpuserve.units import digest
@@ -273,7 +273,7 @@ class Target:
         Args:
             running: What ``with target.started() as running:`` gave, of this deployment. None starts it afresh for this
                 one question, and ends it; the request is then sent twice, for it also tells when the model answers.
-            timeout: Seconds to wait for each part of the answer.
+            timeout: Seconds after which the whole answer must be there.
 
         Raises:
             Refused: The answer is an error: a status outside of 200 to 299, or what gRPC or a worker have for one.
@@ -281,6 +281,8 @@ class Target:
             ServerFailed: The server could not be started, has ended, or does not answer in time.
             UsageProblem: It is several requests, goes through shared memory, or belongs to another deployment.
         """
+        # Before a server is started for what cannot be asked of it.
+        check_askable(self)
         if running is not None:
             return ask_once(self, running, timeout)
         with self.started() as fresh:

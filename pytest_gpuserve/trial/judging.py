@@ -248,6 +248,11 @@ class TestJudge:
         """The loads, and those of them that were measured once more beside an anchor's commit."""
         return [*self.measurements, *self._anchors.confirmations]
 
+    @property
+    def reported(self) -> list[Measurement]:
+        """The loads of which reports tell: these, and what was measured to settle what baselines say of them."""
+        return [*self.measurements, *(each for each in self._anchors.confirmations if each.judgements)]
+
     def _spent_seconds(self) -> float:
         return sum(measurement.all_seconds for measurement in self._all)
 
@@ -265,7 +270,8 @@ class TestJudge:
 
     def _rounds_of(self, measurement: Measurement) -> Sequence[Round]:
         """The rounds that are the run; none where it was measured alone, whatever had to confirm it."""
-        beside = self._arena.against is not None or any(measurement.run is run for run in self._duels)
+        always = self._arena.against is not None or measurement.settles is not None
+        beside = always or any(measurement.run is run for run in self._duels)
         return measurement.paired.rounds if beside and measurement.paired is not None else ()
 
     # -- comparing
@@ -283,6 +289,7 @@ class TestJudge:
         measurement = self._measurement(run)
         measurement.compared = True
         stored = self._ledger.find(measurement.place)
+        decider = None
         if self._arena.against is not None:
             judgement = self._against(measurement, metric)
         elif self._recorder.wants(stored):
@@ -293,7 +300,8 @@ class TestJudge:
         else:
             judged = self._stored.settle(measurement, metric, stored)
             judgement = self._anchors.review(measurement, metric, stored, judged)
-        self._answer(measurement, judgement, "baseline")
+            decider = self._anchors.decider(measurement, metric)
+        self._answer(measurement, judgement, "baseline", decider=decider)
         if judgement.verdict is Verdict.MISSING:
             self._tell_rest(measurement, judgement)
         if self._is_skipped(measurement, judgement, stored):
@@ -437,9 +445,18 @@ class TestJudge:
     def _measurement(self, run: Run) -> Measurement:
         return next(measurement for measurement in self.measurements if measurement.run is run)
 
-    def _answer(self, measurement: Measurement, judgement: Judgement, asked: ReferenceKind, *, row: str = "") -> None:
+    def _answer(
+        self,
+        measurement: Measurement,
+        judgement: Judgement,
+        asked: ReferenceKind,
+        *,
+        row: str = "",
+        decider: Measurement | None = None,
+    ) -> None:
+        """Keep an answer, and tell it of the load by whose samples it was decided: this one, if no other is given."""
         measurement.answers[judgement.metric.name, asked] = judgement
-        self._tell(measurement, judgement, row=row)
+        self._tell(decider or measurement, judgement, row=row)
 
     def _tell(self, measurement: Measurement, judgement: Judgement, *, row: str = "") -> None:
         measurement.judgements[judgement.metric.name, row or judgement.reference_kind] = judgement

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_gpuserve.device import DeviceLock
-from pytest_gpuserve.device.rules import compare
 from pytest_gpuserve.errors import BaselineUnusable, DeviceProblem
+from pytest_gpuserve.store.anchor import is_same_device
 from pytest_gpuserve.store.baseline import Stored, read, write
-from pytest_gpuserve.store.schema import DeviceRecord, Entry, SessionRecord
+from pytest_gpuserve.store.schema import Entry, SessionRecord
 from pytest_gpuserve.trial.anchoring import Gated, Renewing
 
 if TYPE_CHECKING:
@@ -238,14 +238,8 @@ def _same_build(old: Entry, new: Entry) -> bool:
         and old.code is not None
         and old.code == new.code
         and old.workload == new.workload
-        and all(each.software == last.software and _same_device(last.device, each.device) for each in new.sessions)
+        and all(each.software == last.software and is_same_device(last.device, each.device) for each in new.sessions)
     )
-
-
-def _same_device(old: DeviceRecord, new: DeviceRecord) -> bool:
-    """Whether nothing tells two devices apart that could move a number: two cards of a kind are the same."""
-    found = compare(msgspec.to_builtins(old), msgspec.to_builtins(new))
-    return not (found.incompatible or found.warnings)
 
 
 def _newest(records: list[SessionRecord]) -> list[SessionRecord]:

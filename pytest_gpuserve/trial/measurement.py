@@ -43,6 +43,7 @@ class Measurement:
         answers: What comparisons with each metric's baseline or limit came to, whoever decided them.
         paired: The comparison with its base side by side, where there is one.
         absent: Why there is none, where there should be.
+        settles: As in `RunResult`.
     """
 
     run: Run
@@ -59,6 +60,7 @@ class Measurement:
     answers: dict[tuple[str, ReferenceKind], Judgement] = field(default_factory=dict)
     paired: SideBySide | None = None
     absent: str = ""
+    settles: str | None = None
 
     def take(self, requests_wanted: int, foreign_cores: float, baseline_clock_mhz: float | None = None) -> None:
         """Measure another session.
@@ -154,6 +156,8 @@ class Measurement:
             server={**kind.workload(), **self.workload.information},
             base=None if self.paired is None else self.paired.name,
             base_sessions=() if self.paired is None else tuple(self.paired.sessions("base")),
+            workload=dict(self.workload.must_match),
+            settles=self.settles,
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.gate.metric import METRICS, log_cost
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, point
-from pytest_gpuserve.report.explain import tightening_command
+from pytest_gpuserve.report.commands import tightening_command
 from pytest_gpuserve.trial.anchor_verdict import against_anchor, drifted, standing
 from pytest_gpuserve.trial.anchoring import Gated
 from pytest_gpuserve.trial.stored_verdict import not_measured

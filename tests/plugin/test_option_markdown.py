@@ -41,6 +41,22 @@ def test_a_red_run(project: Project, recorded: Path) -> None:
     assert "<code>test-host</code>" in below
 
 
+def test_a_secret_of_a_server_alone_is_not_posted(project: Project) -> None:
+    """One that the test gives it, and that stands across the cut of a line in its log: no part of it is there."""
+    program = "import os; print('x' * 390 + os.environ['MODEL_TOKEN'], '{port}')"
+    project.test_file.write_text(
+        "def test_it(command_server, load):\n"
+        f"    server = command_server(['{{python}}', '-c', {program!r}], env={{'MODEL_TOKEN': {SECRET!r}}})\n"
+        "    with server.get('/').started():\n"
+        "        pass\n"
+    )
+    project.run("--gpuserve-markdown=out.md").assert_outcomes(failed=1)
+    text = (project.path / "out.md").read_text()
+    # In what the test says, and at the end of the log.
+    assert text.count("x&lt;MODEL_TOK…") == 2
+    assert SECRET[:6] not in text
+
+
 def test_hostile_names_and_secrets_of_a_run(project: Project) -> None:
     """Ids that are markup stay text, and the value of a secret variable is not among what is posted."""
     project.environment["DEPLOY_TOKEN"] = SECRET

@@ -167,6 +167,10 @@ def read_until(terminal: int, pattern: str | None) -> str:
         (("--gpuserve-selftest", "--against=HEAD"), "does not go together with --against"),
         (("--gpuserve-selftest", f"--against-python={sys.executable}"), "does not go together with --against"),
         (("--gpuserve-selftest", "--collect-only"), "does not go together with --collect-only"),
+        (
+            ("--gpuserve-selftest", "--gpuserve-json=a", "--gpuserve-export=csv:b"),
+            "runs no tests, so it does not go together with --gpuserve-json and --gpuserve-export",
+        ),
         (("--gpuserve-selftest", "-p", "no:terminal"), "-p no:terminal"),
         (("--gpuserve-selftest", "--gpu=H100"), "H100"),
     ],
@@ -207,6 +211,17 @@ def test_an_ini_file_is_named_as_the_cause(project: Project) -> None:
     result = project.run("--gpuserve-selftest", seconds=30)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "-o against=" in text_of(result)
+
+
+def test_it_keeps_the_results_of_tests(project: Project) -> None:
+    """It writes none, so it removes none that an older run wrote where the ini file says, nor minds where that is."""
+    project.ini(gpuserve_json="out.json", gpuserve_report="gone/out.html")
+    written = project.path / "out.json"
+    written.write_text("an older run's")
+    # Without a terminal it ends before it measures.
+    result = project.run("--gpuserve-selftest", "-p", "no:terminal", seconds=30)
+    assert "--gpuserve-selftest has nowhere to print its result" in text_of(result)
+    assert written.read_text() == "an older run's"
 
 
 def test_its_length(pytester: pytest.Pytester) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.outputs import EXPORTS, STEP_SUMMARY, Form, Output, read_outputs
 from tests.fakes.nvml import cards
+from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
 from tests.plugin.test_cards import Machine, library
+from tests.unit.html_page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -212,6 +215,35 @@ def test_a_file_that_cannot_be_written_is_exit_4(project: Project, recorded: Pat
     assert "ERROR: --gpuserve-json=results/out.json: it cannot be written: " in text_of(result)
     assert "1 of 1 test passed" in (project.path / "out.md").read_text()
     assert says_no_traceback(result)
+
+
+def test_a_run_that_compares_nothing_says_where_its_files_are(project: Project, tmp_path: Path) -> None:
+    """What was asked for is found; a quiet run, and one that a CI's summary alone came of, say nothing more."""
+    project.write("pass")
+    told = project.run("--gpuserve-json=out.json")
+    told.assert_outcomes(passed=1)
+    told.stdout.fnmatch_lines(["*- gpuserve -*", f"results: {project.path}/out.json"])
+    assert "- gpuserve -" not in text_of(project.run("-q", "--gpuserve-json=out.json"))
+    project.environment[STEP_SUMMARY] = str(tmp_path / "summary")
+    assert "- gpuserve -" not in text_of(project.run())
+    assert "1 of 1 test passed" in (tmp_path / "summary").read_text()
+
+
+def test_the_files_of_a_recording_say_what_its_terminal_says(project: Project) -> None:
+    """What was missing is recorded and not missing, and what comes next is a recording again."""
+    files = ("--gpuserve-markdown=out.md", "--gpuserve-report=report.html")
+    assert project.run("--baseline-update-new", *files).ret == 0
+    assert "comparisons: 1 recorded" in Page((project.path / "report.html").read_text(encoding="utf-8")).text
+    project.script = Script(problems=("client late: 3 ms",))
+    result = project.run("--baseline-update", *files)
+    result.assert_outcomes(failed=1)
+    totals, step = re.findall(r"^(?:comparisons|next): .*$", text_of(result), re.MULTILINE)
+    assert step.endswith(" pytest suites/perf/test_perf.py::test_it --gpu=cpu --baseline-update")
+    page = Page((project.path / "report.html").read_text(encoding="utf-8")).text
+    comment = (project.path / "out.md").read_text()
+    for line in (totals, step):
+        assert line in page
+        assert f"<p><code>{line}</code></p>" in comment
 
 
 def test_under_xdist_the_controller_writes(

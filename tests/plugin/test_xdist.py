@@ -6,17 +6,21 @@ import base64
 import json
 import os
 import pickle
+import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from pytest_gpuserve.device.contention import read_cpu
+from pytest_gpuserve.options import Update
+from pytest_gpuserve.outputs import STEP_SUMMARY, Form, Output
 from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.units import digest
-from pytest_gpuserve.workers import pack, unpack
+from pytest_gpuserve.workers import Controller, pack, unpack
 from tests.fakes.nvml import cards
 from tests.fakes.nvml.build import build_fake_nvml
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
@@ -58,6 +62,28 @@ def test_it(server, load, baseline, concurrency):
     from pytest_gpuserve.trial.watch import our_processes
     assert workers | {os.getppid()} <= {process.pid for process in our_processes()}
 """
+
+GROUPED = """
+import pytest
+
+def grouped(concurrency, group):
+    return pytest.param(concurrency, marks=pytest.mark.xdist_group(group))
+
+@pytest.mark.parametrize("concurrency", [grouped(4, "a@[a]"), grouped(8, "b")])
+def test_it(mosec_server, load, baseline, concurrency):
+    server = mosec_server("app.py")
+    run = load(server.post("/inference", body=b"fox", expect=b"FOX"), concurrency=concurrency, seconds=2)
+    assert run.throughput >= baseline.throughput
+"""
+
+APPENDED = """
+import pytest
+
+plain = pytest.Item.nodeid
+
+pytest.Item.nodeid = property(lambda item: getattr(item, "_nodeid", None) or plain.fget(item))
+"""
+"""pytest 9.2 takes no notice of the groups that pytest-xdist 3.8 appends to ids; earlier ones do."""
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +147,10 @@ def test_two_workers_record_and_gate_on_two_cards(workers: Workers) -> None:
             "test_it?[48]?: recorded*",
             "unused baselines*-n0",
             "workers: gw0 on T4 at *, gw1 *",
+            "comparisons: 2 recorded",
         ]
     )
+    assert "next: " not in text_of(recorded)
     workers.project.speed(0.5)
     gated = workers.run("--gpu=T4", "--no-confirm", "--gpuserve-json=out.json")
     assert gated.ret == pytest.ExitCode.TESTS_FAILED
@@ -204,6 +232,42 @@ def test_a_worker_that_is_killed(workers: Workers) -> None:
     assert len(set(ids)) == 2
 
 
+def test_a_worker_that_is_killed_in_a_run_that_measures_nothing(project: Project) -> None:
+    """It is for pytest to tell, on GitHub too, where every step has a summary; a result that was asked for has it."""
+    project.test_file.write_text("import os\n\ndef test_it():\n    os.kill(os.getpid(), 9)\n")
+    summary = project.path / "summary"
+    summary.touch()
+    project.environment[STEP_SUMMARY] = str(summary)
+    arguments = ("-p", "xdist.plugin", "-n1", "--max-worker-restart=0")
+    silent = project.run(*arguments)
+    assert silent.ret == pytest.ExitCode.TESTS_FAILED
+    assert "worker 'gw0' crashed while running" in text_of(silent)
+    assert "- gpuserve -" not in text_of(silent)
+    assert summary.read_text() == ""
+    asked = project.run(*arguments, "--gpuserve-json=out.json")
+    assert asked.ret == pytest.ExitCode.TESTS_FAILED
+    assert (project.result()["nodeid"], project.result()["outcome"]) == ("suites/perf/test_perf.py::test_it", "error")
+    asked.stdout.fnmatch_lines(["*- gpuserve -*", "*test_it: lost, for its worker gw0 ended before it did"])
+
+
+def test_groups_leave_ids_as_they_can_be_typed(workers: Workers) -> None:
+    """Under `--dist=loadgroup` results and the next step name tests without their groups, and no test twice."""
+    workers.project.test_file.write_text(GROUPED)
+    (workers.project.path / "conftest.py").write_text(APPENDED)
+    result = workers.run("--gpu=T4", "--dist=loadgroup", "--gpuserve-json=out.json")
+    result.assert_outcomes(failed=2)
+    # pytest-xdist did what it does.
+    assert "test_it[4]@a@[a]" in text_of(result)
+    ids = [f"suites/perf/test_perf.py::test_it[{number}]" for number in (4, 8)]
+    written = workers.result()
+    assert sorted(test["nodeid"] for test in written["tests"]) == ids
+    assert sorted(test for facts in written["gpu"]["workers"].values() for test in facts["tests"]) == ids
+    lines = text_of(result).splitlines()
+    assert not any(": lost, " in line for line in lines)
+    (following,) = [line for line in lines if line.startswith("next: ")]
+    assert all(f" {shlex.quote(nodeid)} " in following for nodeid in ids)
+
+
 def test_comparing_side_by_side(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Each worker has its own worktree of the revision and leaves none; what each has learned is remembered."""
     # Where one fails, the other would wait for it.
@@ -217,6 +281,30 @@ def test_comparing_side_by_side(workers: Workers, tmp_path_factory: pytest.TempP
     assert [left for left in checkout.left_behind() if "pytest-of-" not in left] == []
     kept = workers.project.path / ".pytest_cache" / "d" / "gpuserve"
     assert len(list(kept.glob("*.rounds.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("dist", "nodeid", "plain"),
+    [
+        ("loadgroup", "x.py::TestA::test_it@a@b", "x.py::TestA::test_it"),
+        ("loadgroup", "x.py::test_it[c::c@c]@a", "x.py::test_it[c::c@c]"),
+        ("loadgroup", "@a/x.py::test_it[c@c]", "@a/x.py::test_it[c@c]"),
+        ("load", "x.py::test_it[c]@a", "x.py::test_it[c]@a"),
+    ],
+)
+def test_a_crash_before_any_report(dist: str, nodeid: str, plain: str, tmp_path: Path) -> None:
+    """All that is heard of the test is what pytest-xdist calls it: with its group, which is no part of its id."""
+    config: Any = SimpleNamespace(option=SimpleNamespace(dist=dist))
+    output = Output("--gpuserve-json", Form.JSON, tmp_path / "out.json")
+    settings: Any = SimpleNamespace(outputs=(output,), update=Update.NOTHING)
+    controller = Controller(config, settings)
+    when: Any = "???"
+    report: Any = pytest.TestReport(nodeid, ("x.py", None, "x.py"), {}, "failed", "worker 'gw0' crashed", when)
+    report.node = SimpleNamespace(gateway=SimpleNamespace(id="gw0"))
+    controller.pytest_runtest_logreport(report)
+    controller.pytest_sessionfinish(config)
+    (test,) = json.loads(output.path.read_text())["tests"]
+    assert (test["nodeid"], test["outcome"]) == (plain, "error")
 
 
 def test_what_is_handed_over_is_nothing_else() -> None:

@@ -230,7 +230,10 @@ def test_a_deadline_counts_down_to_zero() -> None:
     deadline = Deadline.after(60)
     assert deadline.seconds == 60
     assert 0 < deadline.remaining() <= 60
+    assert 0 < deadline.allowed() <= 60
     assert not deadline.expired()
     past = Deadline.after(-1)
     assert past.expired()
     assert past.remaining() == 0
+    with pytest.raises(TimeoutError):
+        past.allowed()

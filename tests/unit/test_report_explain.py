@@ -1,8 +1,7 @@
-"""A judgement in words, and the command that helps."""
+"""A judgement in words."""
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from typing import get_args
 
@@ -10,7 +9,7 @@ import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
-from pytest_gpuserve.report.explain import command_for, evidence, explain, headline
+from pytest_gpuserve.report.explain import evidence, explain, headline
 from tests.unit.builders import judgement
 
 KINDS: tuple[ReferenceKind, ...] = get_args(ReferenceKind)
@@ -110,31 +109,3 @@ def test_rounds_that_bound_nothing_are_still_counted() -> None:
         judgement(Verdict.INCONCLUSIVE, kind="against"), interval=None, detectable=None, rounds=1, windows=24
     )
     assert "from 1 round (24 windows)" in explain(thin, {}, "")
-
-
-@pytest.mark.parametrize(
-    ("verdict", "options"),
-    [
-        (Verdict.REGRESSED, ["--baseline-update", "--reason=why it is worth it"]),
-        (Verdict.MISSING, ["--baseline-update"]),
-        (Verdict.INCONCLUSIVE, ["--gpuserve-budget=1200"]),
-    ],
-)
-@pytest.mark.parametrize("nodeid", ["suites/x/test_y.py::test_z[50]", "t.py::test_z['a b' $HOME;ü]"])
-def test_the_command_can_be_pasted(verdict: Verdict, options: list[str], nodeid: str) -> None:
-    """A shell splits it into the very test, the device and the options."""
-    command = command_for(judgement(verdict), nodeid, "A100-SXM4-80GB", stored=True)
-    assert shlex.split(command) == ["pytest", nodeid, "--gpu=A100-SXM4-80GB", *options]
-
-
-@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVED, Verdict.INVALID])
-def test_no_command_where_none_helps(verdict: Verdict) -> None:
-    """An invalid measurement must not be recorded, and a pass needs nothing."""
-    assert command_for(judgement(verdict), "t", "cpu", stored=True) == ""
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_limit_is_not_recorded_away(kind: ReferenceKind) -> None:
-    """Only where a stored baseline was asked can a number be accepted by recording, whoever decided."""
-    assert command_for(judgement(kind=kind), "t", "cpu", stored=False) == ""
-    assert "--baseline-update" in command_for(judgement(kind=kind), "t", "cpu", stored=True)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.report.commands import UPDATE
 from pytest_gpuserve.report.html import assets
 from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
 from pytest_gpuserve.report.html.page import document, history_document
@@ -252,6 +253,22 @@ def test_it_says_what_all_came_to_and_what_to_do_next() -> None:
     assert "pytest a.py::slow --gpu=cpu" in next_step(result)
 
 
+def test_why_a_baseline_was_loosened_is_told_where_it_passes() -> None:
+    """Whoever reads the report of a pull request sees what was accepted before it, and why, under the verdict."""
+    loosened = judgement(Verdict.PASS, reasons=("throughput was loosened at 888888888888: a larger model",))
+    text = page_of(result_of("a.py::fine", loosened)).text
+    assert "throughput was loosened at 888888888888: a larger model" in text
+
+
+def test_a_recording_is_told_as_one() -> None:
+    """What was missing in a test that passed is recorded, and what is run again records."""
+    recorded = dataclasses.replace(result_of("a.py::new", judgement(Verdict.MISSING)), outcome="passed")
+    invalid = result_of("a.py::late", judgement(Verdict.INVALID))
+    text = Page(document(SessionResult({"name": "cpu"}, {}, (recorded, invalid), update=UPDATE))).text
+    assert "comparisons: 1 invalid, 1 recorded" in text
+    assert "pytest a.py::late --gpu=cpu --baseline-update" in text
+
+
 def test_a_run_beside_its_base_shows_both() -> None:
     """Numbers and distributions of base and candidate stand beside each other."""
     page = Page(document(session_result(2, stored=False)))
@@ -296,7 +313,15 @@ def test_a_change_point_lies_within_its_line(changes: tuple[int, ...]) -> None:
 
 
 def test_many_tests_make_a_small_file_quickly() -> None:
-    """50 tests are less than 3 MB, made in less than 3 s of a slow machine's time."""
+    r"""50 tests are less than 3 MB, made in less than 3 s of a slow machine's time.
+
+    The seconds of a machine, by hand, from the repository's folder::
+
+        python -m timeit -n 1 -r 1 -u sec \
+            -s "from pytest_gpuserve.report.html.page import document" \
+            -s "from tests.unit.html_results import session_result" \
+            -s "result = session_result(50, stored=False)" "document(result)"
+    """
     assets.library.cache_clear()
     result = session_result(MANY, stored=False)
     begin = time.process_time()

@@ -104,6 +104,15 @@ def test_a_verdict_that_was_not_asserted_says_so() -> None:
     assert (other["asserted"], other["reasons"], other["verdict"]) == (False, [NOT_ASSERTED], "PASS")
 
 
+def test_a_verdict_that_was_overruled_says_so() -> None:
+    """What the stored baseline said is told beside what was found side by side, which is the last word; not of both."""
+    paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
+    kept = judgement(Verdict.INCONCLUSIVE, "latency.p99", reasons=("not settled side by side",))
+    (test,) = read(result_of("t", judgement(), paired, kept))["tests"]
+    told = [(each["verdict"], each["asserted"], each["overruled"]) for each in test["verdicts"]]
+    assert told == [("REGRESSED", True, True), ("PASS", True, False), ("INCONCLUSIVE", True, False)]
+
+
 def test_a_verdict_has_every_promised_field() -> None:
     """Fractions carry the sign of the value, the interval is two numbers, reasons are a list."""
     plain = read(result_of("t", judgement(reasons=("slower",))))["tests"][0]["verdicts"][0]
@@ -152,6 +161,17 @@ def test_a_run_has_every_promised_field() -> None:
     assert (plain["load"], plain["server"]) == ({"load": "closed loop"}, {"server": "mosec"})
     assert (plain["sessions"], plain["starts"], plain["cold_start_seconds"]) == (2, 4, [1.5] * 4)
     assert (plain["answers"], plain["answers_checked"]) == (160, 160)
+
+
+def test_a_run_says_what_it_must_have_in_common_with_others() -> None:
+    """What must match stands apart from what is only told, null where nobody said it; each session has its begin."""
+    sessions = tuple(session(at=f"2025-01-02T03:04:0{number}+00:00") for number in range(2))
+    run = RunResult("", sessions, (), {"load": "x"}, {"app_sha256": "ab"}, workload={"server": "mosec"})
+    plain = read(TestResult("t", "passed", [run, RunResult("load 2", (), (), {}, {})]))["tests"][0]
+    assert plain["run"]["workload"] == {"server": "mosec"}
+    assert plain["run"]["sessions_at"] == [each.at for each in sessions]
+    (other,) = plain["more_runs"]
+    assert (other["workload"], other["sessions_at"]) == (None, [])
 
 
 def test_what_is_not_measured_yet_is_null() -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.markdown import comment, headline
+from pytest_gpuserve.report.commands import UPDATE
+from pytest_gpuserve.report.markdown import comment, headline, step_summary
 from pytest_gpuserve.report.markdown_rows import worst_first
 from pytest_gpuserve.report.next_step import next_step
-from pytest_gpuserve.report.results import LogTail, TestResult
+from pytest_gpuserve.report.results import LogTail, SessionResult, TestResult
 from pytest_gpuserve.report.totals import totals_line
 from tests.unit.builders import COMMIT, OCCASION, judgement
 from tests.unit.markdown_results import a_test, result_of_tests, rows_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_row_says_everything_of_a_metric() -> None:
@@ -126,6 +132,34 @@ def test_reasons_are_said_once_and_what_to_do_next_in_whole() -> None:
     assert f"<code>{totals_line(result)}</code>" in text
     assert f"<code>{next_step(result)}</code>" in text
     assert nodeid in next_step(result)
+
+
+@pytest.mark.parametrize("outcome", ["passed", "failed"])
+@pytest.mark.parametrize("document", [comment, step_summary])
+def test_why_a_baseline_was_loosened_is_told_where_it_passes(
+    document: Callable[[SessionResult], str], outcome: str
+) -> None:
+    """Whoever reviews a pull request sees what was accepted before it, once and folded: not why this one fails."""
+    reason = "throughput was loosened at 888888888888: a larger model"
+    loosened = judgement(Verdict.PASS, reasons=(reason,))
+    slow = judgement(metric="latency.p99", reasons=("slow",))
+    tests = (
+        a_test("t.py::test_y", outcome, loosened, *([slow] if outcome == "failed" else [])),
+        a_test("t.py::test_z", "passed", loosened),
+    )
+    above, below = document(result_of_tests(*tests, places=("a place",))).split("<summary>Notes</summary>")
+    assert reason not in above
+    notes = re.findall("<li>(.*)</li>", below)
+    assert notes == ["<code>a note</code>", f"PASS: <code>{reason}</code>", "<code>a place</code>"]
+
+
+def test_a_recording_is_told_as_one() -> None:
+    """What was missing in a test that passed is recorded, and what is run again records."""
+    missing = a_test("t.py::test_y", "passed", judgement(Verdict.MISSING))
+    invalid = a_test("t.py::test_z", "failed", judgement(Verdict.INVALID))
+    text = comment(result_of_tests(missing, invalid, update=UPDATE))
+    assert "<code>comparisons: 1 invalid, 1 recorded</code>" in text
+    assert "pytest t.py::test_z --gpu=T4 --baseline-update</code>" in text
 
 
 def test_where_all_passed_nothing_is_to_be_done() -> None:

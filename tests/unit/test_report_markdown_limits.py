@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.report.markdown import COMMENT_BYTES, STEP_SUMMARY_BYTES, comment, step_summary
+from pytest_gpuserve.report.markdown import COMMENT_BYTES, SUMMARY_BYTES, comment, step_summary
 from pytest_gpuserve.report.markdown_text import LONGEST, Inert, Part, fitted
 from tests.unit.markdown_results import (
     GITHUB_COMMENT,
@@ -99,4 +99,4 @@ def test_a_long_text_keeps_what_matters() -> None:
 def test_limits_leave_room() -> None:
     """A job that posts the comment adds some lines, and a step may run pytest twice."""
     assert COMMENT_BYTES + 2000 < GITHUB_COMMENT
-    assert STEP_SUMMARY_BYTES * 2 < GITHUB_STEP_SUMMARY
+    assert SUMMARY_BYTES * 2 < GITHUB_STEP_SUMMARY

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
-from pytest_gpuserve.report.explain import command_for
-from pytest_gpuserve.report.next_step import ACCEPT, MENDED_BY, UPDATE, UPDATE_NEW, next_step
+from pytest_gpuserve.report.commands import ACCEPT, UPDATE, UPDATE_NEW
+from pytest_gpuserve.report.next_step import MENDED_BY, next_step
 from pytest_gpuserve.report.results import SessionResult
 from tests.unit.builders import COMMIT, judgement, result_of
 
@@ -38,9 +38,11 @@ def named(name: str, *judgements: Judgement, outcome: str = "failed", base: str 
     return replace(test, outcome=outcome)
 
 
-def run_of(*tests: TestResult, stored: bool = True, commit: str | None = COMMIT, clean: bool = True) -> SessionResult:
+def run_of(
+    *tests: TestResult, stored: bool = True, commit: str | None = COMMIT, clean: bool = True, update: str = ""
+) -> SessionResult:
     """A run of these tests on a T4."""
-    return SessionResult({"name": "T4"}, {}, tests, commit=commit, clean=clean, stored=stored)
+    return SessionResult({"name": "T4"}, {}, tests, commit=commit, clean=clean, stored=stored, update=update)
 
 
 def words(line: str) -> list[str]:
@@ -52,13 +54,12 @@ def words(line: str) -> list[str]:
 
 
 def test_a_settled_regression_is_accepted_or_mended() -> None:
-    """The command that accepts it is that of the failed assertion."""
+    """What is known of it side by side needs no closer look."""
     line = next_step(run_of(named("test_z[50]", judgement(), SETTLED)))
     assert line == (
         "next: accept the new numbers, if they are worth it: pytest 'suites/x/test_y.py::test_z[50]' --gpu=T4"
         " --baseline-update --reason='why it is worth it'"
     )
-    assert command_for(judgement(), f"{FILE}::test_z[50]", "T4", stored=True) in line
 
 
 @pytest.mark.parametrize(("clean", "before"), [(True, "HEAD~1"), (False, "HEAD")])
@@ -78,8 +79,8 @@ def test_outside_of_git_it_can_only_be_accepted() -> None:
 
 def test_a_recording_that_would_loosen_lacks_a_reason() -> None:
     """It was asked to accept the number, so that nothing has to be looked at closer."""
-    line = next_step(run_of(named("test_z", judgement(reasons=("would loosen",)))), update=UPDATE)
-    assert words(line)[3:] == _typed(ACCEPT)
+    line = next_step(run_of(named("test_z", judgement(reasons=("would loosen",))), update=UPDATE))
+    assert words(line)[3:] == list(ACCEPT)
 
 
 @pytest.mark.parametrize("kind", ["limit", "duel", "published"])
@@ -165,7 +166,7 @@ def test_reasons_that_are_known(reason: str) -> None:
 def test_a_recording_is_run_again_as_one() -> None:
     """With the option that it had, and of no test beside those that it names."""
     invalid = judgement(Verdict.INVALID, reasons=("client late: 3 ms",))
-    line = next_step(run_of(named("test_z", invalid)), update=UPDATE_NEW)
+    line = next_step(run_of(named("test_z", invalid), update=UPDATE_NEW))
     assert words(line)[1:] == [f"{FILE}::test_z", "--gpu=T4", "--baseline-update-new"]
 
 
@@ -195,7 +196,7 @@ def test_what_is_missing_elsewhere_cannot_be_recorded() -> None:
 
 def test_what_was_recorded_is_not_missing() -> None:
     """Nothing comes next after a recording in which all went well."""
-    assert next_step(run_of(named("test_z", judgement(Verdict.MISSING), outcome="passed")), update=UPDATE) == ""
+    assert next_step(run_of(named("test_z", judgement(Verdict.MISSING), outcome="passed"), update=UPDATE)) == ""
 
 
 # -- INCONCLUSIVE
@@ -283,7 +284,7 @@ def test_what_got_better_is_recorded() -> None:
     assert next_step(run_of(better)) == (
         "next: record what got better, so that it stays: pytest suites/x/test_y.py::test_z --gpu=T4 --baseline-update"
     )
-    assert next_step(run_of(better), update=UPDATE) == ""
+    assert next_step(run_of(better, update=UPDATE)) == ""
     bad = named("test_a", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,)))
     assert words(next_step(run_of(better, bad)))[1] == f"{FILE}::test_a"
 
@@ -297,38 +298,74 @@ def test_three_are_named() -> None:
     assert words(next_step(run_of(*tests)))[1:4] == [f"{FILE}::test_{name}" for name in "abc"]
 
 
-def test_of_more_those_that_failed_last() -> None:
-    """Where these are just the ones."""
+def test_a_recording_names_the_first_of_more() -> None:
+    """And says that there are more: what failed last may be other tests where the command is typed, or when."""
     tests = [named(f"test_{name}", SETTLED) for name in "abcd"]
-    assert words(next_step(run_of(*tests)))[1:4] == ["--lf", "--gpu=T4", "--baseline-update"]
-
-
-def test_no_other_test_is_recorded_by_the_way() -> None:
-    """Where others failed too, only some are named, and it is said; a measurement again may take them along."""
-    other = named("test_x", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,)))
-    tests = [named(f"test_{name}", SETTLED) for name in "abcd"]
-    line = next_step(run_of(*tests, other))
+    line = next_step(run_of(*tests))
     assert "worth it (the first 3 of 4 tests): pytest " in line
-    assert words(line)[1:] == [*(f"{FILE}::test_{name}" for name in "abc"), "--gpu=T4", *_typed(ACCEPT)]
+    assert words(line)[1:] == [*(f"{FILE}::test_{name}" for name in "abc"), "--gpu=T4", *ACCEPT]
+
+
+RECORDING = [
+    (judgement(Verdict.MISSING, reasons=("x has no entry 'y'",)), "failed", ""),
+    (judgement(Verdict.MISSING, reasons=("x has another workload",)), "failed", ""),
+    (judgement(Verdict.IMPROVED), "passed", ""),
+    (judgement(reasons=("would loosen",)), "failed", UPDATE),
+    (judgement(Verdict.INVALID, reasons=("client late: 3 ms",)), "failed", UPDATE),
+    (judgement(Verdict.INVALID, reasons=("client late: 3 ms",)), "failed", UPDATE_NEW),
+    (judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,)), "failed", UPDATE),
+]
+"""Judgements, outcomes, and how the run records, after which a recording comes next."""
+
+
+@pytest.mark.parametrize(("judged", "outcome", "update"), RECORDING)
+def test_no_other_test_is_recorded_by_the_way(judged: Judgement, outcome: str, update: str) -> None:
+    """Whatever is to be recorded of however many tests, each that is recorded is named."""
+    tests = [named(f"test_{n}", judged, outcome=outcome) for n in range(5)]
+    line = next_step(run_of(*tests, update=update))
+    assert any(word.startswith(UPDATE) for word in words(line))
+    assert words(line)[1:4] == [f"{FILE}::test_{n}" for n in range(3)]
+    assert "(the first 3 of 5 tests): pytest " in line
+    assert "--lf" not in line
+
+
+def test_what_only_measures_again_takes_those_that_failed_last() -> None:
+    """Others that failed may come along, and where none is known to have failed nothing is measured, rather than all.
+
+    So does the look at the code before, side by side, which records nothing either.
+    """
     undecided = [named(f"test_{n}", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,))) for n in range(4)]
     invalid = named("test_y", outcome="error")
-    assert words(next_step(run_of(*undecided, invalid)))[1] == "--lf"
+    assert words(next_step(run_of(*undecided, invalid)))[1:] == [
+        "--lf",
+        "--lfnf=none",
+        "--gpu=T4",
+        "--gpuserve-budget=1200",
+    ]
+    stored = [named(f"test_{n}", judgement()) for n in range(4)]
+    assert words(next_step(run_of(*stored)))[1:] == ["--lf", "--lfnf=none", "--gpu=T4", "--against=HEAD~1"]
 
 
 def test_what_was_skipped_did_not_fail_last() -> None:
     """So that ``--lf`` would not run it."""
-    reason = "x has no entry 'y'"
-    tests = [named(f"test_{n}", judgement(Verdict.MISSING, reasons=(reason,)), outcome="skipped") for n in range(5)]
-    line = next_step(run_of(*tests))
+    undecided = judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,))
+    line = next_step(run_of(*(named(f"test_{n}", undecided, outcome="skipped") for n in range(5))))
     assert "(the first 3 of 5 tests)" in line
-    assert len(words(line)) == 1 + 3 + 2
+    assert words(line)[1:] == [*(f"{FILE}::test_{n}" for n in range(3)), "--gpu=T4", "--gpuserve-budget=1200"]
 
 
 def test_a_name_that_cannot_be_typed_is_not_named() -> None:
-    """It is among those that failed last, or there is no command."""
-    tests = [named("test_a[\x1b]", SETTLED)]
-    assert words(next_step(run_of(*tests)))[1] == "--lf"
-    assert next_step(run_of(*tests, named("test_b", outcome="error"))) == ""
+    """Where no other names it either, the line says so; what only measures again takes those that failed last."""
+    untypable = named("test_a[\x1b]", SETTLED)
+    assert next_step(run_of(untypable)) == (
+        "next: accept the new numbers, if they are worth it: there is no command for it, as the ids of these tests"
+        " cannot be typed"
+    )
+    mixed = run_of(untypable, named("test_b", SETTLED))
+    assert "worth it (1 of 2 tests): pytest suites/x/test_y.py::test_b --gpu=T4 --baseline-update" in next_step(mixed)
+    undecided = named("test_a[\x1b]", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,)))
+    assert words(next_step(run_of(undecided)))[1:3] == ["--lf", "--lfnf=none"]
+    assert next_step(run_of(replace(undecided, outcome="skipped"))).endswith(" cannot be typed")
 
 
 def test_no_device_is_named_where_none_is_known() -> None:
@@ -345,10 +382,6 @@ def test_nothing_of_the_run_becomes_a_command(name: str, device: str, reason: st
     assert line.isprintable()
     assert words(line) == [
         "pytest",
-        f"{FILE}::{name}" if name.isprintable() else "--lf",
+        *([f"{FILE}::{name}"] if name.isprintable() else ["--lf", "--lfnf=none"]),
         *([f"--gpu={device}"] if device.isprintable() else []),
     ]
-
-
-def _typed(flags: tuple[str, ...]) -> list[str]:
-    return [word for flag in flags for word in shlex.split(flag)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.names import names_of, printable, some_of
-from pytest_gpuserve.report.ranking import ranked, rows_of
+from pytest_gpuserve.report.ranking import is_side_by_side, ranked, rows_of
 from pytest_gpuserve.report.results import RunResult
 from tests.unit.builders import judgement, result_of
 
@@ -180,3 +180,22 @@ def test_printable_texts_are(text: str) -> None:
     """Nothing in a name moves or colours anything on the terminal."""
     assert printable(text).isprintable()
     assert printable(printable(text)) == printable(text)
+
+
+def test_printable_texts_keep_what_has_its_place() -> None:
+    """A text of several lines keeps their ends, and nothing else that cannot be printed."""
+    assert printable("a\n\tb\x1b\u202e\ud800", "\n\t") == "a\n\tb\\x1b\\u202e\\ud800"
+    assert printable("a\nb") == "a\\nb"
+
+
+def test_what_was_measured_to_settle_a_load_overrules_it() -> None:
+    """The stored verdict of that load and metric, told without reasons, has its last word in the other load's rows."""
+    p50 = judgement(metric="latency.p50", reasons=("its own",))
+    settling = RunResult("beside", (), (judgement(kind="against", reasons=("that counts",)),), {}, {}, settles="")
+    other = RunResult("load 2", (), (judgement(reasons=()),), {}, {})
+    test = named("t", judgement(reasons=()), p50)
+    test = replace(test, runs=[*test.runs, other, settling])
+    assert [row.overruled for row in rows_of(test)] == [True, False, False, False]
+    throughput = METRICS["throughput"]
+    assert [is_side_by_side(test, run, throughput) for run in test.runs] == [True, False, True]
+    assert not is_side_by_side(test, test.runs[0], p50.metric)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.report.commands import UPDATE
 from pytest_gpuserve.report.remarks import (
     PROBLEM_CHARACTERS,
     bases_lines,
@@ -36,9 +37,9 @@ def named(nodeid: str, *judgements: Judgement, outcome: str = "failed", problem:
     return replace(result_of(f"t.py::{nodeid}", *judgements), outcome=outcome, problem=problem)
 
 
-def run_of(*tests: TestResult, stored: bool = True) -> SessionResult:
+def run_of(*tests: TestResult, stored: bool = True, update: str = "") -> SessionResult:
     """A run of these tests."""
-    return SessionResult({}, {}, tests, stored=stored)
+    return SessionResult({}, {}, tests, stored=stored, update=update)
 
 
 # -- reasons
@@ -159,6 +160,13 @@ def test_a_long_error_is_cut() -> None:
     assert line == f"FAILED: {'x' * PROBLEM_CHARACTERS} ... (test_a)"
 
 
+def test_a_secret_across_the_cut_of_an_error_is_none_of_it() -> None:
+    """It is made fit to be shown before it is cut: nobody would know the beginning of a secret for one."""
+    problem = f"{'x' * (PROBLEM_CHARACTERS - 5)}hunter22-hunter22"
+    (line,) = problem_lines([named("test_a", problem=problem)], lambda text: text.replace("hunter22-hunter22", "<KEY>"))
+    assert line == f"FAILED: {'x' * (PROBLEM_CHARACTERS - 5)}<KEY> (test_a)"
+
+
 # -- what verdicts rest on
 
 
@@ -241,14 +249,14 @@ def test_only_what_has_a_baseline_could_be_recorded() -> None:
     assert totals_line(run_of(limit)) == "comparisons: 1 improved"
     paired = named("test_a", judgement(Verdict.IMPROVED, kind="against"), outcome="passed")
     assert totals_line(run_of(paired, stored=False)) == "comparisons: 1 improved"
-    assert totals_line(run_of(paired), recording=True) == "comparisons: 1 improved"
+    assert totals_line(run_of(paired, update=UPDATE)) == "comparisons: 1 improved"
     assert "could be recorded: test_a" in totals_line(run_of(paired))
 
 
 def test_what_was_missing_is_recorded_in_a_recording() -> None:
     """If its test passed; else it is still missing, and so it is where nothing records."""
     passed, failed = named("a", judgement(Verdict.MISSING), outcome="passed"), named("b", judgement(Verdict.MISSING))
-    assert totals_line(run_of(passed, failed), recording=True) == "comparisons: 1 missing, 1 recorded"
+    assert totals_line(run_of(passed, failed, update=UPDATE)) == "comparisons: 1 missing, 1 recorded"
     assert totals_line(run_of(passed)) == "comparisons: 1 missing"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -116,6 +117,18 @@ def test_a_command_line_is_shown_without_secrets(tmp_path: Path) -> None:
         assert "--token=..." in describe_process(process.pid)
 
 
+def test_a_secret_across_the_cut_of_a_command_line_is_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process is named by the first 400 characters of its command line, and by no part of a token."""
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    words = (sys.executable, "-c", "import time; time.sleep(60)")
+    filling = "x" * (390 - len(f"{shlex.join(words)}  "))
+    with Process.start(Command((*words, filling, SECRET), {}, tmp_path, tmp_path / "log")) as process:
+        said = describe_process(process.pid)
+    assert "x <HF_TOKEN>" in said
+
+
 def test_the_log_of_a_server_is_shown_without_secrets(tmp_path: Path) -> None:
     """A server that prints its environment before it dies does not print its token into a report."""
     code = "import os; print('using', os.environ['HF_TOKEN'])"
@@ -123,3 +136,14 @@ def test_the_log_of_a_server_is_shown_without_secrets(tmp_path: Path) -> None:
     with Process.start(command) as process:
         process.wait(30)
         assert process.tail() == "using <HF_TOKEN>"
+
+
+def test_a_secret_across_the_cut_of_a_log_is_none_of_it(tmp_path: Path) -> None:
+    """A line of a server's log is cut after 400 characters, wherever a token stands in it."""
+    code = f"import os\nfor n in range({400 - len(SECRET)}, 401): print('x' * n + os.environ['HF_TOKEN'])"
+    command = Command((sys.executable, "-c", code), {"HF_TOKEN": SECRET}, tmp_path, tmp_path / "log")
+    with Process.start(command) as process:
+        process.wait(30)
+        lines = process.tail().splitlines()
+    assert len(lines) == len(SECRET) + 1
+    assert all("<HF_TOKEN>".startswith(line.strip("x…")) for line in lines)

@@ -250,6 +250,21 @@ def test_a_refused_recording_tells_all_that_it_would_loosen(world: World) -> Non
     assert path.read_bytes() == before
 
 
+def test_a_test_that_failed_records_nothing_and_says_so(world: World) -> None:
+    """What it did not come to is not recorded if the test passes: it has failed."""
+    world.next_run(record_new=True, record_sessions=2)
+    judge = world.judge("test_x.py::test_new")
+    ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
+    judge.ended_early = True
+    judge.close()
+    (asserted,) = rows(judge, asserted=True)
+    (told,) = rows(judge)
+    assert (asserted.verdict, told.verdict) == (Verdict.MISSING, Verdict.MISSING)
+    assert "recorded by this run" in text_of(asserted)
+    assert "recorded by this run" not in text_of(told)
+    assert "has no entry 'test_new'" in text_of(told)
+
+
 def test_the_outcome_of_the_test_is_what_it_asserted(world: World) -> None:
     """What is told afterwards is no comparison that did not hold, and nothing to skip for; hooks hear of it."""
     world.alone = WORSE

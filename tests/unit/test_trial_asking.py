@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import struct
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Listener
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import hpack
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
@@ -31,6 +35,15 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.handle import Starter
 
 GUARD_SECONDS = 30.0
+
+TRICKLE_PIECES = 1000
+TRICKLE_SECONDS = 0.02
+"""Between two pieces: all of them take 20 s, and the next one never comes late."""
+
+PATIENCE_SECONDS = 0.3
+
+BIG_ITEMS = 1 << 20
+"""Of 8 bytes: more than any socket keeps."""
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +75,35 @@ def answering(answer: bytes) -> Iterator[tuple[ServerHandle, Instance, list[byte
         thread.start()
         yield (*running_at(listener.getsockname()[1]), received)
         thread.join(GUARD_SECONDS)
+
+
+@contextmanager
+def trickling(
+    listener: socket.socket, begin: bytes, piece: bytes = b"x", *, asked: bytes = b"\r\n\r\n", greeting: bytes = b""
+) -> Iterator[None]:
+    """Answer one connection, after a request that has these bytes in it, piece by piece for as long as one listens."""
+
+    def serve() -> None:
+        with suppress(OSError):
+            peer, _ = listener.accept()
+            with peer:
+                peer.sendall(greeting)
+                received = b""
+                while asked not in received:
+                    data = peer.recv(1 << 16)
+                    if not data:
+                        return
+                    received += data
+                peer.sendall(begin)
+                for _ in range(TRICKLE_PIECES):
+                    peer.sendall(piece)
+                    time.sleep(TRICKLE_SECONDS)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield
+    thread.join(GUARD_SECONDS)
+    assert not thread.is_alive()
 
 
 # -- answers
@@ -164,7 +206,43 @@ def test_a_server_that_is_silent_is_given_up(server: Serving) -> None:
     handle, running = running_at(server.port)
     with pytest.raises(ServerFailed, match=r"ask\(timeout=0\.4\)") as caught:
         handle.get("/never").ask(running, timeout=0.2)
-    assert caught.value.found == "nothing in 200 ms"
+    assert caught.value.found == "no whole answer in 200 ms"
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX-Word: ", b"x"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % TRICKLE_PIECES, b"x"),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", b"data: x\n\n"),
+    ],
+    ids=["header", "body", "events"],
+)
+def test_a_server_that_trickles_is_given_up(begin: bytes, piece: bytes) -> None:
+    """The timeout is that of the whole answer: what always has one more byte in time does not hold the test up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, trickling(listener, begin, piece):
+        handle, running = running_at(listener.getsockname()[1])
+        with pytest.raises(ServerFailed, match=r"ask\(timeout=0\.6\)") as caught:
+            handle.post("/", stream=piece != b"x").ask(running, timeout=PATIENCE_SECONDS)
+    assert caught.value.found == "no whole answer in 300 ms"
+
+
+def test_a_server_that_trickles_over_tls_is_given_up(tmp_path: Path) -> None:
+    """The same where each byte comes as a record of its own."""
+    certificates = make_certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.server_file)
+    begin = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % TRICKLE_PIECES
+    with (
+        socket.create_server(("127.0.0.1", 0)) as plain,
+        context.wrap_socket(plain, server_side=True) as listener,
+        trickling(listener, begin),
+    ):
+        handle, running = running_at(
+            listener.getsockname()[1], host="localhost", tls=True, ca_file=certificates.ca_file
+        )
+        with pytest.raises(ServerFailed, match="no whole answer in 300 ms"):
+            handle.get("/").ask(running, timeout=PATIENCE_SECONDS)
 
 
 def test_nobody_there_is_told() -> None:
@@ -219,6 +297,28 @@ def test_grpc_without_an_answer_is_a_failure(grpc_target: Any) -> None:  # noqa:
         target.ask(running)
 
 
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """A frame of HTTP/2 (RFC 9113, section 4.1)."""
+    return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def test_a_grpc_server_that_trickles_is_given_up() -> None:
+    """A message of which a byte comes now and then is none in time."""
+    pytest.importorskip("tritonclient.grpc")
+    np = pytest.importorskip("numpy")
+    headers = hpack.Encoder().encode([(":status", "200"), ("content-type", "application/grpc")])
+    # HEADERS that end their block, then DATA that begins with the length of a message.
+    begin = frame(1, 4, 1, headers) + frame(0, 0, 1, struct.pack(">BI", 0, TRICKLE_PIECES))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        handle, running = running_at(free_port(), grpc_port=listener.getsockname()[1], default_model="m")
+        target = handle.infer({"X": np.arange(3)}, grpc=True)
+        with (
+            trickling(listener, begin, frame(0, 0, 1, b"x"), asked=target.messages[0], greeting=frame(4, 0, 0)),
+            pytest.raises(ServerFailed, match="no whole answer in 300 ms"),
+        ):
+            target.ask(running, timeout=PATIENCE_SECONDS)
+
+
 WORKER = SimpleNamespace(name="torch worker", transport="queue", ports=(), default_model="m")
 
 
@@ -259,6 +359,70 @@ def test_a_workers_error_is_a_refusal(tmp_path: Path) -> None:
     assert caught.value.status is None
 
 
+@pytest.fixture
+def idle_worker(tmp_path: Path) -> Iterator[tuple[ServerHandle, Instance, socket.socket]]:
+    """A worker that does nothing yet, and what it listens at."""
+    kind = cast("ServerKind", WORKER)
+    site = Site(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(site.queue))
+        listener.listen()
+        yield ServerHandle(kind, cast("Starter", None)), Instance(kind, site, None, None), listener
+
+
+def test_a_worker_that_trickles_is_given_up(idle_worker: tuple[ServerHandle, Instance, socket.socket]) -> None:
+    """An answer that has begun must come to its end in time too."""
+    np = pytest.importorskip("numpy")
+    handle, running, listener = idle_worker
+    begin = struct.pack(">i8sB", 9 + TRICKLE_PIECES, bytes(8), GOOD)
+    target = handle.infer({"X": np.zeros(3)})
+    with (
+        trickling(listener, begin, asked=target.requests[0].body),
+        pytest.raises(ServerFailed, match="no whole answer in 300 ms"),
+    ):
+        target.ask(running, timeout=PATIENCE_SECONDS)
+
+
+def test_a_worker_that_does_not_read_is_given_up(idle_worker: tuple[ServerHandle, Instance, socket.socket]) -> None:
+    """A request for which its socket has no room does not wait for ever."""
+    np = pytest.importorskip("numpy")
+    handle, running, _ = idle_worker
+    with pytest.raises(ServerFailed, match="no whole answer in 300 ms"):
+        handle.infer({"X": np.zeros((1, BIG_ITEMS))}).ask(running, timeout=PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"", "the worker hung up"),
+        (struct.pack(">i", 20) + b"half", "the worker hung up"),
+        (struct.pack(">i", -1) + bytes(8), "announces -1 bytes"),
+        (struct.pack(">i", 8) + bytes(8), "announces 8 bytes"),
+        (struct.pack(">i", 2**31 - 1), "announces 2147483647 bytes"),
+        (struct.pack(">i", 10) + b"x" * 10, "no answer of a worker"),
+    ],
+    ids=["none", "half", "negative", "short", "long", "other number"],
+)
+def test_what_is_no_answer_of_a_worker(
+    idle_worker: tuple[ServerHandle, Instance, socket.socket], answer: bytes, said: str
+) -> None:
+    """Half an answer, or none by its length or its number, is a worker that failed."""
+    np = pytest.importorskip("numpy")
+    handle, running, listener = idle_worker
+
+    def serve() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            peer.recv(1 << 16)
+            peer.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with pytest.raises(ServerFailed, match=said):
+        handle.infer({"X": np.zeros(3)}).ask(running)
+    thread.join(GUARD_SECONDS)
+
+
 # -- a start of its own
 
 
@@ -286,18 +450,25 @@ def test_without_a_running_server_one_is_started_and_ended(server: Serving) -> N
 
 
 def test_several_requests_are_not_one() -> None:
-    """Requests that rotate are asked one by one; to ask the first alone would pass over the others."""
+    """Requests that rotate are asked one by one; to ask the first alone would pass over the others.
+
+    No server is started to say so; here there is none that could be.
+    """
     handle, running = running_at(1)
-    with pytest.raises(UsageProblem, match="one request, not 2"):
-        handle.rotate([handle.get("/a"), handle.get("/b")]).ask(running)
+    target = handle.rotate([handle.get("/a"), handle.get("/b")])
+    for there in (running, None):
+        with pytest.raises(UsageProblem, match="one request, not 2"):
+            target.ask(there)
 
 
 def test_shared_memory_is_for_loads() -> None:
-    """Tensors of a single question go with it."""
+    """Tensors of a single question go with it; no server is started to say so."""
     np = pytest.importorskip("numpy")
     handle, running = running_at(1, default_model="m")
-    with pytest.raises(UsageProblem, match="not through shared memory"):
-        handle.infer({"X": np.zeros(3)}, shared_memory={"Y": 8}).ask(running)
+    target = handle.infer({"X": np.zeros(3)}, shared_memory={"Y": 8})
+    for there in (running, None):
+        with pytest.raises(UsageProblem, match="not through shared memory"):
+            target.ask(there)
 
 
 def test_a_request_to_another_deployment_is_refused() -> None:

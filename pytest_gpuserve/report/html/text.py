@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuserve.report.names import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -34,7 +36,7 @@ class Texts:
         known = self._blocks.get(text)
         if known is None:
             # Masked before anything else: a secret that is cut or escaped would not be found any more.
-            known = self._blocks[text] = _visible(self._shown(text))
+            known = self._blocks[text] = printable(self._shown(text), _KEPT)
         return known
 
     def line(self, text: str) -> str:
@@ -72,10 +74,3 @@ def as_label(text: str) -> str:
     """Cut a text that is fit to be shown, and escape what plots would take for markup."""
     escaped = cut(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return escaped.replace("%{", "%&#123;")
-
-
-def _visible(text: str) -> str:
-    if text.isprintable():
-        return text
-    # A sign that turns the direction of a line, half of a surrogate pair or a NUL must not be felt, but seen.
-    return "".join(sign if sign.isprintable() or sign in _KEPT else ascii(sign)[1:-1] for sign in text)

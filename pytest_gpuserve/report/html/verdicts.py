@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.report.explain import REFERENCE_WORDS, evidence
+from pytest_gpuserve.report.explain import evidence, reference_text
 from pytest_gpuserve.report.html.text import UNKNOWN, cut
 from pytest_gpuserve.units import format_change, format_fraction, format_value
 
@@ -69,7 +69,7 @@ def line_of(row: Row, name: str, texts: Texts) -> Line:
         interval = " to ".join(format_change(bound) for bound in judgement.interval)
     cells = {
         "now": UNKNOWN if judgement.value is None else format_value(judgement.value, unit),
-        "reference": _reference(judgement),
+        "reference": reference_text(judgement, unknown=UNKNOWN, always_named=True),
         "change": UNKNOWN if judgement.change is None else format_change(judgement.change),
         "interval": interval,
         "tolerance": UNKNOWN if judgement.tolerance is None else format_fraction(judgement.tolerance),
@@ -90,13 +90,3 @@ def line_of(row: Row, name: str, texts: Texts) -> Line:
         cells,
         tuple(reasons),
     )
-
-
-def _reference(judgement: Judgement) -> str:
-    if judgement.reference is None:
-        return UNKNOWN
-    value = format_value(judgement.reference, judgement.unit)
-    word = REFERENCE_WORDS[judgement.reference_kind]
-    if judgement.reference_kind in {"limit", "duel"}:
-        return f"{word}: {'at least' if judgement.metric.higher_is_better else 'at most'} {value}"
-    return f"{word} {value}"

@@ -1,0 +1,92 @@
+"""What to type: which options help a judgement, and the command that runs its test with them.
+
+One rule for a failed assertion and for the last line of a run, which speak of the same test.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.gate.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpuserve.gate.verdict import Judgement
+
+BUDGETS: Final = 4
+"""How many times the budget that was too small is proposed."""
+
+UPDATE: Final = "--baseline-update"
+UPDATE_NEW: Final = "--baseline-update-new"
+ACCEPT: Final = (UPDATE, "--reason=why it is worth it")
+
+_BUDGET: Final = re.compile(r"the test's budget of (\d{1,9}) s; raise it with --gpuserve-budget")
+_NO_ENTRY: Final = re.compile(r"has no entry ['\"]")
+
+
+def command(selection: Iterable[str], device: object, *options: str) -> str:
+    """``pytest 'a.py::test_z[50]' --gpu=T4 --baseline-update``, as a shell takes it.
+
+    Args:
+        selection: Ids of tests, or options without a value that select some.
+        device: The baseline set; one that is not known, or that cannot be typed, is left out.
+        options: What else is asked; their values are quoted here.
+    """
+    known = isinstance(device, str) and device and device.isprintable()
+    typed = map(_typed, (*([f"--gpu={device}"] if known else ()), *options))
+    return " ".join(["pytest", *map(shlex.quote, selection), *typed])
+
+
+def options_for(judgements: Sequence[Judgement]) -> tuple[str, ...]:
+    """The options that accept, record or decide what was not upheld by a stored baseline; none where none helps.
+
+    Args:
+        judgements: Of one verdict; the options are for all of them.
+    """
+    verdicts = {judgement.verdict for judgement in judgements}
+    if verdicts == {Verdict.REGRESSED}:
+        return ACCEPT
+    if verdicts == {Verdict.MISSING}:
+        # What is there but cannot be compared with has to be replaced, which the other one does not do.
+        return (UPDATE_NEW if all(_NO_ENTRY.search(judgement.reasons[0]) for judgement in judgements) else UPDATE,)
+    if verdicts == {Verdict.INCONCLUSIVE}:
+        seconds = BUDGETS * max(map(_spent_budget, judgements))
+        return (f"--gpuserve-budget={seconds}",) if seconds else ()
+    return ()
+
+
+def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool) -> str:
+    """The exact command that accepts, records or decides what a test asserted; empty where no command helps.
+
+    Args:
+        judgement: What came of it.
+        nodeid: The test.
+        gpu: The baseline set.
+        stored: Whether a stored baseline was asked, whoever decided.
+    """
+    options = options_for([judgement]) if stored else ()
+    return command([nodeid], gpu, *options) if options and nodeid.isprintable() else ""
+
+
+def tightening_command(nodeid: str, gpu: str) -> str:
+    """The exact command that holds on to what got better; a baseline is tightened without a reason.
+
+    Args:
+        nodeid: The test.
+        gpu: The baseline set.
+    """
+    return command([nodeid], gpu, UPDATE)
+
+
+def _spent_budget(judgement: Judgement) -> int:
+    """The budget in seconds that was too small, at least 1; 0 where it was not for the budget."""
+    found = [max(1, int(match[1])) for reason in judgement.reasons if (match := _BUDGET.search(reason))]
+    return max(found, default=0)
+
+
+def _typed(option: str) -> str:
+    name, equals, value = option.partition("=")
+    return f"{name}={shlex.quote(value)}" if equals else name

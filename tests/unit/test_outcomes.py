@@ -1,0 +1,65 @@
+"""What is kept of a test for its reports: cut, and with no part of a secret in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from pytest_gpuserve.outcomes import PROBLEM_CHARACTERS, Outcomes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpuserve.report.results import TestResult
+
+SECRET = "hunter22-hunter22"
+NODEID = "test_x.py::test_a"
+
+
+def kept(outcomes: Outcomes, problem: str) -> TestResult:
+    """The result of a test that failed with these words and ended."""
+    phases: tuple[tuple[Literal["call", "teardown"], Literal["failed", "passed"], str | None], ...] = (
+        ("call", "failed", problem),
+        ("teardown", "passed", None),
+    )
+    for when, outcome, words in phases:
+        outcomes.keep(NODEID, pytest.TestReport(NODEID, ("test_x.py", 1, "test_a"), {}, outcome, words, when))
+    (result,) = outcomes.results(lambda _: ())
+    return result
+
+
+@pytest.mark.parametrize("missing", range(1, len(SECRET)))
+def test_a_secret_across_the_cut_of_a_problem_is_none_of_it(missing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable of this process, in what a test said."""
+    monkeypatch.setenv("A_TOKEN", SECRET)
+    filling = "x" * (PROBLEM_CHARACTERS - missing)
+    problem = kept(Outcomes(), f"{filling}{SECRET} and more").problem
+    assert problem == f"{filling}<A_TOKEN> and more"[:PROBLEM_CHARACTERS] + " ..."
+
+
+@pytest.mark.parametrize("missing", range(1, len(SECRET)))
+def test_a_secret_that_only_the_server_had_is_in_no_log(missing: int, tmp_path: Path) -> None:
+    """It is known by what the server was given, in its log, across the cut of a line, and in what the test said."""
+    log, filling = tmp_path / "001-mosec.log", "x" * (400 - missing)
+    log.write_text(f"{filling}{SECRET}\n")
+    outcomes = Outcomes()
+    outcomes.begin(NODEID)
+    outcomes.logged(log, {"PORT": "8000", "A_TOKEN": SECRET})
+    outcomes.logged(log, {"PORT": "8001", "A_TOKEN": SECRET})
+    result = kept(outcomes, f"it said {SECRET}")
+    assert result.problem == "it said <A_TOKEN>"
+    (_, tail) = result.logs
+    masked = f"{filling}<A_TOKEN>"
+    assert tail.text == (masked if len(masked) <= 400 else f"{masked[:400]}…")
+
+
+def test_an_error_after_a_skip_is_what_is_told() -> None:
+    """A test that is skipped late and whose end then fails is an error for the reason of its end."""
+    outcomes = Outcomes()
+    skipped = ("test_x.py", 1, "Skipped: MISSING")
+    where = ("test_x.py", 1, "test_a")
+    outcomes.keep(NODEID, pytest.TestReport(NODEID, where, {}, "skipped", skipped, "call"))
+    outcomes.keep(NODEID, pytest.TestReport(NODEID, where, {}, "failed", "INVALID: late", "teardown"))
+    (result,) = outcomes.results(lambda _: ())
+    assert (result.outcome, result.problem) == ("error", "INVALID: late")
