@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,11 +10,11 @@ from pytest_gpuserve.load.ceiling import load_ceiling
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.load.totals import RunningTotals, total
-from pytest_gpuserve.load.validity import LATENCIES_LONG
 from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.steady import truncate
 from pytest_gpuserve.measure.window import Start, Window
+from pytest_gpuserve.trial.lengthening import windows_wanted
 from pytest_gpuserve.trial.lookout import Lookout, nobody
 from pytest_gpuserve.trial.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS
 from pytest_gpuserve.trial.watch import Watch, client_of, our_processes
@@ -243,25 +242,8 @@ class LoadedStart:
             return True
         if shape.requests is not None or shape.until is not None or len(windows) < self._goal:
             return False
-        self._goal = self._lengthened(windows)
+        self._goal = windows_wanted(windows, shape)
         return len(windows) >= self._goal
-
-    def _lengthened(self, windows: list[Window]) -> int:
-        """How many windows the start should have, now that some are known."""
-        base = self.shape.windows
-        cut = truncate([window.throughput for window in windows])
-        wanted = len(windows)
-        if not cut.steady:
-            wanted = max(wanted, 2 * base)
-        kept = windows[cut.discard :]
-        requests = sum(window.requests for window in kept)
-        if 0 < requests < self.shape.requests_wanted:
-            missing = (self.shape.requests_wanted - requests) / (requests / len(kept))
-            wanted = max(wanted, len(windows) + math.ceil(missing))
-        if requests:
-            mean_seconds = sum(window.latency_sum_seconds for window in kept) / requests
-            wanted = max(wanted, math.ceil(LATENCIES_LONG * mean_seconds / WINDOW_SECONDS))
-        return wanted
 
     def _seconds_left(self) -> float | None:
         shape = self.shape
