@@ -20,6 +20,7 @@ from pytest_gpuserve.report.remarks import (
     reason_lines,
     settings_lines,
 )
+from pytest_gpuserve.report.replicas import replica_lines
 from pytest_gpuserve.report.terminal import is_whole, table
 from pytest_gpuserve.report.totals import totals_line
 
@@ -61,6 +62,7 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
             *problems,
             *measured_again_lines(tests, verbose=verbosity > 0),
             *settings_lines(tests),
+            *replica_lines(tests),
             *client_lines(tests),
             *closing.notes,
             *closing.places,

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.session import GateSession
     from pytest_gpuserve.trial.assertions import Baseline, Run
+    from pytest_gpuserve.trial.capacity.run import CapacityRun
     from pytest_gpuserve.trial.dueling import Duel
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.judging import TestJudge
@@ -67,7 +69,7 @@ class Load(Protocol):
             warmup_seconds: Loaded time before it that is thrown away.
             starts: Fresh starts of one look, two at least.
             timeout: Seconds after which a request is an error.
-            processes: Load engines that share the schedule, where one cannot keep up.
+            processes: Load engines that share the schedule, where one cannot keep up; with ``--load-engine`` workers.
             seed: Of random arrivals and shuffled requests.
             check: Whether ``all`` answers are compared with what is expected, or ``some``: as many as disturb nothing.
             allowed_errors: Share of the requests that may fail.
@@ -75,6 +77,58 @@ class Load(Protocol):
 
         Raises:
             UsageProblem: An argument is out of range.
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+            BaselineUnusable: The baseline file cannot be read or trusted.
+        """
+
+    def capacity(
+        self,
+        target: Target,
+        *,
+        p50: float | None = None,
+        p90: float | None = None,
+        p95: float | None = None,
+        p99: float | None = None,
+        arrivals: Literal["poisson", "constant"] = "poisson",
+        precision: float = 0.05,
+        seconds: float | None = None,
+        warmup_seconds: float = 1.0,
+        starts: int = 2,
+        timeout: float | None = None,
+        processes: int = 1,
+        seed: int = 0,
+        check: Literal["all", "some"] = "some",
+        allowed_errors: float = 0.0,
+        name: str | None = None,
+    ) -> CapacityRun:
+        """Find the highest rate of an open loop at which a latency objective is met.
+
+        ``assert run.capacity >= baseline.capacity`` gates it as any metric, ``run.capacity >= 500`` as a limit. Each
+        start is searched by itself: from a first guess outwards, until one rate is shown to meet the objective and
+        another to miss it, then inwards. Latencies count from when requests were due.
+
+        Args:
+            target: As for a load.
+            p50: The objective, in seconds: at most so long may half of the requests take. One objective is given.
+            p90: The same of 90 %.
+            p95: The same of 95 %.
+            p99: The same of 99 %.
+            arrivals: When requests are due: ``poisson``, as of many independent users, or ``constant`` gaps.
+            precision: How far apart the last rates are that are tried, as a fraction.
+            seconds: Measured time of a rate at most; 9.6 by default, and more where the objective or a low rate needs
+                it. Most rates are decided sooner.
+            warmup_seconds: Loaded time before the first guess that is thrown away.
+            starts: As for a load.
+            timeout: Seconds after which a request is an error; 10 by default, and four times the objective at least.
+            processes: As for a load.
+            seed: As for a load.
+            check: As for a load.
+            allowed_errors: Share of the requests that may fail; a rate at which more do misses the objective.
+            name: As for a load.
+
+        Raises:
+            UsageProblem: An argument is out of range, or there is not one objective.
             ServerFailed: The server could not be started.
             LoadFailed: The load engine failed.
             BaselineUnusable: The baseline file cannot be read or trusted.
@@ -211,9 +265,17 @@ def _gpuserve_telemeter(_gpuserve_measuring: GateSession, tmp_path_factory: pyte
     return _gpuserve_measuring.telemeter(tmp_path_factory)
 
 
+@pytest.fixture(scope="session")
+def _gpuserve_engine(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.TempPathFactory) -> EngineSource:
+    """Where the load engines come from."""
+    return _gpuserve_measuring.engine_source(tmp_path_factory)
+
+
 @pytest.fixture
-def load(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter) -> Load:
+def load(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter, _gpuserve_engine: EngineSource) -> Load:
     """Load a server and return a run; see ``Load``."""
+    from pytest_gpuserve.trial.capacity.run import CapacityRun
+    from pytest_gpuserve.trial.capacity.shape import check_searchable, search_shape
     from pytest_gpuserve.trial.shape import LoadShape, schedule_of
 
     def run_load(
@@ -245,14 +307,53 @@ def load(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter) -> Load:
             seed=seed,
             check=check,
             allowed_errors=allowed_errors,
+            source=_gpuserve_engine,
         )
         return _gpuserve_judge.measure(target.watched_by(_gpuserve_telemeter), shape, name)
 
-    return run_load
+    def find_capacity(
+        target: Target,
+        *,
+        p50: float | None = None,
+        p90: float | None = None,
+        p95: float | None = None,
+        p99: float | None = None,
+        arrivals: Literal["poisson", "constant"] = "poisson",
+        precision: float = 0.05,
+        seconds: float | None = None,
+        warmup_seconds: float = 1.0,
+        starts: int = 2,
+        timeout: float | None = None,
+        processes: int = 1,
+        seed: int = 0,
+        check: Literal["all", "some"] = "some",
+        allowed_errors: float = 0.0,
+        name: str | None = None,
+    ) -> CapacityRun:
+        check_searchable(target)
+        shape = search_shape(
+            {"p50": p50, "p90": p90, "p95": p95, "p99": p99},
+            precision=precision,
+            arrivals=arrivals,
+            seconds=seconds,
+            warmup_seconds=warmup_seconds,
+            starts=starts,
+            timeout=timeout,
+            processes=processes,
+            seed=seed,
+            check=check,
+            allowed_errors=allowed_errors,
+            source=_gpuserve_engine,
+        )
+        return CapacityRun(_gpuserve_judge.measure(target.watched_by(_gpuserve_telemeter), shape, name))
+
+    # A function, as before: what a test sees of its arguments stays as it is.
+    run_load.capacity = find_capacity  # type: ignore[attr-defined]
+    return cast("Load", run_load)
 
 
 @pytest.fixture
-def duel(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter) -> MakeDuel:
+def duel(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter, _gpuserve_engine: EngineSource) -> MakeDuel:
     """Load two servers side by side; see ``MakeDuel``."""
     from pytest_gpuserve.trial.shape import LoadShape, schedule_of
 
@@ -280,6 +381,7 @@ def duel(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter) -> MakeDuel
             seed=seed,
             check=check,
             allowed_errors=allowed_errors,
+            source=_gpuserve_engine,
         )
         return _gpuserve_judge.duel(target.watched_by(_gpuserve_telemeter), opponent, shape, name)
 

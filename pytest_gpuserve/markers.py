@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from pytest_gpuserve.gate.metric import METRICS, Metric, metric_by_option
+from pytest_gpuserve.options import plain_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -108,7 +109,7 @@ def _in_order(item: pytest.Item) -> list[tuple[str, str | None, dict[str, object
     found: list[tuple[int, bool, str, str | None, dict[str, object]]] = []
     places: dict[object, int] = {}
     for node, marker in item.iter_markers_with_node(MARKER):
-        where = f"{item.nodeid}: @pytest.mark.{MARKER}"
+        where = f"{plain_id(item)}: @pytest.mark.{MARKER}"
         if marker.args:
             raise pytest.UsageError(f"{where} takes only names such as throughput=0.05, not {marker.args[0]!r}")
         arguments = dict(marker.kwargs)

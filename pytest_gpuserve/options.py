@@ -13,11 +13,14 @@ import pytest
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.outputs import add_output_options, read_outputs, typed_flags
+from pytest_gpuserve.store.elsewhere.address import FILES, copy_folder, is_address, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_gpuserve.load.ray.address import EngineChoice
     from pytest_gpuserve.outputs import Output
+    from pytest_gpuserve.store.elsewhere.address import Address
 
 SESSION_NAME: Final = "gpuserve-session"
 """Name under which the session object is registered as a plugin."""
@@ -39,6 +42,8 @@ NEEDS_DEVICE: Final = "_gpuserve_session"
 """The same for fixtures that need to know the device."""
 
 POLICIES: Final = ("fail", "skip")
+
+ENGINE_OPTION: Final = "--load-engine"
 
 SELFTEST_MINUTES: Final = "10"
 """Three comparisons of each kind; the first of all take the longest, for nothing has been learned of the machine."""
@@ -64,7 +69,7 @@ class Settings:
     Args:
         gpu: ``auto``, ``cpu`` or a device's name.
         update: What is written.
-        baseline_dir: Where baselines are.
+        baseline_dir: Where baselines are, or the copy of those that are elsewhere.
         root: The project's root folder.
         missing_fails: Whether a missing baseline fails its test, or skips it.
         missing_asked: Whether that was asked for, rather than being the default.
@@ -73,6 +78,9 @@ class Settings:
         outputs: The files that the results go into.
         artifacts_dir: Where tables and charts of the tests' own go; None for pytest's cache.
         full: Whether the published sizes are measured, whatever they take.
+        load_engine: What makes the loads.
+        baseline_address: Where baselines are in shared storage; None where they are in a folder.
+        baseline_offline: Whether that storage is not asked, and the copy read as an earlier session left it.
         reason: Why an update may loosen a metric.
         record_sessions: Sessions that a recording takes of each load.
         foreign_cores: Cores that other processes may take while we measure.
@@ -104,6 +112,9 @@ class Settings:
     selftest_minutes: float | None = None
     artifacts_dir: Path | None = None
     full: bool = False
+    load_engine: EngineChoice = "local"
+    baseline_address: Address | None = None
+    baseline_offline: bool = False
 
 
 def plain_id(item: pytest.Item) -> str:
@@ -122,7 +133,14 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--baseline-update", action="store_true", help="record baselines of all tests that are run")
     group.addoption("--baseline-update-new", action="store_true", help="record baselines only where there are none")
     group.addoption(
-        "--baseline-dir", metavar="DIR", help="folder of the baselines (default: baselines/ in the rootdir)"
+        "--baseline-dir",
+        metavar="DIR",
+        help="folder of the baselines (default: baselines/ in the rootdir), or the address of one: s3://BUCKET/FOLDER",
+    )
+    group.addoption(
+        "--baseline-offline",
+        action="store_true",
+        help="take baselines of an address as they were fetched before, and do not ask their storage",
     )
     group.addoption(
         "--against",
@@ -142,6 +160,12 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption("--on-missing", choices=POLICIES, help="what a test without a baseline does (default: fail)")
     group.addoption("--on-inconclusive", choices=POLICIES, help="what a test without a decision does (default: fail)")
+    group.addoption(
+        ENGINE_OPTION,
+        metavar="ENGINE",
+        help="what makes the loads: local (default), ray (workers on a Ray cluster that this run begins and ends), or"
+        " the address of one that is there: ray://HOST:PORT or HOST:PORT",
+    )
     group.addoption(
         "--gpuserve-budget", metavar="SECONDS", help="most time that gating may measure in one test (default: 300)"
     )
@@ -180,6 +204,7 @@ def add_options(parser: pytest.Parser) -> None:
             "0.25",
             "cores that other processes may take while we measure (or 5 % of all, if more)",
         ),
+        ("gpuserve_load_engine", "local", "like --load-engine"),
         ("gpuserve_lock_wait", "600", "seconds to wait for another session that measures on the same device"),
     ):
         parser.addini(name, text, default=default)
@@ -197,7 +222,7 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
     artifacts_dir = _anchored(config, "gpuserve_artifacts", artifacts) if artifacts else None
     if artifacts_dir is not None and artifacts_dir.exists() and not artifacts_dir.is_dir():
         raise pytest.UsageError(f"--gpuserve-artifacts={artifacts}: this is a file, not a folder")
-    directory = _text(config, "baseline_dir")
+    baseline_dir, address = _baseline_dir(config, environment)
     # As pytest itself tells it.
     ci = bool(environment.get("CI") or environment.get("BUILD_NUMBER"))
     update = _update(config, ci=ci)
@@ -208,7 +233,9 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
     return Settings(
         gpu=_text(config, "gpu"),
         update=update,
-        baseline_dir=_anchored(config, "baseline_dir", directory) if directory else config.rootpath / "baselines",
+        baseline_dir=baseline_dir,
+        baseline_address=address,
+        baseline_offline=_baseline_offline(config, update, address),
         root=config.rootpath,
         missing_fails=missing != "skip",
         missing_asked=missing != "",
@@ -227,7 +254,34 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         selftest_minutes=selftest_minutes,
         artifacts_dir=artifacts_dir,
         full=config.getoption("--gpuserve-full"),
+        load_engine=_load_engine(config),
     )
+
+
+def _baseline_dir(config: pytest.Config, environment: Mapping[str, str]) -> tuple[Path, Address | None]:
+    """The folder of the baselines, and what it is a copy of."""
+    text = _text(config, "baseline_dir")
+    if not text:
+        return config.rootpath / "baselines", None
+    if not is_address(text):
+        return _anchored(config, "baseline_dir", text), None
+    try:
+        found = parse_address(text)
+        return (found, None) if isinstance(found, Path) else (copy_folder(found, environment) / FILES, found)
+    except UsageProblem as problem:
+        raise pytest.UsageError(str(problem)) from None
+
+
+def _baseline_offline(config: pytest.Config, update: Update, address: Address | None) -> bool:
+    if not config.getoption("--baseline-offline"):
+        return False
+    if address is None:
+        raise pytest.UsageError("--baseline-offline is for baselines of an address, --baseline-dir=s3://BUCKET/FOLDER")
+    if update is not Update.NOTHING:
+        raise pytest.UsageError(
+            f"--baseline-offline and {update.option} exclude each other: an update asks the storage"
+        )
+    return True
 
 
 def _update(config: pytest.Config, *, ci: bool) -> Update:
@@ -299,6 +353,8 @@ def _selftest_minutes(config: pytest.Config, update: Update, *, compared: bool) 
         other = "an update of baselines"
     elif config.option.collectonly:
         other = "--collect-only"
+    elif config.getoption(ENGINE_OPTION) is not None:
+        other = f"{ENGINE_OPTION}, for it compares what this host alone measures"
     elif typed_flags(config):
         other = f"{' and '.join(typed_flags(config))}, where their results would go"
     if other:
@@ -306,6 +362,20 @@ def _selftest_minutes(config: pytest.Config, update: Update, *, compared: bool) 
     if config.getoption("numprocesses", None):
         raise pytest.UsageError(f"{flag} cannot measure under pytest-xdist: run it with -n0")
     return minutes
+
+
+def _load_engine(config: pytest.Config) -> EngineChoice:
+    """What makes the loads; whether a cluster can be joined is seen when something is to be measured."""
+    typed = config.getoption(ENGINE_OPTION)
+    text = str(config.getini("gpuserve_load_engine") if typed is None else typed).strip()
+    if text == "local":
+        return "local"
+    from pytest_gpuserve.load.ray.address import parse_engine  # noqa: PLC0415 -- of no use to most projects
+
+    try:
+        return parse_engine(text, ENGINE_OPTION if typed is not None else "gpuserve_load_engine")
+    except UsageProblem as problem:
+        raise pytest.UsageError(str(problem)) from None
 
 
 def _text(config: pytest.Config, name: str) -> str:

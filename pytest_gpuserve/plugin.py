@@ -16,6 +16,7 @@ import pytest
 from pytest_gpuserve import hookspecs
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.fixtures import (
+    _gpuserve_engine,
     _gpuserve_judge,
     _gpuserve_measuring,
     _gpuserve_session,
@@ -53,6 +54,7 @@ from pytest_gpuserve.server_fixtures import (
     torch_worker,
     triton_server,
 )
+from pytest_gpuserve.sharding import BeforeTheyAreDealtOut
 from pytest_gpuserve.workers import (
     Controller,
     Worker,
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.options import Settings
 
 __all__ = [
+    "_gpuserve_engine",
     "_gpuserve_judge",
     "_gpuserve_measuring",
     "_gpuserve_servers",
@@ -109,8 +112,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare the hooks that we offer."""
+    """Declare the hooks that we offer; and, before any plugin is configured, look at what they deal out."""
     pluginmanager.add_hookspecs(hookspecs)
+    pluginmanager.register(BeforeTheyAreDealtOut())
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.roofline import count_flops
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.command import CommandServer
@@ -19,10 +18,10 @@ from pytest_gpuserve.servers.imports import find_python
 from pytest_gpuserve.servers.litserve import LitServe
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.servers.pytriton import PyTriton
-from pytest_gpuserve.servers.remote import Remote
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.trial.handle import ServerHandle
+from pytest_gpuserve.trial.remote_urls import RemoteOptions, remote_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -300,57 +299,43 @@ class ServerFactory:
 
     def remote(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         counters: MetricNames | None = None,
-        metrics_port: int = 0,
-        grpc_port: int = 0,
+        metrics_port: int | Sequence[int] = 0,
+        grpc_port: int | Sequence[int] = 0,
         ca_file: str | Path = "",
         model: str = "",
         start_timeout: float = 30.0,
     ) -> ServerHandle:
-        """Describe a server that somebody else runs; it is never started or stopped.
+        """Describe a server that somebody else runs, or several replicas; it is never started or stopped.
 
         It cannot be started afresh, so its measurements share the luck of one start: comparisons with its baseline see
         changes that a restart alone would make.
 
+        Several URLs are one deployment of as many replicas, which are loaded at once: each load engine goes to one of
+        them, so that an open loop's requests go to them by turns, and a closed loop's users are dealt out to them.
+
         Args:
-            url: ``http://HOST:PORT`` or ``https://HOST:PORT``, without a path.
+            url: ``http://HOST:PORT`` or ``https://HOST:PORT``, without a path; or a list of them.
             counters: The names of its Prometheus metrics, if they can be reached.
-            metrics_port: Where they are, if not at the same port.
-            grpc_port: Where it speaks gRPC.
+            metrics_port: Where they are, if not at the same port; of replicas for all of them, or a list.
+            grpc_port: Where it speaks gRPC; of replicas for all of them, or a list.
             ca_file: Certificates to trust instead of the system's; a certificate is always checked.
             model: The model that ``server.infer({...})`` is for.
-            start_timeout: Seconds to wait for its model's first answer.
+            start_timeout: Seconds to wait for its model's first answer, and that of all replicas.
 
         Raises:
-            UsageProblem: That is no such URL.
+            UsageProblem: One is no such URL, or they do not go together.
         """
-        help_ = ["http://HOST:PORT or https://HOST:PORT"]
-        try:
-            endpoint, path = endpoint_of(str(url))
-        except UsageProblem as problem:
-            raise UsageProblem(f"remote_server({url!r}) is no URL", found=problem.found, remedies=help_) from None
-        if endpoint.protocol != "http" or path != "/":
-            raise UsageProblem(
-                f"remote_server({url!r}): the server alone, its paths are those of the requests", remedies=help_
-            )
-        if ca_file and endpoint.tls is None:
-            raise UsageProblem(
-                f"remote_server({url!r}, ca_file=...): without TLS no certificate is looked at",
-                remedies=["https://HOST:PORT, or leave out ca_file=..."],
-            )
-        kind = Remote(
-            endpoint.host,
-            endpoint.port,
-            tls=endpoint.tls is not None,
-            ca_file=str(self._place(ca_file)) if ca_file else "",
-            grpc_port=grpc_port,
+        options = RemoteOptions(
             counters=metric_names("remote_server", counters),
             metrics_port=metrics_port,
-            default_model=model,
+            grpc_port=grpc_port,
+            ca_file=str(self._place(ca_file)) if ca_file else "",
+            model=model,
         )
-        return self._handle(kind, start_timeout)
+        return self._handle(remote_of(url, options), start_timeout)
 
     def count_flops(
         self,

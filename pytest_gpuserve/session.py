@@ -20,8 +20,11 @@ from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.device.telemetry import Sampling
 from pytest_gpuserve.devices import find_devices, take_device, waiting
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
+from pytest_gpuserve.load.ray.address import ClusterAddress
+from pytest_gpuserve.load.ray.source import RayEngine
+from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.markers import leave_out, one_at_a_time, tolerance_of, tolerances
-from pytest_gpuserve.options import MEASURING, Settings, Update, plain_id
+from pytest_gpuserve.options import ENGINE_OPTION, MEASURING, Settings, Update, plain_id
 from pytest_gpuserve.outcomes import Outcomes
 from pytest_gpuserve.outputs import Written, write_outputs
 from pytest_gpuserve.process.module import module_command
@@ -34,6 +37,9 @@ from pytest_gpuserve.report.junit import properties
 from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.servers.instance import Instance, started
 from pytest_gpuserve.servers.remote import Remote, reached
+from pytest_gpuserve.sharding import part_of, tests_of_all_runners
+from pytest_gpuserve.store.elsewhere.opening import shared_files
+from pytest_gpuserve.store.files import LocalFiles
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.store.stock import stock_of
 from pytest_gpuserve.trial.arena import Arena
@@ -58,12 +64,16 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.device import Device, Holder
     from pytest_gpuserve.gate.verdict import ReferenceKind
+    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.store.files import BaselineFiles
     from pytest_gpuserve.trial.handle import Starter
     from pytest_gpuserve.trial.measurement import Measurement
 
 FOREIGN_SHARE: Final = 0.05
 """Share of a host's cores that others may always take: a large machine is never quite idle."""
+
+OFFLINE: Final = "baselines as of {}, when they were fetched last: --baseline-offline asks for no newer ones"
 
 LOG_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -78,7 +88,8 @@ class GateSession:
 
     Raises:
         DeviceProblem: The device is not there, or another session kept it too long.
-        UsageProblem: git does not know the revision to compare with.
+        UsageProblem: git does not know the revision to compare with, or what is to make the loads cannot, or the
+            storage of the baselines does not let them be read, or written where they are to be.
     """
 
     def __init__(self, session: pytest.Session, settings: Settings, *, measuring: bool) -> None:
@@ -90,20 +101,25 @@ class GateSession:
         self._against_name = (
             self._opponents.name_of(revision=settings.against, python=settings.against_python) if measuring else ""
         )
+        self._engine = _engine_on_ray(settings, measuring=measuring)
+        self._files, as_of = _baseline_files(settings, devices[0].name)
         software, revision = read_software(), read_revision(settings.root, settings.baseline_dir)
         device, self._lock = self._take_device(devices, measuring=measuring)
         self.here = Here(device, software, revision, occasion=utc_now())
-        self._ledger = Ledger(settings.baseline_dir / device.name, self.here)
+        self._ledger = Ledger(settings.baseline_dir / device.name, self.here, self._files)
         self._judges: dict[str, TestJudge] = {}
         self._outcomes = Outcomes()
         self._written = Written()
-        self._notes: list[str] = []
+        self._notes: list[str] = [OFFLINE.format(as_of)] if as_of else []
         self._log_folder: Path | None = None
         self._progress = ProgressLine(session.config, rewrites=not settings.ci)
         self._starts = 0
         self._artifacts: Path | None = None
         # Before comparisons are counted: those of a test that is left out are not made.
-        leave_out(session.items, is_gpu=device.is_gpu, full=settings.full)
+        leave_out(tests_of_all_runners(session), is_gpu=device.is_gpu, full=settings.full)
+        # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers. What
+        # others have upheld it does not know: its claims need be surer than they had to be, never less sure.
+        self._claims = Claims(planned_comparisons(tests_of_all_runners(session)))
         self._telemeter = NOBODY
         self.measuring = measuring
         try:
@@ -133,9 +149,7 @@ class GateSession:
             opponents=self._opponents,
             # Without pytest's cache there is nowhere to remember, and `--cache-clear` has to forget.
             history=None if cache is None else History(cache.mkdir("gpuserve")),
-            # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers.
-            # What others have upheld it does not know: its claims need be surer than they had to be, never less sure.
-            claims=Claims(planned_comparisons(session.items)),
+            claims=self._claims,
             note=self._note,
             progress=self._progress,
             against=partial(self._opponents.find, revision=settings.against, python=settings.against_python)
@@ -222,6 +236,10 @@ class GateSession:
             )
         return self._telemeter
 
+    def engine_source(self, tmp_path_factory: pytest.TempPathFactory) -> EngineSource:
+        """Where the engines of all loads come from."""
+        return LOCAL if self._engine is None else self._engine.source(self._logs(tmp_path_factory) / "ray.log")
+
     @property
     def full(self) -> bool:
         """Whether the published sizes are wanted."""
@@ -258,7 +276,7 @@ class GateSession:
         card = self.here.device.card
         places = self._unknown_facts()
         if self._arena.against is None:
-            places.append(f"baselines: {self._settings.baseline_dir / self.here.device.name}")
+            places.append(f"baselines: {self._ledger.shown(self._settings.baseline_dir / self.here.device.name)}")
         if self._log_folder is not None:
             places.append(f"server logs: {self._log_folder}")
         if self._artifacts is not None and self._artifacts.is_dir() and any(self._artifacts.iterdir()):
@@ -279,6 +297,9 @@ class GateSession:
             software=dict(self.here.software),
             stored=self._arena.against is None,
             update=self._settings.update.option,
+            shard=None if (part := part_of(self._session.config)) is None else (part.number, part.of),
+            planned=planned_comparisons(self._session.items),
+            among=self._claims.planned,
         )
 
     # -- hooks
@@ -298,7 +319,7 @@ class GateSession:
             Update.MISSING: "recording what is missing in",
             Update.ALL: "recording into",
         }[settings.update]
-        what = f"{mode} {settings.baseline_dir / device.name}"
+        what = f"{mode} {self._ledger.shown(settings.baseline_dir / device.name)}"
         if self._against_name:
             what = f"side by side with {self._against_name}"
         header = Header(
@@ -308,6 +329,7 @@ class GateSession:
             budget_seconds=settings.budget_seconds,
             comparisons=planned_comparisons(self._session.items),
             stock="" if self._against_name else str(stock_of(settings.baseline_dir / device.name)),
+            engine="" if self._engine is None else str(self._engine),
         )
         return str(header)
 
@@ -422,8 +444,11 @@ class GateSession:
     def _end(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._lock.release)
+            stack.callback(self._files.close)
             stack.callback(self._opponents.close)
             stack.callback(self._telemeter.close)
+            if self._engine is not None:
+                stack.callback(self._engine.close)
             # First of all, for after Ctrl-C a comparison's servers may still be up, and are looked at to their end.
             for judge in self._judges.values():
                 stack.callback(judge.close)
@@ -446,6 +471,34 @@ class GateSession:
 
     def _say_waiting(self, holders: Sequence[Holder], wait_seconds: float) -> None:
         say(self._session.config, waiting(holders, wait_seconds))
+
+
+def _baseline_files(settings: Settings, device: str) -> tuple[BaselineFiles, str]:
+    """Where the baselines of this session are, and of when they are where that is not now.
+
+    Raises:
+        UsageProblem: The storage that they are in does not let them be read, or written where they are to be.
+    """
+    if settings.baseline_address is None:
+        return LocalFiles(), ""
+    updates = settings.update is not Update.NOTHING
+    files = shared_files(settings.baseline_address, device, updates=updates, offline=settings.baseline_offline)
+    return files, files.as_of
+
+
+def _engine_on_ray(settings: Settings, *, measuring: bool) -> RayEngine | None:
+    """What makes the loads on Ray, if something is to; checked, if there will be loads.
+
+    Raises:
+        UsageProblem: Ray is not installed, or the cluster cannot be joined or runs other versions.
+    """
+    choice = settings.load_engine
+    if choice == "local":
+        return None
+    engine = RayEngine(choice if isinstance(choice, ClusterAddress) else None, ENGINE_OPTION)
+    if measuring:
+        engine.check()
+    return engine
 
 
 def _fail_unheld(judge: TestJudge | None) -> None:

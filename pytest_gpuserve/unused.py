@@ -60,6 +60,6 @@ def settle_unused(
         for key in ledger.unused(path, keys):
             if remove:
                 ledger.remove(path, [key])
-                note(f"{key}: unused, removed from {path}")
+                note(f"{key}: unused, removed from {ledger.shown(path)}")
             else:
-                note(f"{key}: unused in {path}; remove it with --baseline-update")
+                note(f"{key}: unused in {ledger.shown(path)}; remove it with --baseline-update")

@@ -39,6 +39,9 @@ TEST: Final = "gpuserve_test"
 PROBLEM: Final = "gpuserve_problem"
 """A user's mistake that a worker found, among its ``workeroutput``."""
 
+FIRST: Final = "gw0"
+"""The worker that says for all what is measured against what, as pytest-xdist calls it."""
+
 _PHASES: Final = ("setup", "call", "teardown")
 
 
@@ -84,6 +87,18 @@ class Worker:
         self._config = config
         self._closing = closing
         self._handed: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
+        """Say before the first test on what and against what is measured: the controller hears of it with a test."""
+        if _input(self._config)["workerid"] != FIRST or self._config.get_verbosity() < 0:
+            return
+        from pytest_gpuserve.progress import say  # noqa: PLC0415 -- who measures nothing loads nothing
+        from pytest_gpuserve.report.header import of_workers  # noqa: PLC0415 -- as above
+
+        header = of_workers(self._closing().header, worker_count(self._config))
+        if header:
+            say(self._config, f"gpuserve: {without_secrets(header, os.environ)}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -206,7 +221,8 @@ class Controller:
             self._tests[test.nodeid] = test
 
     def _merged(self) -> SessionResult:
-        from pytest_gpuserve.report.results import SessionResult, TestResult  # noqa: PLC0415 -- who measures nothing loads nothing
+        from pytest_gpuserve.report.header import of_workers  # noqa: PLC0415 -- who measures nothing loads nothing
+        from pytest_gpuserve.report.results import SessionResult, TestResult  # noqa: PLC0415 -- as above
 
         lost = {nodeid: worker for nodeid, worker in self._worker_of.items() if nodeid not in self._tests}
         workers = self._workers.values()
@@ -218,6 +234,9 @@ class Controller:
             first,
             gpu={**first.gpu, "workers": {name: self._facts(name, closing) for name, closing in self._named()}},
             tests=(*self._tests.values(), *(TestResult(nodeid, "error") for nodeid in lost)),
+            header=of_workers(first.header, len(self._workers)),
+            # Those of a second load were not planned, and only the worker that has measured it knows of them.
+            among=min((closing.among for closing in workers), default=0),
             notes=(
                 *notes,
                 *(f"{nodeid}: lost, for its worker {worker} ended before it did" for nodeid, worker in lost.items()),

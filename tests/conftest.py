@@ -34,6 +34,18 @@ ALONE = (
 )
 """Tests that load real servers, or are about when something happens: other tests must not run beside them."""
 
+BESIDE_OTHERS = (
+    "servers/test_s3.py",
+    "unit/test_load_merging_scale.py",
+    "unit/test_load_ray_address.py",
+    "unit/test_load_ray_clock.py",
+    "unit/test_load_ray_gathering.py",
+    "unit/test_load_ray_placing.py",
+    "unit/test_load_schedule*.py",
+    "unit/test_load_shares.py",
+)
+"""Of these the ones that are about neither time nor real servers under load."""
+
 REAL_LOADS = "real_project"
 """Plugin tests with this fixture are of that kind too."""
 
@@ -47,7 +59,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
     asked = config.getoption("-m", default="")
     for item in items:
         place = item.path.relative_to(HERE) if item.path.is_relative_to(HERE) else item.path
-        if any(place.match(pattern) for pattern in ALONE) or REAL_LOADS in getattr(item, "fixturenames", ()):
+        alone = any(map(place.match, ALONE)) and not any(map(place.match, BESIDE_OTHERS))
+        if alone or REAL_LOADS in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.alone)
         for marker in BY_NAME:
             if item.get_closest_marker(marker) and marker not in asked:

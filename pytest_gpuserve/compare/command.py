@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import math
 import os
@@ -17,16 +16,13 @@ from pytest_gpuserve.compare.side import read_side
 from pytest_gpuserve.compare.text import comparison_plain, comparison_text
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.gate.metric import METRICS, metric_by_option
-from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.process.command_line import masked, refused, run_command
 from pytest_gpuserve.report.result_json import with_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuserve.gate.metric import Metric
-
-INTERRUPTED: Final = 130
-"""Exit status of what Ctrl-C ended, as shells count."""
 
 DEFAULT_METRICS: Final = (
     "throughput, latencies, batching ratio, and of those on request what a result's verdicts or a baseline's anchors"
@@ -54,8 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         a, b = (read_side(text, folder, folder / given.baseline_dir) for text in (given.a, given.b))
     except GpuserveError as problem:
-        print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
-        return 2
+        return refused(problem)
     comparison = compare_sides(a, b, question)
     if given.json:
         text = json.dumps(with_texts(comparison_plain(comparison), masked), indent=1, allow_nan=False)
@@ -69,33 +64,6 @@ def main(arguments: Sequence[str]) -> int:
 def run() -> int:
     """Run the command on this process's arguments."""
     return run_command(main)
-
-
-def run_command(command: Callable[[Sequence[str]], int]) -> int:
-    """Run a command on this process's arguments.
-
-    Whoever ends it, reads only its head, or has a terminal that does not know a sign, gets no traceback.
-
-    Args:
-        command: Takes the arguments, returns the exit status.
-    """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    try:
-        status = command(sys.argv[1:])
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # Python would try again at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return status
-
-
-def masked(text: str) -> str:
-    """A text without the values of this process's secret variables; to be asked before the text is laid out."""
-    return without_secrets(text, os.environ)
 
 
 def metric_named(text: str) -> Metric:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shlex
 import stat
 import tempfile
 import time
@@ -22,6 +23,7 @@ import filelock
 import psutil
 
 from pytest_gpuserve.errors import DeviceProblem, UsageProblem
+from pytest_gpuserve.process.secrets import without_secret_values, without_secrets
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -73,7 +75,8 @@ class DeviceLock:
 
     Args:
         key: ``cpu``, or the card's uuid.
-        command: What this session does, for those who wait for it: usually its command line.
+        command: What this session does, for those who wait for it: usually its command line, as ``shlex.join`` makes
+            it. Anybody can read it, so it is told without secrets.
         folder: Where the two files lie; ``/run/lock`` by default, or where that is not everybody's, ``/tmp``.
     """
 
@@ -165,7 +168,7 @@ class DeviceLock:
     def _write_record(self) -> None:
         record = Holder(
             pid=os.getpid(),
-            command=self._command[:_LONGEST_COMMAND],
+            command=_without_secrets(self._command)[:_LONGEST_COMMAND],
             since_epoch=time.time(),
             user=_user_name(),
             started_epoch=psutil.Process().create_time(),
@@ -288,6 +291,17 @@ def _parse_record(raw: bytes) -> Holder:
 def _printable(text: str) -> str:
     # Any user can write the record, and it is shown on somebody else's terminal.
     return "".join(character if character.isprintable() else "?" for character in text[:_LONGEST_COMMAND])
+
+
+def _without_secrets(command: str) -> str:
+    words = [command]
+    with suppress(ValueError):
+        words = shlex.split(command)
+    if shlex.join(words) != command:
+        # It is no command line but a text.
+        return without_secrets(command, os.environ)
+    # Word by word, for a quotation mark in a secret is written otherwise on a command line.
+    return shlex.join(without_secrets(word, os.environ) for word in without_secret_values(words))
 
 
 def _is_alive(holder: Holder) -> bool:

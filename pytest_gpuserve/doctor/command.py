@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,13 +16,11 @@ from pytest_gpuserve.doctor.report import make_report
 from pytest_gpuserve.doctor.text import report_text
 from pytest_gpuserve.doctor.tools import containers, servers
 from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.process.command_line import refused, run_command
 from pytest_gpuserve.servers.imports import find_python
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-INTERRUPTED: Final = 130
-"""Exit status of what Ctrl-C ended, as shells count."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,8 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         # Before the look at the CPU: what they ask is work, too.
         tools = servers(python), containers()
     except GpuserveError as problem:
-        print(problem, file=sys.stderr)  # noqa: T201 -- a command
-        return 2
+        return refused(problem)
     seen = look(given.gpu, os.environ)
     report = make_report(seen, *tools, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     shown = msgspec.json.format(msgspec.json.encode(report)).decode() if given.json else report_text(report)
@@ -56,19 +52,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run() -> int:
-    """Run the command on this process's arguments.
-
-    Whoever ends it, reads only its head, or has a terminal that knows no degree sign, gets no traceback.
-    """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    try:
-        status = main(sys.argv[1:])
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # Python would try again at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return status
+    """Run the command on this process's arguments."""
+    return run_command(main)

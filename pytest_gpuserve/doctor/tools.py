@@ -8,7 +8,7 @@ from typing import Final
 from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.doctor.finding import Finding
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.process.container import examine
+from pytest_gpuserve.process.container_engine import examine
 from pytest_gpuserve.servers.imports import installed_versions
 from pytest_gpuserve.servers.triton_install import PACKAGE, find_triton
 

@@ -17,7 +17,10 @@ REQUESTS_PER_TOLERANCE: Final = 2.0
 """Requests beyond a quantile, times the tolerance: 1000 requests gate p99 within 20 %, 2000 within 10 %."""
 
 COLD_START: Final = "cold_start"
-"""The one metric that no window knows: a start has one value of it."""
+CAPACITY: Final = "capacity"
+
+OF_A_START: Final = frozenset({COLD_START, CAPACITY})
+"""The metrics that no window knows: a start has one value of each."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,17 @@ _ALL: Final = (
         sd_floor=0.02,
         default_sd=0.05,
         default_pair_sd=0.05 * math.sqrt(2),
+        is_of_requests=False,
+    ),
+    # A start has one number of it too, which a search knows within some 5 %: slow requests come in clusters.
+    _on_request(
+        CAPACITY,
+        unit="1/s",
+        tolerance=0.10,
+        sd_floor=0.01,
+        default_sd=0.04,
+        default_pair_sd=0.05 * math.sqrt(2),
+        higher_is_better=True,
         is_of_requests=False,
     ),
 )

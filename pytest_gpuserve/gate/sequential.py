@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.metric import COLD_START
+from pytest_gpuserve.gate.metric import OF_A_START
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,9 +81,10 @@ def first_look(metric: Metric) -> int:
 
     A p99 of three blocks rests on too few requests. A cold start takes two rounds: the first start of all may find its
     files on the disk, which the other server then finds in memory, so the first round is left out where there is a
-    second (`trial.course.judged_rounds`).
+    second (`trial.course.judged_rounds`). A capacity takes two as well: a round has one number of it, and how far two
+    lie apart is only seen of several.
     """
-    if metric.name == COLD_START:
+    if metric.name in OF_A_START:
         return _SECOND_ROUND
     return 1 if metric.quantile is not None and metric.quantile >= _TAIL_FROM else 0
 

@@ -193,6 +193,7 @@ class Judgement:
         p_pass: See `Evidence`.
         windows: Measured windows behind it.
         asserted: Whether the test asked; where it ended before, what it would have come to is told and decides nothing.
+        adjusted_p: Of a claim of REGRESSED by which p-value, adjusted for all its looks, it was upheld.
 
     Raises:
         ValueError: A number is NaN, a passing verdict lacks its two values, or INVALID or MISSING its reason.
@@ -215,6 +216,7 @@ class Judgement:
     p_pass: float | None = None
     windows: int = 0
     asserted: bool = True
+    adjusted_p: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("value", "reference", "change", "tolerance", "detectable", "decidable", "p_regressed", "p_pass"):

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.compare.command import DEFAULT_METRICS, masked, metric_named, run_command
+from pytest_gpuserve.compare.command import DEFAULT_METRICS, metric_named
 from pytest_gpuserve.compare.repository import Repository
 from pytest_gpuserve.compare.result_file import read_result
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
@@ -20,6 +20,7 @@ from pytest_gpuserve.history.line import lines_of
 from pytest_gpuserve.history.observation import Wanted, compared_of, drawn_once, in_order, of_editions, of_result
 from pytest_gpuserve.history.text import BLOCKS, lines_plain, lines_text
 from pytest_gpuserve.history.walk import walk
+from pytest_gpuserve.process.command_line import masked, refused, run_command
 from pytest_gpuserve.report.html.page import history_document
 from pytest_gpuserve.report.result_json import with_texts
 from pytest_gpuserve.store.atomic import write_whole
@@ -42,8 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         if given.html is not None:
             _write(given.html, lines)
     except GpuserveError as problem:
-        print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
-        return 2
+        return refused(problem)
     if given.json:
         text = json.dumps(with_texts(lines_plain(lines, notes), masked), indent=1, allow_nan=False)
     else:

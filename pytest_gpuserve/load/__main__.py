@@ -20,10 +20,12 @@ from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.arguments import make_parser
 from pytest_gpuserve.load.ceiling import load_ceiling
+from pytest_gpuserve.load.command_engine import chosen_engine, workers_of
 from pytest_gpuserve.load.progress import progress_line
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import MOST, Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
+from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.summary import summary_json, summary_text
 from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.load.wire import Endpoint, Plan
@@ -76,35 +78,41 @@ def _load(arguments: argparse.Namespace) -> int:
     # A wrong GPUSERVE_HOST is told before the load, not after it.
     cores = read_host().cores
     show, clear = _progress(plan)
-    try:
-        outcome = run_load(
-            plan,
-            processes=arguments.processes,
-            warmup_ns=warmup_ns,
-            check=check,
-            allowed_errors=arguments.allowed_errors,
-            cores=cores,
-            ceiling=partial(load_ceiling, plan, arguments.processes),
-            on_tick=show,
-        )
-    except UsageProblem as problem:
-        # Too many connections for the limit on open files, or too few for the processes.
-        remedies = [remedy.replace("processes=", "--processes ") for remedy in problem.remedies]
-        raise _of("--processes", problem, remedies=remedies) from problem
-    finally:
-        clear()
+    option, workers = workers_of(arguments)
+    with chosen_engine(arguments) as engine:
+        try:
+            outcome = run_load(
+                plan,
+                processes=workers,
+                warmup_ns=warmup_ns,
+                check=check,
+                allowed_errors=arguments.allowed_errors,
+                # What this host has and reaches says nothing of others.
+                cores=cores if engine.is_here else None,
+                ceiling=partial(load_ceiling, plan, workers) if engine.is_here else None,
+                on_tick=show,
+                source=engine,
+            )
+        except UsageProblem as problem:
+            # Too many connections for the limit on open files, or too few for the processes.
+            remedies = [remedy.replace("processes=", f"{option} ") for remedy in problem.remedies]
+            raise _of(option, problem, remedies=remedies) from problem
+        finally:
+            clear()
     about = _About(
         schedule=plan.schedule,
-        processes=arguments.processes,
+        processes=workers,
         reasons=outcome.reasons,
         checked=outcome.checked,
         ceiling_per_second=outcome.ceiling_per_second,
     )
     if arguments.json:
-        values = summary_json(outcome.totals, **about)
+        values = {**summary_json(outcome.totals, **about), "engine": engine.name}
         text = msgspec.json.format(msgspec.json.encode(values), indent=2).decode()
     else:
         text = summary_text(outcome.totals, **about)
+        if engine is not LOCAL:
+            text = f"Engine: {engine.name}; {workers} worker{'s' if workers > 1 else ''}\n\n{text}"
     # A terminal that cannot show a bar shows a question mark.
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")

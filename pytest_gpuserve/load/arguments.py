@@ -42,9 +42,14 @@ def make_parser() -> argparse.ArgumentParser:
     when.add_argument("--requests", type=_count, metavar="N", help="end after so many")
     when.add_argument("--duration", type=_above_zero, metavar="SECONDS", help="end after so long (default: 10)")
     when.add_argument("--warmup", type=_from_zero, default=0.0, metavar="SECONDS", help="of the load, not counted")
+    when.add_argument("--processes", type=_count, metavar="N", help="engines that share the load (default: 1)")
     when.add_argument(
-        "--processes", type=_count, default=1, metavar="N", help="engines that share the load (default: 1)"
+        "--engine",
+        default="local",
+        help="where they run: local (default), ray (a Ray cluster for this load), or the address of one that is there:"
+        " ray://HOST:PORT or HOST:PORT",
     )
+    when.add_argument("--workers", type=_count, metavar="N", help="the same as --processes, of an engine on Ray")
     what = parser.add_argument_group("what is sent")
     what.add_argument("--method", metavar="METHOD", help="default: GET, or POST with a body")
     what.add_argument("--body", metavar="TEXT", action="append", default=[], help="several rotate")

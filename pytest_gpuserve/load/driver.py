@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import resource
-import select
-import selectors
-import subprocess
-import tempfile
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.errors import LoadFailed, UsageProblem
+from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.engine.http2_codec import check_endpoint
 from pytest_gpuserve.load.engine.loop import OWN_FILES
-from pytest_gpuserve.load.merging import merge_ticks
+from pytest_gpuserve.load.engine_process import EngineProcess
+from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.schedule import Closed, Steps
-from pytest_gpuserve.load.wire import LENGTH, MAX_MESSAGE_BYTES, Again, Begin, Order, Plan, Ready, Report, Tick, frame
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.load.source import LOCAL
+from pytest_gpuserve.load.wire import Again, Begin
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,16 +24,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_gpuserve.load.schedule import Schedule
-
-SILENCE_SECONDS: Final = 20.0
-"""An engine that reports nothing for so long (its ticks are 0.1 s) is stuck, or the machine is."""
-
-END_SECONDS: Final = 5.0
-
-TAIL_CHARACTERS: Final = 8000
-"""Of an engine's log: a traceback through the loop with its marks is some 3000."""
-
-PIPE_BYTES: Final = 1 << 20
+    from pytest_gpuserve.load.source import EngineSource
+    from pytest_gpuserve.load.wire import Plan, Tick
 
 HEAD_START_NS: Final = 5_000_000
 """From the last engine's readiness to the begin: time enough to tell them all."""
@@ -49,7 +36,8 @@ class Engines:
 
     Args:
         plan: The load.
-        processes: How many share it.
+        processes: How many workers share it.
+        source: Where these come from.
 
     Raises:
         LoadFailed: A process could not be started, or the host is unknown.
@@ -57,17 +45,23 @@ class Engines:
             processes; or metadata that cannot be sent.
     """
 
-    def __init__(self, plan: Plan, processes: int = 1) -> None:
-        check_endpoint(plan.endpoint)
+    def __init__(self, plan: Plan, processes: int = 1, source: EngineSource = LOCAL) -> None:
+        for endpoint in (plan.endpoint, *plan.replicas):
+            check_endpoint(endpoint)
         check_users(plan.schedule, processes)
         _check_lanes(plan)
         self._stack = ExitStack()
+        self._source = source
+        launches = source.launches(processes)
+        self._names = [launch.name for launch in launches]
         with ExitStack() as stack:
-            self._engines = [stack.enter_context(_Engine()) for _ in range(processes)]
-            for part, engine in enumerate(self._engines):
-                engine.tell(msgspec.structs.replace(plan, part=part, parts=processes))
+            self._engines = [
+                stack.enter_context(EngineProcess(launch.command, launch.end_seconds)) for launch in launches
+            ]
+            for launch, engine in zip(launches, self._engines, strict=True):
+                engine.tell(msgspec.structs.replace(plan, part=launch.part, parts=processes))
             for engine in self._engines:
-                engine.wait_ready()
+                engine.wait_ready(source.ready_seconds)
             self.begin()
             self._stack = stack.pop_all()
 
@@ -90,9 +84,14 @@ class Engines:
         Raises:
             LoadFailed: An engine died, fell silent or talks nonsense.
         """
-        ticks = [engine.next_tick() for engine in self._engines if not engine.ended]
-        merged = merge_ticks(ticks)
-        return msgspec.structs.replace(merged, last=all(engine.ended for engine in self._engines))
+        ticks = {
+            name: engine.next_tick()
+            for name, engine in zip(self._names, self._engines, strict=True)
+            if not engine.ended
+        }
+        if len(self._engines) == 1:
+            return next(iter(ticks.values()))
+        return msgspec.structs.replace(together(ticks), last=all(engine.ended for engine in self._engines))
 
     def halt(self, *, seed: int) -> None:
         """End the load, under way, over or not begun, and wait until it could begin; no request is under way then.
@@ -108,7 +107,7 @@ class Engines:
         for engine in self._engines:
             engine.tell(Again(seed))
         for engine in self._engines:
-            engine.wait_ready_again()
+            engine.wait_ready_again(self._source.ready_seconds)
 
     def begin(self) -> None:
         """Begin again after a halt, with ticks from number 0.
@@ -123,150 +122,6 @@ class Engines:
     def close(self) -> None:
         """End the processes."""
         self._stack.close()
-
-
-class _Engine:
-    """One engine process."""
-
-    def __init__(self) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in close, with the process that writes to it
-        try:
-            self._process = subprocess.Popen(
-                module_command("pytest_gpuserve.load.engine", str(os.getpid())),
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                # Its own group: Ctrl-C is ours to translate, it would cut the engine off in mid-report.
-                start_new_session=True,
-            )
-        except OSError as problem:
-            self._log.close()
-            raise LoadFailed("the load engine could not be started", found=str(problem)) from problem
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        os.set_blocking(self._process.stdin.fileno(), False)
-        # The kernel may allow less.
-        with suppress(OSError):
-            fcntl.fcntl(self._process.stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._buffer = bytearray()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._process.stdout, selectors.EVENT_READ)
-        self.pid = self._process.pid
-        self.ended = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def tell(self, message: Plan | Order) -> None:
-        """Send a message.
-
-        Raises:
-            LoadFailed: It does not read it.
-        """
-        assert self._process.stdin is not None
-        stdin = self._process.stdin.fileno()
-        room = select.poll()
-        room.register(stdin, select.POLLOUT)
-        rest = memoryview(frame(message))
-        # If it died at once, the next report says so, with its log.
-        with suppress(BrokenPipeError):
-            while rest:
-                if not room.poll(SILENCE_SECONDS * 1000):
-                    raise LoadFailed(f"the load engine read nothing for {SILENCE_SECONDS:.0f} s", log_tail=self._tail())
-                rest = rest[os.write(stdin, rest) :]
-
-    def wait_ready(self) -> None:
-        """Wait until it has read its plan.
-
-        Raises:
-            LoadFailed: It died, or fell silent.
-        """
-        if not isinstance(self._next(), Ready):
-            raise self._garbled("a tick before it was ready")
-
-    def wait_ready_again(self) -> None:
-        """Throw away the ticks that it wrote before it heard that it should begin anew.
-
-        Raises:
-            LoadFailed: It died, or fell silent.
-        """
-        while not isinstance(self._next(), Ready):
-            pass
-        self.ended = False
-
-    def next_tick(self) -> Tick:
-        """Return its next tick.
-
-        Raises:
-            LoadFailed: It died, fell silent or talks nonsense.
-        """
-        tick = self._next()
-        if not isinstance(tick, Tick):
-            raise self._garbled("ready twice")
-        self.ended = tick.last
-        return tick
-
-    def close(self) -> None:
-        """End the process; it ends by itself when its input is closed."""
-        if self._log.closed:
-            return
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._selector.close()
-        # Its output is closed too: an engine that is just writing must not wait for a reader.
-        self._process.stdout.close()
-        self._process.stdin.close()
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
-
-    def _next(self) -> Report:
-        deadline = time.monotonic() + SILENCE_SECONDS
-        while True:
-            report = self._parse()
-            if report is not None:
-                return report
-            if not self._selector.select(max(0.0, deadline - time.monotonic())):
-                raise LoadFailed(f"the load engine reported nothing for {SILENCE_SECONDS:.0f} s", log_tail=self._tail())
-            assert self._process.stdout is not None
-            data = os.read(self._process.stdout.fileno(), 1 << 16)
-            if not data:
-                status = self._process.wait()
-                raise LoadFailed("the load engine died", found=f"exit status {status}", log_tail=self._tail())
-            self._buffer += data
-
-    def _parse(self) -> Report | None:
-        if len(self._buffer) < LENGTH.size:
-            return None
-        (length,) = LENGTH.unpack_from(self._buffer)
-        if length > MAX_MESSAGE_BYTES:
-            raise self._garbled(repr(bytes(self._buffer[:80])))
-        end = LENGTH.size + length
-        if len(self._buffer) < end:
-            return None
-        data = bytes(self._buffer[LENGTH.size : end])
-        del self._buffer[:end]
-        try:
-            # mypy does not take a union for a type.
-            return msgspec.msgpack.decode(data, type=Report)  # type: ignore[no-any-return]
-        except msgspec.DecodeError as problem:
-            raise self._garbled(str(problem)) from problem
-
-    def _garbled(self, found: str) -> LoadFailed:
-        return LoadFailed("the load engine sent a garbled report", found=found, log_tail=self._tail())
-
-    def _tail(self) -> str:
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")[-TAIL_CHARACTERS:]
 
 
 def check_users(schedule: Schedule, processes: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pytest_gpuserve.load.wire import Answers, Latencies, Tick
 from pytest_gpuserve.measure.histogram import Histogram, merge
 
@@ -59,6 +61,21 @@ def merge_ticks(ticks: Sequence[Tick]) -> Tick:
         users=sum(tick.users for tick in ticks),
         last=all(tick.last for tick in ticks),
     )
+
+
+def together(ticks: Mapping[str, Tick]) -> Tick:
+    """Make one tick of those that several workers report for the same time, which remembers what each of them did.
+
+    Args:
+        ticks: By the workers' names, in the order of their parts. Of one that is itself of several workers these count.
+
+    Raises:
+        ValueError: There are none, or their numbers differ.
+    """
+    workers: dict[str, Tick] = {}
+    for name, tick in ticks.items():
+        workers.update(tick.workers or {name: msgspec.structs.replace(tick, answers=[])})
+    return msgspec.structs.replace(merge_ticks(list(ticks.values())), workers=workers)
 
 
 def added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load.shares import RunningShares, share_reasons
+from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.totals import RunningTotals
 from pytest_gpuserve.load.validity import Reason, ReasonKind, reasons
 from pytest_gpuserve.load.wire import Tick
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuserve.load.answers import AnswerCheck, Complaint
+    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.wire import Plan
 
@@ -48,12 +51,13 @@ def run_load(
     ceiling: Callable[[Totals], float | None] | None = None,
     until: Callable[[Totals], bool] | None = None,
     on_tick: Callable[[RunningTotals, Tick], None] | None = None,
+    source: EngineSource = LOCAL,
 ) -> Outcome:
     """Run a load and add up what happened.
 
     Args:
         plan: The load; without an end of its own it needs ``until``, or somebody's Ctrl-C.
-        processes: Engines that share it.
+        processes: Workers that share it.
         cores: That they may use together; None for one each.
         warmup_ns: Ticks that begin within this time are thrown away, but for their errors and wrong answers.
         check: Of the answers.
@@ -62,18 +66,19 @@ def run_load(
             after Ctrl-C.
         until: Sees what was measured after every tick; the load ends when it returns True.
         on_tick: Hears of every tick, with all that came before it, for a progress line.
+        source: Where the workers come from.
 
     Raises:
         LoadFailed: An engine failed.
         UsageProblem: The limit on open files is too low.
     """
-    running = RunningTotals()
+    running, of_each = RunningTotals(), RunningShares()
     complaints: list[Complaint] = []
     interrupted = False
     begin_ns: int | None = None
     ceiling_per_second: float | None = None
     try:
-        with Engines(plan, processes) as engines:
+        with Engines(plan, processes, source) as engines:
             while True:
                 tick = engines.next_tick()
                 begin_ns = tick.begin_ns if begin_ns is None else begin_ns
@@ -81,6 +86,8 @@ def run_load(
                     complaints.extend(check.check(tick)[: 1 if not complaints else 0])
                 warm = tick.begin_ns - begin_ns >= warmup_ns
                 running.add(tick if warm else _errors_alone(tick))
+                if warm:
+                    of_each.add(tick)
                 if on_tick is not None:
                     on_tick(running, tick)
                 if tick.last or (until is not None and until(running.totals())):
@@ -101,6 +108,7 @@ def run_load(
             ceiling_per_second=ceiling_per_second,
         )
     )
+    found += share_reasons(of_each.totals(), plan.schedule, among=cores)
     if interrupted:
         found.insert(0, Reason(ReasonKind.INTERRUPTED, "interrupted by Ctrl-C: not decided"))
     if check is not None:

@@ -2,13 +2,17 @@
 
 Every schedule is absolute and reproducible: times count from the begin of the load, drawn from a seeded generator, and
 never from when something was done. So a stalled client is late, and says so, instead of quietly offering less load.
+
+Engines that share an open loop deal its arrivals out: of ``parts`` of them the one of part ``part`` sends every
+``parts``-th from number ``part`` on. Together they send, to the nanosecond, what one alone would.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
+from itertools import accumulate, count, islice, repeat, starmap
+from operator import sub, truediv
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -116,10 +120,10 @@ class Constant(msgspec.Struct, frozen=True, tag="constant"):
         _number("Constant(rate=...)", self.rate)
         _ceiling(self.max_in_flight)
 
-    def arrivals(self, seed: int) -> Iterator[Arrival]:
-        """Return the endless schedule; without chance in it the seed changes nothing."""
+    def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
+        """Return a part's share of the endless schedule; without chance in it the seed changes nothing."""
         del seed
-        return (Arrival(round(number * NANOSECONDS / self.rate), number) for number in itertools.count())
+        return (Arrival(round(number * NANOSECONDS / self.rate), number) for number in count(part, parts))
 
     def workload(self) -> dict[str, str]:
         """What a baseline must have in common with it."""
@@ -144,10 +148,9 @@ class Poisson(msgspec.Struct, frozen=True, tag="poisson"):
         _number("Poisson(rate=...)", self.rate)
         _ceiling(self.max_in_flight)
 
-    def arrivals(self, seed: int) -> Iterator[Arrival]:
-        """Return the endless schedule of this seed."""
-        draw = random.Random(seed)  # noqa: S311 -- reproducible, not secret
-        return _accumulated(draw.expovariate(self.rate) for _ in itertools.count())
+    def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
+        """Return a part's share of the endless schedule of this seed."""
+        return _accumulated(_exponential(seed, self.rate), part, parts)
 
     def workload(self) -> dict[str, str]:
         """What a baseline must have in common with it."""
@@ -175,11 +178,11 @@ class Gamma(msgspec.Struct, frozen=True, tag="gamma"):
         _number("Gamma(shape=...)", self.shape)
         _ceiling(self.max_in_flight)
 
-    def arrivals(self, seed: int) -> Iterator[Arrival]:
-        """Return the endless schedule of this seed."""
+    def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
+        """Return a part's share of the endless schedule of this seed."""
         draw = random.Random(seed)  # noqa: S311 -- reproducible, not secret
         scale = 1 / (self.rate * self.shape)
-        return _accumulated(draw.gammavariate(self.shape, scale) for _ in itertools.count())
+        return _accumulated(starmap(draw.gammavariate, repeat((self.shape, scale))), part, parts)
 
     def workload(self) -> dict[str, str]:
         """What a baseline must have in common with it."""
@@ -222,12 +225,12 @@ class Trace(msgspec.Struct, frozen=True, tag="trace"):
             before = seconds
         _ceiling(self.max_in_flight)
 
-    def arrivals(self, seed: int) -> Iterator[Arrival]:
-        """Return the schedule; without chance in it the seed changes nothing."""
+    def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
+        """Return a part's share of the schedule; without chance in it the seed changes nothing."""
         del seed
         return (
             Arrival(round(seconds * NANOSECONDS), number, index)
-            for number, (seconds, index) in enumerate(self.requests)
+            for number, (seconds, index) in islice(enumerate(self.requests), part, None, parts)
         )
 
     def workload(self) -> dict[str, str]:
@@ -259,10 +262,10 @@ class Burst(msgspec.Struct, frozen=True, tag="burst"):
         _whole("Burst(requests=...)", self.requests, 1)
         _ceiling(self.max_in_flight)
 
-    def arrivals(self, seed: int) -> Iterator[Arrival]:
-        """Return the schedule; without chance in it the seed changes nothing."""
+    def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
+        """Return a part's share of the schedule; without chance in it the seed changes nothing."""
         del seed
-        return (Arrival(0, number) for number in range(self.requests))
+        return (Arrival(0, number) for number in range(part, self.requests, parts))
 
     def workload(self) -> dict[str, str]:
         """What a baseline must have in common with it."""
@@ -284,10 +287,22 @@ def is_finite(schedule: Schedule) -> bool:
     return isinstance(schedule, (Steps, Trace, Burst))
 
 
-def _accumulated(gaps: Iterator[float]) -> Iterator[Arrival]:
-    # Summed as floats and rounded last: rounding each gap would shift the rate of a fast schedule.
-    for number, seconds in enumerate(itertools.accumulate(gaps)):
-        yield Arrival(round(seconds * NANOSECONDS), number)
+def _exponential(seed: int, rate: float) -> Iterator[float]:
+    """Exponential gaps by inversion of their distribution, as ``random.expovariate`` has them, but in C alone.
+
+    Every part draws those of all parts, so what one takes bounds the rate of the whole load.
+    """
+    draw = random.Random(seed)  # noqa: S311 -- reproducible, not secret
+    # Of [0, 1) the complement, whose logarithm is always known.
+    uniform = map(sub, repeat(1.0), starmap(draw.random, repeat(())))
+    return map(truediv, map(math.log, uniform), repeat(-rate))
+
+
+def _accumulated(gaps: Iterator[float], part: int, parts: int) -> Iterator[Arrival]:
+    # Summed as floats and rounded last: rounding each gap would shift the rate of a fast schedule. All gaps are summed,
+    # in one order, so that no time depends on how many parts there are.
+    own = islice(accumulate(gaps), part, None, parts)
+    return (Arrival(round(seconds * NANOSECONDS), part + place * parts) for place, seconds in enumerate(own))
 
 
 def _thinking(seconds: float) -> dict[str, str]:

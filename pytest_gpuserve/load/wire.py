@@ -64,6 +64,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     Args:
         endpoint: Where it goes.
+        replicas: Further servers that share the load: the worker of part ``p`` goes to the ``p mod n``-th of all ``n``.
         payloads: The serialised requests that rotate. Of each either one form, or one for every lane (requests under
             way at the same time), where a lane has a place of its own in shared memory for its answer.
         schedule: When they are sent.
@@ -94,6 +95,12 @@ class Plan(msgspec.Struct, frozen=True):
     parts: int = 1
     keep_answers: Literal["all", "some", "none"] = "some"
     outputs: Outputs | None = None
+    replicas: tuple[Endpoint, ...] = ()
+
+    def own_endpoint(self) -> Endpoint:
+        """Where the worker of this part sends its requests."""
+        servers = (self.endpoint, *self.replicas)
+        return servers[self.part % len(servers)]
 
 
 class Outputs(msgspec.Struct, frozen=True):
@@ -194,6 +201,8 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
             one that came in one piece 0. None as above.
         users: Of a closed loop how many users there were at its end.
         last: Whether the load has ended with it.
+        workers: Of a tick of several workers, what each of them did, in the order of their parts and without answers;
+            see ``merging.together``.
     """
 
     number: int
@@ -225,6 +234,7 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
     receiving_ns: int | None = 0
     users: int = 0
     last: bool = False
+    workers: dict[str, Tick] = {}
 
 
 Report = Ready | Tick

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.measure.window import StageTime
@@ -28,7 +28,8 @@ class Counters:
             stage that it does not count is left out.
         requests: Requests that it answered well, whoever sent them; None where it does not tell.
         pending: Requests that are in it right now, as far as it counts them; None where it does not tell.
-        parts: The same for each of its models, or stages of its pipeline, by name; their own parts are empty.
+        parts: The same for each of its models, or stages of its pipeline, or of several replicas for each of them, by
+            name; their own parts are empty.
     """
 
     items: int
@@ -52,6 +53,12 @@ def counted_between(before: Counters, after: Counters) -> Counters:
 
 
 def _between(where: str, before: Counters, after: Counters) -> Counters:
+    # First, for where the whole has fallen the part that fell says more.
+    nothing = Counters(items=0, batches=0)
+    parts = {
+        name: _between(f"{name}: ", before.parts.get(name, nothing), after.parts.get(name, nothing))
+        for name in before.parts.keys() | after.parts.keys()
+    }
     stages = {}
     for name in before.stages.keys() | after.stages.keys():
         early = before.stages.get(name, StageTime(0.0, 0))
@@ -65,11 +72,6 @@ def _between(where: str, before: Counters, after: Counters) -> Counters:
     sizes = {
         size: _rise(f"{where}batches of {size}", before.batch_sizes.get(size, 0), after.batch_sizes.get(size, 0))
         for size in before.batch_sizes.keys() | after.batch_sizes.keys()
-    }
-    nothing = Counters(items=0, batches=0)
-    parts = {
-        name: _between(f"{name}: ", before.parts.get(name, nothing), after.parts.get(name, nothing))
-        for name in before.parts.keys() | after.parts.keys()
     }
     known = after.requests is not None and before.requests is not None
     return Counters(
@@ -113,4 +115,24 @@ def added(readings: list[Counters]) -> Counters | None:
         stages=stages,
         requests=None if None in requests else sum(count or 0 for count in requests),
         parts={name: part for name, part in whole.items() if part is not None},
+    )
+
+
+def together(readings: Mapping[str, Counters]) -> Counters:
+    """Add up what several servers say at the same time; what each of them says is kept as a part, by its name.
+
+    Args:
+        readings: By the servers' names, one at least; they have no parts of their own.
+
+    Raises:
+        ValueError: There are none.
+    """
+    whole = added(list(readings.values()))
+    if whole is None:
+        raise ValueError("of no server nothing is counted")
+    waiting = [reading.pending for reading in readings.values()]
+    return replace(
+        whole,
+        pending=None if None in waiting else sum(count or 0 for count in waiting),
+        parts=dict(readings),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.metric import COLD_START, Metric, log_cost, requests_needed
+from pytest_gpuserve.gate.metric import COLD_START, OF_A_START, Metric, log_cost, requests_needed
 from pytest_gpuserve.gate.paired import RoundPoint
-from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, cold_starts, value_of
+from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, capacities, cold_starts, value_of
 from pytest_gpuserve.measure.rounds import ARMS, Arm, Round
 from pytest_gpuserve.units import format_fraction
 
@@ -28,8 +28,8 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
     """Reduce a round to its block differences: log cost of the candidate minus that of the base, positive is worse.
 
     A rate is the mean of its windows' log costs. A quantile is taken of an arm's windows of a block together, and the
-    batching ratio of their totals: neither is a mean over windows. A cold start gives one difference, whatever the
-    blocks: that of the two starts, or where each server had several, of their mean log costs.
+    batching ratio of their totals: neither is a mean over windows. A cold start or a capacity gives one difference,
+    whatever the blocks: that of the two starts, or where each server had several, of their mean log costs.
 
     Energy and utilisation are those of the whole card, on which the other server rests meanwhile; see `points`. Memory
     is the card's as well, and so that of both servers unless they ran by turns.
@@ -40,9 +40,12 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
     """
     if not measured.blocks:
         raise NotMeasured(f"{metric.name} is not known: no block was measured")
-    if metric.name == COLD_START:
-        base, candidate = (_cold_start_cost(metric, measured, arm) for arm in ARMS)
+    if metric.name in OF_A_START:
+        base, candidate = (
+            statistics.fmean(log_cost(metric, value) for value in _of_starts(metric, [measured], arm)) for arm in ARMS
+        )
         return RoundPoint((candidate - base,))
+    _demand_load(metric, [measured])
     demand_own_card(metric, [measured])
     groups = _groups(metric, measured, tolerance)
     return RoundPoint(tuple(_cost(metric, group, "candidate") - _cost(metric, group, "base") for group in groups))
@@ -54,18 +57,25 @@ def paired_value(metric: Metric, rounds: Sequence[Round], arm: Arm) -> float:
     Raises:
         NotMeasured: There is nothing to compute it from.
     """
-    if metric.name == COLD_START:
-        return statistics.fmean(
-            cold_starts([seconds for measured in rounds for seconds in measured.sides[arm].cold_start_seconds])
-        )
+    if metric.name in OF_A_START:
+        return statistics.fmean(_of_starts(metric, rounds, arm))
+    _demand_load(metric, rounds)
     demand_own_card(metric, rounds)
     return value_of(metric, [window for measured in rounds for window in measured.windows(arm)])
 
 
-def _cold_start_cost(metric: Metric, measured: Round, arm: Arm) -> float:
-    side = measured.sides.get(arm)
-    seconds = cold_starts(() if side is None else side.cold_start_seconds)
-    return statistics.fmean(log_cost(metric, each) for each in seconds)
+def _of_starts(metric: Metric, rounds: Sequence[Round], arm: Arm) -> list[float]:
+    """The values of a server's starts, of what a start has one value of."""
+    sides = [measured.sides[arm] for measured in rounds if arm in measured.sides]
+    if metric.name == COLD_START:
+        return cold_starts([seconds for side in sides for seconds in side.cold_start_seconds])
+    # A side without searches was loaded otherwise, which has to be said.
+    return capacities([search for side in sides for search in side.searches or (None,)])
+
+
+def _demand_load(metric: Metric, rounds: Sequence[Round]) -> None:
+    if any(side.searches for measured in rounds for side in measured.sides.values()):
+        raise NotMeasured(f"{metric.name} is not known of a search for a capacity, which loads at many rates")
 
 
 def demand_own_card(metric: Metric, rounds: Sequence[Round]) -> None:

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.gate.metric import COLD_START, Metric, log_cost, requests_needed
+from pytest_gpuserve.gate.metric import CAPACITY, COLD_START, OF_A_START, Metric, log_cost, requests_needed
+from pytest_gpuserve.measure.capacity import is_searched
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
 
-NO_WINDOW_SPREAD: Final = frozenset({COLD_START, "gpu_memory"})
-"""Metrics whose windows say nothing of how well a start knows them: the one is none of a window's, the other a maximum.
+NO_WINDOW_SPREAD: Final = OF_A_START | {"gpu_memory"}
+"""Metrics whose windows say nothing of how well a start knows them: those are none of a window's, memory is a maximum.
 Only the spread between starts judges them."""
 
 
@@ -73,13 +75,17 @@ def pooled_value(metric: Metric, sessions: Sequence[Session]) -> float:
 
 
 def value_of_starts(metric: Metric, starts: Sequence[Start]) -> float:
-    """The metric over some starts, in its unit: a cold start is their mean, all others are those of their windows.
+    """The metric over some starts, in its unit: of what a start has one value of their mean, else that of all windows.
 
     Raises:
         NotMeasured: There is nothing to compute it from.
     """
     if metric.name == COLD_START:
         return statistics.fmean(cold_starts([start.cold_start_seconds for start in starts]))
+    if metric.name == CAPACITY:
+        return statistics.fmean(capacities([start.search for start in starts]))
+    if is_searched(starts):
+        raise NotMeasured(f"{metric.name} is not known of a search for a capacity, which loads at many rates")
     return value_of(metric, [window for start in starts for window in start.windows])
 
 
@@ -127,6 +133,26 @@ def cold_starts(seconds: Sequence[float | None]) -> list[float]:
             remedies=["a remote server has no cold start: gate that of a server that the test starts, by its file"],
         )
     return known
+
+
+def capacities(searches: Sequence[Search | None]) -> list[float]:
+    """The capacities, each of them known.
+
+    Raises:
+        NotMeasured: There is none, or one is not known.
+    """
+    known = [search.value for search in searches if search is not None]
+    if not searches:
+        raise NotMeasured(f"{CAPACITY} is not known: no server start was measured")
+    if len(known) < len(searches):
+        raise NotMeasured(
+            f"{CAPACITY} is not known: this load has one rate, or its users",
+            remedies=["search for it: load.capacity(server.post(...), p99=50 * ms)"],
+        )
+    found = [value for value in known if value is not None]
+    if len(found) < len(known):
+        raise NotMeasured(f"{CAPACITY} is not known: a start was shown to meet the objective at no rate, or at all")
+    return found
 
 
 def mean_sm_clock_mhz(sessions: Sequence[Session]) -> float | None:

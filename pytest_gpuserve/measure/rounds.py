@@ -10,6 +10,7 @@ from pytest_gpuserve.measure.window import Client
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.settings import Setting
     from pytest_gpuserve.measure.telemetry import Telemetry
@@ -65,6 +66,7 @@ class Side:
         telemetry: What the cards did within its windows; None where nobody looked. Not kept from run to run.
         idle_watts: Power of all cards together before the load, with what was up then at rest; None if not seen.
         rejected: Why windows were measured again, a text for each that was: what disturbed the cards meanwhile.
+        searches: Of each of its starts the rates that were tried, where they were searched for their capacity.
     """
 
     cold_start_seconds: tuple[float | None, ...]
@@ -78,6 +80,7 @@ class Side:
     telemetry: Telemetry | None = None
     idle_watts: float | None = None
     rejected: tuple[str, ...] = ()
+    searches: tuple[Search, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ from pytest_gpuserve.measure.histogram import Histogram, merge
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.replicas import ReplicaWindow
     from pytest_gpuserve.measure.settings import Setting
     from pytest_gpuserve.measure.telemetry import Telemetry
 
@@ -97,6 +99,8 @@ class Window:
         cards: What the cards did; None where there is none, or nothing was seen of them.
         begin_ns: When it began, by the load's clock, for who looks up what else was seen then; not kept in baselines.
         end_ns: When it ended.
+        replicas: Where several servers shared the load, what each of them did; empty where one had it alone. Not kept
+            in baselines.
     """
 
     seconds: float
@@ -112,6 +116,7 @@ class Window:
     cards: CardUse | None = None
     begin_ns: int = field(default=0, compare=False)
     end_ns: int = field(default=0, compare=False)
+    replicas: tuple[ReplicaWindow, ...] = field(default=(), compare=False)
 
     @property
     def throughput(self) -> float:
@@ -189,6 +194,8 @@ class Start:
         telemetry: What cards and processes did within the windows; None where nobody looked. Not kept in baselines.
         idle_watts: Power of all cards together before the load, with the server loaded and at rest; None if not seen.
         rejected: Why windows were measured again, a text for each that was: what disturbed the cards meanwhile.
+        search: The rates that were tried, where it was searched for its capacity; its one window is then that of the
+            highest rate that met the objective. None of any other load.
     """
 
     windows: tuple[Window, ...]
@@ -204,6 +211,7 @@ class Start:
     idle_watts: float | None = None
     rejected: tuple[str, ...] = ()
     cpu_share: float | None = None
+    search: Search | None = None
 
     @property
     def seconds(self) -> float:

@@ -25,6 +25,7 @@ from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.keeper import AFTER_SECONDS, finish
 from pytest_gpuserve.process.kept import Kept
 from pytest_gpuserve.process.logs import printable, read_tail
+from pytest_gpuserve.process.marks import TREE_VARIABLE, is_alive, marked
 from pytest_gpuserve.process.ports import describe_process
 from pytest_gpuserve.process.secrets import without_secret_values, without_secrets
 from pytest_gpuserve.units import format_seconds
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-
-TREE_VARIABLE = "PYTEST_GPUSERVE_TREE"
-"""Environment variable, unique to each start, by which a tree is still known after the loss of its keeper."""
 
 START_ALLOWANCE_SECONDS = 30.0
 """Longest wait for the keeper to start the child; it takes some 30 ms, so only a machine in trouble needs more."""
@@ -194,12 +192,12 @@ class Process:
         """All live processes of the tree, the child first; daemons and orphans are among them."""
         self._listen(0)
         if self._reports.severed and not self._reports.gone:
-            return self._marked()
+            return marked(self._mark)
         try:
             members = self._keeper_identity.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
-        return sorted(filter(_alive, members), key=lambda member: (member.pid != self.pid, member.pid))
+        return sorted(filter(is_alive, members), key=lambda member: (member.pid != self.pid, member.pid))
 
     def listening_ports(self) -> dict[int, int]:
         """TCP ports on which the tree listens, each with the pid that holds it (the child before its descendants)."""
@@ -323,12 +321,9 @@ class Process:
             except OSError:
                 self._reports.severed = True
 
-    def _marked(self) -> list[psutil.Process]:
-        return [member for member in psutil.process_iter() if _alive(member) and _mark_of(member) == self._mark]
-
     def _sweep(self, deadline: Deadline) -> None:
         """Do what the keeper can do no more: end what carries our mark, run what follows, remove the folders."""
-        while members := self._marked():
+        while members := marked(self._mark):
             if deadline.expired():
                 raise self._immortal(members, deadline)
             for member in members:
@@ -351,17 +346,3 @@ class Process:
             ],
             log_tail=self.tail(),
         )
-
-
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def _mark_of(process: psutil.Process) -> str | None:
-    try:
-        return process.environ().get(TREE_VARIABLE)
-    except (psutil.Error, OSError):
-        return None

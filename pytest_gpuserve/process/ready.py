@@ -7,6 +7,7 @@ how late the wait can become), returns None when all is well, and raises `Server
 from __future__ import annotations
 
 import http.client
+import os
 import ssl
 import time
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import psutil
 
 from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.process.excerpt import excerpt
 from pytest_gpuserve.process.ports import port_owner
 from pytest_gpuserve.process.queue_format import ask_queue
+from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.25
-_BODY_SHOWN_BYTES = 200
 _MOST_BODY_BYTES = 1 << 20
 
 
@@ -74,6 +76,7 @@ def http_probe(
     *,
     timeout_seconds: float = 2.0,
     tls: ssl.SSLContext | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> Probe:
     """Make a probe that is content when the server answers a request as it should.
 
@@ -85,6 +88,7 @@ def http_probe(
         timeout_seconds: For each step of one try (connect, each read). The deadline of the wait does not cut it, so
             keep it small; but an inference asked for here must fit into it.
         tls: What checks the certificate of a server that speaks TLS.
+        environment: The server's variables; what is secret of them, or of the headers, is not shown of an answer.
     """
     asked = f"{request.method} http{'s' if tls else ''}://{host}:{port}{request.path}"
 
@@ -113,7 +117,8 @@ def http_probe(
         wrong = accept(status, body)
         if wrong is None:
             return None
-        return NotReady(f"{asked} answered status {status}, body {body[:_BODY_SHOWN_BYTES]!r}: {wrong}")
+        shown = excerpt(repr(body), {**environment, **secret_headers(request.headers)})
+        return NotReady(f"{asked} answered status {status}, body {shown}: {wrong}")
 
     return probe
 

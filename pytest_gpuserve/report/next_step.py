@@ -33,6 +33,7 @@ MENDED_BY: Final = (
     (r"rate not reached", "let the client keep up, load(..., processes=...), or lower the rate"),
     (r"overloaded", "lower the rate"),
     (r"stuck requests|in flight|not reached|not decided: until", "measure longer, load(..., seconds=...)"),
+    (r"objective (missed|not shown)", "ask for less, load.capacity(..., p99=...), or allow more time to show it"),
     (r"the host was shared", "let nothing else use the host"),
     (r"foreign process", "let nobody else use the card"),
     (r"another client", "let nobody else use the server"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.breakdown import breakdown_of
+from pytest_gpuserve.measure.capacity import is_searched
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
@@ -21,6 +22,8 @@ from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.ranking import rows_of
+from pytest_gpuserve.report.replicas import plain_replicas
+from pytest_gpuserve.report.searches import plain_searches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 
 SCHEMA = 1
+
+_MODES = {"": "gate", "--baseline-update": "update", "--baseline-update-new": "update-new"}
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
@@ -52,6 +57,11 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         "software": dict(result.software),
         "gpu": dict(result.gpu),
         "host": dict(result.host),
+        # What `pytest_gpuserve.merge` has to know of a run.
+        "mode": "against" if not result.stored else _MODES[result.update],
+        "header": result.header,
+        "shard": None if result.shard is None else dict(zip(("number", "of"), result.shard, strict=True)),
+        "comparisons": {"planned": result.planned, "among": result.among} if result.among else None,
         "notes": list(result.notes),
         "tests": [_test(test) for test in result.tests],
     }
@@ -104,6 +114,7 @@ def _verdict(row: Row) -> dict[str, Any]:
         "windows": judgement.windows,
         "asserted": judgement.asserted,
         "overruled": row.overruled,
+        "adjusted_p": judgement.adjusted_p,
     }
 
 
@@ -143,6 +154,8 @@ def _run(run: RunResult) -> dict[str, Any]:
         "cold_start_seconds": [start.cold_start_seconds for start in starts],
         "cold_start_parts": [dict(start.cold_start_parts) for start in starts],
         "counters": _counters(counters),
+        "replicas": plain_replicas(windows, counters),
+        "searches": plain_searches(starts),
         "answers": sum(session.answers for session in run.sessions),
         "answers_checked": sum(session.answers_checked for session in run.sessions),
         "foreign_cores": [start.foreign_cores for start in starts],
@@ -237,7 +250,8 @@ def _latency(sessions: Sequence[Session]) -> Mapping[str, float | None]:
     windows = [window for session in sessions for window in session.windows]
     latency = merge(window.latency for window in windows)
     total = latency.total
-    if total == 0:
+    # Latencies at the capacity are of another rate in each run.
+    if total == 0 or is_searched(start for session in sessions for start in session.starts):
         return dict.fromkeys(("mean", *_QUANTILES, "max"))
     return {
         "mean": sum(window.latency_sum_seconds for window in windows) / total,

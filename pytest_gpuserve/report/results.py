@@ -92,6 +92,9 @@ class SessionResult:
         software: Versions that matter.
         stored: Whether comparisons are with stored baselines, not with another revision or interpreter.
         update: The option by which the run records baselines; empty where it does not.
+        shard: Which of how many runners this is, both counted from 1; None where it is the only one.
+        planned: Comparisons that its own tests make, as far as their code tells.
+        among: Comparisons among which its claims had to stand: with those of all other runners that it knows of.
     """
 
     gpu: Mapping[str, Any]
@@ -106,3 +109,6 @@ class SessionResult:
     software: Mapping[str, str] = field(default_factory=dict)
     stored: bool = True
     update: str = ""
+    shard: tuple[int, int] | None = None
+    planned: int = 0
+    among: int = 0

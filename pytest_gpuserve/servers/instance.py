@@ -8,12 +8,14 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.container import container_command, member_pids
 from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.process.excerpt import SHOWN_CHARACTERS, excerpt
 from pytest_gpuserve.process.kept import kept_folder
 from pytest_gpuserve.process.ports import free_ports, port_owner
 from pytest_gpuserve.process.queue_format import GOOD
@@ -37,6 +39,9 @@ PROBE_SECONDS = 5.0
 """How long one readiness request may take before it is sent again."""
 
 DEATH_POLL_SECONDS = 0.02
+
+QUEUE_CHARACTERS = 1000
+"""Of what a worker says of a request that it refuses, which is as a rule a traceback."""
 
 FAILING_SECONDS = 10.0
 """How long a model may answer with status 500 and nothing else before it is taken for broken, not for starting."""
@@ -209,29 +214,53 @@ def _probe(site: Site, accept: _Accept, members: Callable[[], Collection[int]], 
         return queue_probe(site.queue, ask.body, accept.queued, timeout_seconds=timeout_seconds)
     probes = [owned_port_probe(accept.process, port, also=members) for port in site.ports.values()]
     timeout_seconds = min(PROBE_SECONDS, timeout_seconds)
+    probe = partial(
+        http_probe, site.host, site.port, timeout_seconds=timeout_seconds, environment=accept.process.command.env
+    )
     if kind.health:
-        probes.append(http_probe(site.host, site.port, HttpRequest(kind.health), timeout_seconds=timeout_seconds))
+        probes.append(probe(HttpRequest(kind.health)))
     request = HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers)
-    probes.append(http_probe(site.host, site.port, request, accept.http_status, timeout_seconds=timeout_seconds))
+    probes.append(probe(request, accept.http_status))
     return all_of(*probes)
 
 
-def verdict_on_status(name: str, ask: Ask, status: int, body: bytes, *, log_tail: str = "") -> str | None:
+def verdict_on_status(
+    name: str,
+    ask: Ask,
+    status: int,
+    body: bytes,
+    *,
+    log_tail: str = "",
+    environment: Mapping[str, str] = os.environ,
+) -> str | None:
     """Accept 2xx (None), say what a starting server answered, and refuse the rest.
+
+    Args:
+        name: What the server is called.
+        ask: The request.
+        status: Of the answer.
+        body: Of the answer.
+        log_tail: The end of the server's log.
+        environment: The server's variables, of which it may have repeated a secret.
 
     Raises:
         ServerFailed: It will never take the request.
     """
     if 200 <= status < 300:
         return None
+    said = f"status {status}: {_shown(repr(body), ask, environment)}"
     if status in _STILL_STARTING:
-        return f"status {status}: {body[:200]!r}"
+        return said
     raise ServerFailed(
         f"the {name} server is up, but refuses {ask.method} {ask.path}",
-        found=f"status {status}: {body[:200]!r}",
+        found=said,
         remedies=["check path, body and headers of the request in the test, and the routes of the app"],
         log_tail=log_tail,
     )
+
+
+def _shown(answer: str, ask: Ask, environment: Mapping[str, str], *, most: int = SHOWN_CHARACTERS) -> str:
+    return excerpt(answer, {**environment, **secret_headers(ask.headers)}, most=most)
 
 
 @dataclass(frozen=True)
@@ -245,18 +274,22 @@ class _Accept:
 
     def http_status(self, status: int, body: bytes) -> str | None:
         """Accept 2xx, wait at what a starting server says, refuse the rest, and at last a model that only fails."""
+        environment = self.process.command.env
         if status != http.client.INTERNAL_SERVER_ERROR:
             self.failing.clear()
         elif self.failing and time.monotonic() - self.failing[0] > FAILING_SECONDS:
             raise ServerFailed(
                 f"the {self.kind.name} server is up, but its model fails at {self.ask.method} {self.ask.path}",
-                found=f"status {status} for {format_seconds(FAILING_SECONDS)}: {body[:200]!r}",
+                found=f"status {status} for {format_seconds(FAILING_SECONDS)}:"
+                f" {_shown(repr(body), self.ask, environment)}",
                 remedies=["see the end of its log for why; a server that is only starting answers 503"],
                 log_tail=self.process.tail(),
             )
         else:
             self.failing.append(time.monotonic())
-        return verdict_on_status(self.kind.name, self.ask, status, body, log_tail=self.process.tail())
+        return verdict_on_status(
+            self.kind.name, self.ask, status, body, log_tail=self.process.tail(), environment=environment
+        )
 
     def queued(self, status: int, body: bytes) -> str | None:
         """Accept what is no error; a worker listens when its model is there, so an error is one of the request."""
@@ -264,7 +297,7 @@ class _Accept:
             return None
         raise ServerFailed(
             f"the {self.kind.name} is up, but refuses the request",
-            found=body[:1000].decode(errors="replace"),
+            found=_shown(body.decode(errors="replace"), self.ask, self.process.command.env, most=QUEUE_CHARACTERS),
             remedies=["check names, types and shapes of the inputs in the test"],
             log_tail=self.process.tail(),
         )

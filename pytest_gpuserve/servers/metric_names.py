@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER, StageTime
+from pytest_gpuserve.process.excerpt import excerpt
 from pytest_gpuserve.servers.base import HOST
 from pytest_gpuserve.servers.prometheus import is_count, scrape
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.prometheus import Sample
 
 _STAGES: Final = (SERVER, QUEUE, FORMATION, COMPUTE)
+
+_LIST_CHARACTERS: Final = 1000
 
 _HELP: Final = ("say where and what they are: counters=MetricNames(..., path=...)", "or leave out counters=...")
 
@@ -127,14 +131,14 @@ class MetricNames:
             known = sorted({sample.name for sample in samples})
             raise ServerFailed(
                 f"the server has no metric {name}" + (f" with {dict(self.labels)}" if self.labels else ""),
-                found=f"{len(known)} others: {', '.join(known)[:1000]}" if known else "no metric with these labels",
+                found=f"{len(known)} others: {_listed(known)}" if known else "no metric with these labels",
                 looked=[self.path],
                 remedies=["correct the names or labels in counters=MetricNames(...)"],
             )
         if not all(map(is_count, values)):
             raise ServerFailed(
                 f"the metric {name} is no count and no time",
-                found=", ".join(map(str, values))[:1000],
+                found=_listed(map(str, values)),
                 looked=[self.path],
                 remedies=_HELP,
             )
@@ -154,6 +158,10 @@ class MetricNames:
         if not self.batch_size:
             return {}
         return bucket_counts(sample for sample in samples if sample.name == f"{self.batch_size}_bucket")
+
+
+def _listed(words: Iterable[str]) -> str:
+    return excerpt(", ".join(words), os.environ, most=_LIST_CHARACTERS)
 
 
 def bucket_counts(buckets: Iterable[Sample]) -> dict[str, int]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import is_here, listeners
-from pytest_gpuserve.process.ready import HttpRequest, http_probe, wait_for
+from pytest_gpuserve.process.ready import HttpRequest, NotReady, http_probe, wait_for
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.process.tls import verified_tls
 from pytest_gpuserve.servers.base import Site
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.process.ready import Probe
     from pytest_gpuserve.servers.base import Ask, Transport
     from pytest_gpuserve.servers.metric_names import MetricNames
     from pytest_gpuserve.servers.relocation import Relocation
@@ -74,6 +74,15 @@ class Remote:
         """See ``ServerKind``."""
         return ("http", "grpc") if self.grpc_port else ("http",)
 
+    @property
+    def address(self) -> str:
+        """What people call it: ``host:port``, an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def each(self) -> tuple[Remote, ...]:
+        """The servers that it is: as a rule one."""
+        return (self,)
+
     def site(self) -> Site:
         """Where it is; there is no folder in which it would keep anything."""
         ports = {"http": self.port, **({"grpc": self.grpc_port} if self.grpc_port else {})}
@@ -85,7 +94,8 @@ class Remote:
         Raises:
             ServerFailed: Always.
         """
-        raise ServerFailed(f"the remote server {self.host}:{site.port} is not ours to start")
+        del site
+        raise ServerFailed(f"the remote server {self.address} is not ours to start")
 
     def read_counters(self, site: Site) -> Counters | None:
         """See ``ServerKind``."""
@@ -120,7 +130,8 @@ class Remote:
             NotInRevision: Always: one server that somebody else runs is the same on both sides.
         """
         raise NotInRevision(
-            f"the remote server {self.host}:{self.port} is the same on both sides; {relocation.revision} has no other",
+            f"the remote server {', '.join(each.address for each in self.each())} is the same on both sides;"
+            f" {relocation.revision} has no other",
             remedies=["compare two of them in one test: duel(remote_server(URL_A).post(...), remote_server(URL_B)...)"],
         )
 
@@ -130,31 +141,51 @@ def reached(kind: Remote, ask: Ask, *, timeout_seconds: float) -> Iterator[Insta
     """Wait until the model of a server that somebody else runs answers; it is left as it is.
 
     Args:
-        kind: The server.
+        kind: The server; of several replicas all of them must answer.
         ask: The request that must be answered with a 2xx status.
         timeout_seconds: How long to wait for that.
 
     Raises:
-        ServerFailed: It did not answer in time, or refuses the request.
+        ServerFailed: It did not answer in time, or refuses the request; of several replicas it says which.
     """
-
-    def accept(status: int, body: bytes) -> str | None:
-        return verdict_on_status(kind.name, ask, status, body)
-
-    site = kind.site()
-    probe = http_probe(
-        site.host,
-        site.port,
-        HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers),
-        accept,
-        timeout_seconds=min(PROBE_SECONDS, timeout_seconds),
-        tls=verified_tls(site.ca_file) if site.tls else None,
-    )
+    replicas = kind.each()
+    who = kind.address if len(replicas) == 1 else f"each of {len(replicas)} replicas"
+    probe = _each_once([_probe(each, ask, timeout_seconds, alone=len(replicas) == 1) for each in replicas])
     try:
-        wait_for(probe, Deadline.after(timeout_seconds), what=f"an answer of {site.host}:{site.port} to {ask.path}")
+        wait_for(probe, Deadline.after(timeout_seconds), what=f"an answer of {who} to {ask.path}")
     except ServerFailed as problem:
         # What was seen last may be an answer that repeats the request.
         problem.found = without_secrets(problem.found, {**os.environ, **secret_headers(ask.headers)})
         raise
     # Where it runs on this machine, what it computes is no disturbance of the measurement.
-    yield Instance(kind, site, None, None, members=partial(listeners, site.port) if is_here(site.host) else frozenset)
+    ports = [each.port for each in replicas if is_here(each.host)]
+    yield Instance(kind, kind.site(), None, None, members=lambda: frozenset[int]().union(*map(listeners, ports)))
+
+
+def _probe(server: Remote, ask: Ask, timeout_seconds: float, *, alone: bool) -> Probe:
+    name = server.name if alone else f"{server.name} {server.address}"
+
+    def accept(status: int, body: bytes) -> str | None:
+        return verdict_on_status(name, ask, status, body)
+
+    return http_probe(
+        server.host,
+        server.port,
+        HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers),
+        accept,
+        timeout_seconds=min(PROBE_SECONDS, timeout_seconds),
+        tls=verified_tls(server.ca_file) if server.tls else None,
+    )
+
+
+def _each_once(probes: list[Probe]) -> Probe:
+    """A probe that is content when each of these was once; it tells of all that are not yet."""
+    waiting = list(probes)
+
+    def probe() -> NotReady | None:
+        seen = [(each, each()) for each in waiting]
+        waiting[:] = [each for each, answer in seen if answer is not None]
+        reasons = [answer.reason for _, answer in seen if answer is not None]
+        return NotReady("; ".join(reasons)) if reasons else None
+
+    return probe

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.settings import Setting
-from pytest_gpuserve.process.container import Container, find_engine, image_id
+from pytest_gpuserve.process.container import Container
+from pytest_gpuserve.process.container_engine import find_engine, image_id
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch
 from pytest_gpuserve.servers.imports import installed_versions
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.process.container import Engine
+    from pytest_gpuserve.process.container_engine import Engine
     from pytest_gpuserve.servers.base import Argument, Site, Transport
     from pytest_gpuserve.servers.relocation import Relocation
     from pytest_gpuserve.servers.triton_http import Roles

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.process.excerpt import excerpt
+from pytest_gpuserve.process.secrets import secret_headers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +57,7 @@ def ask_triton(
         ServerFailed: It did not answer, not with 200, or not in JSON.
     """
     asked = f"{method} http://{host}:{port}{path}"
+    secrets = {**os.environ, **secret_headers(headers or {})}
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request(method, path, headers=dict(headers or {}))
@@ -64,12 +68,12 @@ def ask_triton(
     finally:
         connection.close()
     if status != http.client.OK:
-        found = f"status {status}: {body[:200].decode(errors='replace')}"
+        found = f"status {status}: {excerpt(body.decode(errors='replace'), secrets)}"
         raise ServerFailed(f"Triton does not answer {asked}", found=found)
     try:
         return json.loads(body)
     except ValueError:
-        raise ServerFailed(f"Triton's answer to {asked} is no JSON", found=repr(body[:200])) from None
+        raise ServerFailed(f"Triton's answer to {asked} is no JSON", found=excerpt(repr(body), secrets)) from None
 
 
 def read_configs(host: str, port: int) -> dict[str, Config]:
@@ -80,12 +84,13 @@ def read_configs(host: str, port: int) -> dict[str, Config]:
     """
     index = ask_triton(host, port, "/v2/repository/index", method="POST")
     if not isinstance(index, list) or not all(isinstance(entry, dict) and "name" in entry for entry in index):
-        raise ServerFailed("Triton's list of models makes no sense", found=repr(index)[:200])
+        raise ServerFailed("Triton's list of models makes no sense", found=excerpt(repr(index), os.environ))
     names = sorted({str(entry["name"]) for entry in index if entry.get("state") == READY})
     configs = {name: ask_triton(host, port, f"/v2/models/{quote(name, safe='')}/config") for name in names}
     for name, config in configs.items():
         if not isinstance(config, dict):
-            raise ServerFailed(f"Triton's configuration of model {name} makes no sense", found=repr(config)[:200])
+            found = excerpt(repr(config), os.environ)
+            raise ServerFailed(f"Triton's configuration of model {name} makes no sense", found=found)
     return configs
 
 

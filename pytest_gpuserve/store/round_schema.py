@@ -22,6 +22,7 @@ from pytest_gpuserve.store.counters_schema import (
     settings_record,
 )
 from pytest_gpuserve.store.schema import Count, Moment, NotNegative, Positive, WindowRecord, window_of, window_record
+from pytest_gpuserve.store.search_schema import SearchRecord, search_of, search_record
 
 HISTOGRAMS = ("lag", "service", "first_token", "between_tokens")
 """Fields of a ``Client`` that are histograms."""
@@ -52,6 +53,7 @@ class SideRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cold_start_parts: dict[str, NotNegative] = {}
     settings: dict[str, SettingRecord] = {}
     counters: CountersRecord | None = None
+    searches: tuple[SearchRecord, ...] = ()
 
 
 class BlockRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,6 +134,7 @@ def _side_record(side: Side) -> SideRecord:
         cold_start_parts=dict(side.cold_start_parts),
         settings=settings_record(dict(side.settings)),
         counters=counters_record(side.counters),
+        searches=tuple(record for record in map(search_record, side.searches) if record is not None),
     )
 
 
@@ -162,6 +165,11 @@ def _side_of(record: SideRecord, path: str) -> Side:
         cold_start_parts=record.cold_start_parts,
         settings=settings_of(record.settings),
         counters=counters_of(record.counters),
+        searches=tuple(
+            search
+            for number, each in enumerate(record.searches)
+            if (search := search_of(each, f"{path}.searches[{number}]")) is not None
+        ),
     )
 
 

@@ -4,8 +4,9 @@ Schema history (an older file names the way to this one, a newer one asks for a 
 
 1. First: per test the workload, and sessions of server starts with every window and its latency histogram, so that
    any later statistic can be computed from it. A window may say where the server's time went, and a device and a host
-   more than they did at first; later also what its cards did, what the summary says of those and of cold starts, and
-   the anchors of an entry with their moves, which older files leave out.
+   more than they did at first; later also what its cards did, what the summary says of those, of cold starts and of
+   capacities, the rates that a start was searched by, and the anchors of an entry with their moves, which older files
+   leave out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import CardUse, Session, StageTime, Start, Window
+from pytest_gpuserve.store.search_schema import SearchRecord, search_of, search_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,13 +73,14 @@ class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     cards: str = ""
 
 
-class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A ``Start``."""
+class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A ``Start``; the search is left out where there was none."""
 
     cold_start_seconds: Positive | None
     discarded: Count
     foreign_cores: NotNegative
     windows: Annotated[list[WindowRecord], msgspec.Meta(min_length=1)]
+    search: SearchRecord | None = None
 
 
 class HostRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -259,6 +262,7 @@ def start_record(start: Start) -> StartRecord:
         discarded=start.discarded,
         foreign_cores=_rounded(start.foreign_cores),
         windows=[window_record(window) for window in start.windows],
+        search=search_record(start.search),
     )
 
 
@@ -266,8 +270,8 @@ def session_of(record: SessionRecord) -> Session:
     """Read a session back.
 
     Raises:
-        ValueError: A histogram cannot be read, or does not hold as many latencies as its window has requests; the
-            text begins with the field's path within the session.
+        ValueError: A histogram cannot be read, or does not hold as many latencies as its window has requests, or a
+            search does not fit itself; the text begins with the field's path within the session.
     """
     return Session(
         starts=tuple(
@@ -277,6 +281,7 @@ def session_of(record: SessionRecord) -> Session:
                 discarded=start.discarded,
                 foreign_cores=start.foreign_cores,
                 settings={name: Setting(used) for name, used in record.settings.items()},
+                search=search_of(start.search, f"starts[{i}].search"),
             )
             for i, start in enumerate(record.starts)
         ),

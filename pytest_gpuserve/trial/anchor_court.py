@@ -9,17 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.pairs import OF_ONE_SERVER
 from pytest_gpuserve.trial.anchor_verdict import changes_since_anchor, named, screened
 from pytest_gpuserve.trial.assertions import Run
-from pytest_gpuserve.trial.confirming import Unconfirmed
+from pytest_gpuserve.trial.confirming import Unconfirmed, beside_commit
 from pytest_gpuserve.trial.pairing import BaseFailed
 from pytest_gpuserve.trial.stored_court import SHARED_CARD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.verdict import Judgement
@@ -27,48 +26,27 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.store.schema import AnchorRecord
     from pytest_gpuserve.trial.anchor_verdict import Drift
-    from pytest_gpuserve.trial.arena import Arena, Contest
+    from pytest_gpuserve.trial.arena import Contest
+    from pytest_gpuserve.trial.case import Case
     from pytest_gpuserve.trial.measurement import Measurement
     from pytest_gpuserve.trial.paired_court import PairedCourt
-    from pytest_gpuserve.trial.policy import Policy
     from pytest_gpuserve.trial.side_by_side import SideBySide
+    from pytest_gpuserve.trial.stored_court import StoredCourt
 
 
 class AnchorCourt:
     """Judges loads of one test by the anchors of their baselines.
 
     Args:
-        arena: Where a drift can be settled side by side.
-        paired: Who settles it.
-        policy: What verdicts mean.
-        tolerance_of: The tolerance of each metric.
-        contest_of: Describes a load that is to be settled side by side.
-        final: Holds back a stored claim of which chance or others may be the cause.
-        tell: Hears of a verdict that is not the one that counts.
-
-    Attributes:
-        confirmations: Loads as they are measured beside their anchors' commits; they end with the test's own.
+        case: The test.
+        paired: Who settles a drift side by side.
+        stored: Who holds back a stored claim of which chance or others may be the cause.
     """
 
-    def __init__(
-        self,
-        *,
-        arena: Arena,
-        paired: PairedCourt,
-        policy: Policy,
-        tolerance_of: Callable[[Metric], float],
-        contest_of: Callable[[Measurement, Stored | None], Contest],
-        final: Callable[[Measurement, Judgement], Judgement],
-        tell: Callable[[Measurement, Judgement], None],
-    ) -> None:
-        self.confirmations: list[Measurement] = []
-        self._arena = arena
+    def __init__(self, case: Case, paired: PairedCourt, stored: StoredCourt) -> None:
+        self._case = case
         self._paired = paired
-        self._policy = policy
-        self._tolerance_of = tolerance_of
-        self._contest_of = contest_of
-        self._final = final
-        self._tell = tell
+        self._stored = stored
         self._by_commit: dict[tuple[str, str | None], Measurement] = {}
         self._decided: dict[tuple[str, str], Measurement | None] = {}
 
@@ -88,10 +66,9 @@ class AnchorCourt:
             LoadFailed: The load engine failed.
         """
         self._decided.pop((measurement.run.label, metric.name), None)
-        tolerance = self._tolerance_of(metric)
-        judgement, drift = screened(
-            judgement, stored, measurement.run.sessions, here=self._arena.here, tolerance=tolerance
-        )
+        tolerance = self._case.tolerance_of(metric)
+        sessions, here = measurement.run.sessions, self._case.arena.here
+        judgement, drift = screened(judgement, stored, sessions, here=here, tolerance=tolerance)
         return judgement if drift is None else self._settled(measurement, drift)
 
     def compared(self, measurement: Measurement, metric: Metric) -> tuple[Sequence[Session], Sequence[Session]] | None:
@@ -116,19 +93,19 @@ class AnchorCourt:
         self._decided[key] = None
         alone = self._why_alone(drift.metric)
         if alone is not None:
-            return self._final(measurement, drift.claim.because(*alone))
+            return self._stored.final(measurement, drift.claim.because(*alone))
         beside = self._beside(measurement, drift.stored, drift.anchored.of)
         paired = self._asked(measurement, beside, drift.metric)
         if paired is None:
-            return self._final(measurement, drift.claim.because(beside.absent))
+            return self._stored.final(measurement, drift.claim.because(beside.absent))
         if paired.verdict is Verdict.REGRESSED:
             self._decided[key] = beside
             # Why it was not enough stands with the verdict that counts.
-            self._tell(measurement, replace(drift.claim, reasons=()))
+            self._case.tell(measurement, replace(drift.claim, reasons=()))
             return paired.because(f"{drift.beside} it is REGRESSED too, and that counts", *drift.claim.reasons)
         unsettled = self._unsettled(drift, paired)
         if unsettled:
-            return self._final(measurement, drift.claim.because(*unsettled))
+            return self._stored.final(measurement, drift.claim.because(*unsettled))
         del self._decided[key]
         # The question whether it is worse than its newest baseline has been answered before.
         told = f"{drift.metric.name} has drifted, but {drift.beside} it is {paired.verdict}: not the code has"
@@ -136,16 +113,17 @@ class AnchorCourt:
 
     def _why_alone(self, metric: Metric) -> tuple[str, ...] | None:
         """Why the anchor's commit is not asked; empty where nobody wants it to be, None where it is."""
-        if not self._policy.confirm:
+        if not self._case.policy.confirm:
             return ()
         # Of two servers on one card it is not known, so that to start them would be for nothing.
-        return (SHARED_CARD,) if metric.name in OF_ONE_SERVER and not self._policy.one_at_a_time else None
+        one_at_a_time = self._case.policy.one_at_a_time
+        return (SHARED_CARD,) if metric.name in OF_ONE_SERVER and not one_at_a_time else None
 
     def _unsettled(self, drift: Drift, paired: Judgement) -> tuple[str, ...]:
         """Why a verdict side by side that is not REGRESSED leaves the drift as it is; empty where it clears it."""
         if not paired.verdict.passes:
             return (f"not settled {drift.beside} either: {paired.verdict}", *paired.reasons)
-        changed = changes_since_anchor(drift.anchored.of, self._arena.here)
+        changed = changes_since_anchor(drift.anchored.of, self._case.arena.here)
         if not changed:
             return ()
         told = f"{drift.beside} it is {paired.verdict}, but that cannot see what both sides share now"
@@ -175,11 +153,11 @@ class AnchorCourt:
                 settles=run.label,
             )
             try:
-                beside.paired = self._made(self._contest_of(measurement, stored), anchor)
+                beside.paired = self._made(self._stored.contest_of(measurement, stored), anchor)
             except Unconfirmed as problem:
                 beside.absent = str(problem)
             self._by_commit[known] = beside
-            self.confirmations.append(beside)
+            self._case.docket.confirmations.append(beside)
         return self._by_commit[known]
 
     def _made(self, contest: Contest, anchor: AnchorRecord) -> SideBySide:
@@ -194,17 +172,7 @@ class AnchorCourt:
             raise Unconfirmed(
                 f"the anchor was recorded with uncommitted changes on top of {named(anchor)}, which cannot be run again"
             )
-        try:
-            opponent = self._arena.opponents.find(revision=anchor.commit, python=None, called="the anchor's commit")
-            return self._arena.compare_builds(contest, opponent)
-        except GpuserveError as problem:
-            raise Unconfirmed(
-                f"the drift could not be settled side by side: {problem.summary}",
-                found=problem.found,
-                looked=problem.looked,
-                remedies=problem.remedies,
-                log_tail=problem.log_tail,
-            ) from problem
+        return beside_commit(self._case.arena, contest, anchor.commit, called="the anchor's commit", what="the drift")
 
     def _asked(self, measurement: Measurement, beside: Measurement, metric: Metric) -> Judgement | None:
         """What the anchor's commit says; None where it cannot be asked, which the load beside it notes."""

@@ -113,6 +113,14 @@ class Sides(Generic[T]):
         """
         return self._make(METRICS["cold_start"])
 
+    @property
+    def capacity(self) -> T:
+        """The highest rate that meets a latency objective, requests a second; higher is better.
+
+        Only ``load.capacity(...)`` finds it.
+        """
+        return self._make(METRICS["capacity"])
+
     def __bool__(self) -> NoReturn:
         _no_truth(type(self).__name__.lower(), "throughput")
 

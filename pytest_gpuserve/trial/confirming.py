@@ -39,12 +39,28 @@ def make_confirmation(arena: Arena, contest: Contest, stored: Stored) -> SideByS
             " be run again",
             remedies=["record baselines from a clean checkout: commit, then --baseline-update"],
         )
+    return beside_commit(arena, contest, entry.commit, called="the baseline's commit", what="it")
+
+
+def beside_commit(arena: Arena, contest: Contest, commit: str, *, called: str, what: str) -> SideBySide:
+    """Make a commit ready to be compared with.
+
+    Args:
+        arena: Where builds are compared.
+        contest: The load.
+        commit: Which.
+        called: What people call it.
+        what: Is not settled where that fails.
+
+    Raises:
+        Unconfirmed: git lacks the commit, or it has no such server.
+    """
     try:
-        opponent = arena.opponents.find(revision=entry.commit, python=None, called="the baseline's commit")
+        opponent = arena.opponents.find(revision=commit, python=None, called=called)
         return arena.compare_builds(contest, opponent)
     except GpuserveError as problem:
         raise Unconfirmed(
-            f"it could not be settled side by side: {problem.summary}",
+            f"{what} could not be settled side by side: {problem.summary}",
             found=problem.found,
             looked=problem.looked,
             remedies=problem.remedies,

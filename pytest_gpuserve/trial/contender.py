@@ -108,9 +108,9 @@ class Contender:
         ticks: list[Tick] = []
         warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
         if shape.finite:
-            with Engines(watch.plan(shape.warmup), 1) as engines:
+            with Engines(*watch.warmup(), shape.source) as engines:
                 ticks = watch.ticks(engines, warmup_ticks)
-        engines = stack.enter_context(Engines(watch.plan(shape.schedule), shape.processes))
+        engines = stack.enter_context(Engines(watch.plan(shape.schedule), shape.processes, shape.source))
         if not shape.finite:
             ticks = watch.ticks(engines, warmup_ticks)
         engines.halt(seed=shape.seed)
@@ -211,9 +211,8 @@ class Contender:
 
     def judge(self) -> None:
         """Look at all turns together for what shows that not the server was measured."""
-        totals = self._totals()
-        self.watch.judge(totals, [turn.window for turn in self._turns], None)
-        self.problems.extend(_overload(totals, self.shape))
+        self.watch.judge(self._ticks(), [turn.window for turn in self._turns], None)
+        self.problems.extend(_overload(self._totals(), self.shape))
         if not self.problems:
             self.problems.extend(map(str, answer_reasons(self.watch.check, [])))
 
@@ -233,7 +232,10 @@ class Contender:
         )
 
     def _totals(self) -> Totals:
-        return total(tick for turn in self._turns for tick in turn.ticks)
+        return total(self._ticks())
+
+    def _ticks(self) -> list[Tick]:
+        return [tick for turn in self._turns for tick in turn.ticks]
 
 
 def _overload(totals: Totals, shape: LoadShape) -> list[str]:

@@ -17,6 +17,7 @@ from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.servers.base import Ask, ServerKind
 from pytest_gpuserve.servers.instance import Instance
+from pytest_gpuserve.servers.replicas import Replicas, sites_of
 from pytest_gpuserve.trial.asking import ANSWER_SECONDS, Answer, ask_once, check_askable
 from pytest_gpuserve.trial.sharing import WITHOUT, Sharing, joined, lanes
 from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
@@ -25,6 +26,7 @@ from pytest_gpuserve.units import digest
 if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.shared_memory import SharedTensors
+    from pytest_gpuserve.servers.base import Site
     from pytest_gpuserve.servers.relocation import Relocation
 
 Protocol = Literal["http", "sse", "grpc", "queue"]
@@ -151,6 +153,8 @@ class ServerHandle:
     def _layout(self, shared_memory: Mapping[str, int], outputs: Sequence[str]) -> Layout:
         if self.kind.transport == "queue":
             raise UsageProblem(f"the {self.kind.name} is asked over its queue, not through memory", remedies=[WITHOUT])
+        if isinstance(self.kind, Replicas):
+            raise UsageProblem("several replicas have no memory in common with this machine", remedies=[WITHOUT])
         if outputs:
             raise UsageProblem(
                 "infer(...) takes either outputs=... or shared_memory=..., which names them too",
@@ -270,6 +274,8 @@ class Target:
     def ask(self, running: Instance | None = None, *, timeout: float = ANSWER_SECONDS) -> Answer:
         """Send its request once, by itself, and return the answer; nothing is measured.
 
+        Of several replicas the first is asked.
+
         Args:
             running: What ``with target.started() as running:`` gave, of this deployment. None starts it afresh for this
                 one question, and ends it; the request is then sent twice, for it also tells when the model answers.
@@ -289,8 +295,20 @@ class Target:
             return ask_once(self, fresh, timeout)
 
     def endpoint(self, instance: Instance) -> Endpoint:
-        """Where the requests go."""
-        site = instance.site
+        """Where the requests go; of several replicas to the first."""
+        return self._endpoint_at(instance.site)
+
+    def endpoints(self, instance: Instance) -> tuple[Endpoint, ...]:
+        """Where the requests of a load go: to one server, or to all of several replicas."""
+        return tuple(map(self._endpoint_at, sites_of(instance)))
+
+    @property
+    def replicas(self) -> int:
+        """How many servers share its load."""
+        kind = self.server.kind
+        return len(kind.each()) if isinstance(kind, Replicas) else 1
+
+    def _endpoint_at(self, site: Site) -> Endpoint:
         if self.protocol == "queue":
             return Endpoint("worker", str(site.queue))
         tls = Tls(site.host, ca_file=site.ca_file) if site.tls else None
@@ -318,7 +336,10 @@ class Target:
         return nullcontext() if self.sharing is None else self.sharing.opened(instance, schedule)
 
     def payloads(self, instance: Instance, shared: SharedTensors | None = None) -> tuple[tuple[bytes, ...], ...]:
-        """The serialised requests, as a plan has them: of each its one form, or in shared memory one for each lane."""
+        """The serialised requests, as a plan has them: of each its one form, or in shared memory one for each lane.
+
+        They name the first of several replicas; see ``load.addressed``.
+        """
         if self.protocol == "queue":
             return tuple((request.body,) for request in self.requests)
         if self.protocol == "grpc":

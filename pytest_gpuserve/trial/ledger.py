@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.device import DeviceLock
-from pytest_gpuserve.errors import BaselineUnusable, DeviceProblem
+from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.anchor import is_same_device
-from pytest_gpuserve.store.baseline import Stored, read, write
+from pytest_gpuserve.store.files import LocalFiles
 from pytest_gpuserve.store.schema import Entry, SessionRecord
 from pytest_gpuserve.trial.anchoring import Gated, Renewing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.store.files import BaselineFiles, Decide
     from pytest_gpuserve.trial.here import Here
 
 MOST_SESSIONS_A_HOST = 12
 """Recording again at the same commit adds sessions; beyond so many of one host the oldest go."""
-
-LONGEST_WAIT_SECONDS = 120.0
-"""Beyond all that a few other workers can take to write their files, each well within a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +33,17 @@ class Place:
     Args:
         path: The file.
         key: The entry in it: the test's id after the file's name, and the load's label if it has one.
+        address: Of the file that ``path`` is a copy of; empty where it is none.
     """
 
     path: Path
     key: str
+    address: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What people call the file."""
+        return self.address or str(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +78,17 @@ class Ledger:
     Args:
         folder: ``baselines/<device>``.
         here: The circumstances of this session.
+        files: How its files are read and changed; in the folder itself, if not told otherwise.
 
     Attributes:
         here: See above.
     """
 
-    def __init__(self, folder: Path, here: Here) -> None:
+    def __init__(self, folder: Path, here: Here, files: BaselineFiles | None = None) -> None:
         self.here = here
         self._folder = folder
-        self._files: dict[Path, dict[str, Stored]] = {}
+        self._files: BaselineFiles = LocalFiles() if files is None else files
+        self._known: dict[Path, dict[str, Stored]] = {}
 
     def place(self, nodeid: str, label: str) -> Place:
         """Where a test's baseline is: ``suites/x/test_y.py::test_z[1]`` in ``x/test_y.json`` as ``test_z[1]``."""
@@ -91,7 +97,13 @@ class Ledger:
         relative = Path(*[part for part in Path(file).parts if part not in {"/", ".."}])
         if len(relative.parts) > 1 and relative.parts[0] == "suites":
             relative = Path(*relative.parts[1:])
-        return Place(self._folder / relative.with_suffix(".json"), f"{name} {label}" if label else name)
+        path = self._folder / relative.with_suffix(".json")
+        shown = self.shown(path)
+        return Place(path, f"{name} {label}" if label else name, "" if shown == str(path) else shown)
+
+    def shown(self, path: Path) -> str:
+        """What people call a file."""
+        return self._files.shown(path)
 
     def find(self, place: Place) -> Stored | None:
         """The entry of a load, whatever its workload.
@@ -125,19 +137,29 @@ class Ledger:
         Raises:
             BaselineUnusable: The file cannot be read or written; it is as it was.
         """
-        with self._alone(place.path):
-            return self._record(place, workload, sessions, reason, gated)
+        records = [self.here.session_record(session) for session in sessions]
+        said: list[Recorded] = []
 
-    def _record(
+        def decide(there: Mapping[str, Stored]) -> Mapping[str, Entry]:
+            entry, recorded = self._entry(there.get(place.key), place, workload, records, reason=reason, gated=gated)
+            said.append(recorded)
+            return {place.key: entry}
+
+        self._change(place.path, decide)
+        # The last time that it was asked is the one that was written.
+        return said[-1]
+
+    def _entry(
         self,
+        old: Stored | None,
         place: Place,
         workload: Workload,
-        sessions: Iterable[Session],
+        records: list[SessionRecord],
+        *,
         reason: str | None,
         gated: Sequence[Gated],
-    ) -> Recorded:
-        old = self.find(place)
-        records = [self.here.session_record(session) for session in sessions]
+    ) -> tuple[Entry, Recorded]:
+        """What becomes of an entry, and the words for it."""
         revision = self.here.revision
         entry = Entry(
             workload=dict(workload.must_match),
@@ -161,12 +183,11 @@ class Ledger:
             renewal = Renewing(old, entry, self.here, reason=reason, pooled=pooled).renew(gated)
         except (ValueError, ArithmeticError) as problem:
             raise BaselineUnusable(
-                f"baseline file {place.path} is not written, because it could not be read again", found=str(problem)
+                f"baseline file {place.shown} is not written, because it could not be read again", found=str(problem)
             ) from None
         entry = msgspec.structs.replace(entry, anchors=renewal.anchors, moves=renewal.moves)
-        self._change(place.path, {place.key: entry})
         count = len(entry.sessions)
-        return Recorded(f"{done} ({count} session{'s' if count > 1 else ''})", renewal.lines)
+        return entry, Recorded(f"{done} ({count} session{'s' if count > 1 else ''})", renewal.lines)
 
     def unused(self, path: Path, used: set[str]) -> list[str]:
         """Entries of a file that no test of it asked for.
@@ -182,39 +203,16 @@ class Ledger:
         Raises:
             BaselineUnusable: The file cannot be read or written; it is as it was.
         """
-        with self._alone(path):
-            self._change(path, dict.fromkeys(keys))
-
-    @contextmanager
-    def _alone(self, path: Path) -> Iterator[None]:
-        """Change a file as it is by then, while no other process changes one: another worker may record beside it.
-
-        One lock for all baselines of the machine: a change takes a moment, and no lock files are left in projects.
-        """
-        lock = DeviceLock("baselines", command="writes baselines")
-        try:
-            held = lock.acquire(wait_seconds=LONGEST_WAIT_SECONDS, on_wait=lambda *_: None)
-        except DeviceProblem as problem:
-            raise BaselineUnusable(
-                f"baseline file {path} is not written: {problem.summary}",
-                found=problem.found,
-                looked=problem.looked,
-            ) from None
-        with held:
-            self._files.pop(path, None)
-            yield
+        gone: Mapping[str, None] = dict.fromkeys(keys)
+        self._change(path, lambda _: gone)
 
     def _read(self, path: Path) -> dict[str, Stored]:
-        if path not in self._files:
-            self._files[path] = read(path)
-        return self._files[path]
+        if path not in self._known:
+            self._known[path] = self._files.read(path)
+        return self._known[path]
 
-    def _change(self, path: Path, changes: Mapping[str, Entry | None]) -> None:
-        entries: dict[str, Entry | None] = {key: stored.entry for key, stored in self._read(path).items()}
-        entries.update(changes)
-        write(path, {key: entry for key, entry in entries.items() if entry is not None})
-        # Read back what was written, checks and all: a file that we could not read tomorrow must fail today.
-        self._files[path] = read(path)
+    def _change(self, path: Path, decide: Decide) -> None:
+        self._known[path] = self._files.change(path, self._known.get(path), decide)
 
 
 def differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

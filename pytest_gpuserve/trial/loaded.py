@@ -95,8 +95,9 @@ class LoadedStart:
                 plan = self._watch.plan(self.shape.schedule)
             if not self.problems:
                 discard, steady = self._cut(self._windows)
-                ceiling = load_ceiling(plan, self.shape.processes, self._totals(discard))
-                self._watch.judge(self._totals(discard), self._windows[discard:], ceiling)
+                if self.shape.source.is_here:
+                    ceiling = load_ceiling(plan, self.shape.processes, self._totals(discard))
+                self._watch.judge(self._ticks(discard), self._windows[discard:], ceiling)
         except KeyboardInterrupt:
             self.interrupted = True
             self.problems.append(f"interrupted by Ctrl-C after {len(self._kept)} windows: not decided")
@@ -136,7 +137,10 @@ class LoadedStart:
         return cut.discard, cut.steady
 
     def _totals(self, discard: int) -> Totals:
-        return total(tick for measured in self._kept[discard:] for tick in measured.ticks)
+        return total(self._ticks(discard))
+
+    def _ticks(self, discard: int) -> list[Tick]:
+        return [tick for measured in self._kept[discard:] for tick in measured.ticks]
 
     def _load(self) -> None:
         """Measure the windows, and who used the CPU meanwhile."""
@@ -145,7 +149,7 @@ class LoadedStart:
         warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
         before = None
         if shape.finite:
-            with Engines(self._watch.plan(shape.warmup), 1) as engines:
+            with Engines(*self._watch.warmup(), shape.source) as engines:
                 self._watch.ticks(engines, warmup_ticks)
                 if not self.problems:
                     # What is still under way would be counted as the load's.
@@ -155,7 +159,7 @@ class LoadedStart:
             before = self._watch.read_counters() if not self.problems else None
         if self.problems:
             return
-        with Engines(self._watch.plan(shape.schedule), shape.processes) as engines:
+        with Engines(self._watch.plan(shape.schedule), shape.processes, shape.source) as engines:
             self.lookout.loaded_by(engines.pids)
             if not shape.finite:
                 self._watch.ticks(engines, warmup_ticks)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.report.results import RunResult
 from pytest_gpuserve.trial.sampling import take_session
@@ -148,11 +149,13 @@ class Measurement:
     def result(self) -> RunResult:
         """All of it, for reports."""
         kind = self.target.server.kind
+        source = self.shape.source
+        engine = {} if source is LOCAL else {"engine": source.name, "workers": str(self.shape.processes)}
         return RunResult(
             label=self.run.label,
             sessions=tuple(self.run.sessions),
             judgements=tuple(self.judgements.values()),
-            load={**self.shape.workload(), **self.target.fingerprint()},
+            load={**self.shape.workload(), **self.target.fingerprint(), **engine},
             server={**kind.workload(), **self.workload.information},
             base=None if self.paired is None else self.paired.name,
             base_sessions=() if self.paired is None else tuple(self.paired.sessions("base")),

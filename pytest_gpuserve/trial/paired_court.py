@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.trial.case import Case
     from pytest_gpuserve.trial.measurement import Measurement
-    from pytest_gpuserve.trial.policy import Policy
     from pytest_gpuserve.trial.side_by_side import SideBySide
 
 
@@ -21,27 +21,11 @@ class PairedCourt:
     """Judges loads of one test that are measured beside a base.
 
     Args:
-        policy: What verdicts mean.
-        tolerance_of: The tolerance of each metric.
-        spent_seconds: What the test has measured so far.
-        rest_others: Ends the servers of the test's other loads, before more of one is measured.
-        looked: Hears of every look before it is taken.
+        case: The test.
     """
 
-    def __init__(
-        self,
-        *,
-        policy: Policy,
-        tolerance_of: Callable[[Metric], float],
-        spent_seconds: Callable[[], float],
-        rest_others: Callable[[Measurement], None],
-        looked: Callable[[Look], None],
-    ) -> None:
-        self._policy = policy
-        self._tolerance_of = tolerance_of
-        self._spent_seconds = spent_seconds
-        self._rest_others = rest_others
-        self._looked = looked
+    def __init__(self, case: Case) -> None:
+        self._case = case
 
     def settle(self, measurement: Measurement, metric: Metric) -> Judgement:
         """Judge a metric against the base.
@@ -51,7 +35,7 @@ class PairedCourt:
             ServerFailed: The server could not be started.
             LoadFailed: The load engine failed.
         """
-        tolerance = self._tolerance_of(metric)
+        tolerance = self._case.tolerance_of(metric)
         return self._settle(measurement, lambda paired: paired.judge(metric, tolerance))
 
     def settle_ratio(self, measurement: Measurement, metric: Metric, limit: float) -> Judgement:
@@ -75,7 +59,7 @@ class PairedCourt:
             stop = self._why_not_more(paired)
             if stop:
                 return judgement.because(stop)
-            self._rest_others(measurement)
+            self._case.docket.rest_others(measurement)
             self.tell_look(paired, judgement)
             measurement.look()
 
@@ -86,16 +70,15 @@ class PairedCourt:
             paired: Of what.
             judgement: What the last one said.
         """
-        left_seconds = self._policy.budget_seconds - self._spent_seconds()
-        self._looked(Look("round", paired.next_round, LOOKS[-1][0], judgement, left_seconds))
+        self._case.looked(Look("round", paired.next_round, LOOKS[-1][0], judgement, self._case.left_seconds))
 
     def _why_not_more(self, paired: SideBySide) -> str:
         rounds = len(paired.rounds)
         if paired.exhausted:
             return f"not decided after {LOOKS[-1][0]} rounds, which is the last look"
-        budget = self._policy.budget_seconds
+        budget = self._case.policy.budget_seconds
         # The first look is always taken: without it nothing is known at all.
-        if rounds and self._spent_seconds() + paired.next_seconds > budget:
+        if rounds and paired.next_seconds > self._case.left_seconds:
             return (
                 f"not decided after {rounds} round{'s' if rounds != 1 else ''}, and another of about"
                 f" {paired.next_seconds:.0f} s would exceed the test's budget of {budget:.0f} s; raise it with"

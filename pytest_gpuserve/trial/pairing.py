@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,8 @@ from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round
 from pytest_gpuserve.measure.steady import drifts
 from pytest_gpuserve.trial.by_turns import round_by_turns
+from pytest_gpuserve.trial.capacity.rounds import SearchedUp, round_of_searches
+from pytest_gpuserve.trial.capacity.shape import SearchShape
 from pytest_gpuserve.trial.contender import Contender, Pace
 from pytest_gpuserve.trial.disturbed import Disturbed
 from pytest_gpuserve.trial.lookout import side_with_telemetry
@@ -24,7 +26,7 @@ from pytest_gpuserve.trial.watch import our_processes
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.trial.handle import Target
@@ -101,7 +103,8 @@ class Pairing:
         self, base: Target, candidate: Target, terms: Terms, progress: Progress, rounds: Iterable[Round] = ()
     ) -> None:
         self.rounds: list[Round] = list(rounds)
-        self.by_turns = terms.by_turns
+        # Each of two servers is searched with the host to itself: a search is as long as many windows.
+        self.by_turns = terms.by_turns or isinstance(terms.shape, SearchShape)
         self._targets: Mapping[Arm, Target] = {"base": base, "candidate": candidate}
         self._terms = terms
         self._progress = progress
@@ -156,7 +159,11 @@ class Pairing:
                 self.rounds[-1] = replace(last, problems=(*last.problems, *late))
 
     def _take_by_turns(self, problems: Iterable[str] = ()) -> None:
-        measured = round_by_turns(self._started, self._terms, self._telemeter, number=len(self.rounds))
+        number = len(self.rounds)
+        if isinstance(self._terms.shape, SearchShape):
+            measured = round_of_searches(self._up, self._terms, self._terms.shape, self._progress, number=number)
+        else:
+            measured = round_by_turns(self._started, self._terms, self._telemeter, number=number)
         self.rounds.append(replace(measured, problems=(*problems, *measured.problems)))
 
     # -- two at a time
@@ -191,18 +198,17 @@ class Pairing:
         return None, left
 
     def _started(self, arm: Arm, stack: ExitStack) -> Contender:
-        try:
+        with _told_of(arm):
             return Contender.started(arm, self._targets[arm], self._terms.shape, self._progress, stack)
-        except ServerFailed as problem:
-            if arm == "candidate":
-                raise
-            raise BaseFailed(
-                f"the base of the comparison could not be started: {problem.summary}",
-                found=problem.found,
-                looked=problem.looked,
-                remedies=problem.remedies,
-                log_tail=problem.log_tail,
-            ) from problem
+
+    @contextmanager
+    def _up(self, arm: Arm) -> Iterator[SearchedUp]:
+        """A server that runs alone, to be searched."""
+        target = self._targets[arm]
+        with self._telemeter.lookout() as lookout, ExitStack() as stack:
+            with _told_of(arm):
+                instance = stack.enter_context(target.started())
+            yield SearchedUp(target, instance, lookout)
 
     def _fill(self, opened: _Open, blocks: int) -> None:
         wanted = blocks
@@ -308,6 +314,23 @@ class Pairing:
             foreign_cores=opened.foreign_cores,
             problems=self._problems(opened),
         )
+
+
+@contextmanager
+def _told_of(arm: Arm) -> Iterator[None]:
+    """Tell whose server it was that could not be started."""
+    try:
+        yield
+    except ServerFailed as problem:
+        if arm == "candidate":
+            raise
+        raise BaseFailed(
+            f"the base of the comparison could not be started: {problem.summary}",
+            found=problem.found,
+            looked=problem.looked,
+            remedies=problem.remedies,
+            log_tail=problem.log_tail,
+        ) from problem
 
 
 def _other(arm: Arm) -> Arm:

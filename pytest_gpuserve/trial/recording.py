@@ -117,7 +117,7 @@ class Recorder:
                     reason=self._policy.reason,
                     gated=[Gated(metric, self._tolerance_of(metric)) for metric in _compared(measurement)],
                 )
-                lines.append(f"{place.key}: {recorded.done} in {place.path}")
+                lines.append(f"{place.key}: {recorded.done} in {place.shown}")
                 lines.extend(f"{place.key}: {change}" for change in recorded.changes)
         return lines
 

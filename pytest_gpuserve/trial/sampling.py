@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.measure.window import Session
+from pytest_gpuserve.trial.capacity.shape import SearchShape
+from pytest_gpuserve.trial.capacity.start import SearchedStart
 from pytest_gpuserve.trial.loaded import LoadedStart
 from pytest_gpuserve.units import utc_now
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], None], progress: Progress) -> None:
-    """Start the server ``shape.starts`` times and load each.
+    """Start the server ``shape.starts`` times and load each, or search each for its capacity.
 
     A start in which others took too many of the host's cores is measured again: for what disturbed it, never for what
     it measured, and at most as often as there are starts; what is left of them is told as disturbed.
@@ -53,7 +55,11 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
         while len(starts) < shape.starts and not problems:
             with target.telemeter.lookout(baseline_clock_mhz=shape.baseline_clock_mhz) as lookout:
                 with target.started() as instance:
-                    loaded = LoadedStart(instance, target, shape, check, progress, lookout)
+                    loaded: LoadedStart | SearchedStart
+                    if isinstance(shape, SearchShape):
+                        loaded = SearchedStart(instance, target, shape, check, progress, lookout)
+                    else:
+                        loaded = LoadedStart(instance, target, shape, check, progress, lookout)
                     start = loaded.measure()
                 # Now, for the end of the server may yet be interrupted.
                 problems.extend(loaded.problems)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.driver import check_users
 from pytest_gpuserve.load.schedule import Closed, Schedule, Steps, Trace, is_finite
+from pytest_gpuserve.load.source import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.measure.window import Window
 
 TICK_SECONDS: Final = 0.1
@@ -53,6 +55,7 @@ class LoadShape:
             window is measured again. None if not known.
         foreign_cores: Cores that others may take: a start in which they took more is measured again, where not too many
             are. None for as many as they like.
+        source: Where the load engines come from.
 
     Raises:
         UsageProblem: An argument is out of range, or two contradict each other.
@@ -72,6 +75,7 @@ class LoadShape:
     requests_wanted: int = 0
     baseline_clock_mhz: float | None = field(default=None, compare=False)
     foreign_cores: float | None = field(default=None, compare=False)
+    source: EngineSource = field(default=LOCAL, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("starts", "processes", "seed"):

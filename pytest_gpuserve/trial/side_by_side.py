@@ -282,6 +282,7 @@ class SideBySide:
             p_regressed=claim.p_regressed,
             detectable=claim.detectable,
             reasons=(*remarks, *reasons),
+            adjusted_p=adjusted_p(course.seen) if verdict is Verdict.REGRESSED else None,
         )
 
     def _undecided(self, metric: Metric, reason: str, *, limit: float | None = None) -> Judgement:
@@ -361,6 +362,7 @@ def session_of(measured: Round, arm: Arm) -> Session:
         telemetry=side.telemetry,
         idle_watts=side.idle_watts,
         rejected=side.rejected,
+        search=side.searches[-1] if side.searches else None,
     )
     return Session(
         starts=(start,) if start.windows else (),

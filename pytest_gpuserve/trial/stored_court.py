@@ -10,6 +10,7 @@ from pytest_gpuserve.gate.stored import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.pairs import OF_ONE_SERVER
 from pytest_gpuserve.measure.points import mean_sm_clock_mhz
+from pytest_gpuserve.trial.arena import Contest
 from pytest_gpuserve.trial.comparability import comparability
 from pytest_gpuserve.trial.confirming import Unconfirmed, changes_since, make_confirmation, settled, unsettled_by
 from pytest_gpuserve.trial.ledger import differences
@@ -18,16 +19,12 @@ from pytest_gpuserve.trial.pairing import BaseFailed
 from pytest_gpuserve.trial.stored_verdict import stored_judgement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.store.baseline import Stored
-    from pytest_gpuserve.trial.arena import Arena, Contest
+    from pytest_gpuserve.trial.case import Case
     from pytest_gpuserve.trial.claims import Claims
     from pytest_gpuserve.trial.measurement import Measurement
     from pytest_gpuserve.trial.paired_court import PairedCourt
-    from pytest_gpuserve.trial.policy import Policy
-
 
 SHARED_CARD: Final = (
     "not settled side by side with the baseline's commit, where both servers would share the card's memory; let them"
@@ -43,40 +40,15 @@ class StoredCourt:
     """Judges loads of one test by their baselines.
 
     Args:
-        arena: Where a verdict can be settled side by side.
-        paired: Who settles it.
-        policy: What verdicts mean.
-        tolerance_of: The tolerance of each metric.
-        contest_of: Describes a load that is to be settled side by side.
-        spent_seconds: What the test has measured so far.
-        tell: Hears of a verdict side by side; the one that counts is returned.
-        requests_wanted: Requests that each start should have.
-        looked: Hears of every look before it is taken.
+        case: The test.
+        paired: Who settles a verdict side by side.
     """
 
-    def __init__(
-        self,
-        *,
-        arena: Arena,
-        paired: PairedCourt,
-        policy: Policy,
-        tolerance_of: Callable[[Metric], float],
-        contest_of: Callable[[Measurement, Stored | None], Contest],
-        spent_seconds: Callable[[], float],
-        tell: Callable[[Measurement, Judgement], None],
-        requests_wanted: int,
-        looked: Callable[[Look], None],
-    ) -> None:
-        self._arena = arena
-        self._here = arena.here
+    def __init__(self, case: Case, paired: PairedCourt) -> None:
+        self._case = case
         self._paired = paired
-        self._policy = policy
-        self._tolerance_of = tolerance_of
-        self._contest_of = contest_of
-        self._spent_seconds = spent_seconds
-        self._tell = tell
-        self._requests_wanted = requests_wanted
-        self._looked = looked
+        self._here = case.arena.here
+        self._policy = case.policy
 
     def settle(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
         """Judge, and measure more until it is decided, or until there is a reason to stop.
@@ -104,7 +76,8 @@ class StoredCourt:
                 judgement = judgement.because(stop)
                 break
             self.tell_look(measurement, judgement)
-            measurement.take(self._requests_wanted, self._policy.foreign_cores, self.clock_mhz(measurement, stored))
+            clock_mhz = self.clock_mhz(measurement, stored)
+            measurement.take(self._case.requests_wanted, self._policy.foreign_cores, clock_mhz)
         unsettled = measurement.absent if separable else SHARED_CARD
         if unsettled and self._is_open(measurement, judgement, stored):
             judgement = judgement.because(unsettled)
@@ -131,7 +104,7 @@ class StoredCourt:
             elif measurement.paired is None or measurement.absent:
                 judgement = judgement.because(measurement.absent or UNSETTLED)
             else:
-                paired = measurement.paired.aside(claims).judge(metric, self._tolerance_of(metric))
+                paired = measurement.paired.aside(claims).judge(metric, self._case.tolerance_of(metric))
                 judgement = settled(judgement, paired, changes_since(stored, self._here))
         if judgement.reference_kind == "against":
             return judgement
@@ -146,8 +119,8 @@ class StoredCourt:
             measurement: Of what.
             judgement: What the last one said.
         """
-        left_seconds = self._policy.budget_seconds - self._spent_seconds()
-        self._looked(Look("session", len(measurement.run.sessions) + 1, LOOKS, judgement, left_seconds))
+        number = len(measurement.run.sessions) + 1
+        self._case.looked(Look("session", number, LOOKS, judgement, self._case.left_seconds))
 
     def judge(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
         """Judge what has been measured so far."""
@@ -158,23 +131,23 @@ class StoredCourt:
         if absent or stored is None:
             return Judgement.missing(metric, "baseline", *absent, value=measurement.value(metric))
         return stored_judgement(
-            metric, stored, run.sessions, host=self._here.host.id, tolerance=self._tolerance_of(metric)
+            metric, stored, run.sessions, host=self._here.host.id, tolerance=self._case.tolerance_of(metric)
         )
 
     def absent(self, measurement: Measurement, stored: Stored | None) -> tuple[str, ...]:
         """Why there is nothing to compare with; empty if there is."""
         place = measurement.place
         if stored is None:
-            return (f"{place.path} has no entry {place.key!r}",)
+            return (f"{place.shown} has no entry {place.key!r}",)
         recorded_on = stored.entry.sessions[-1].device.name
         if recorded_on != self._here.device.name:
-            return (f"{place.path} was recorded on {recorded_on}, this device is {self._here.device.name}",)
+            return (f"{place.shown} was recorded on {recorded_on}, this device is {self._here.device.name}",)
         incompatible = comparability(stored, self._here).incompatible
         if incompatible:
-            return (f"{place.path} was recorded on a device that cannot be compared with this one", *incompatible)
+            return (f"{place.shown} was recorded on a device that cannot be compared with this one", *incompatible)
         different = differences(stored.entry.workload, measurement.workload.must_match)
         if different:
-            return (f"{place.path} has another workload under {place.key!r}", *different)
+            return (f"{place.shown} has another workload under {place.key!r}", *different)
         return ()
 
     def clock_mhz(self, measurement: Measurement, stored: Stored | None) -> float | None:
@@ -189,6 +162,25 @@ class StoredCourt:
             stored is not None
             and not self.absent(measurement, stored)
             and all(record.host.id != self._here.host.id for record in stored.entry.sessions)
+        )
+
+    def contest_of(self, measurement: Measurement, stored: Stored | None) -> Contest:
+        """Describe a load that is to be compared side by side.
+
+        Args:
+            measurement: The load.
+            stored: Its baseline, which tells how far starts lie apart where it can be compared with.
+        """
+        return Contest(
+            nodeid=self._case.nodeid,
+            label=measurement.run.label,
+            candidate=measurement.target,
+            shape=measurement.shape,
+            workload=measurement.workload.must_match,
+            requests_wanted=self._case.requests_wanted,
+            by_turns=self._policy.one_at_a_time,
+            foreign_cores=self._policy.foreign_cores,
+            stored=None if self.absent(measurement, stored) else stored,
         )
 
     def shared(self, measurement: Measurement) -> str:
@@ -224,7 +216,7 @@ class StoredCourt:
         alone = list(measurement.run.sessions)
         try:
             if measurement.paired is None:
-                measurement.paired = make_confirmation(self._arena, self._contest_of(measurement, stored), stored)
+                measurement.paired = make_confirmation(self._case.arena, self.contest_of(measurement, stored), stored)
             paired = self._paired.settle(measurement, metric)
         except Unconfirmed as problem:
             measurement.absent = str(problem)
@@ -237,8 +229,8 @@ class StoredCourt:
             measurement.run.sessions[:] = alone
         if judgement.verdict is not Verdict.MISSING:
             # Why it was not enough stands with the verdict that counts.
-            self._tell(measurement, replace(judgement, reasons=()))
-        self._tell(measurement, paired)
+            self._case.tell(measurement, replace(judgement, reasons=()))
+        self._case.tell(measurement, paired)
         return settled(judgement, paired, changes_since(stored, self._here))
 
     # -- what holds a verdict back
@@ -255,16 +247,15 @@ class StoredCourt:
 
     def _upheld(self, measurement: Measurement, judgement: Judgement, claims: Claims | None = None) -> Judgement:
         """Hold back a claim that chance makes among so many comparisons; the next look may uphold it."""
-        claims = self._arena.claims if claims is None else claims
-        contest = self._contest_of(measurement, None)
-        comparison = (contest.nodeid, contest.label, judgement.metric.name)
+        claims = self._case.arena.claims if claims is None else claims
+        comparison = (self._case.nodeid, measurement.run.label, judgement.metric.name)
         claims.count(comparison)
         if judgement.verdict is not Verdict.REGRESSED or judgement.p_regressed is None:
             return judgement
         # Each look has an equal share of the level.
         p = min(1.0, judgement.p_regressed * (judgement.looks or LOOKS))
         if claims.uphold(comparison, p):
-            return judgement
+            return replace(judgement, adjusted_p=p)
         reason = (
             f"REGRESSED by itself (p = {p:.2g} of {ALPHA:g}), but not among the {claims.planned} comparisons of this"
             " run: one of so many looks like that by chance"
@@ -292,7 +283,7 @@ class StoredCourt:
             return f"not decided after {LOOKS} sessions, which is the last look"
         # Sessions that were kept from an earlier try cost this one nothing.
         another = measurement.seconds / max(1, measurement.taken)
-        if self._spent_seconds() + another > self._policy.budget_seconds:
+        if another > self._case.left_seconds:
             return (
                 f"not decided after {sessions} sessions, and another of about {another:.0f} s would exceed"
                 f" the test's budget of {self._policy.budget_seconds:.0f} s; raise it with --gpuserve-budget=SECONDS"

@@ -13,12 +13,15 @@ import psutil
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.load.run import answer_reasons
+from pytest_gpuserve.load.shares import share_reasons, shares
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.validity import SATURATED_SHARE, one_line, reasons
 from pytest_gpuserve.load.wire import Plan, Tick
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
 from pytest_gpuserve.process.relatives import run_processes
+from pytest_gpuserve.servers.replicas import addresses_of, sites_of
+from pytest_gpuserve.trial.replicas import ReplicaShares, warmup_of
 from pytest_gpuserve.trial.shape import TICK_SECONDS, WINDOW_SECONDS
 from pytest_gpuserve.units import format_fraction, format_seconds
 
@@ -127,6 +130,7 @@ class Watch:
     _seen: _Seen = field(default_factory=_Seen)
     _tick_end_seconds: float | None = None
     _shared: SharedTensors | None = None
+    _replicas: ReplicaShares = field(default_factory=ReplicaShares)
 
     @contextlib.contextmanager
     def sharing(self) -> Iterator[None]:
@@ -143,8 +147,11 @@ class Watch:
         """The plan of a load engine, for this schedule."""
         target, shape, shared = self.target, self.shape, self._shared
         assert shared is not None or target.sharing is None, "a plan outside of sharing()"
+        endpoint, *others = target.endpoints(self.instance)
+        self._replicas.names = addresses_of(self.instance)
         return Plan(
-            endpoint=target.endpoint(self.instance),
+            endpoint=endpoint,
+            replicas=tuple(others),
             payloads=target.payloads(self.instance, shared),
             schedule=schedule,
             tick_ns=round(TICK_SECONDS * 1e9),
@@ -155,6 +162,11 @@ class Watch:
             keep_answers=shape.check,
             outputs=None if shared is None else shared.outputs,
         )
+
+    def warmup(self) -> tuple[Plan, int]:
+        """The plan of what warms the server up before a load that is measured as a whole, and how many workers."""
+        schedule, workers = warmup_of(self.shape, len(sites_of(self.instance)))
+        return self.plan(schedule), workers
 
     def ticks(self, engines: Engines, count: int | None) -> list[Tick]:
         """Take ticks until there are so many (None: without limit), or the load has ended, or there is trouble.
@@ -167,6 +179,7 @@ class Watch:
             tick = engines.next_tick()
             self.ended = tick.last
             self._tick_end_seconds = tick.end_ns / 1e9
+            self._replicas.hear(tick)
             self._look(tick)
             # Looked at, the answers themselves are not needed any more.
             tick = msgspec.structs.replace(tick, answers=[])
@@ -199,6 +212,7 @@ class Watch:
             stages={} if counted is None else counted.stages,
             begin_ns=ticks[0].begin_ns,
             end_ns=ticks[-1].end_ns,
+            replicas=self._replicas.window(ticks),
         )
 
     def read_counters(self) -> Reading | None:
@@ -237,9 +251,17 @@ class Watch:
             seen.last = after
         return counted
 
-    def judge(self, totals: Totals, windows: Sequence[Window], ceiling: float | None) -> None:
-        """Note what shows that not the server was measured."""
+    def judge(self, ticks: Sequence[Tick], windows: Sequence[Window], ceiling: float | None) -> None:
+        """Note what shows that not the server was measured.
+
+        Args:
+            ticks: Of all that was measured, oldest first.
+            windows: The same as windows.
+            ceiling: Requests a second that the client reaches at most; None where that is not known.
+        """
         shape = self.shape
+        totals = total(ticks)
+        cores = read_host().cores if shape.source.is_here else None
         # Of errors that are allowed the last may have been a dying server's first.
         death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
         if death is not None:
@@ -248,11 +270,13 @@ class Watch:
             totals,
             schedule=shape.schedule,
             processes=shape.processes,
-            cores=read_host().cores,
+            cores=cores,
             allowed_errors=shape.allowed_errors,
             ceiling_per_second=ceiling,
         )
+        found += share_reasons(shares(ticks), shape.schedule, among=cores)
         self.problems.extend(self._shown(str(reason)) for reason in found)
+        self.problems.extend(self._replicas.problems(windows, allowed_errors=shape.allowed_errors))
         self.problems.extend(_another_client(self._seen, finite=shape.finite))
         compiled = sum(window.stages[COMPILING].count for window in windows if COMPILING in window.stages)
         if compiled:
@@ -286,7 +310,8 @@ class Watch:
         elif errors:
             kinds = ", ".join(f"{kind}: {number}" for kind, number in sorted(tick.errors.items()))
             samples = "; ".join(f"{kind}: {one_line(text)}" for kind, text in sorted(tick.error_samples.items()))
-            self.problems.append(f"request errors ({kinds}); first of each kind: {self._shown(samples)}")
+            where = self._replicas.failing(tick)
+            self.problems.append(f"request errors{where} ({kinds}); first of each kind: {self._shown(samples)}")
         if complaints:
             found = answer_reasons(self.check, self._complaints)
             self.problems.extend(self._shown(str(reason)) for reason in found)
@@ -299,7 +324,9 @@ class Watch:
         return text
 
     def _saturated(self, windows: Sequence[Window]) -> list[str]:
-        at_once = min(self.shape.processes, read_host().cores)
+        at_once = self.shape.processes
+        if self.shape.source.is_here:
+            at_once = min(at_once, read_host().cores)
         # The last one may be so short that a report alone fills it.
         whole = [window for window in windows if window.seconds > WINDOW_SECONDS / 2]
         worst = max(whole, key=lambda window: window.client_cpu_seconds / window.seconds, default=None)

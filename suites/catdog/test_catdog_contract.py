@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.trial.asking import Refused
+from suites.asking import ask_together
 from suites.catdog.apps.catdog_settings import PRECISIONS
 from suites.catdog.reference import PICTURES, expected_predictions, request_body
 
@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import ServerHandle
+    from pytest_gpuserve.trial.asking import Answer
+    from pytest_gpuserve.trial.handle import ServerHandle, Target
 
 JSON = {"Content-Type": "application/json"}
-
-ANSWER_SECONDS = 30.0
-"""A deadline that only a server that hangs reaches."""
 
 HALF = [pytest.param("fp16", marks=pytest.mark.gpuserve_full), pytest.param("bf16", marks=pytest.mark.gpuserve_full)]
 
@@ -32,22 +30,22 @@ class Served:
     """A server that runs.
 
     Args:
+        server: Its description.
         instance: It.
         precision: What it was asked for.
     """
 
+    server: ServerHandle
     instance: Instance
     precision: str
 
-    def ask(self, body: bytes) -> tuple[int, bytes]:
-        """Post a body; returns the status and the body of the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.instance.site.port, timeout=ANSWER_SECONDS)
-        try:
-            connection.request("POST", "/predict", body, JSON)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+    def post(self, body: bytes) -> Target:
+        """The request with a body."""
+        return self.server.post("/predict", body=body, headers=JSON)
+
+    def ask(self, body: bytes) -> Answer:
+        """Post a body."""
+        return self.post(body).ask(self.instance)
 
 
 @pytest.fixture(scope="module", params=["fp32", *HALF])
@@ -65,7 +63,7 @@ def served(
         allow_emulated=request.param == "bf16",
     )
     with server.post("/predict", body=request_body(PICTURES[0]), headers=JSON).started() as instance:
-        yield Served(instance, request.param)
+        yield Served(server, instance, request.param)
 
 
 @pytest.mark.smoke
@@ -74,9 +72,7 @@ def test_answers_are_those_of_the_model(served: Served, size: str) -> None:
     predictions = expected_predictions(PICTURES, size=size, precision=served.precision)
     assert {prediction.label for prediction in predictions} == {"Cats", "Dogs"}
     for picture, expected in zip(PICTURES, predictions, strict=True):
-        status, body = served.ask(request_body(picture))
-        assert status == 200
-        assert expected(body)
+        assert expected(served.ask(request_body(picture)).body)
 
 
 @pytest.mark.parametrize(
@@ -93,31 +89,30 @@ def test_answers_are_those_of_the_model(served: Served, size: str) -> None:
 )
 def test_a_bad_request_is_refused(served: Served, body: bytes, status: int, told: str) -> None:
     """A request without a picture gets an error status and a text that says what is wrong with it."""
-    answered, text = served.ask(body)
-    assert answered == status
-    assert told in text.decode()
+    with pytest.raises(Refused) as refused:
+        served.ask(body)
+    assert refused.value.status == status
+    assert told in refused.value.body.decode()
 
 
 def test_a_bad_request_does_not_fail_its_batch(served: Served, size: str) -> None:
     """Requests that shared a batch with bad ones are answered as if these had not been there."""
     before = served.instance.counters()
     bodies = [request_body(PICTURES[1]), b"{}", request_body(PICTURES[2]), b'{"image": "~"}', request_body(PICTURES[3])]
-    with ThreadPoolExecutor(len(bodies)) as threads:
-        answers = list(threads.map(served.ask, bodies))
+    answers = ask_together([served.post(body) for body in bodies], served.instance, at_once=len(bodies))
     after = served.instance.counters()
     assert before is not None
     assert after is not None
     assert after.items - before.items == len(bodies)
     assert after.batches - before.batches < len(bodies)
-    assert [status for status, _ in answers] == [200, 400, 200, 400, 200]
+    refused = [answer.status if isinstance(answer, Refused) else None for answer in answers]
+    assert refused == [None, 400, None, 400, None]
     predictions = expected_predictions(PICTURES[1:], size=size, precision=served.precision)
-    assert all(expected(answers[2 * place][1]) for place, expected in enumerate(predictions))
+    assert all(expected(answers[2 * place].body) for place, expected in enumerate(predictions))
 
 
 def test_the_model_is_what_was_asked_for(served: Served, accelerator: str) -> None:
     """The worker tells the type of its weights: the published "float16" server computed in bfloat16 unnoticed."""
-    status, body = served.ask(request_body(PICTURES[0])[:-1] + b', "settings": true}')
-    assert status == 200
-    settings = json.loads(body)["settings"]
+    settings = json.loads(served.ask(request_body(PICTURES[0])[:-1] + b', "settings": true}').body)["settings"]
     assert settings["precision"] == PRECISIONS[served.precision]
     assert settings["device"].partition(":")[0] == accelerator

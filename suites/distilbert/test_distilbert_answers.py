@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-import http.client
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.load.kserve_grpc import decode_answer
+from pytest_gpuserve.trial.asking import Answer, Refused
+from suites.asking import ask_together
 from suites.distilbert.payload import FOX, HEADER_LENGTH, INFER_PATH, SENTENCES, kserve_body
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MAX_BATCH_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_gpuserve.load.request import Request
-    from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import ServerHandle, Target
     from suites.distilbert.conftest import MakeMosec, MakePyTriton
 
 NOT_UTF8 = b"a \xff film"
-
-
-def ask(instance: Instance, request: Request) -> tuple[int, bytes]:
-    """Send a request by itself; its status and the answer's body."""
-    connection = http.client.HTTPConnection(instance.site.host, instance.site.port, timeout=60)
-    try:
-        connection.request(request.method, request.path, request.body, dict(request.headers))
-        response = connection.getresponse()
-        return response.status, response.read()
-    finally:
-        connection.close()
-
-
-def ask_together(instance: Instance, targets: Sequence[Target]) -> list[tuple[int, bytes]]:
-    """Send requests at once, as many as fill a batch, so that texts of different lengths share one."""
-    with ThreadPoolExecutor(MAX_BATCH_SIZE) as pool:
-        return list(pool.map(lambda target: ask(instance, target.requests[0]), targets))
 
 
 def raw(server: ServerHandle, text: bytes) -> Target:
@@ -53,10 +32,12 @@ def test_mosec_answers_as_the_model_does(mosec_distilbert: MakeMosec, replies: l
     targets = [server.post("/inference", body=text) for text in SENTENCES] * 4
     bad = server.post("/inference", body=NOT_UTF8)
     with targets[0].started() as instance:
-        *answers, refused = ask_together(instance, [*targets, bad])
-    assert answers == [(200, reply) for reply in replies] * 4
-    assert {len(body) for _, body in answers} == {8}
-    assert refused[0] == 400
+        # As many as fill a batch, so that texts of different lengths share one.
+        *answers, refused = ask_together([*targets, bad], instance, at_once=MAX_BATCH_SIZE)
+    assert answers == [Answer(reply) for reply in replies] * 4
+    assert {len(answer.body) for answer in answers} == {8}
+    assert isinstance(refused, Refused)
+    assert refused.status == 400
 
 
 @pytest.mark.parametrize("variant", [pytest.param(AS_PUBLISHED, marks=pytest.mark.gpuserve_full), EQUALISED])
@@ -69,9 +50,10 @@ def test_pytriton_answers_as_the_model_does(
     described = [server.infer({"messages": [[text]]}) for text in SENTENCES]
     several = server.infer({"messages": [[text] for text in SENTENCES]})
     with targets[0].started() as instance:
-        answers = ask_together(instance, [*targets, raw(server, NOT_UTF8), *described, several])
-    assert {status for status, _ in answers} == {200}
-    labels = [decode_answer(body)["labels"].tolist() for _, body in answers]
+        asked = [*targets, raw(server, NOT_UTF8), *described, several]
+        answers = ask_together(asked, instance, at_once=MAX_BATCH_SIZE)
+    assert all(isinstance(answer, Answer) for answer in answers)
+    labels = [decode_answer(answer.body)["labels"].tolist() for answer in answers]
     bad = labels.pop(len(targets))
     assert len(bad[0][0]) == 8
     # Several texts of one request come back in its own order.
@@ -84,4 +66,4 @@ def test_published_sentence_has_its_label_without_a_mask(mosec_distilbert: MakeM
     """One sentence alone has the same label without an attention mask, so nobody saw that there was none."""
     target = mosec_distilbert(AS_PUBLISHED, workers=1).post("/inference", body=FOX)
     with target.started() as instance:
-        assert ask(instance, target.requests[0]) == (200, label)
+        assert target.ask(instance) == Answer(label)

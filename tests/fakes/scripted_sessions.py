@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -122,9 +122,7 @@ class ScriptedSessions:
         interrupted = self.taken == script.interrupted_session
         short = interrupted or bool(script.problems)
         speed *= noise.factor()
-        starts = tuple(
-            _start(script, noise, speed, shape.windows, progress) for _ in range(1 if short else shape.starts)
-        )
+        starts = tuple(_taken(script, noise, speed, shape, progress) for _ in range(1 if short else shape.starts))
         requests = sum(start.requests for start in starts)
         keep(
             Session(
@@ -175,9 +173,21 @@ def speed_of(target: Target, script: Script, *, start: int | None = None) -> flo
     return speed * script.pythons.get(kind.app.python, 1.0)
 
 
-def _start(script: Script, noise: Noise, speed: float, windows: int, progress: Progress) -> Start:
+def _taken(script: Script, noise: Noise, speed: float, shape: LoadShape, progress: Progress) -> Start:
+    # Only here: what configures pytest must not import what measures.
+    from pytest_gpuserve.trial.capacity.shape import SearchShape
+    from tests.fakes.scripted_searches import searched_start
+
+    if not isinstance(shape, SearchShape):
+        return _start(script, noise, speed, shape, progress)
+    start = searched_start(script, noise, speed, shape)
+    show(start.windows, progress)
+    return replace(start, foreign_cores=script.foreign_cores)
+
+
+def _start(script: Script, noise: Noise, speed: float, shape: LoadShape, progress: Progress) -> Start:
     speed *= noise.factor()
-    measured = tuple(window_of(script, speed * noise.factor(), noise.factor()) for _ in range(windows))
+    measured = tuple(window_of(script, speed * noise.factor(), noise.factor()) for _ in range(shape.windows))
     show(measured, progress)
     return Start(measured, cold_start_seconds=1.0, foreign_cores=script.foreign_cores, client=client_of(measured))
 
@@ -257,13 +267,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     from pytest_gpuserve.session import GateSession
     from pytest_gpuserve.trial import measurement, pairing
+    from pytest_gpuserve.trial.capacity import rounds
     from pytest_gpuserve.trial.telemeter import NOBODY
     from tests.fakes.scripted_contender import ScriptedContenders
+    from tests.fakes.scripted_searches import ScriptedSearches
 
     path = config.rootpath / SCRIPT_NAME
     patch = pytest.MonkeyPatch()
     patch.setattr(measurement, "take_session", ScriptedSessions(path).take)
     patch.setattr(pairing, "Contender", ScriptedContenders(path))
+    searches = ScriptedSearches(path)
+    patch.setattr(pairing.Pairing, "_up", searches.up)
+    patch.setattr(rounds, "SearchedStart", searches.start)
     # What is made up needs nobody to look at the card meanwhile.
     patch.setattr(GateSession, "telemeter", lambda *_: NOBODY)
     config.add_cleanup(patch.undo)

@@ -23,7 +23,7 @@ from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
 from pytest_gpuserve.trial import by_turns, contender
 from pytest_gpuserve.trial.contender import Contender
 from pytest_gpuserve.trial.pairing import BaseFailed
-from tests.plugin.conftest import BUSY, REPOSITORY
+from tests.plugin.conftest import REPOSITORY, is_busy
 from tests.servers.pairs import USERS, Deployments, Seen, below, pairing, terms, tree_of
 from tests.servers.test_mosec_life import command_lines, descendants, listening, running
 
@@ -66,7 +66,7 @@ def nothing_remains(folder: Path) -> Iterator[None]:
 
 def trouble(measured: Round) -> list[str]:
     """The problems of a round that do not stem from a busy machine."""
-    return [problem for problem in measured.problems if not problem.removeprefix("the base: ").startswith(BUSY)]
+    return [problem for problem in measured.problems if not is_busy(problem)]
 
 
 # -- a round

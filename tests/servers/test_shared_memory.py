@@ -15,7 +15,7 @@ from pytest_gpuserve.load.schedule import Burst, Steps
 from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX
 from pytest_gpuserve.servers.remote import Remote, reached
 from pytest_gpuserve.trial.handle import ServerHandle, Target
-from tests.plugin.conftest import BUSY
+from tests.plugin.conftest import is_busy
 from tests.servers.deployments import loaded
 from tests.servers.triton_server import Triton, running_triton
 
@@ -67,7 +67,7 @@ def echo(handle: ServerHandle, x: Any = X, **arguments: Any) -> Target:  # noqa:
 
 def trouble(problems: list[str]) -> list[str]:
     """What a busy machine does not explain."""
-    return [problem for problem in problems if not problem.startswith(BUSY)]
+    return [problem for problem in problems if not is_busy(problem)]
 
 
 @pytest.mark.parametrize("grpc", [False, True])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.process.container import Engine, find_engine
+from pytest_gpuserve.process.container_engine import Engine, find_engine
 from pytest_gpuserve.servers.base import Ask, Site
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.triton import Triton

@@ -16,7 +16,7 @@ from pytest_gpuserve.options import MEASURING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-USUAL = frozenset(METRICS) - {"energy_per_inference", "gpu_memory", "gpu_utilisation", "cold_start"}
+USUAL = frozenset(METRICS) - {"energy_per_inference", "gpu_memory", "gpu_utilisation", "cold_start", "capacity"}
 
 
 def item(function: object, *, fixtures: tuple[str, ...] = (MEASURING,), is_skipped: bool = False) -> pytest.Item:

@@ -16,7 +16,7 @@ from pytest_gpuserve.doctor.command import main
 from pytest_gpuserve.doctor.facts import Driver, HostNow, LockState, Seen
 from pytest_gpuserve.doctor.finding import Finding
 from pytest_gpuserve.doctor.text import text
-from pytest_gpuserve.process.container import EngineState
+from pytest_gpuserve.process.container_engine import EngineState
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,6 +28,7 @@ def test_the_table_of_metrics_is_the_published_one() -> None:
         ("gpu_memory", "gpu_memory", "B", 0.02, 0.001, 0.005),
         ("gpu_utilisation", "gpu_utilisation", "", 0.05, 0.01, 0.02),
         ("cold_start", "cold_start", "s", 0.20, 0.02, 0.05),
+        ("capacity", "capacity", "1/s", 0.10, 0.01, 0.04),
     ]
 
 
@@ -38,6 +39,7 @@ def test_what_cards_and_starts_tell_is_only_judged_on_request() -> None:
         "gpu_memory",
         "gpu_utilisation",
         "cold_start",
+        "capacity",
     ]
 
 

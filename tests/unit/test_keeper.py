@@ -18,6 +18,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process import keeper
 from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.kept import kept_folder
+from pytest_gpuserve.process.marks import marked
 from pytest_gpuserve.process.ports import free_port, port_owner
 from tests.fakes.children.toolkit import HERE, SAFETY_SECONDS, alive, child, eventually, program, report
 
@@ -299,7 +300,7 @@ def test_children_that_keep_forking_are_ended(tmp_path: Path) -> None:
     with Process.start(child("breeder", tmp_path / "report", folder=tmp_path)) as process:
         report(tmp_path / "report")
         process.stop(0.1)
-    assert process._marked() == []
+    assert marked(process._mark) == []
 
 
 def test_resource_trackers_may_end_by_themselves(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load import driver
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.engine import __main__ as engine_main
 from pytest_gpuserve.load.schedule import Burst, Poisson, Steps, Trace
+from pytest_gpuserve.load.source import LocalEngines
 from pytest_gpuserve.load.wire import Ready, frame
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan, serving
@@ -334,14 +334,13 @@ def test_an_engine_that_died_while_halted_is_load_failed(server: Serving) -> Non
             engines.next_tick()
 
 
-def test_an_engine_that_does_not_halt_is_given_up(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_does_not_halt_is_given_up(server: Serving) -> None:
     """After the bound on silence."""
-    with Engines(plan(server.port, "/ok?ms=5")) as engines:
+    impatient = LocalEngines(ready_seconds=5.0, end_seconds=0.2)
+    with Engines(plan(server.port, "/ok?ms=5"), source=impatient) as engines:
         engines.next_tick()
-        monkeypatch.setattr(driver, "SILENCE_SECONDS", 1.0)
-        monkeypatch.setattr(driver, "END_SECONDS", 0.2)
         os.kill(engines.pids[0], signal.SIGSTOP)
-        with pytest.raises(LoadFailed, match="reported nothing for 1 s"):
+        with pytest.raises(LoadFailed, match="reported nothing for 5 s"):
             engines.halt(seed=0)
 
 

@@ -657,6 +657,8 @@ def test_a_file_without_certificates_is_told_beforehand(run: Command, tmp_path: 
 
 OPTIONS = (
     "--concurrency",
+    "--engine",
+    "--workers",
     "--think",
     "--steps",
     "--rate",

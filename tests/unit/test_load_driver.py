@@ -17,10 +17,12 @@ import psutil
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
-from pytest_gpuserve.load import driver
+from pytest_gpuserve.load import engine_process
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.engine.loop import OWN_FILES
+from pytest_gpuserve.load.engine_process import EngineProcess
 from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Steps
+from pytest_gpuserve.load.source import LocalEngines
 from pytest_gpuserve.load.wire import Endpoint, Outputs, Ready, Tick, frame
 from pytest_gpuserve.process.module import module_command
 from tests.fakes.children.toolkit import ROOT, alive
@@ -133,7 +135,7 @@ def test_the_pipe_to_an_engine_is_as_large_as_allowed(server: Serving) -> None:
     """A plan may have 64 MB; the usual 64 kB would wake the engine a thousand times."""
     reading, writing = os.pipe()
     try:
-        allowed = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, driver.PIPE_BYTES)
+        allowed = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, engine_process.PIPE_BYTES)
     except OSError:
         pytest.skip("this user may not enlarge pipes any more")
     finally:
@@ -151,10 +153,9 @@ def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: p
     script.write_text(f"#!{sys.executable}\nimport sys, time\nsys.stderr.write('why')\ntime.sleep(600)\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    monkeypatch.setattr(driver, "SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(driver, "END_SECONDS", 0.1)
+    monkeypatch.setattr(engine_process, "SILENCE_SECONDS", 1.0)
     with pytest.raises(LoadFailed, match="read nothing for 1 s") as caught:
-        Engines(plan(1, body=bytes(8 << 20)))
+        Engines(plan(1, body=bytes(8 << 20)), source=LocalEngines(end_seconds=0.1))
     assert caught.value.log_tail == "why"
 
 
@@ -236,12 +237,12 @@ def test_engines_that_were_not_told_to_begin_are_ended(server: Serving, monkeypa
     """Ctrl-C, or any failure, while engines start leaves none of them."""
     started = []
 
-    def interrupted(engine: driver._Engine) -> None:
+    def interrupted(engine: EngineProcess, _seconds: float) -> None:
         started.append(engine.pid)
         if len(started) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(driver._Engine, "wait_ready", interrupted)
+    monkeypatch.setattr(EngineProcess, "wait_ready", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Engines(plan(server.port, connections=3), 3)
     assert len(started) == 2
@@ -281,8 +282,8 @@ def test_a_silent_engine_is_given_up(server: Serving, monkeypatch: pytest.Monkey
     """A stopped engine ends in LoadFailed after the bound on silence, and is killed when closed."""
     with Engines(plan(server.port, "/ok?ms=5")) as engines:
         engines.next_tick()
-        monkeypatch.setattr(driver, "SILENCE_SECONDS", 1.0)
-        monkeypatch.setattr(driver, "END_SECONDS", 0.2)
+        monkeypatch.setattr(engine_process, "SILENCE_SECONDS", 1.0)
+        engines._engines[0]._end_seconds = 0.2
         os.kill(engines.pids[0], signal.SIGSTOP)
         with pytest.raises(LoadFailed, match="reported nothing for 1 s"):
             Totals(engines).take_until(lambda *_: False, "its silence")
@@ -307,7 +308,7 @@ def test_garbage_instead_of_readiness_is_refused(fake_engine: Path, said: bytes)
     begin = time.monotonic()
     with pytest.raises(LoadFailed, match="garbled") as caught:
         Engines(plan(1))
-    assert time.monotonic() - begin < driver.SILENCE_SECONDS
+    assert time.monotonic() - begin < engine_process.SILENCE_SECONDS
     assert caught.value.log_tail == "why\n"
 
 

@@ -535,12 +535,13 @@ def test_an_engine_that_was_not_told_to_begin_ends_with_its_owner(server: Servin
     """Killed before the plan, or before the begin, while a fork of it holds the pipes open."""
     program = f"""
 import os, time
-from pytest_gpuserve.load.driver import _Engine
+from pytest_gpuserve.load.engine_process import EngineProcess
+from pytest_gpuserve.load.source import LOCAL
 from tests.fakes.http_server import plan
-engine = _Engine()
+engine = EngineProcess(LOCAL.launches(1)[0].command, 5)
 if {told}:
     engine.tell(plan({server.port}))
-    engine.wait_ready()
+    engine.wait_ready(20)
 copy = os.fork()
 if copy == 0:
     time.sleep(600)

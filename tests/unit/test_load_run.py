@@ -21,6 +21,7 @@ from tests.fakes.http_server import plan, serving
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.totals import RunningTotals, Totals
 
 TICK_NS = 100_000_000
@@ -61,7 +62,7 @@ class Simulated:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, reports: Sequence[Tick | BaseException]) -> None:
         self.reports = list(reports)
         self.ended = False
-        monkeypatch.setattr(run, "Engines", lambda _plan, _processes: self)
+        monkeypatch.setattr(run, "Engines", lambda _plan, _processes, _source: self)
 
     def __enter__(self) -> Simulated:  # noqa: PYI034 -- Python 3.10 has no ``Self``
         return self
@@ -236,8 +237,8 @@ def test_no_engine_outlives_an_exception_of_the_caller(monkeypatch: pytest.Monke
     pids: list[int] = []
 
     class Watched(Engines):
-        def __init__(self, plan: Plan, processes: int = 1) -> None:
-            super().__init__(plan, processes)
+        def __init__(self, plan: Plan, processes: int, source: EngineSource) -> None:
+            super().__init__(plan, processes, source)
             pids.extend(self.pids)
 
     monkeypatch.setattr(run, "Engines", Watched)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
-from pytest_gpuserve.process.container import Engine
+from pytest_gpuserve.process.container_engine import Engine
 from pytest_gpuserve.servers import triton as adapter
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch, Site
 from pytest_gpuserve.servers.relocation import Relocation

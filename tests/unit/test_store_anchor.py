@@ -17,6 +17,7 @@ from pytest_gpuserve.store.anchor import MOST_HOSTS, Anchored, check, find, is_o
 from pytest_gpuserve.store.baseline import read, render, write
 from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, Entry, MoveRecord
 from tests.unit.builders import COMMIT, OCCASION, OTHER_COMMIT, entry, here, session, start, window
+from tests.unit.damaged_baseline import edited, put, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,18 +77,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "baselines" / "cpu" / "test_y.json"
 
 
-def put(path: Path, content: bytes | str) -> Path:
-    """Write a file whatever its content."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
 def changed(change: Callable[[Any], object]) -> str:
     """The file with a change in its entry's plain data."""
-    plain = json.loads(TEXT)
-    change(plain["entries"]["test_a[1]"])
-    return json.dumps(plain)
+    return edited(TEXT, lambda plain: change(plain["entries"]["test_a[1]"]))
 
 
 # -- on disk
@@ -204,21 +196,14 @@ def first(plain: Any) -> Any:  # noqa: ANN401 -- plain JSON
 )
 def test_a_damaged_anchor_is_named(path: Path, change: Callable[[Any], object], named: str) -> None:
     """Edits by hand, wrong types, unknown metrics and what cannot be are refused by file and field."""
-    with pytest.raises(BaselineUnusable) as caught:
-        read(put(path, changed(change)))
-    assert str(path) in caught.value.summary
-    assert caught.value.remedies
-    assert named in str(caught.value).replace("` - at", "`")
+    assert named in refusal(path, changed(change)).replace("` - at", "`")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-1", "1e16"])
 @pytest.mark.parametrize("field", ["value", "sd"])
 def test_no_number_of_an_anchor_is_odd(path: Path, field: str, number: str) -> None:
     """NaN, infinity, negative and absurd numbers are refused wherever one stands."""
-    text = changed(lambda plain: first(plain).update({field: "HERE"})).replace('"HERE"', number)
-    with pytest.raises(BaselineUnusable) as caught:
-        read(put(path, text))
-    assert str(path) in caught.value.summary
+    refusal(path, changed(lambda plain: first(plain).update({field: "HERE"})).replace('"HERE"', number))
 
 
 @DAMAGE

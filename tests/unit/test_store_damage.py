@@ -16,6 +16,7 @@ from pytest_gpuserve.measure.points import pooled_value
 from pytest_gpuserve.store.baseline import SUMMARY_TOLERANCE, read, render
 from pytest_gpuserve.store.schema import SCHEMA
 from tests.unit.builders import small_entries
+from tests.unit.damaged_baseline import edited, put, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,27 +37,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "baselines" / "cpu" / "test_y.json"
 
 
-def put(path: Path, content: bytes | str) -> Path:
-    """Write a file whatever its content."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-def refusal(path: Path, content: bytes | str) -> str:
-    """The words in which a content is refused; they always name the file and how to restore it."""
-    with pytest.raises(BaselineUnusable) as caught:
-        read(put(path, content))
-    assert str(path) in caught.value.summary
-    assert caught.value.remedies
-    return str(caught.value)
-
-
 def changed(change: Callable[[Any], object]) -> str:
     """The small file with a change in its plain data."""
-    plain = json.loads(TEXT)
-    change(plain)
-    return json.dumps(plain)
+    return edited(TEXT, change)
 
 
 def sample(plain: Any) -> Any:  # noqa: ANN401 -- plain JSON

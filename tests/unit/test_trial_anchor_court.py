@@ -337,7 +337,7 @@ def test_the_time_beside_the_anchor_counts(world: Creeping) -> None:
     world.beside[FIRST] = Build(DRIFT)
     _, judge = world.gate(world.at(NOW, 3), DRIFT)
     judge.close()
-    assert judge._spent_seconds() == pytest.approx(
+    assert judge._docket.spent_seconds() == pytest.approx(
         world.session_seconds * len(judge.measurements[0].run.sessions) + world.look_seconds * world.looks
     )
     assert world.looks

@@ -21,7 +21,7 @@ from pytest_gpuserve.trial.loaded import LoadedStart
 from pytest_gpuserve.trial.shape import LoadShape
 from pytest_gpuserve.trial.sharing import lanes
 from tests.fakes.memory_server import MemoryServer, memory_server
-from tests.plugin.conftest import BUSY
+from tests.plugin.conftest import is_busy
 from tests.servers.deployments import Unseen
 
 np = pytest.importorskip("numpy")
@@ -74,7 +74,7 @@ def ours() -> list[Path]:
 
 def sound(problems: list[str]) -> bool:
     """Whether nothing is wrong but what a busy machine does."""
-    return all(problem.startswith(BUSY) for problem in problems)
+    return all(map(is_busy, problems))
 
 
 @pytest.mark.parametrize(

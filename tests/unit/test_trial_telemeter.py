@@ -71,6 +71,7 @@ class World:
         return cast(
             "Instance",
             SimpleNamespace(
+                kind=None,
                 process=None if remote else SimpleNamespace(pid=SERVER_PID),
                 members=lambda: [MEMBER_PID],
                 counters=lambda: Counters(items=self.counted, batches=self.counted // 5, requests=self.counted),
@@ -142,7 +143,7 @@ class FakeEngines:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """A world, which takes the place of engines and of the host."""
     made = World()
-    monkeypatch.setattr(loaded, "Engines", lambda plan, processes: FakeEngines(made, plan, processes))
+    monkeypatch.setattr(loaded, "Engines", lambda plan, processes, _source: FakeEngines(made, plan, processes))
     monkeypatch.setattr(loaded, "load_ceiling", lambda *_: None)
     monkeypatch.setattr(loaded, "read_cpu", lambda _: CpuReading(0.0, 0.0, 0.0, 0.0))
     monkeypatch.setattr(loaded, "our_processes", lambda _: [])

@@ -136,7 +136,7 @@ def judged(
     made = watch.window([tick], watch.counted(before, after))
     assert made is not None
     watch.problems.clear()
-    watch.judge(total([tick]), [made], None)
+    watch.judge([tick], [made], None)
     return [problem for problem in watch.problems if problem.startswith("another client")]
 
 
@@ -185,7 +185,7 @@ def test_readings_that_two_windows_share_count_once(server: Counting) -> None:
         assert made is not None
         windows.append(made)
         before = after
-    watch.judge(total([tick]), windows, None)
+    watch.judge([tick], windows, None)
     assert [problem for problem in watch.problems if problem.startswith("another client")]
 
 
@@ -215,7 +215,7 @@ def test_a_death_behind_allowed_errors_is_told(server: Counting) -> None:
     """The last errors of a load may have been a dying server's first."""
     server.dying = True
     watch = watch_of(server, LoadShape(Closed(4), allowed_errors=0.5))
-    watch.judge(total([Tick(0, 0, SECOND_NS, requests=99, errors={"reset": 1})]), [], None)
+    watch.judge([Tick(0, 0, SECOND_NS, requests=99, errors={"reset": 1})], [], None)
     assert "it died" in watch.problems
 
 
@@ -234,7 +234,7 @@ def test_a_server_that_counts_no_requests_accuses_nobody(server: Counting) -> No
     watch = watch_of(server)
     server.requests = None
     assert watch.counted(watch.read_counters(), watch.read_counters()) is not None
-    watch.judge(total([Tick(0, 0, SECOND_NS, requests=100)]), [], None)
+    watch.judge([Tick(0, 0, SECOND_NS, requests=100)], [], None)
     assert not [problem for problem in watch.problems if "another client" in problem]
 
 
@@ -252,5 +252,5 @@ def test_compiling_in_the_measured_time_is_told(server: Counting, *, kept: bool)
     """Of the windows that are kept; what a warm-up compiled is as it should be."""
     watch = watch_of(server)
     compiling = replace(window(), stages={COMPILING: StageTime(9.0, 2), COMPUTE: StageTime(9.0, 2)})
-    watch.judge(total([Tick(0, 0, SECOND_NS, requests=100)]), [compiling] if kept else [window()], None)
+    watch.judge([Tick(0, 0, SECOND_NS, requests=100)], [compiling] if kept else [window()], None)
     assert any("in 2 executions" in problem for problem in watch.problems) is kept

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pytest_gpuserve.load.addressed import addressed
 from pytest_gpuserve.load.engine.closed_loop import ClosedLoop
 from pytest_gpuserve.load.engine.http1 import Http1
 from pytest_gpuserve.load.engine.http2 import Http2
@@ -63,7 +64,7 @@ class Engine:
     """
 
     def __init__(self, plan: Plan, owner: int) -> None:
-        self._plan = plan
+        self._plan = plan = addressed(plan)
         self._owner = owner
         self._reactor = Reactor()
         self._tally = Tally(len(plan.payloads), plan.keep_answers)
@@ -220,7 +221,7 @@ def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
         UnicodeError: The host cannot be the name of one.
         OSError: The certificates cannot be read.
     """
-    endpoint, timeout_ns = plan.endpoint, plan.timeout_ns
+    endpoint, timeout_ns = plan.own_endpoint(), plan.timeout_ns
     if endpoint.protocol == "grpc":
         return Http2(endpoint, reactor, issuer, timeout_ns)
     if endpoint.protocol == "worker":
@@ -285,7 +286,8 @@ def make_engine(plan: Plan, owner: int) -> Engine:
         return Engine(plan, owner)
     except (socket.gaierror, UnicodeError) as problem:
         # A name that cannot be one is told by a UnicodeError.
-        sys.exit(f"{plan.endpoint.host}:{plan.endpoint.port}: {problem}")
+        endpoint = plan.own_endpoint()
+        sys.exit(f"{endpoint.host}:{endpoint.port}: {problem}")
     except OSError as problem:
         sys.exit(str(problem))
 

@@ -1,4 +1,4 @@
-"""HTTP/2 as far as unary gRPC calls need it, without sockets: frames, header blocks, and what an answer means.
+"""HTTP/2 as far as unary gRPC calls need it, without sockets: frames, header blocks and requests.
 
 Numbers and layouts are those of RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC's ``PROTOCOL-HTTP2.md``.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import unquote_to_bytes
 
 import hpack
 
@@ -86,26 +85,6 @@ _ERRORS: Final = (
     "ENHANCE_YOUR_CALM",
     "INADEQUATE_SECURITY",
     "HTTP_1_1_REQUIRED",
-)
-
-_STATUSES: Final = (
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
 )
 
 _OURS: Final = frozenset({"te", "content-type", "user-agent", "grpc-encoding", "grpc-accept-encoding", "host"})
@@ -315,40 +294,6 @@ class HeaderBlocks:
         return fields
 
 
-def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> tuple[str, str]:
-    """Return the error kind and a sample of a complete answer that is none of status OK with one message.
-
-    Args:
-        head: Its first header block.
-        trailers: Its last one, which may be the same.
-        body: Of all its DATA frames.
-    """
-    code = trailers.grpc_status
-    if not code and head.status != b"200" and head.status.isdigit():
-        return f"status {head.status[:3].decode()}", f"not from a gRPC server: {bytes(body[:80])!r}"
-    if not code.isdigit() or len(code) > 3:
-        return "protocol", f"grpc-status is {code[:20]!r}"
-    if int(code):
-        name = _name(_STATUSES, int(code))
-        return f"grpc status {name}", unquote_to_bytes(trailers.message).decode(errors="replace")[:SAMPLE_CHARACTERS]
-    return "protocol", _what_is_wrong(head, body)
-
-
-def _what_is_wrong(head: Fields, body: bytes | bytearray) -> str:
-    if head.status != b"200":
-        return f"gRPC status OK with HTTP status {head.status[:20]!r}"
-    if len(body) < PREFIX_BYTES:
-        return f"gRPC status OK with {len(body)} bytes, which is no message"
-    if body[0]:
-        return "the answer is compressed, which was not offered"
-    length = PREFIX.unpack_from(body)[1]
-    return f"a message of {length} bytes announced, {len(body) - PREFIX_BYTES} came"
-
-
 def error_name(code: int) -> str:
     """Name an error code of RST_STREAM or GOAWAY."""
-    return _name(_ERRORS, code)
-
-
-def _name(names: tuple[str, ...], code: int) -> str:
-    return names[code] if code < len(names) else str(code)
+    return _ERRORS[code] if code < len(_ERRORS) else str(code)

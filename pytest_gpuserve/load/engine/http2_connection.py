@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine import http2_codec as codec
+from pytest_gpuserve.load.engine.grpc_answer import what_failed
 from pytest_gpuserve.load.engine.http2_codec import Fields, Malformed
 from pytest_gpuserve.load.engine.http2_sending import IDLE_STREAM, WAITING_STREAM, Caller, Sender
 from pytest_gpuserve.load.engine.lane import MAX_ANSWER_BYTES
@@ -411,4 +412,4 @@ class Connection:
         ):
             self._answered(seat, now_ns, bytes(body[codec.PREFIX_BYTES :]), keep)
         else:
-            self._issuer.refused(seat, now_ns, *codec.what_failed(head, trailers, body), keep=keep)
+            self._issuer.refused(seat, now_ns, *what_failed(head, trailers, body), keep=keep)

@@ -32,7 +32,7 @@ class OpenLoop(Loop):
         if ceiling is not None:
             most_lanes = min(most_lanes, ceiling // plan.parts + (plan.part < ceiling % plan.parts))
         self._ceiling = most_lanes
-        self._arrivals: Iterator[Arrival] = _share(schedule.arrivals(plan.seed), plan)
+        self._arrivals = _until_end(schedule.arrivals(plan.seed, plan.part, plan.parts), plan)
         self._coming: Arrival | None = None
         self._last_due_ns = -1
         # The one that was used last is taken first; its server's patience lasts longest.
@@ -127,12 +127,11 @@ class OpenLoop(Loop):
         self._replace(now_ns)
 
 
-def _share(arrivals: Iterator[Arrival], plan: Plan) -> Iterator[Arrival]:
-    """The arrivals that are this engine's, up to the load's end."""
+def _until_end(arrivals: Iterator[Arrival], plan: Plan) -> Iterator[Arrival]:
+    """The arrivals up to the load's end."""
     for arrival in arrivals:
         if plan.requests is not None and arrival.number >= plan.requests:
             return
         if plan.nanoseconds is not None and arrival.at_ns >= plan.nanoseconds:
             return
-        if arrival.number % plan.parts == plan.part:
-            yield arrival
+        yield arrival

@@ -31,6 +31,7 @@ MEASURES: Final[Mapping[str, tuple[str, float]]] = {
     "gpu_memory": ("gpu-memory-bytes", 1.0),
     "gpu_utilisation": ("gpu-utilisation", 1.0),
     "cold_start": ("cold-start-nanoseconds", _NS),
+    "capacity": ("capacity", 1.0),
 }
 """For each metric the slug of its measure, and how many of the measure's unit are one of the metric's."""
 

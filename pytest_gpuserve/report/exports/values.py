@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.measure.capacity import is_searched
 from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
 from pytest_gpuserve.measure.summary import Summary, summary_of
 from pytest_gpuserve.report.names import printable
@@ -191,6 +192,9 @@ def _sound_starts(run: RunResult, rows: Iterable[Row]) -> tuple[Start, ...]:
 
 
 def _summary(starts: Sequence[Start]) -> Summary | None:
+    if is_searched(starts):
+        # What was loaded at many rates has no throughput or latency that another run could be held against.
+        return None
     try:
         return summary_of(window for start in starts for window in start.windows)
     except NotMeasured:

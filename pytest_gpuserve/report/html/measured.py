@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.capacity import is_searched
 from pytest_gpuserve.measure.points import NotMeasured, value_of
 from pytest_gpuserve.measure.steps import StepResult, steps_of
 from pytest_gpuserve.measure.summary import Summary, summary_of
@@ -89,7 +90,7 @@ class MeasuredRun:
 
 
 def measured_runs(result: SessionResult, names: Mapping[str, str], texts: Texts) -> list[MeasuredRun]:
-    """All loads of all tests.
+    """All loads of all tests of which there is what was measured; of merged results there are only the conclusions.
 
     Args:
         result: The run.
@@ -100,6 +101,7 @@ def measured_runs(result: SessionResult, names: Mapping[str, str], texts: Texts)
         MeasuredRun(test.nodeid, load_name(names[test.nodeid], run, texts), run)
         for test in result.tests
         for run in test.runs
+        if run.sessions
     ]
 
 
@@ -114,7 +116,9 @@ def starts_of(sessions: Sequence[Session]) -> tuple[Start, ...]:
 
 
 def windows_of(sessions: Sequence[Session]) -> tuple[Window, ...]:
-    """The windows of some sessions, in order."""
+    """The windows of some sessions, in order; none of a search, each of whose windows was loaded otherwise."""
+    if is_searched(starts_of(sessions)):
+        return ()
     return tuple(window for start in starts_of(sessions) for window in start.windows)
 
 

@@ -12,7 +12,7 @@ from pytest_gpuserve.report.html.forest import forest
 from pytest_gpuserve.report.html.history import history
 from pytest_gpuserve.report.html.measured import load_name, measured_runs
 from pytest_gpuserve.report.html.plots import Plots
-from pytest_gpuserve.report.html.sections import facts_of, section_of
+from pytest_gpuserve.report.html.sections import REPLICA_HEADINGS, facts_of, section_of
 from pytest_gpuserve.report.html.text import UNKNOWN, Texts
 from pytest_gpuserve.report.html.throughput import throughput
 from pytest_gpuserve.report.html.use import use
@@ -20,6 +20,7 @@ from pytest_gpuserve.report.html.verdicts import counted, line_of
 from pytest_gpuserve.report.names import names_of
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import ranked
+from pytest_gpuserve.report.searches import PROBE_HEADINGS
 from pytest_gpuserve.report.totals import totals_line
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         told=_group(told, texts),
         fine=_group(fine, texts),
         anchors=anchors,
+        replica_headings=REPLICA_HEADINGS,
+        probe_headings=PROBE_HEADINGS,
         overview=[plot for plot in (throughput(runs, texts), *components(runs, texts)) if plot is not None],
         panels=use(runs),
         tests=[

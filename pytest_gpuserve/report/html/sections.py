@@ -6,17 +6,22 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuserve.measure.counters import added
+from pytest_gpuserve.measure.replicas import replicas_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.html.batches import batches
 from pytest_gpuserve.report.html.distribution import distribution
 from pytest_gpuserve.report.html.measured import starts_of
 from pytest_gpuserve.report.html.text import UNKNOWN, cut
 from pytest_gpuserve.report.html.windows import windows
+from pytest_gpuserve.report.replicas import imbalance_text
+from pytest_gpuserve.report.searches import probe_rows, search_title
 from pytest_gpuserve.units import format_rate, format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_gpuserve.measure.replicas import ReplicaResult
     from pytest_gpuserve.measure.summary import Summary
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.report.html.figure import Figure
@@ -36,6 +41,9 @@ _NUMBERS: Final[Mapping[str, Callable[[Summary], str]]] = {
     "failed requests": lambda summary: str(summary.errors),
     "measured time": lambda summary: format_seconds(summary.seconds),
 }
+
+REPLICA_HEADINGS: Final = ("throughput", "p50", "p99", "failed requests", "items in a batch")
+"""Of what is said of each server that shared a load."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,11 @@ class RunSection:
         load: The load.
         server: The server.
         settings: How the server was set up.
+        replicas: Of the servers that shared the load the name and what stands below `REPLICA_HEADINGS`; empty where one
+            had it alone.
+        imbalance: How unevenly they did; empty as above.
+        searches: Of each start that was searched for its capacity what it came to, and of each rate that was tried the
+            rate and what stands below `PROBE_HEADINGS`.
     """
 
     label: str
@@ -80,6 +93,9 @@ class RunSection:
     load: tuple[tuple[str, str], ...]
     server: tuple[tuple[str, str], ...]
     settings: tuple[SettingRow, ...]
+    replicas: tuple[tuple[str, tuple[str, ...]], ...]
+    imbalance: str
+    searches: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -143,6 +159,7 @@ def facts_of(facts: Mapping[str, Any], texts: Texts) -> list[tuple[str, str]]:
 
 def _run(run: MeasuredRun, texts: Texts) -> RunSection:
     figures = (distribution(run, texts), batches(run, texts), windows(run, texts))
+    replicas = replicas_of(run.windows, added([start.counters for start in run.starts if start.counters is not None]))
     return RunSection(
         texts.line(run.run.label),
         "" if run.run.base is None else texts.line(run.run.base),
@@ -153,7 +170,36 @@ def _run(run: MeasuredRun, texts: Texts) -> RunSection:
         tuple(facts_of(run.run.load, texts)),
         tuple(facts_of(run.run.server, texts)),
         _settings(run.run.sessions, texts),
+        tuple((texts.line(replica.name), _cells(replica)) for replica in replicas),
+        texts.line(imbalance_text(replicas)),
+        _searches(run, texts),
     )
+
+
+def _searches(run: MeasuredRun, texts: Texts) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]:
+    found = [start.search for start in run.starts if start.search is not None]
+    return tuple(
+        (
+            search_title(number, search),
+            tuple((rate, tuple(map(texts.line, cells))) for rate, cells in probe_rows(search)),
+        )
+        for number, search in enumerate(found, 1)
+    )
+
+
+def _cells(replica: ReplicaResult) -> tuple[str, ...]:
+    """The numbers of a replica, in the order of `REPLICA_HEADINGS`."""
+    return (
+        _known(replica.throughput, format_rate),
+        _known(replica.p50, format_seconds),
+        _known(replica.p99, format_seconds),
+        str(replica.failed),
+        _known(replica.batching_ratio, format_ratio),
+    )
+
+
+def _known(value: float | None, write: Callable[[float], str]) -> str:
+    return UNKNOWN if value is None else write(value)
 
 
 def _numbers(run: MeasuredRun) -> tuple[tuple[str, str, str], ...]:

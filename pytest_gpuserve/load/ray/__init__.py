@@ -1,0 +1,1 @@
+"""Loads from many hosts: a Ray cluster carries the engines, and one process of it speaks for all of them."""

@@ -1,0 +1,187 @@
+"""A Ray cluster of this run's own: one node on this host's loopback, which ends with this process however that ends."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest_gpuserve
+from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.load.ray.address import parse_address
+from pytest_gpuserve.load.ray.environment import OTHERS, OWN, TOKEN_FILE, own_cluster_environment
+from pytest_gpuserve.load.ray.head import ADDRESS_FILE
+from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.process.kept import Kept
+from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+START_SECONDS: Final = 90.0
+"""Longest wait for it, on a busy machine; some 5 s are usual."""
+
+END_SECONDS: Final = 0.5
+"""From the request to end to SIGKILL: a node would drain for half a minute, and nothing in it is worth that."""
+
+LOGICAL_CPUS: Final = 1024
+"""Most workers at a time. They are nothing but numbers in Ray's books, and comparisons side by side run two loads at
+once; whether the host keeps up with them is for the load itself to see."""
+
+OBJECT_STORE_BYTES: Final = 80 << 20
+"""The least that Ray takes, and of that as much memory as is used: ticks are small."""
+
+LONGEST_FOLDER: Final = 39
+"""Below it Ray makes Unix sockets, whose paths may have 107 bytes: ``/ray/session_2026-01-31_12-59-59_123456_1234567``
+and ``/sockets/plasma_store`` are 68 of them."""
+
+_PACKAGES: Final = "packages"
+
+_POLL_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """How a cluster is joined.
+
+    Args:
+        address: As Ray takes it.
+        environment: Variables that the process that joins it needs.
+        without: Variables that it must not have.
+    """
+
+    address: str
+    environment: Mapping[str, str]
+    without: frozenset[str] = frozenset()
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """The same command, run with this environment."""
+        unset = [f"--unset={name}" for name in sorted(self.without)]
+        return ["env", *unset, *(f"{name}={value}" for name, value in self.environment.items()), *command]
+
+
+class LocalCluster:
+    """A running cluster, made with `LocalCluster.start`; a context manager, so that it ends with its block.
+
+    Attributes:
+        joining: How it is joined.
+    """
+
+    def __init__(self, process: Process, joining: Joining) -> None:
+        self._process = process
+        self.joining = joining
+
+    @classmethod
+    def start(cls, log: Path) -> LocalCluster:
+        """Start a cluster of one node, and wait until it can be joined.
+
+        Args:
+            log: File to which it writes.
+
+        Raises:
+            LoadFailed: It did not start, or there is no folder for it.
+            ServerFailed: There can be no more processes.
+        """
+        folder = short_folder([Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")])  # noqa: S108 -- its name cannot be guessed
+        token = folder / "token"
+        kept = Kept.reserve([folder], log=log)
+        package = Path(pytest_gpuserve.__file__).resolve().parent
+        try:
+            folder.mkdir(mode=0o700)
+            (folder / _PACKAGES).mkdir()
+            # Its workers run what runs here, also where that is a checkout.
+            (folder / _PACKAGES / package.name).symlink_to(package)
+            token.touch(mode=0o600)
+            token.write_text(secrets.token_hex(32))
+        except OSError as problem:
+            kept.release()
+            raise LoadFailed(
+                "there is no place for the files of a Ray cluster",
+                found=str(problem),
+                remedies=["name another: TMPDIR=DIR"],
+            ) from problem
+        environment = own_cluster_environment() | {
+            TOKEN_FILE: str(token),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(folder / _PACKAGES), os.environ.get("PYTHONPATH")))),
+        }
+        process = Process.start(Command(tuple(_command(folder)), environment, folder, log), kept=kept)
+        try:
+            address = _wait_for_address(process, folder / ADDRESS_FILE)
+        except BaseException:
+            process.stop(0)
+            raise
+        return cls(process, Joining(address, {**OWN, TOKEN_FILE: str(token)}, OTHERS))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def process(self) -> Process:
+        """Its processes."""
+        return self._process
+
+    def close(self) -> None:
+        """End it, with all that runs in it, and remove its files.
+
+        Raises:
+            ServerFailed: A process survives SIGKILL, or the files cannot be removed.
+        """
+        self._process.stop(END_SECONDS)
+
+
+def short_folder(places: Sequence[Path]) -> Path:
+    """Name a new folder in the first of these places whose path leaves room for those of Ray's sockets.
+
+    Raises:
+        LoadFailed: There is none.
+    """
+    name = f"gpuserve-ray-{uuid.uuid4().hex[:8]}"
+    for place in places:
+        folder = place / name
+        if os.access(place, os.W_OK) and len(str(folder).encode()) <= LONGEST_FOLDER:
+            return folder
+    raise LoadFailed(
+        "there is no place for the files of a Ray cluster, whose paths have to be short",
+        looked=[str(place) for place in places],
+        remedies=[f"name one of {LONGEST_FOLDER - len(name) - 1} bytes at most: TMPDIR=/tmp"],
+    )
+
+
+def _command(folder: Path) -> list[str]:
+    return module_command("pytest_gpuserve.load.ray.head", str(folder), str(LOGICAL_CPUS), str(OBJECT_STORE_BYTES))
+
+
+def _wait_for_address(process: Process, file: Path) -> str:
+    deadline = Deadline.after(START_SECONDS)
+    while not deadline.expired():
+        with suppress(OSError):
+            address = parse_address(file.read_text().strip())
+            if address is not None:
+                return str(address)
+        if process.exit_status() is not None:
+            raise LoadFailed(
+                "the Ray cluster of this run did not start",
+                found=process.describe_exit(),
+                log_tail=process.tail(),
+            )
+        time.sleep(_POLL_SECONDS)
+    raise LoadFailed(
+        f"the Ray cluster of this run did not start in {format_seconds(deadline.seconds)}",
+        log_tail=process.tail(),
+    )

@@ -1,0 +1,286 @@
+"""Speaks for all workers of a load as one engine would: takes the orders, hands them on, puts the ticks together.
+
+One ``asyncio`` loop does it. Each worker is followed by a task that asks it for news, one question after the other;
+what it hears, and what the owner orders, goes through one queue, so that everything happens in one order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.load.ray.clock import Exchange, Offset, in_our_time
+from pytest_gpuserve.load.ray.crew import Lost, all_of, check_drift
+from pytest_gpuserve.load.ray.gathering import Gathering
+from pytest_gpuserve.load.wire import Again, Begin, Ready
+from pytest_gpuserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuserve.load.ray.crew import Crew, Member
+    from pytest_gpuserve.load.ray.messages import News
+    from pytest_gpuserve.load.wire import Order, Report
+
+SILENCE_SECONDS: Final = 15.0
+"""A worker that reports no tick for so long is given up: before its owner gives us up, who would not know its name."""
+
+LOOK_SECONDS: Final = 0.5
+"""How often it is seen whether one is silent."""
+
+HALT_SECONDS: Final = 30.0
+"""How long workers may take to be ready again: their engines wait for answers, but not for ever."""
+
+LEAST_LEAD_NS: Final = 100_000_000
+LEAD_A_WORKER_NS: Final = 2_000_000
+"""From an order to begin until the begin, at least, and how much more for each worker that is to be told."""
+
+LEAD_TRIPS: Final = 4
+"""So many times the longest call to a worker is waited where that is more."""
+
+TOLD_NS: Final = 5_000_000
+"""So long before the begin an engine has been told of it, that it can be there in time."""
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """News of a worker, and what they tell of its clock."""
+
+    member: Member
+    news: News
+    offset: Offset
+
+
+@dataclass(frozen=True)
+class _Gone:
+    """A worker was lost."""
+
+    member: Member
+    reason: str
+
+
+class _Look:
+    """Time has passed."""
+
+
+_Event = Begin | Again | _Heard | _Gone | _Look
+
+
+class Coordinator:
+    """One load, from the search for workers to its last order.
+
+    Args:
+        crew: The workers.
+        write: Passes a report on to the owner.
+        now_ns: Our clock.
+    """
+
+    def __init__(
+        self, crew: Crew, write: Callable[[Report], None], now_ns: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        self._crew = crew
+        self._write = write
+        self._now_ns = now_ns
+        self._events: asyncio.Queue[_Event] = asyncio.Queue()
+        self._followed: dict[Member, asyncio.Task[None]] = {}
+        self._under_way = False
+
+    def order(self, order: Order) -> None:
+        """Take an order of the owner's; to be called in the loop."""
+        self._events.put_nowait(order)
+
+    async def run(self) -> None:
+        """Make the load, as often as the owner says, until cancelled.
+
+        Raises:
+            LoadFailed: A worker could not take part, or was lost in mid-load; the text names it.
+        """
+        looking = asyncio.ensure_future(self._look())
+        try:
+            await self._crew.assemble()
+            for member in self._crew.members:
+                self._follow(member)
+            self._write(Ready())
+            order = await self._next_order()
+            while True:
+                if isinstance(order, Begin):
+                    order = await self._load(order)
+                await self._halt(order)
+                order = await self._next_order()
+        finally:
+            looking.cancel()
+            for task in self._followed.values():
+                task.cancel()
+            await asyncio.gather(looking, *self._followed.values(), return_exceptions=True)
+
+    # -- between loads
+
+    async def _next_order(self) -> Order:
+        """Wait for an order; who is lost meanwhile is replaced."""
+        while True:
+            event = await self._events.get()
+            if isinstance(event, (Begin, Again)):
+                return event
+            if isinstance(event, _Gone):
+                await self._replace(event)
+            elif isinstance(event, _Heard):
+                _complain(event)
+
+    async def _replace(self, gone: _Gone) -> None:
+        if gone.member in self._followed:
+            del self._followed[gone.member]
+            self._follow(await self._crew.replace(gone.member, gone.reason))
+
+    async def _halt(self, again: Again) -> None:
+        """Have all workers end what they do, and be ready for another load."""
+        self._crew.seed = again.seed
+        missing = set(self._crew.members)
+        await all_of([_told_again(member, again.seed) for member in missing])
+        deadline = time.monotonic() + HALT_SECONDS
+        while missing:
+            event = await self._events.get()
+            if isinstance(event, _Gone):
+                # Who takes the place is told the seed at once.
+                await self._replace(event)
+                missing.discard(event.member)
+            elif isinstance(event, _Heard):
+                _complain(event)
+                if event.news.ready:
+                    missing.discard(event.member)
+            if missing and time.monotonic() > deadline:
+                names = ", ".join(sorted(member.name for member in missing))
+                raise LoadFailed(f"not ready to begin again in {format_seconds(HALT_SECONDS)}: {names}")
+        if self._under_way:
+            await all_of([self._check_clock(member) for member in self._crew.members])
+            self._under_way = False
+        self._write(Ready())
+
+    # -- a load
+
+    async def _load(self, begin: Begin) -> Again:
+        """Make the load until it is to begin anew, which can be after its end."""
+        begun_ns = await self._begin(begin)
+        self._under_way = True
+        names = [member.name for member in self._crew.members]
+        gathering = Gathering(names)
+        heard_ns = dict.fromkeys(self._crew.members, begun_ns)
+        while not gathering.ended:
+            event = await self._events.get()
+            if isinstance(event, Again):
+                return event
+            if isinstance(event, Begin):
+                raise LoadFailed("a load that is under way cannot begin")
+            if isinstance(event, _Gone):
+                raise LoadFailed(f"{event.member.name} was lost in mid-load: {event.reason}")
+            if isinstance(event, _Heard):
+                _complain(event)
+                check_drift(event.member, event.offset)
+                if event.news.ticks:
+                    heard_ns[event.member] = self._now_ns()
+                await self._gather(gathering, event)
+            silent_ns = self._now_ns() - round(SILENCE_SECONDS * 1e9)
+            for member, since_ns in heard_ns.items():
+                if since_ns < silent_ns and not gathering.has_ended(member.part):
+                    raise LoadFailed(f"{member.name} reported nothing for {format_seconds(SILENCE_SECONDS)}")
+        self._under_way = False
+        order = await self._next_order()
+        if isinstance(order, Begin):
+            raise LoadFailed("a load that has ended cannot begin before it is made ready again")
+        return order
+
+    async def _begin(self, begin: Begin) -> int:
+        """Tell all workers to begin at the same time; returns when that is.
+
+        Raises:
+            LoadFailed: One heard of it too late.
+        """
+        members = self._crew.members
+        await all_of([self._refresh_clock(member) for member in members])
+        least_ns = LEAST_LEAD_NS + LEAD_A_WORKER_NS * len(members)
+        lead_ns = max(least_ns, LEAD_TRIPS * max(member.timing.slowest_ns for member in members))
+        at_ns = max(begin.at_ns, self._now_ns() + lead_ns)
+        await all_of([self._told_to_begin(member, at_ns) for member in members])
+        return at_ns
+
+    async def _told_to_begin(self, member: Member, at_ns: int) -> None:
+        offset = member.timing.offset
+        try:
+            told_ns = offset.ours(await member.remote.begin(offset.theirs(at_ns)))
+        except Lost as problem:
+            raise _lost_at_begin(member, problem) from problem
+        late_ns = told_ns + TOLD_NS - at_ns
+        if late_ns > 0:
+            raise LoadFailed(
+                f"{member.name} heard of the begin too late, by {format_seconds(late_ns / 1e9)}: its node, or the way"
+                " to it, is overloaded"
+            )
+
+    async def _gather(self, gathering: Gathering, heard: _Heard) -> None:
+        member = heard.member
+        try:
+            for tick in heard.news.ticks:
+                gathering.add(member.part, in_our_time(tick, member.timing.offset))
+        except ValueError as problem:
+            raise LoadFailed(str(problem)) from problem
+        for tick in gathering.take():
+            if tick.last:
+                # Before it is said that the load has ended well.
+                await all_of([self._check_clock(member, in_load=True) for member in self._crew.members])
+            self._write(tick)
+
+    async def _refresh_clock(self, member: Member) -> None:
+        try:
+            await self._crew.refresh_clock(member)
+        except Lost as problem:
+            raise _lost_at_begin(member, problem) from problem
+
+    async def _check_clock(self, member: Member, *, in_load: bool = False) -> None:
+        """Measure a clock again; who is lost between loads is replaced by who waits for the next order."""
+        try:
+            await self._crew.check_clock(member)
+        except Lost as problem:
+            if in_load:
+                raise LoadFailed(f"{member.name} was lost at the end of the load: {problem}") from problem
+
+    # -- what goes on all the time
+
+    def _follow(self, member: Member) -> None:
+        self._followed[member] = asyncio.ensure_future(self._ask(member))
+
+    async def _ask(self, member: Member) -> None:
+        """Ask a worker for news, as long as it is there."""
+        try:
+            while True:
+                sent_ns = self._now_ns()
+                news = await member.remote.poll()
+                exchange = Exchange(sent_ns, news.received_ns, news.answered_ns, self._now_ns())
+                self._events.put_nowait(_Heard(member, news, exchange.offset()))
+                if news.problem:
+                    return
+        except Lost as problem:
+            self._events.put_nowait(_Gone(member, str(problem)))
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._events.put_nowait(_Look())
+
+
+async def _told_again(member: Member, seed: int) -> None:
+    try:
+        await member.remote.again(seed)
+    except Lost:
+        # Who follows it hears of that too.
+        return
+
+
+def _lost_at_begin(member: Member, problem: Lost) -> LoadFailed:
+    return LoadFailed(f"{member.name} was lost as the load began: {problem}")
+
+
+def _complain(heard: _Heard) -> None:
+    if heard.news.problem:
+        raise LoadFailed(f"{heard.member.name}: {heard.news.problem}")

@@ -1,0 +1,110 @@
+"""Which workers may take part in a load: what they run, where they are, how often one that is lost is replaced."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.load.ray.versions import difference, remedies
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.load.ray.versions import Versions
+    from pytest_gpuserve.load.wire import Endpoint, Plan
+
+NET: Final = "/proc/self/ns/net"
+"""Stands for the network of a process: the same file for all who share its loopback."""
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def worker_name(node: str, part: int) -> str:
+    """What a worker is called in reports: where it is, and which part of the load is its own."""
+    return f"{node}/worker-{part}"
+
+
+def version_problem(name: str, theirs: Versions, ours: Versions) -> str:
+    """Say in one line why a worker's node cannot take part; empty if it can."""
+    found = difference(theirs, ours)
+    return f"{name} has other versions: {found}; {'; '.join(remedies([theirs], ours))}" if found else ""
+
+
+def needed_here(plan: Plan) -> dict[str, str]:
+    """Return the files that must be the very same for the worker of this part as for us, and what for.
+
+    Args:
+        plan: With the worker's part.
+    """
+    endpoint = plan.own_endpoint()
+    needed = {}
+    if plan.outputs is not None:
+        needed[plan.outputs.file] = "answers come through shared memory of this host"
+    if endpoint.protocol == "worker":
+        needed[endpoint.host] = "the in-process worker's queue is a socket of this host"
+    elif _is_loopback(endpoint):
+        needed[NET] = f"the server listens on {endpoint.host} of this host alone"
+    return needed
+
+
+def identity(path: str) -> str:
+    """Say which file this is among those of all hosts, also of a socket or a namespace; empty if there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 -- a string goes in and travels
+        return f"{_BOOT_ID.read_text().strip()} {found.st_dev} {found.st_ino}"
+    except OSError:
+        return ""
+
+
+def elsewhere_problem(name: str, needed: dict[str, str], theirs: dict[str, str]) -> str:
+    """Say in one line why a worker that is elsewhere cannot do its part; empty if it can.
+
+    Args:
+        name: The worker's.
+        needed: Of ``needed_here``.
+        theirs: By the same paths, the ``identity`` of each that the worker sees.
+    """
+    for path, purpose in needed.items():
+        ours = identity(path)
+        if not ours or theirs.get(path) != ours:
+            return (
+                f"{name} runs on another host, and {purpose}; load a server that it can reach, as"
+                " remote_server('http://HOST:PORT'), or with --load-engine=local"
+            )
+    return ""
+
+
+class Replacements:
+    """How many more workers may be lost before a load begins.
+
+    Args:
+        most: In all.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lost: list[str] = []
+
+    def lose(self, name: str, reason: str) -> None:
+        """Note that a worker was lost, which is to be replaced.
+
+        Raises:
+            LoadFailed: Too many were.
+        """
+        self._lost.append(name)
+        if len(self._lost) > self._most:
+            raise LoadFailed(
+                f"{name} was lost before the load began, after {self._most} others that were replaced: {reason}"
+            )
+
+
+def _is_loopback(endpoint: Endpoint) -> bool:
+    if endpoint.host == "localhost" or endpoint.host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(endpoint.host)
+    except ValueError:
+        return False
+    # 0.0.0.0 too leads to the own host.
+    return address.is_loopback or address.is_unspecified

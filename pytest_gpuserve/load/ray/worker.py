@@ -1,0 +1,196 @@
+"""A worker: the actor on a Ray node that has one ordinary load engine, and speaks for it.
+
+Its methods are called from afar, each in a thread of its own, so that the clock can be asked for while somebody waits
+for news. The engine is a child of the actor's process: when that ends, however it does, so does the engine.
+"""
+
+from __future__ import annotations
+
+import platform
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from pytest_gpuserve import __version__
+from pytest_gpuserve.errors import GpuserveError, LoadFailed
+from pytest_gpuserve.load.driver import check_users
+from pytest_gpuserve.load.engine_process import EngineProcess
+from pytest_gpuserve.load.ray.messages import News
+from pytest_gpuserve.load.ray.placing import identity
+from pytest_gpuserve.load.source import END_SECONDS, LOCAL
+from pytest_gpuserve.load.validity import one_line
+from pytest_gpuserve.load.wire import Again, Begin, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuserve.load.wire import Order, Tick
+
+POLL_SECONDS: Final = 1.0
+"""After so long without news the asker is answered all the same, so that it knows that we live."""
+
+ORPHAN_SECONDS: Final = 10.0
+"""A load that nobody has asked about for so long ends: who began it is gone, and Ray may take longer to see that."""
+
+READY_SECONDS: Final = LOCAL.ready_seconds
+"""How long an engine may take until it can begin."""
+
+
+class Worker:
+    """One worker; it does nothing before it is given a plan."""
+
+    def __init__(self) -> None:
+        self._engine: EngineProcess | None = None
+        self._thread: threading.Thread | None = None
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._interrupted = threading.Event()
+        self._changed = threading.Condition()
+        self._ticks: list[Tick] = []
+        self._ready = False
+        self._problem = ""
+        self._asked_seconds = time.monotonic()
+
+    def versions(self) -> tuple[str, str, str]:
+        """Return what this process runs, as ``Versions`` has it; plain text, for the asker's may be another."""
+        import ray  # noqa: PLC0415 -- the rest needs none
+
+        return platform.python_version(), ray.__version__, __version__
+
+    def node(self) -> str:
+        """Return the id of its node."""
+        import ray  # noqa: PLC0415 -- the rest needs none
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def identities(self, paths: Sequence[str]) -> dict[str, str]:
+        """Return which file each of these is here; see ``placing.identity``."""
+        return {path: identity(path) for path in paths}
+
+    def start(self, plan: bytes, part: int, parts: int, seed: int) -> str:
+        """Start the engine, and wait until it can begin.
+
+        Args:
+            plan: The load, as MessagePack.
+            part: Which share of it is this one's.
+            parts: How many there are.
+            seed: In place of the plan's.
+
+        Returns:
+            Why that cannot be, in one line; empty if it can.
+        """
+        own = msgspec.structs.replace(msgspec.msgpack.decode(plan, type=Plan), part=part, parts=parts, seed=seed)
+        try:
+            check_users(own.schedule, parts)
+            engine = EngineProcess(LOCAL.launches(1)[0].command, END_SECONDS)
+            try:
+                engine.tell(own)
+                engine.wait_ready(READY_SECONDS)
+            except GpuserveError:
+                engine.close()
+                raise
+        except GpuserveError as problem:
+            return in_one_line(problem)
+        self._engine = engine
+        self._thread = threading.Thread(target=self._follow, args=(engine,), daemon=True)
+        self._thread.start()
+        return ""
+
+    def clock(self) -> int:
+        """Return what time it is, in nanoseconds of this host's clock."""
+        return time.perf_counter_ns()
+
+    def begin(self, at_ns: int) -> int:
+        """Tell the engine when to begin.
+
+        Args:
+            at_ns: By this host's clock.
+
+        Returns:
+            When the engine had been told, by the same.
+        """
+        self._tell(Begin(at_ns))
+        return time.perf_counter_ns()
+
+    def again(self, seed: int) -> None:
+        """Have the engine end its load and make itself ready to begin anew; there is news when it is.
+
+        Args:
+            seed: In place of the plan's.
+        """
+        # Who reads ticks has to know it before the engine does.
+        self._interrupted.set()
+        self._tell(Again(seed))
+
+    def poll(self) -> bytes:
+        """Wait until something has happened, and return it: ``News`` as MessagePack."""
+        received_ns = time.perf_counter_ns()
+        with self._changed:
+            self._asked_seconds = time.monotonic()
+            self._changed.wait_for(lambda: self._ticks or self._ready or self._problem, POLL_SECONDS)
+            ticks, self._ticks = self._ticks, []
+            ready, self._ready = self._ready, False
+            problem = self._problem
+            # In the time that nobody asks because an answer is on its way, nobody is missing.
+            self._asked_seconds = time.monotonic()
+        return msgspec.msgpack.encode(News(received_ns, time.perf_counter_ns(), ticks, ready, problem))
+
+    def close(self) -> None:
+        """End the engine."""
+        if self._engine is None or self._thread is None:
+            return
+        self._interrupted.set()
+        self._orders.put(None)
+        self._thread.join()
+        self._engine.close()
+
+    def _tell(self, order: Order) -> None:
+        """Tell the engine, and then who listens to it."""
+        assert self._engine is not None
+        try:
+            self._engine.tell(order)
+        except LoadFailed as problem:
+            self._tell_of(in_one_line(problem))
+        self._orders.put(order)
+
+    def _follow(self, engine: EngineProcess) -> None:
+        """Listen to the engine, order by order."""
+        try:
+            while (order := self._orders.get()) is not None:
+                if isinstance(order, Begin):
+                    self._pass_on(engine)
+                else:
+                    engine.wait_ready_again(READY_SECONDS)
+                    self._interrupted.clear()
+                    with self._changed:
+                        self._ready = True
+                        self._changed.notify_all()
+        except LoadFailed as problem:
+            self._tell_of(in_one_line(problem))
+
+    def _pass_on(self, engine: EngineProcess) -> None:
+        """Keep the ticks of a load for who asks, until its end, or until it is to end."""
+        while not engine.ended and not self._interrupted.is_set():
+            tick = engine.next_tick()
+            with self._changed:
+                self._ticks.append(tick)
+                self._changed.notify_all()
+            if time.monotonic() - self._asked_seconds > ORPHAN_SECONDS:
+                engine.close()
+                raise LoadFailed(f"nobody has asked for {ORPHAN_SECONDS:.0f} s how the load gets on")
+
+    def _tell_of(self, problem: str) -> None:
+        with self._changed:
+            self._problem = self._problem or problem
+            self._changed.notify_all()
+
+
+def in_one_line(problem: GpuserveError) -> str:
+    """An error for a report that has one line for it: of a log its last line, which says why the process ended."""
+    told = problem.summary
+    if problem.found:
+        told += f" ({problem.found})"
+    last = problem.log_tail.strip().rpartition("\n")[2]
+    return one_line(f"{told}: {last}" if last else told)

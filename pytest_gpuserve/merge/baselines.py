@@ -1,0 +1,162 @@
+"""Baselines that several runners have recorded, put into one folder, entry by entry.
+
+Each runner begins with the same baselines and records some of them anew, so that its folder has its own new entries
+and the old ones of all others. What a runner has recorded is what is newer than in the folder that all began with; it
+is taken whole, with its anchors, which its recording has set or moved. Nothing is removed: a runner that does not have
+a test has no opinion on its entry.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.device import DeviceLock
+from pytest_gpuserve.errors import BaselineUnusable, DeviceProblem, UsageProblem
+from pytest_gpuserve.report.names import printable
+from pytest_gpuserve.store.atomic import write_whole
+from pytest_gpuserve.store.baseline import read, write
+from pytest_gpuserve.store.files import LONGEST_WAIT_SECONDS
+from pytest_gpuserve.store.published import FOLDER as PUBLISHED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_gpuserve.store.schema import Entry
+
+_WHOSE: Final = "--into"
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """An entry as a runner has recorded it."""
+
+    folder: str
+    entry: Entry
+
+
+def merge_baselines(folders: Sequence[str], into: str) -> list[str]:
+    """Put what was recorded into a folder of baselines; either all of it, or nothing.
+
+    Args:
+        folders: Where runners have recorded.
+        into: The folder that all of them began with; it may be empty, or not be there.
+
+    Returns:
+        What was taken from where, a line each.
+
+    Raises:
+        UsageProblem: A folder has no baselines, or an entry was recorded by two runners; nothing was written.
+        BaselineUnusable: A file cannot be read, trusted or written; the folder is as it was.
+    """
+    named = {name: _files(name) for name in dict.fromkeys(folders)}
+    with _alone(into):
+        places = sorted({place for files in named.values() for place in files})
+        changes, lines, conflicts = {}, [], []
+        for place in places:
+            path = Path(into) / place
+            before = {key: stored.entry for key, stored in read(path).items()}
+            taken: dict[str, _Recorded] = {}
+            for name, files in named.items():
+                found = read(files[place]) if place in files else {}
+                for key, stored in found.items():
+                    conflicts += _take(taken, key, _Recorded(name, stored.entry), before.get(key), place)
+            if taken:
+                changes[path] = {**before, **{key: each.entry for key, each in taken.items()}}
+                lines += [printable(f"{place}: {key} of {each.folder}") for key, each in sorted(taken.items())]
+        if conflicts:
+            raise UsageProblem(
+                f"{len(conflicts)} entr{'ies were' if len(conflicts) > 1 else 'y was'} recorded differently by two"
+                " runners; nothing was written",
+                found="\n".join(printable(each) for each in conflicts),
+                remedies=[
+                    "let --into be the baselines that all of them began with",
+                    "leave out the folder whose recording is not meant",
+                ],
+            )
+        _write_all(changes)
+    count = len(lines)
+    return [*lines, f"{count} entr{'y' if count == 1 else 'ies'} merged into {into}" if count else "nothing is new"]
+
+
+def _take(taken: dict[str, _Recorded], key: str, new: _Recorded, before: Entry | None, place: str) -> list[str]:
+    """Take an entry if it was recorded since; what contradicts it."""
+    if new.entry == before:
+        return []
+    if before is not None and _newest(new.entry) < _newest(before):
+        # As it was before another runner's recording came in.
+        return []
+    other = taken.get(key)
+    if before is not None and _newest(new.entry) == _newest(before):
+        other = _Recorded(_WHOSE, before)
+    if other is None:
+        taken[key] = new
+        return []
+    return [] if other.entry == new.entry else [f"{place}: {key} of {other.folder} and of {new.folder}"]
+
+
+def _newest(entry: Entry) -> str:
+    return max(session.at for session in entry.sessions)
+
+
+def _files(folder: str) -> dict[str, Path]:
+    """The baseline files of a folder, by their places in it.
+
+    Raises:
+        UsageProblem: It has none.
+    """
+    if "://" in folder:
+        raise UsageProblem(f"{folder} is an address, and what is merged is folders", remedies=["copy it to a folder"])
+    root = Path(folder)
+    paths = {path.relative_to(root): path for path in sorted(root.rglob("*.json"))}
+    files = {place.as_posix(): path for place, path in paths.items() if PUBLISHED not in place.parts}
+    if not files:
+        raise UsageProblem(
+            f"{folder} has no baselines",
+            looked=[os.path.abspath(folder)],  # noqa: PTH100 -- as it is, without following links
+            remedies=["name a folder such as baselines/, which holds one folder a device"],
+        )
+    return files
+
+
+@contextmanager
+def _alone(into: str) -> Iterator[None]:
+    """While nobody else on this machine writes baselines; see ``store.files``."""
+    lock = DeviceLock("baselines", command="merges baselines")
+    try:
+        held = lock.acquire(wait_seconds=LONGEST_WAIT_SECONDS, on_wait=lambda *_: None)
+    except DeviceProblem as problem:
+        raise BaselineUnusable(
+            f"nothing is written into {into}: {problem.summary}", found=problem.found, looked=problem.looked
+        ) from None
+    with held:
+        yield
+
+
+def _write_all(changes: Mapping[Path, Mapping[str, Entry]]) -> None:
+    """Write all files, or leave all as they were.
+
+    Raises:
+        BaselineUnusable: One cannot be written.
+    """
+    old: dict[Path, bytes | None] = {}
+    try:
+        for path, entries in changes.items():
+            old[path] = path.read_bytes() if path.exists() else None
+            write(path, entries)
+    except (BaselineUnusable, OSError) as problem:
+        _restore(old)
+        if isinstance(problem, BaselineUnusable):
+            raise
+        raise BaselineUnusable("baselines cannot be written", found=str(problem)) from None
+
+
+def _restore(old: Mapping[Path, bytes | None]) -> None:
+    for path, data in old.items():
+        if data is None:
+            path.unlink(missing_ok=True)
+        elif path.read_bytes() != data:
+            write_whole(path, data)

@@ -1,0 +1,28 @@
+"""A variable that all processes of a tree inherit, by which they are known when nothing else holds them together."""
+
+from __future__ import annotations
+
+import psutil
+
+TREE_VARIABLE = "PYTEST_GPUSERVE_TREE"
+"""Environment variable, unique to each start, by which a tree is still known after the loss of its keeper."""
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """All live processes in whose environment the variable has this value, as far as we may look at it."""
+    return [process for process in psutil.process_iter() if is_alive(process) and _mark_of(process) == mark]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(TREE_VARIABLE)
+    except (psutil.Error, OSError):
+        return None

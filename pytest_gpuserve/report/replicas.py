@@ -1,0 +1,90 @@
+"""What is said of the replicas that shared a load: how unevenly they did, and which of them failed or lagged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
+from pytest_gpuserve.report.names import names_of, printable
+from pytest_gpuserve.units import format_change, format_fraction, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.replicas import Imbalance, ReplicaResult
+    from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.report.results import RunResult, TestResult
+
+
+def replica_lines(tests: Collection[TestResult]) -> list[str]:
+    """Say in a line for each load of several replicas how even it was; none of one server."""
+    names = names_of(tests)
+    lines = []
+    for test in tests:
+        for run in test.runs:
+            told = imbalance_text(replicas_of(_windows(run)))
+            name = f"{names[test.nodeid]} {printable(run.label)}".strip()
+            lines.extend([f"replicas of {name}: {told}"] if told else [])
+    return lines
+
+
+def imbalance_text(replicas: Sequence[ReplicaResult]) -> str:
+    """Say how unevenly replicas did: ``3, busiest +4.1 % over the mean, p99 12.0 ms to 31.0 ms (slowest: HOST:PORT)``.
+
+    Empty of one server.
+    """
+    found = imbalance_of(replicas)
+    if found is None:
+        return ""
+    parts = [str(found.replicas)]
+    parts.append(
+        "nothing was answered" if found.busiest is None else f"busiest {format_change(found.busiest)} over the mean"
+    )
+    parts.append(_p99(found))
+    if found.much_slower:
+        parts.append(f"much slower than the others: {', '.join(map(printable, found.much_slower))}")
+    by_name = {replica.name: replica for replica in replicas}
+    parts += [_failed(by_name[name]) for name in found.failing]
+    return ", ".join(parts)
+
+
+def plain_replicas(windows: Sequence[Window], counters: Counters | None) -> dict[str, Any] | None:
+    """What the JSON result has of replicas; None of one server. Latencies are in seconds, what is not known is null."""
+    replicas = replicas_of(windows, counters)
+    found = imbalance_of(replicas)
+    if found is None:
+        return None
+    return {
+        "busiest": found.busiest,
+        "slowest": found.slowest or None,
+        "much_slower": list(found.much_slower),
+        "each": [
+            {
+                "name": replica.name,
+                "requests": replica.requests,
+                "errors": dict(replica.errors),
+                "throughput": replica.throughput,
+                "p50": replica.p50,
+                "p99": replica.p99,
+                "batching_ratio": replica.batching_ratio,
+            }
+            for replica in replicas
+        ],
+    }
+
+
+def _windows(run: RunResult) -> list[Window]:
+    return [window for session in run.sessions for window in session.windows]
+
+
+def _p99(found: Imbalance) -> str:
+    if found.fastest_p99 is None or found.slowest_p99 is None:
+        return "p99 not known"
+    low, high = format_seconds(found.fastest_p99), format_seconds(found.slowest_p99)
+    return f"p99 {low} to {high} (slowest: {printable(found.slowest)})"
+
+
+def _failed(replica: ReplicaResult) -> str:
+    sent = replica.requests + replica.failed
+    return f"failed: {printable(replica.name)} {replica.failed} of {sent} ({format_fraction(replica.failed / sent)})"

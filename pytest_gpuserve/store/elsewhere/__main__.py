@@ -1,0 +1,76 @@
+"""``python -m pytest_gpuserve.store.elsewhere FOLDER``: sends what a run measured and could not write."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.errors import BaselineUnusable, GpuserveError, UsageProblem
+from pytest_gpuserve.process.command_line import masked, refused, run_command
+from pytest_gpuserve.store.elsewhere.address import Address, copy_folder, parse_address
+from pytest_gpuserve.store.elsewhere.filesystem import open_remote
+from pytest_gpuserve.store.elsewhere.mirror import Mirror
+from pytest_gpuserve.store.elsewhere.remote import StorageProblem
+from pytest_gpuserve.store.elsewhere.shared import SharedFiles
+from pytest_gpuserve.store.elsewhere.unsent import Unsent, forget, read_notes, read_unsent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuserve.store.files import Decide
+    from pytest_gpuserve.store.schema import Entry
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Send, print what was sent, and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pytest_gpuserve.store.elsewhere",
+        description="Sends baselines that a run has measured, but could not write where they belong.",
+        epilog="Exit status: 0 where all was sent, and the folder is removed; 1 where an entry was not; 2 for a wrong"
+        " argument.",
+    )
+    parser.add_argument("folder", type=Path, help="what the run has kept, as its error names it")
+    parser.add_argument(
+        "--replace", action="store_true", help="replace entries that other runners have recorded meanwhile, too"
+    )
+    given = parser.parse_args(arguments)
+    try:
+        return _send(given.folder, replace=given.replace)
+    except GpuserveError as problem:
+        return refused(problem)
+
+
+def _send(folder: Path, *, replace: bool) -> int:
+    notes = read_notes(folder)
+    address = parse_address(notes.url)
+    if not isinstance(address, Address):
+        raise UsageProblem(f"{folder} belongs into the folder {address}, and no storage")
+    mirror, unsent = Mirror(copy_folder(address, os.environ)), Unsent(folder.parent, address.url)
+    failed = False
+    with closing(open_remote(address)) as remote:
+        remote.check_writable()
+        files = SharedFiles(address, mirror, lambda: remote, unsent)
+        for name, based_on in notes.based_on.items():
+            for key, stored in read_unsent(folder, name).items():
+                try:
+                    files.change_over(name, None if replace else based_on, _replacing(key, stored.entry))
+                except (BaselineUnusable, StorageProblem) as problem:
+                    failed = True
+                    print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
+                else:
+                    print(f"{key}: sent to {address.of(name)}")  # noqa: T201 -- a command
+    if not failed:
+        forget(folder)
+    return int(failed)
+
+
+def _replacing(key: str, entry: Entry) -> Decide:
+    return lambda _: {key: entry}
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

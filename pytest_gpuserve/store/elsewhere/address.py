@@ -1,0 +1,120 @@
+"""What ``--baseline-dir`` may be besides a folder: the address of one in shared storage, and where its copy is kept.
+
+The standard library alone: options are read by every run of pytest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.errors import UsageProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+S3_SCHEMES: Final = frozenset({"s3", "s3a"})
+
+FILES: Final = "files"
+"""Below the folder of a copy: the baselines, as they would lie in a checkout."""
+
+_WHICH_STORE: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "FSSPEC_S3", "FSSPEC_S3_ENDPOINT_URL")
+"""Variables with which the same address may lead to another store."""
+
+_LONGEST_SLUG: Final = 40
+_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.+)")
+_WITH_PASSWORD: Final = re.compile(r"[^/@]*:[^/@]*@")
+_EXAMPLE: Final = "an address is SCHEME://PLACE/FOLDER, such as s3://bucket/baselines"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The address of a folder of baselines.
+
+    Args:
+        scheme: In lower case.
+        url: All of it, without a slash at its end. There is no secret in it.
+    """
+
+    scheme: str
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    def of(self, name: str) -> str:
+        """The address of a file in it, or of a folder."""
+        return f"{self.url}/{name}"
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is, or is meant to be, an address and not a folder."""
+    return "://" in text
+
+
+def parse_address(text: str) -> Address | Path:
+    """Read an address; one with ``file://`` is a folder of this machine.
+
+    Raises:
+        UsageProblem: It is none that can be used. What may be a secret in it is not told.
+    """
+    found = _ADDRESS.fullmatch(text)
+    if found is None or "::" in found[2]:
+        raise UsageProblem("--baseline-dir: this is no address of a folder", remedies=[_EXAMPLE])
+    scheme, place = found[1].lower(), found[2].rstrip("/")
+    if _WITH_PASSWORD.match(place):
+        raise UsageProblem(
+            f"--baseline-dir={scheme}://...: there is a password in the address, which would be seen in logs",
+            remedies=["leave it out: credentials come from where the storage's own tools take them"],
+        )
+    if not text.isprintable() or set(text) & set("?#\\") or not place:
+        raise UsageProblem(
+            f"--baseline-dir={scheme}://...: a folder's address has no ?, # or \\, and names a place",
+            remedies=[_EXAMPLE],
+        )
+    if {".", ".."} & set(place.split("/")):
+        raise UsageProblem(f"--baseline-dir={scheme}://{place}: an address has no . and .. in it", remedies=[_EXAMPLE])
+    if scheme != "file":
+        return Address(scheme, f"{scheme}://{place}")
+    if not place.startswith("/"):
+        raise UsageProblem(f"--baseline-dir={text}: file:// is followed by an absolute path", remedies=[_EXAMPLE])
+    return Path(place)
+
+
+def copy_folder(address: Address, environment: Mapping[str, str]) -> Path:
+    """Where the copy of a folder is kept on this machine; there need be none yet.
+
+    Args:
+        address: The folder.
+        environment: That of this process: it says where caches are, and which store is meant.
+
+    Raises:
+        UsageProblem: The user has no home, and nothing else says where caches are.
+    """
+    return _cache(environment) / "baselines" / _slug(address, environment)
+
+
+def unsent_folder(address: Address, environment: Mapping[str, str]) -> Path:
+    """Where measurements are kept that could not be written into a folder; see `copy_folder`."""
+    return _cache(environment) / "unsent-baselines" / _slug(address, environment)
+
+
+def _cache(environment: Mapping[str, str]) -> Path:
+    try:
+        base = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise UsageProblem(
+            "--baseline-dir: there is no folder for a copy of the baselines",
+            found="this user has no home",
+            remedies=["name a folder for caches with the variable XDG_CACHE_HOME"],
+        ) from None
+    return base.absolute() / "pytest-gpuserve"
+
+
+def _slug(address: Address, environment: Mapping[str, str]) -> str:
+    which = "\0".join([address.url, *(environment.get(name, "") for name in _WHICH_STORE)])
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", address.url)[:_LONGEST_SLUG].strip("-")
+    return f"{readable}-{hashlib.sha256(which.encode('utf-8', 'backslashreplace')).hexdigest()[:12]}"

@@ -1,0 +1,243 @@
+"""Folders in shared storage through fsspec: any scheme can be read, and S3 written too.
+
+To write only over what was read takes a condition that the storage itself checks. S3 has had it for writes since 2024
+(``If-None-Match: *`` and ``If-Match: ETag``, "Conditional requests" of its user guide). Other schemes have others or
+none, and fsspec has no call for it, so they are for reading.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.store.elsewhere.address import S3_SCHEMES
+from pytest_gpuserve.store.elsewhere.causes import cause_of, error_code, storage_problem
+from pytest_gpuserve.store.elsewhere.names import version_of, versions_below
+from pytest_gpuserve.store.elsewhere.remote import Changed, Held, StorageProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuserve.store.elsewhere.address import Address
+    from pytest_gpuserve.store.elsewhere.remote import Remote
+
+CONNECT_SECONDS: Final = 5
+READ_SECONDS: Final = 15
+ATTEMPTS: Final = 2
+LONGEST_SECONDS: Final = 60
+"""Of one request, retries included, to an S3 that answers drop by drop; a large baseline file is a few megabytes."""
+
+MOST_BYTES: Final = 2**26
+"""A larger file is no baseline. Far larger ones s3fs writes in parts, to which a condition does not apply."""
+
+MARKER: Final = ".pytest-gpuserve"
+MARKER_TEXT: Final = (
+    b"By this file pytest-gpuserve finds out whether this storage honours If-Match and If-None-Match.\n"
+    b"Without them two runners could overwrite each other's baselines. It may be removed at any time.\n"
+)
+
+_NO_VERSION: Final = f'"{"0" * 32}"'
+"""An ETag that no content has."""
+
+_CHANGED: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "409", "412"})
+
+
+def open_remote(address: Address) -> Remote:
+    """Make ready to ask a storage; whoever does closes it.
+
+    Raises:
+        UsageProblem: The scheme is unknown, or a library that it needs is not installed.
+        StorageProblem: The backend does not even begin.
+    """
+    is_s3 = address.scheme in S3_SCHEMES
+    try:
+        from fsspec.core import url_to_fs  # noqa: PLC0415 -- an extra, needed only for such an address
+    except ImportError as problem:
+        raise _not_installed(address, str(problem)) from None
+    try:
+        # Of our own, so that nobody else's settings are in it and it can be closed.
+        filesystem, root = url_to_fs(address.url, skip_instance_cache=True, **(_s3_options() if is_s3 else {}))
+    except ImportError as problem:
+        raise _not_installed(address, str(problem)) from None
+    except ValueError as problem:
+        raise UsageProblem(f"--baseline-dir={address}: fsspec cannot use it", found=cause_of(problem)) from None
+    except Exception as problem:  # noqa: BLE001 -- backends raise whatever they like
+        raise storage_problem(address, "cannot be opened", problem) from None
+    return S3Folder(address, filesystem, root) if is_s3 else ReadFolder(address, filesystem, root)
+
+
+def _not_installed(address: Address, found: str) -> UsageProblem:
+    extra = "s3" if address.scheme in S3_SCHEMES else "storage"
+    return UsageProblem(
+        f"--baseline-dir={address}: a library that {address.scheme}:// needs is not installed",
+        found=found,
+        remedies=[f"pip install 'pytest-gpuserve[{extra}]'"],
+    )
+
+
+def _s3_options() -> dict[str, Any]:
+    """What an S3 file system is made with; of what fsspec's own configuration says of times, that counts."""
+    from fsspec.config import conf  # noqa: PLC0415 -- as above
+
+    ours = {
+        "connect_timeout": CONNECT_SECONDS,
+        "read_timeout": READ_SECONDS,
+        "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS},
+    }
+    asked = conf.get("s3", {}).get("config_kwargs", {})
+    return {"config_kwargs": {**ours, **(asked if isinstance(asked, dict) else {})}, "use_listings_cache": False}
+
+
+class ReadFolder:
+    """A folder behind any file system that fsspec knows, to be read alone.
+
+    Args:
+        address: Of the folder.
+        filesystem: fsspec's.
+        root: Path of the folder there.
+    """
+
+    def __init__(self, address: Address, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
+        self.address = address
+        self.filesystem = filesystem
+        self.root = root.rstrip("/")
+
+    def listing(self) -> dict[str, str]:
+        """See `Remote`."""
+        with self._told("cannot be listed"):
+            self.filesystem.invalidate_cache()
+            found = self.filesystem.find(self.root, detail=True, **self._bound())
+        return versions_below(found, self.root, self.address.url)
+
+    def fetch(self, name: str) -> Held | None:
+        """See `Remote`."""
+        path = self._path(name)
+        with self._told(f"cannot be read: {name}"):
+            try:
+                # The version first: a file that is replaced in between is then fetched once more the next time.
+                version = version_of(self.filesystem.info(path, **self._bound()))
+                return self._checked(name, Held(self.filesystem.cat_file(path, **self._bound()), version))
+            except FileNotFoundError:
+                return None
+
+    def check_writable(self) -> None:
+        """See `Remote`."""
+        raise UsageProblem(
+            f"nothing is written to {self.address}: two runners could overwrite each other's baselines",
+            found=f"{self.address.scheme}:// has no write that replaces only what was read, as far as is known here",
+            remedies=[
+                "record into s3://",
+                "record into a folder, --baseline-dir=DIR, and copy it there by other means",
+            ],
+        )
+
+    def put(self, name: str, data: bytes, *, over: str | None) -> str:  # noqa: ARG002 -- see `Remote`
+        """See `Remote`; it refuses."""
+        self.check_writable()
+        return ""
+
+    def close(self) -> None:
+        """See `Remote`; what other backends hold ends with the process."""
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def _bound(self) -> dict[str, float]:
+        """Bound a call in time, where it can be: of those that fsspec makes from coroutines."""
+        return {"timeout": LONGEST_SECONDS} if getattr(self.filesystem, "async_impl", False) else {}
+
+    def _checked(self, name: str, held: Held) -> Held:
+        if len(held.data) > MOST_BYTES:
+            raise StorageProblem(
+                f"{self.address.of(name)} is no baseline file", found=f"it is too large: {len(held.data)} bytes"
+            )
+        return held
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (StorageProblem, Changed):
+            raise
+        except Exception as problem:  # noqa: BLE001 -- backends raise whatever they like
+            raise storage_problem(self.address, what, problem) from None
+
+
+class S3Folder(ReadFolder):
+    """A folder in a bucket, to be read and written; see `ReadFolder`."""
+
+    def __init__(self, address: Address, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
+        super().__init__(address, filesystem, root)
+        # botocore tries again by itself, and knows better when.
+        filesystem.retries = 1
+
+    def fetch(self, name: str) -> Held | None:
+        """See `Remote`; content and version are of one answer."""
+        from fsspec.asyn import sync  # noqa: PLC0415 -- an extra
+
+        bucket, key, _ = self.filesystem.split_path(self._path(name))
+
+        async def get(attempt: int = 1) -> Held:
+            answer = await self.filesystem._call_s3("get_object", Bucket=bucket, Key=key)  # noqa: SLF001 -- fsspec's name of what runs in its loop
+            try:
+                async with answer["Body"] as body:
+                    return Held(await body.read(), answer["ETag"])
+            except Exception:
+                # Of an answer that is cut off botocore does not try to get the rest.
+                if attempt == ATTEMPTS:
+                    raise
+            return await get(attempt + 1)
+
+        with self._told(f"cannot be read: {name}"):
+            try:
+                return self._checked(name, sync(self.filesystem.loop, get, timeout=LONGEST_SECONDS))
+            except FileNotFoundError as problem:
+                if error_code(problem) == "NoSuchBucket":
+                    raise
+                return None
+
+    def check_writable(self) -> None:
+        """See `Remote`. Where all is well, and was before, nothing is written."""
+        # The first may make the marker; the second has to find it there.
+        honoured = (self._refuses(None) or self._refuses(None)) and self._refuses(_NO_VERSION)
+        if not honoured:
+            raise UsageProblem(
+                f"nothing is written to {self.address}: two runners could overwrite each other's baselines",
+                found="the storage, or a proxy before it, or an old botocore, does not honour If-Match or"
+                " If-None-Match on writes",
+                remedies=["use a storage that does, as Amazon's S3", "pip install --upgrade 'pytest-gpuserve[s3]'"],
+            )
+
+    def _refuses(self, over: str | None) -> bool:
+        """Whether the marker is not written over a version that it has not."""
+        try:
+            self.put(MARKER, MARKER_TEXT, over=over)
+        except Changed:
+            return True
+        return False
+
+    def put(self, name: str, data: bytes, *, over: str | None) -> str:
+        """See `Remote`."""
+        if len(data) > MOST_BYTES:
+            raise StorageProblem(f"{self.address.of(name)} is not written", found=f"{len(data)} bytes are too many")
+        condition = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over}
+        with self._told(f"cannot be written: {name}"):
+            try:
+                answer = self.filesystem.pipe_file(self._path(name), data, timeout=LONGEST_SECONDS, **condition)
+            except OSError as problem:
+                code = error_code(problem)
+                if code in _CHANGED or (over is not None and code == "NoSuchKey"):
+                    raise Changed from None
+                raise
+        return str((answer or {}).get("ETag", ""))
+
+    def close(self) -> None:
+        """See `Remote`."""
+        from fsspec.asyn import FSTimeoutError, sync  # noqa: PLC0415 -- an extra
+
+        made_by = getattr(self.filesystem, "_s3creator", None)
+        if made_by is not None:
+            # s3fs does it when an instance is collected, which may be long after, and in a tenth of a second or not.
+            with suppress(FSTimeoutError):
+                sync(self.filesystem.loop, made_by.__aexit__, None, None, None, timeout=CONNECT_SECONDS)

@@ -1,0 +1,99 @@
+"""Where the baseline files of a session are kept: read as files, and changed one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pytest_gpuserve.device import DeviceLock
+from pytest_gpuserve.errors import BaselineUnusable, DeviceProblem
+from pytest_gpuserve.store.baseline import Stored, read, write
+from pytest_gpuserve.store.schema import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LONGEST_WAIT_SECONDS: Final = 120.0
+"""Beyond all that a few other workers can take to write their files, each well within a second."""
+
+Decide = Callable[[Mapping[str, Stored]], Mapping[str, Entry | None]]
+"""From the entries that a file has by now to those that change; None removes one. It may be asked several times."""
+
+
+class BaselineFiles(Protocol):
+    """The baseline files of a session, all below one folder of this machine."""
+
+    def shown(self, path: Path) -> str:
+        """What people call a file, or a folder of them."""
+
+    def read(self, path: Path) -> dict[str, Stored]:
+        """The entries of a file; none where there is no file.
+
+        Raises:
+            BaselineUnusable: It cannot be read or trusted.
+        """
+
+    def change(self, path: Path, known: Mapping[str, Stored] | None, decide: Decide) -> dict[str, Stored]:
+        """Change a file as it is by then, and return its entries as they are read back.
+
+        Args:
+            path: The file.
+            known: Its entries when this session looked last; None where it has not looked.
+            decide: Says what changes.
+
+        Raises:
+            BaselineUnusable: It cannot be read or written; it is as it was.
+        """
+
+    def close(self) -> None:
+        """Give back what is held; may be called again."""
+
+
+class LocalFiles:
+    """Files that are where they belong: in a checkout, or on a disk of this machine."""
+
+    def shown(self, path: Path) -> str:
+        """See `BaselineFiles`."""
+        return str(path)
+
+    def read(self, path: Path) -> dict[str, Stored]:
+        """See `BaselineFiles`."""
+        return read(path)
+
+    def change(self, path: Path, known: Mapping[str, Stored] | None, decide: Decide) -> dict[str, Stored]:  # noqa: ARG002 -- the last writer's entry stays, and git shows what it replaced
+        """See `BaselineFiles`."""
+        with _alone(path):
+            there = read(path)
+            write(path, changed(there, decide(there)))
+            # Read back what was written, checks and all: a file that we could not read tomorrow must fail today.
+            return read(path)
+
+    def close(self) -> None:
+        """See `BaselineFiles`."""
+
+
+def changed(there: Mapping[str, Stored], changes: Mapping[str, Entry | None]) -> dict[str, Entry]:
+    """The entries of a file after changes."""
+    entries = {**{key: stored.entry for key, stored in there.items()}, **changes}
+    return {key: entry for key, entry in entries.items() if entry is not None}
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Change a file while no other process changes one: another worker may record beside it.
+
+    One lock for all baselines of the machine: a change takes a moment, and no lock files are left in projects.
+    """
+    lock = DeviceLock("baselines", command="writes baselines")
+    try:
+        held = lock.acquire(wait_seconds=LONGEST_WAIT_SECONDS, on_wait=lambda *_: None)
+    except DeviceProblem as problem:
+        raise BaselineUnusable(
+            f"baseline file {path} is not written: {problem.summary}",
+            found=problem.found,
+            looked=problem.looked,
+        ) from None
+    with held:
+        yield

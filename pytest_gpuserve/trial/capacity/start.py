@@ -1,0 +1,280 @@
+"""One fresh start of a server, searched for the highest rate at which it meets a latency objective."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+
+from pytest_gpuserve.device.contention import cores_taken_by_others, cpu_share, read_cpu
+from pytest_gpuserve.device.host import read_host
+from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load.shares import share_reasons, shares
+from pytest_gpuserve.load.totals import RunningTotals, total
+from pytest_gpuserve.load.validity import reasons
+from pytest_gpuserve.measure.capacity import Finding, Search
+from pytest_gpuserve.measure.conditions import WindowCondition, judge_windows
+from pytest_gpuserve.measure.window import Start
+from pytest_gpuserve.trial.capacity.outcome import problem_of
+from pytest_gpuserve.trial.capacity.planning import FIRST_SHARE, Planner, search_for
+from pytest_gpuserve.trial.capacity.probing import Looks, Probing, least_rate
+from pytest_gpuserve.trial.lookout import Lookout, nobody
+from pytest_gpuserve.trial.shape import TICK_SECONDS
+from pytest_gpuserve.trial.watch import Watch, client_of, our_processes
+from pytest_gpuserve.units import format_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuserve.load.answers import AnswerCheck
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.validity import Reason
+    from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.measure.capacity import Probe
+    from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.trial.capacity.shape import SearchShape
+    from pytest_gpuserve.trial.handle import Target
+    from pytest_gpuserve.trial.watch import Progress
+
+GUESS_SECONDS: Final = 1.0
+"""Measured time of the users by whose rate the first one is guessed."""
+
+SETTLE_SECONDS: Final = 0.5
+SETTLE_OBJECTIVES: Final = 10
+LONGEST_SETTLE_SECONDS: Final = 2.0
+"""A probe begins with an empty queue: of it is thrown away the first of these, or so many times the objective between
+it and the last."""
+
+MOST_DISTURBED: Final = 3
+"""Probes that are made again because the cards were disturbed."""
+
+ANY_ERRORS: Final = 1e-9
+"""Allowed share of errors at which a load goes on: here they tell that a rate is too high."""
+
+
+@runtime_checkable
+class ProbeProgress(Protocol):
+    """Who can show what is searched, beside how its load gets on."""
+
+    def probe(self, text: str) -> None:
+        """Hear which rate is tried, and between which ones the capacity lies; empty when the search is over."""
+
+
+class _Taken(NamedTuple):
+    """A probe with what it was made of."""
+
+    probe: Probe
+    ticks: list[Tick]
+    window: Window
+
+
+@dataclass
+class SearchedStart:
+    """One start that is searched; it stands where ``LoadedStart`` does.
+
+    Args:
+        instance: The running server.
+        target: What is sent.
+        shape: The search.
+        check: Of the answers.
+        progress: Told how it gets on.
+        lookout: Looks after the cards meanwhile.
+        interrupted: Whether Ctrl-C cut it short.
+    """
+
+    instance: Instance
+    target: Target
+    shape: SearchShape
+    check: AnswerCheck
+    progress: Progress
+    lookout: Lookout = field(default_factory=nobody)
+    interrupted: bool = False
+    _taken: list[_Taken] = field(default_factory=list)
+    _conditions: list[WindowCondition] = field(default_factory=list)
+    _taken_cores: float = 0.0
+    _cpu_share: float | None = None
+    _ticks_left: int = 0
+    _loads: int = 0
+
+    def __post_init__(self) -> None:
+        errors = max(self.shape.allowed_errors, ANY_ERRORS)
+        shape = replace(self.shape, allowed_errors=errors)
+        self._watch = Watch(self.instance, self.target, shape, self.check, self.progress, self._seconds_left)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why nothing may be concluded from it."""
+        return self._watch.problems
+
+    def measure(self) -> Start:
+        """Warm up, guess, and search.
+
+        What goes wrong under load ends it early and stands in ``problems``. Ctrl-C too: it is to be raised again, when
+        what was measured is safe, by who finds ``interrupted``.
+        """
+        try:
+            self.lookout.up(self.instance)
+            cpu = read_cpu(our_processes(self.instance.members()))
+            guess = self._guess()
+            if guess is not None:
+                objective, seconds = self.shape.objective, self.shape.probe_seconds
+                planner = Planner(FIRST_SHARE * guess, self.shape.precision, least_rate(objective, seconds))
+                search_for(objective, planner, self._probe)
+            used = read_cpu(our_processes(self.instance.members()))
+            self._taken_cores, self._cpu_share = cores_taken_by_others(cpu, used), cpu_share(cpu, used)
+            self._judge_cards()
+            problem = "" if self.problems else problem_of(self._search)
+            self.problems.extend([problem] if problem else [])
+        except KeyboardInterrupt:
+            self.interrupted = True
+            self.problems.append(f"interrupted by Ctrl-C after {len(self._taken)} probes: not decided")
+        finally:
+            self._show("")
+            self.progress.clear()
+        return self._start()
+
+    @property
+    def _search(self) -> Search:
+        return Search(self.shape.objective, tuple(taken.probe for taken in self._taken))
+
+    def _start(self) -> Start:
+        """What is kept: of the windows that of the highest rate that met the objective, or of the lowest that did not.
+
+        The windows of all probes together would say nothing: each was loaded otherwise.
+        """
+        search = self._search
+        met = [taken for taken in self._taken if taken.probe.rate == search.low and taken.probe.finding is Finding.MET]
+        kept = met[-1:] or sorted(self._taken, key=lambda taken: taken.probe.rate)[:1]
+        windows = [taken.window for taken in kept]
+        return Start(
+            self.lookout.with_cards(windows),
+            self.instance.cold_start_seconds,
+            foreign_cores=self._taken_cores,
+            cpu_share=self._cpu_share,
+            client=client_of(total(tick for taken in kept for tick in taken.ticks), None),
+            cold_start_parts=self.instance.cold_start_parts,
+            settings=self.instance.settings,
+            telemetry=self.lookout.telemetry(windows),
+            idle_watts=self.lookout.idle_watts,
+            rejected=tuple("; ".join(condition.rejected) for condition in self._conditions if condition.rejected),
+            search=search,
+        )
+
+    def _guess(self) -> float | None:
+        """Requests a second that users reach who wait for each answer; None where there was trouble."""
+        self._show("warming up")
+        warmup_ticks = max(1, round(self.shape.warmup_seconds / TICK_SECONDS))
+        ticks = self._load(self.shape.schedule, warmup_ticks, round(GUESS_SECONDS / TICK_SECONDS))
+        totals = total(ticks)
+        if self.problems:
+            return None
+        if not totals.requests:
+            kinds = ", ".join(f"{kind}: {count}" for kind, count in sorted(totals.errors.items())) or "none came"
+            self.problems.append(f"nothing measured: no request was answered well while it was warmed up ({kinds})")
+            return None
+        return totals.requests / totals.seconds
+
+    def _load(
+        self,
+        schedule: Schedule,
+        settle_ticks: int,
+        most_ticks: int,
+        enough: Callable[[Sequence[Tick]], bool] = lambda _: False,
+    ) -> list[Tick]:
+        """Load it, throw the first ticks away, and return the others: so many, or until they are enough."""
+        watch = self._watch
+        watch.so_far, watch.ended = RunningTotals(), False
+        self._ticks_left = settle_ticks + most_ticks
+        measured: list[Tick] = []
+        # The rate that is tried once more is not to have the same luck.
+        self._loads += 1
+        plan = msgspec.structs.replace(watch.plan(schedule), seed=self.shape.seed + self._loads)
+        with Engines(plan, self.shape.processes, self.shape.source) as engines:
+            self.lookout.loaded_by(engines.pids)
+            self._ticks(engines, settle_ticks)
+            while len(measured) < most_ticks and not self.problems:
+                measured += self._ticks(engines, 1)
+                if not self.problems and enough(measured):
+                    break
+            if not self.problems:
+                # What is still under way would be in the next one's way.
+                engines.halt(seed=self.shape.seed)
+        return measured
+
+    def _ticks(self, engines: Engines, count: int) -> list[Tick]:
+        self._ticks_left -= count
+        return self._watch.ticks(engines, count)
+
+    def _probe(self, rate: float, search: Search) -> Probe | None:
+        """Try a rate, anew where the cards were disturbed meanwhile; None where there is trouble."""
+        self._show(_standing(rate, search))
+        while True:
+            taken = self._tried(rate)
+            if taken is None:
+                return None
+            conditions = self.lookout.judge([taken.window], wait=True)
+            self.problems.extend(self.lookout.problems())
+            self._conditions += conditions
+            if self.problems:
+                return None
+            if not any(condition.rejected for condition in conditions):
+                self._taken.append(taken)
+                return taken.probe
+            if sum(bool(condition.rejected) for condition in self._conditions) > MOST_DISTURBED:
+                self.problems.extend(judge_windows(self._conditions, most_rejected_share=0.0).invalid)
+                return None
+
+    def _tried(self, rate: float) -> _Taken | None:
+        objective = self.shape.objective
+        schedule = self.shape.at(rate)
+        seconds = self.shape.probe_seconds
+        looks = Looks.at(rate, objective) if seconds is None else Looks.within(seconds)
+        probing = Probing(objective, rate, looks, self.shape.allowed_errors)
+        found: list[Probe] = []
+
+        def enough(ticks: Sequence[Tick]) -> bool:
+            probe = probing.look(total(ticks), self._reasons(ticks, schedule)) if probing.add(ticks[-1]) else None
+            found.extend([probe] if probe is not None else [])
+            return probe is not None
+
+        settle_seconds = min(max(SETTLE_SECONDS, SETTLE_OBJECTIVES * objective.seconds), LONGEST_SETTLE_SECONDS)
+        ticks = self._load(schedule, math.ceil(settle_seconds / TICK_SECONDS), looks.ticks[-1], enough)
+        window = None if self.problems or not found else self._watch.window(ticks, None)
+        return None if window is None else _Taken(found[0], ticks, window)
+
+    def _reasons(self, ticks: Sequence[Tick], schedule: Schedule) -> list[Reason]:
+        """Why nothing could be concluded from these ticks, if they were a load by itself; fit to be shown."""
+        shape = self.shape
+        cores = read_host().cores if shape.source.is_here else None
+        found = reasons(
+            total(ticks), schedule=schedule, processes=shape.processes, cores=cores, allowed_errors=shape.allowed_errors
+        )
+        return [
+            replace(reason, text=self._shown(reason.text))
+            for reason in (*found, *share_reasons(shares(ticks), schedule, among=cores))
+        ]
+
+    def _shown(self, text: str) -> str:
+        for headers in {tuple(sorted(request.headers.items())) for request in self.target.requests}:
+            text = self.instance.shown(text, dict(headers))
+        return text
+
+    def _judge_cards(self) -> None:
+        for text in judge_windows(self._conditions).unknown:
+            self.lookout.note(text)
+
+    def _show(self, text: str) -> None:
+        if isinstance(self.progress, ProbeProgress):
+            self.progress.probe(text)
+
+    def _seconds_left(self) -> float:
+        return max(0, self._ticks_left) * TICK_SECONDS
+
+
+def _standing(rate: float, search: Search) -> str:
+    """``trying 812/s of 750/s .. 900/s``."""
+    low, high = ("?" if end is None else format_rate(end) for end in (search.low, search.high))
+    return f"trying {format_rate(rate)} of {low} .. {high}"

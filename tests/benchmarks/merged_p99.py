@@ -1,0 +1,160 @@
+"""How far the p99 of several workers is off: merged from their histograms, or made of their p99s.
+
+    python -m tests.benchmarks.merged_p99 --loads 200
+
+Every worker has a replica of its own behind it, as balancers and shards have. That percentiles cannot be averaged is
+well known and done all the same (G. Tene, "You can't average percentiles. Period.", 2014; Prometheus, "Histograms and
+summaries", of quantiles over instances). Here is by how much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from pytest_gpuserve.load.engine.tally import Tally
+from pytest_gpuserve.load.merging import merge_ticks
+from pytest_gpuserve.load.totals import total
+from pytest_gpuserve.units import format_change, format_fraction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Q: Final = 0.99
+SIGMA: Final = 0.3
+"""Of the logarithm of a latency: a p99 of twice the median."""
+
+WIDTH: Final = 200
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """What the workers of a load have behind them.
+
+    Args:
+        name: In a few words.
+        medians_ms: Latency of each replica.
+        weights: Which part of the requests each gets; their sum is of no account.
+    """
+
+    name: str
+    medians_ms: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def alike(self) -> bool:
+        """Whether none differs from another."""
+        return len(set(self.medians_ms)) == len(set(self.weights)) == 1
+
+
+REPLICAS: Final = (
+    Replicas("8 alike", 8 * (10.0,), 8 * (1.0,)),
+    Replicas("half of 8 take twice as long", (*4 * (10.0,), *4 * (20.0,)), 8 * (1.0,)),
+    Replicas("one of 8 takes three times as long", (*7 * (10.0,), 30.0), 8 * (1.0,)),
+    Replicas("one of 32 takes ten times as long", (*31 * (10.0,), 100.0), 32 * (1.0,)),
+    Replicas("one of 8 takes five times as long and gets 2 %", (*7 * (10.0,), 50.0), (*7 * (14.0,), 2.0)),
+    Replicas("one of 8 takes five times as long and gets 0.5 %", (*7 * (10.0,), 50.0), (*7 * (28.43,), 1.0)),
+)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """By which fraction a p99 is off from that of all requests in one list.
+
+    Args:
+        merged: From the workers' histograms, merged.
+        averaged: The mean of the workers' p99s.
+        weighted: The same with each weighted by its requests.
+        largest: The largest of the workers' p99s.
+    """
+
+    merged: float
+    averaged: float
+    weighted: float
+    largest: float
+
+
+def error_of_a_load(replicas: Replicas, seed: int, *, requests: int) -> Errors:
+    """Draw a load's latencies, and sum them up in each way."""
+    random = np.random.default_rng(seed)
+    weights = np.array(replicas.weights)
+    workers = random.choice(len(weights), size=requests, p=weights / weights.sum())
+    medians_ns = 1e6 * np.array(replicas.medians_ms)
+    latencies_ns = np.round(medians_ns[workers] * np.exp(SIGMA * random.standard_normal(requests))).astype(np.int64)
+    hands: list[list[int]] = [latencies_ns[workers == worker].tolist() for worker in range(len(weights))]
+    busy = [hand for hand in hands if hand]
+    whole = nearest_rank(latencies_ns.tolist(), Q)
+    own = [nearest_rank(hand, Q) for hand in busy]
+    return Errors(
+        merged=merged_p99_ns(busy) / whole - 1,
+        averaged=sum(own) / len(own) / whole - 1,
+        weighted=sum(p99 * len(hand) for p99, hand in zip(own, busy, strict=True)) / requests / whole - 1,
+        largest=max(own) / whole - 1,
+    )
+
+
+def merged_p99_ns(hands: Sequence[Sequence[int]]) -> float:
+    """The p99 in nanoseconds that a load of several workers reports.
+
+    Args:
+        hands: Each worker's latencies in nanoseconds, 100 at least in all.
+    """
+    ticks = []
+    for hand in hands:
+        tally = Tally()
+        for latency_ns in hand:
+            tally.latency.note(latency_ns)
+        ticks.append(tally.close(1, 0))
+    p99 = total([merge_ticks(ticks)]).latency.quantile(Q)
+    assert p99 is not None, "fewer than 100 latencies have no p99"
+    return p99 * 1e9
+
+
+def nearest_rank(values: Sequence[int], q: float) -> int:
+    """The smallest of the values that has the share ``q`` of them, given to four decimals, at or below it."""
+    rank = -(-round(q * 10_000) * len(values) // 10_000)
+    return sorted(values)[rank - 1]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--loads", type=int, default=200, help="of each set of replicas (default 200)")
+    parser.add_argument("--requests", type=int, default=10_000, help="of a load (default 10000)")
+    arguments = parser.parse_args(argv)
+    ways: dict[str, Callable[[Errors], float]] = {
+        "merged": lambda errors: errors.merged,
+        "mean of p99s": lambda errors: errors.averaged,
+        "mean weighted by requests": lambda errors: errors.weighted,
+        "largest p99": lambda errors: errors.largest,
+    }
+    table = Table(box=box.MARKDOWN)
+    table.add_column("replicas", no_wrap=True)
+    for way in ways:
+        table.add_column(f"{way}, off by", justify="right")
+    table.add_column("means off by over 10 %", justify="right")
+    for replicas in REPLICAS:
+        loads = [error_of_a_load(replicas, seed, requests=arguments.requests) for seed in range(arguments.loads)]
+        cells = []
+        for name, of in ways.items():
+            if name == "merged":
+                # Half a bucket's width, of which a sign says nothing.
+                cells.append(f"at most {100 * max(abs(of(load)) for load in loads):.3f} %")
+            else:
+                cells.append(format_change(median(map(of, loads))))
+        wrong = sum(abs(load.averaged) > 0.1 for load in loads) / len(loads)
+        table.add_row(replicas.name, *cells, f"{format_fraction(wrong)} of {len(loads)}")
+    Console(width=WIDTH).print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

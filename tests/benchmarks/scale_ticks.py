@@ -1,0 +1,187 @@
+"""Reports of workers that are not there, through the code that reads and merges those of real ones.
+
+Latencies are drawn, and counted, framed, read and merged by the engine's, the coordinator's and the session's own code,
+so sizes, CPU time and errors are those of real reports with such latencies. What Ray takes to carry them is not in it.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from pytest_gpuserve.load.engine.tally import Tally
+from pytest_gpuserve.load.merging import merge_ticks
+from pytest_gpuserve.load.ray.clock import Offset, in_our_time
+from pytest_gpuserve.load.ray.gathering import Gathering
+from pytest_gpuserve.load.ray.messages import News
+from pytest_gpuserve.load.shares import shares
+from pytest_gpuserve.load.totals import RunningTotals, total
+from pytest_gpuserve.load.wire import LENGTH, Tick, frame
+from tests.benchmarks.merged_p99 import Q, nearest_rank
+from tests.benchmarks.nothing_served import TICK_NS
+from tests.benchmarks.scale_costs import cpu_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TICKS_A_SECOND: Final = 10**9 // TICK_NS
+
+MEDIAN_NS: Final = 20e6
+LAG_NS: Final = 30e3
+SLOW_EVERY: Final = 8
+SLOWER: Final = 2.0
+"""Of so many workers the last one has a replica that takes so many times as long."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a worker reports of some ticks.
+
+    Args:
+        name: Its name.
+        ticks: Of numbers from 0 on.
+        latencies_ns: All of them, as they were before they were counted.
+    """
+
+    name: str
+    ticks: list[Tick]
+    latencies_ns: list[int]
+
+
+def worker(
+    name: str, *, per_tick: int, ticks: int, sigma: float, median_ns: float = MEDIAN_NS, seed: int = 0
+) -> Worker:
+    """Draw an open loop's latencies, log-normal about a median, each with a small lag in it, and count them.
+
+    Args:
+        name: What it is called.
+        per_tick: Requests in a tick.
+        ticks: How many.
+        sigma: Of the logarithm of a latency.
+        median_ns: Of the latencies.
+        seed: Of the draw.
+    """
+    random = np.random.default_rng(seed)
+    tally = Tally()
+    tally.begin(0, 0)
+    found: list[Tick] = []
+    raw: list[int] = []
+    for number in range(ticks):
+        lags = random.exponential(LAG_NS, per_tick).astype(np.int64)
+        services = np.round(median_ns * np.exp(sigma * random.standard_normal(per_tick))).astype(np.int64)
+        for lag_ns, service_ns in zip(lags.tolist(), services.tolist(), strict=True):
+            tally.lag.note(lag_ns)
+            tally.service.note(service_ns)
+            tally.latency.note(lag_ns + service_ns)
+        raw += (lags + services).tolist()
+        tally.requests = tally.due = per_tick
+        found.append(tally.close((number + 1) * TICK_NS, (number + 1) * TICK_NS // 2, open_loop=True))
+    return Worker(name, found, raw)
+
+
+def crew(workers: int, *, per_tick: int, ticks: int, sigma: float) -> list[Worker]:
+    """Draw what so many workers report; every eighth has a slower replica."""
+    return [
+        worker(
+            f"worker {number}",
+            per_tick=per_tick,
+            ticks=ticks,
+            sigma=sigma,
+            median_ns=MEDIAN_NS * (SLOWER if number % SLOW_EVERY == SLOW_EVERY - 1 else 1.0),
+            seed=number,
+        )
+        for number in range(workers)
+    ]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What it takes to make one of what several workers report of one tick; sizes in bytes, CPU time in seconds.
+
+    Args:
+        worker_bytes: Size of a worker's report.
+        passed_bytes: Size of what the coordinator passes on.
+        merge_seconds: To merge alone.
+        coordinator_seconds: To read the workers' reports, move them to one clock, merge them, and write what is passed
+            on.
+        session_seconds: To read that and to add it up as a session does: what was seen so far, the window, and in the
+            end all of the measurement and each worker's share.
+        kept_bytes: Memory of what the session keeps of it until the measurement ends.
+        merged_error: By which fraction the p99 of all is off.
+        averaged_error: By which the mean of the workers' p99s would be.
+    """
+
+    worker_bytes: float
+    passed_bytes: float
+    merge_seconds: float
+    coordinator_seconds: float
+    session_seconds: float
+    kept_bytes: float
+    merged_error: float
+    averaged_error: float
+
+
+def gather(workers: Sequence[Worker]) -> Gathered:
+    """Take reports to where they are judged.
+
+    Args:
+        workers: One at least, all with as many ticks, and 100 requests at least in all.
+    """
+    names = [each.name for each in workers]
+    rows = list(zip(*(each.ticks for each in workers), strict=True))
+    news = [[msgspec.msgpack.encode(News(0, 0, [tick])) for tick in row] for row in rows]
+    passed = _coordinate(names, news)
+    count = len(rows)
+
+    tracemalloc.start()
+    kept = [_read(data) for data in passed]
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    raw = [latency_ns for each in workers for latency_ns in each.latencies_ns]
+    whole = nearest_rank(raw, Q)
+    merged = total(kept).latency.quantile(Q)
+    assert merged is not None, "fewer than 100 latencies have no p99"
+    return Gathered(
+        worker_bytes=median(len(frame(tick)) for row in rows for tick in row),
+        passed_bytes=median(map(len, passed)),
+        merge_seconds=cpu_seconds(lambda: [merge_ticks(row) for row in rows]) / count,
+        coordinator_seconds=cpu_seconds(lambda: _coordinate(names, news)) / count,
+        session_seconds=cpu_seconds(lambda: _take(passed)) / count,
+        kept_bytes=kept_bytes / count,
+        merged_error=merged * 1e9 / whole - 1,
+        averaged_error=fmean(nearest_rank(each.latencies_ns, Q) for each in workers) / whole - 1,
+    )
+
+
+def _coordinate(names: Sequence[str], news: Sequence[Sequence[bytes]]) -> list[bytes]:
+    gathering, offset = Gathering(names), Offset(1, 0)
+    passed = []
+    for reports in news:
+        for part, data in enumerate(reports):
+            for tick in msgspec.msgpack.decode(data, type=News).ticks:
+                gathering.add(part, in_our_time(tick, offset))
+        passed += [frame(tick) for tick in gathering.take()]
+    return passed
+
+
+def _take(passed: Sequence[bytes]) -> None:
+    so_far = RunningTotals()
+    kept = []
+    for data in passed:
+        tick = _read(data)
+        so_far.add(tick)
+        kept.append(tick)
+    # Each tick is part of a window, and of the whole measurement in the end.
+    total(kept)
+    total(kept)
+    shares(kept)
+
+
+def _read(framed: bytes) -> Tick:
+    return msgspec.msgpack.decode(framed[LENGTH.size :], type=Tick)

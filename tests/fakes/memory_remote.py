@@ -1,0 +1,78 @@
+"""A storage in memory, in the place of ``store.elsewhere.remote.Remote``, to which a test can do what others would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.store.elsewhere.remote import Changed, Held, StorageProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass
+class MemoryRemote:
+    """A storage.
+
+    Args:
+        files: What it holds.
+        before_put: Called, once each, before the writes to come: what another runner does in that moment.
+        fails: Whether it does not answer.
+        loses: Whether the next write is done, and then not known to be.
+        fetched: Names of what was fetched.
+        asked: How many requests there were.
+        closed: How often it was closed.
+    """
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    before_put: list[Callable[[], object]] = field(default_factory=list)
+    fails: bool = False
+    loses: bool = False
+    fetched: list[str] = field(default_factory=list)
+    asked: int = 0
+    closed: int = 0
+
+    def listing(self) -> dict[str, str]:
+        """See ``Remote``."""
+        self._answer()
+        return {name: version_of(data) for name, data in self.files.items()}
+
+    def fetch(self, name: str) -> Held | None:
+        """See ``Remote``."""
+        self._answer()
+        self.fetched.append(name)
+        data = self.files.get(name)
+        return None if data is None else Held(data, version_of(data))
+
+    def check_writable(self) -> None:
+        """See ``Remote``: they may be."""
+        self._answer()
+
+    def put(self, name: str, data: bytes, *, over: str | None) -> str:
+        """See ``Remote``."""
+        self._answer()
+        if self.before_put:
+            self.before_put.pop(0)()
+        there = self.files.get(name)
+        if (None if there is None else version_of(there)) != over:
+            raise Changed
+        self.files[name] = data
+        if self.loses:
+            self.loses = False
+            raise Changed
+        return version_of(data)
+
+    def close(self) -> None:
+        """See ``Remote``."""
+        self.closed += 1
+
+    def _answer(self) -> None:
+        self.asked += 1
+        if self.fails:
+            raise StorageProblem("s3://bucket/folder does not answer", found="TimeoutError", remedies=["wait"])
+
+
+def version_of(data: bytes) -> str:
+    """The version of a content."""
+    return f"v{hash(data)}"

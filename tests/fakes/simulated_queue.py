@@ -1,0 +1,121 @@
+"""A queue whose latencies are known by theory, searched for its capacity without a server, a clock or a socket."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.load.schedule import Poisson
+from pytest_gpuserve.load.totals import total
+from pytest_gpuserve.load.validity import ReasonKind, reasons
+from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.trial.capacity.planning import FIRST_SHARE, Planner, search_for
+from pytest_gpuserve.trial.capacity.probing import Looks, Probing, least_rate
+from pytest_gpuserve.trial.shape import TICK_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from random import Random
+
+    from pytest_gpuserve.measure.capacity import Objective, Probe, Search
+
+SETTLE_TICKS: Final = 5
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Requests that arrive by chance and are served in order by the first of several workers that is free.
+
+    Args:
+        service: Draws a service time in seconds.
+        workers: How many there are.
+    """
+
+    service: Callable[[Random], float]
+    workers: int = 1
+
+    def ticks(self, rate: float, random: Random) -> Iterator[Tick]:
+        """Load it, from an empty queue on; endless."""
+        free = [0.0] * self.workers
+        due = random.expovariate(rate)
+        ends: list[tuple[float, float]] = []
+        for number in itertools.count():
+            end = (number + 1) * TICK_SECONDS
+            arrived = 0
+            while due < end:
+                done = max(due, free[0]) + self.service(random)
+                heapq.heapreplace(free, done)
+                heapq.heappush(ends, (done, done - due))
+                arrived += 1
+                due += random.expovariate(rate)
+            latencies = []
+            while ends and ends[0][0] < end:
+                latencies.append(round(heapq.heappop(ends)[1] * 1e9))
+            counts = Counter(map(bucket_of, latencies))
+            yield Tick(
+                number,
+                round(number * TICK_SECONDS * 1e9),
+                round(end * 1e9),
+                requests=len(latencies),
+                latency=Latencies(dict(counts), sum(latencies), max(latencies, default=0)),
+                due=arrived,
+                sent=arrived,
+                in_flight=len(ends),
+                cpu_ns=1_000_000,
+            )
+
+
+def exponential(rate: float) -> Queue:
+    """One worker with exponential service times: an M/M/1 queue."""
+    return Queue(lambda random: random.expovariate(rate))
+
+
+def capacity_of_exponential(rate: float, objective: Objective) -> float:
+    """The capacity of an M/M/1 queue: its time in the system is exponential with the rate of service less arrivals.
+
+    L. Kleinrock, "Queueing Systems", volume 1 (1975), 5.6: ``P(T > t) = exp(-(mu - lambda) t)``.
+    """
+    return rate + math.log(objective.allowed) / objective.seconds
+
+
+def search_queue(
+    queue: Queue,
+    objective: Objective,
+    guess: float,
+    random: Random,
+    *,
+    seconds: float | None = None,
+    precision: float = 0.05,
+) -> Search:
+    """Search it as a start of a server is searched.
+
+    Args:
+        queue: The server.
+        objective: What it has to meet.
+        guess: Requests a second that users reach who wait for each answer.
+        random: Arrivals and service times.
+        seconds: Measured time of a rate at most.
+        precision: How far apart the last rates are.
+    """
+
+    def take(rate: float, search: Search) -> Probe:
+        del search
+        looks = Looks.at(rate, objective) if seconds is None else Looks.within(seconds)
+        probing = Probing(objective, rate, looks)
+        measured: list[Tick] = []
+        for tick in itertools.islice(queue.ticks(rate, random), SETTLE_TICKS, None):
+            measured.append(tick)
+            if probing.add(tick):
+                totals = total(measured)
+                found = reasons(totals, schedule=Poisson(rate), processes=1)
+                probe = probing.look(totals, [reason for reason in found if reason.kind is ReasonKind.GROWING])
+                if probe is not None:
+                    return probe
+        raise AssertionError("a probe ends at its last look")
+
+    return search_for(objective, Planner(FIRST_SHARE * guess, precision, least_rate(objective, seconds)), take)

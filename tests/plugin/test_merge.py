@@ -1,0 +1,89 @@
+"""What workers of pytest-xdist have measured, in one header, one report and one comment; and merged with others."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuserve.merge.command import main
+from pytest_gpuserve.report.results import SessionResult
+from pytest_gpuserve.workers import Worker
+from tests.fakes.nvml.build import build_fake_nvml
+from tests.plugin.conftest import text_of
+from tests.plugin.test_cards import Machine
+from tests.plugin.test_xdist import Workers
+from tests.unit.html_page import Page
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.plugin.conftest import Project
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the fake of NVML's C library."""
+    folder = tmp_path_factory.mktemp("nvml")
+    build_fake_nvml(folder)
+    return folder
+
+
+@pytest.fixture
+def workers(project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Workers:
+    """Two tests for two workers on two T4s."""
+    machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
+    return Workers(machine, tmp_path_factory.mktemp("meetings"))
+
+
+def test_workers_have_one_header_and_one_report(
+    workers: Workers, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is measured against what is said once, before the first test, and in the one page and the one comment."""
+    files = ("--gpuserve-json=out.json", "--gpuserve-report=out.html", "--gpuserve-markdown=out.md")
+    result = workers.run("--gpu=T4", "--baseline-update", *files)
+    assert result.ret == 0, text_of(result)
+    (header,) = [line for line in result.errlines if "gpuserve: T4" in line]
+    assert header.startswith("[gw0] gpuserve: T4 (Tesla T4), recording into ")
+    assert header.endswith("2 comparisons planned, 2 workers")
+    said = header.removeprefix("[gw0] gpuserve: ")
+    folder = workers.project.path
+    page = Page((folder / "out.html").read_text())
+    assert said in page.text
+    assert all(f"throughput test_it[{users}]" in page.text for users in (4, 8))
+    assert {"Latency distribution", "Windows over time"} <= set(page.titles())
+    comment = (folder / "out.md").read_text()
+    assert "2 of 2 tests passed" in comment
+    assert "2 workers" in comment
+    assert sorted(path.name for path in folder.glob("out.*")) == ["out.html", "out.json", "out.md"]
+    monkeypatch.chdir(folder)
+    capsys.readouterr()
+    assert main(["out.json", "--json=merged.json"]) == 0
+    merged, own = (json.loads((folder / name).read_text()) for name in ("merged.json", "out.json"))
+    assert merged["tests"] == own["tests"]
+    assert set(merged["gpu"]["workers"]) == {"gw0", "gw1"}
+
+
+@pytest.mark.parametrize(
+    ("worker", "verbosity", "header", "said"),
+    [
+        ("gw0", 0, "T4, gating", "[gw0] gpuserve: T4, gating, 2 workers\n"),
+        ("gw0", 1, "T4, gating", "[gw0] gpuserve: T4, gating, 2 workers\n"),
+        ("gw1", 0, "T4, gating", ""),
+        ("gw0", -1, "T4, gating", ""),
+        ("gw0", 0, "", ""),
+    ],
+)
+def test_one_worker_says_the_header(
+    worker: str, verbosity: int, header: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first one, unless `-q` is asked for."""
+    config: Any = SimpleNamespace(
+        workerinput={"workerid": worker, "workercount": 2},
+        get_verbosity=lambda: verbosity,
+        pluginmanager=SimpleNamespace(get_plugin=lambda name: None),
+    )
+    Worker(config, lambda: SessionResult({}, {}, (), header=header)).pytest_runtestloop()
+    assert capsys.readouterr().err == said

@@ -1,0 +1,139 @@
+"""A suite dealt out to several runners by pytest-split, whose results and baselines are made one."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuserve.merge.command import main
+from pytest_gpuserve.outputs import STEP_SUMMARY
+from pytest_gpuserve.sharding import Part, part_of
+from tests.plugin.conftest import text_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.plugin.conftest import Project
+
+pytest.importorskip("pytest_split")
+
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("app", ["app.py", "app.py", "app.py", "odd.py"], ids=range(4))
+def test_it(mosec_server, load, baseline, app):
+    run = load(mosec_server(app).post("/inference", body=b"fox", expect=b"FOX"), concurrency=8, seconds=2)
+    assert run.throughput >= baseline.throughput
+    assert run.latency.p50 <= baseline.latency.p50
+"""
+
+COUNTING = """
+from pytest_gpuserve.sharding import part_of, tests_of_all_runners
+
+def pytest_collection_finish(session):
+    print(f"{len(session.items)} of {len(tests_of_all_runners(session))} tests, {part_of(session.config)}")
+"""
+
+NAMES = [f"suites/perf/test_perf.py::test_it[{number}]" for number in range(4)]
+
+
+class Suite:
+    """A suite of four tests on two runners.
+
+    Args:
+        project: The project that each runner has.
+        capsys: Reads what is printed.
+    """
+
+    def __init__(self, project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+        self.project = project
+        self._capsys = capsys
+        project.test_file.write_text(TESTS)
+        project.speed(1)
+        project.speed(1, app="odd.py")
+
+    def group(self, number: int, *arguments: str) -> pytest.RunResult:
+        """Run what the runner of this number has to run."""
+        return self.project.run("-p", "pytest_split.plugin", "--splits=2", f"--group={number}", *arguments)
+
+    def merge(self, *arguments: str) -> tuple[int, str]:
+        """Merge what the runners have written; the exit status, and what was said."""
+        self._capsys.readouterr()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.project.path)
+            status = main(arguments)
+        captured = self._capsys.readouterr()
+        return status, captured.out + captured.err
+
+
+@pytest.fixture
+def suite(project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Suite:
+    """The suite, without baselines."""
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.delenv(STEP_SUMMARY, raising=False)
+    return Suite(project, capsys)
+
+
+def ids(path: Path) -> list[str]:
+    """The tests of a result file."""
+    return [test["nodeid"] for test in json.loads(path.read_text())["tests"]]
+
+
+def test_two_runners_are_one(suite: Suite) -> None:
+    """Each records its tests, and all have baselines; each gates them, and if one build is slower the suite fails."""
+    for number in (1, 2):
+        recorded = suite.group(number, "--baseline-update", f"--baseline-dir=of-{number}")
+        recorded.assert_outcomes(passed=2, deselected=2)
+    folder = suite.merge("--baselines", "of-1", "of-2", "--into", "baselines")
+    assert folder[0] == 0, folder
+    assert folder[1].splitlines()[-1] == "4 entries merged into baselines"
+    assert suite.group(1, "--gpuserve-json=1.json").ret == 0
+    suite.project.speed(0.5, app="odd.py")
+    worse = suite.group(2, "--no-confirm", "--gpuserve-json=2.json")
+    worse.assert_outcomes(passed=1, failed=1, deselected=2)
+    read = [json.loads((suite.project.path / f"{number}.json").read_text()) for number in (1, 2)]
+    assert [each["shard"] for each in read] == [{"number": number, "of": 2} for number in (1, 2)]
+    # Each makes half of all comparisons, and claims what stands among all.
+    assert [each["comparisons"] for each in read] == [{"planned": 4, "among": 8}] * 2
+    assert {each["mode"] for each in read} == {"gate"}
+    (claim,) = [each for test in read[1]["tests"] for each in test["verdicts"] if each["verdict"] == "REGRESSED"][:1]
+    assert 0 < claim["adjusted_p"] < 0.05 / 8
+    assert suite.merge("1.json")[0] == 2
+    status, said = suite.merge("2.json", "1.json", "--json=all.json", "--report=all.html", "--markdown=all.md")
+    assert status == 1, said
+    assert "REGRESSED" in said
+    path = suite.project.path
+    assert ids(path / "all.json") == NAMES
+    assert "test_it[3]" in next(line for line in said.splitlines() if "test_it" in line)
+    assert "1 of 4 tests did not pass" in (path / "all.md").read_text()
+    assert (path / "all.html").exists()
+    assert suite.merge("all.json", "1.json", "--json=again.json")[0] == 1
+    assert (path / "again.json").read_text() == (path / "all.json").read_text()
+
+
+def test_what_all_runners_compare_is_known_to_each(suite: Suite) -> None:
+    """A runner counts the tests that are left once they were selected, and before they are dealt out."""
+    (suite.project.path / "conftest.py").write_text(COUNTING)
+    one = suite.group(2, "--collect-only", "-q", "-s")
+    assert "2 of 4 tests, Part(number=2, of=2)" in text_of(one)
+    selected = suite.group(1, "--collect-only", "-q", "-s", "-k", "not it[0")
+    assert "2 of 3 tests, Part(number=1, of=2)" in text_of(selected)
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"group": 2, "splits": 3}, Part(2, 3)),
+        ({"group": None, "splits": None}, None),
+        ({"group": "a word", "splits": 3}, None),
+        ({"group": 2}, None),
+        ({}, None),
+    ],
+)
+def test_which_part_it_is(options: dict[str, object], part: Part | None) -> None:
+    """By pytest-split's two options; one that another plugin may have under such a name is no part."""
+    config: Any = SimpleNamespace(getoption=options.get)
+    assert part_of(config) == part

@@ -1,0 +1,402 @@
+"""Workers on a real Ray cluster load as one engine of this host does, and whatever is killed, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import psutil
+import pytest
+
+from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load.ray.cluster import Joining
+from pytest_gpuserve.load.ray.environment import QUIET
+from pytest_gpuserve.load.ray.source import RaySource
+from pytest_gpuserve.load.request import Request
+from pytest_gpuserve.load.run import run_load
+from pytest_gpuserve.load.schedule import Constant, Poisson, Trace
+from pytest_gpuserve.load.source import LOCAL
+from pytest_gpuserve.load.wire import Outputs, frame
+from tests.fakes.children.toolkit import ROOT, alive, eventually
+from tests.fakes.http_server import Serving, Totals, plan, serving
+from tests.fakes.load_processes import ACTOR, COORDINATOR, ENGINE, below
+from tests.fakes.ray_nodes import ray_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuserve.load.run import Outcome
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.source import EngineSource
+    from pytest_gpuserve.load.wire import Plan
+    from tests.fakes.ray_nodes import RayNodes
+
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
+
+MS = 1_000_000
+OWNER_SECONDS = 60.0
+
+NODE = "127.0.0.2"
+"""On this host; for 127.0.0.1 Ray would put the address by which others see it."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    """Give a server."""
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RayNodes]:
+    """Give a cluster of one node."""
+    with ray_nodes(8, host=NODE) as running:
+        yield running
+
+
+def on(address: str) -> EngineSource:
+    """Workers on the cluster there."""
+    return RaySource("ray", is_here=True, join=lambda: Joining(address, QUIET))
+
+
+@pytest.fixture
+def source(nodes: RayNodes) -> Iterator[EngineSource]:
+    """Workers on the cluster; nothing of them is left after a test."""
+    before = of_a_load(nodes)
+    yield on(nodes.address)
+    eventually(lambda: of_a_load(nodes) <= before, "no worker is left")
+
+
+def of_a_load(nodes: RayNodes) -> set[psutil.Process]:
+    """Engines and actors below the cluster, and coordinators below us, that are alive."""
+    return {*below(nodes.pid, ENGINE, ACTOR), *below(os.getpid(), COORDINATOR)}
+
+
+def engines_of(nodes: RayNodes) -> list[psutil.Process]:
+    """Engines below the cluster, the oldest first."""
+    return below(nodes.pid, ENGINE)
+
+
+def last_line(failure: LoadFailed) -> str:
+    """What the log ends with."""
+    return failure.log_tail.strip().splitlines()[-1]
+
+
+# -- the same load
+
+
+def measured(load: Plan, source: EngineSource) -> Outcome:
+    """Load with two workers, and throw the begin away."""
+    return run_load(load, processes=2, source=source, warmup_ns=300 * MS)
+
+
+def compared(load: Plan, ray: EngineSource) -> tuple[list[Outcome], list[Outcome]]:
+    """Measure with local engines and with Ray's workers, in ABBA."""
+    first, second = measured(load, LOCAL), measured(load, ray)
+    third, fourth = measured(load, ray), measured(load, LOCAL)
+    return [first, fourth], [second, third]
+
+
+def rate(outcomes: list[Outcome]) -> float:
+    """Mean of the requests a second."""
+    return fmean(outcome.totals.requests / outcome.totals.seconds for outcome in outcomes)
+
+
+@pytest.mark.slow
+def test_a_closed_loop_comes_to_the_same(server: Serving, source: EngineSource) -> None:
+    """Users wait for answers of 5 ms: throughput and mean latency are those of local engines."""
+    load = plan(server.port, "/ok?ms=5", connections=4, seconds=1.5)
+    local, ray = compared(load, source)
+    assert rate(ray) / rate(local) == pytest.approx(1, abs=0.2)
+    latency = [fmean(each.totals.latency.mean or 0.0 for each in side) for side in (local, ray)]
+    assert latency[1] / latency[0] == pytest.approx(1, abs=0.25)
+
+
+def test_an_open_loop_comes_to_the_same(server: Serving, source: EngineSource) -> None:
+    """What is due and sent a second is the same to within a hundredth."""
+    load = plan(server.port, schedule=Constant(500), seconds=1.5)
+    local, ray = compared(load, source)
+    for side in (local, ray):
+        assert all(outcome.totals.sent / outcome.totals.due >= 0.99 for outcome in side)
+    assert rate(ray) / rate(local) == pytest.approx(1, abs=0.01)
+
+
+@contextmanager
+def counting() -> Iterator[tuple[int, Counter[str]]]:
+    """A server that counts how often each path is asked for."""
+    counts: Counter[str] = Counter()
+
+    class Handler(BaseHTTPRequestHandler):
+        """Counts, and says nothing."""
+
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_GET(self) -> None:
+            """Count."""
+            counts[self.path] += 1
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 -- the standard library's
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        listening.daemon_threads = True
+        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield listening.server_address[1], counts
+        finally:
+            listening.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param(Poisson(400), id="drawn"),
+        pytest.param(
+            Trace(tuple((number / 400, 199 - number) for number in range(200))), id="recorded", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_workers_send_the_schedule_of_one_engine(schedule: Schedule, source: EngineSource) -> None:
+    """Each of its requests once, by exactly one of three workers; and their ticks tell which worker did what."""
+    count = 200
+    with counting() as (port, asked):
+        payloads = tuple((Request("GET", f"/{number}").to_bytes("127.0.0.1", port),) for number in range(count))
+        load = msgspec.structs.replace(plan(port, schedule=schedule, requests=count), payloads=payloads)
+        with Engines(load, 3, source) as engines:
+            totals = Totals(engines).take_to_end()
+    assert asked == Counter({f"/{number}": 1 for number in range(count)})
+    assert totals.requests == count
+    shares: Counter[str] = Counter()
+    for tick in totals.ticks:
+        shares.update({name: part.sent for name, part in tick.workers.items()})
+    assert shares == {"127.0.0.2/worker-0": 67, "127.0.0.2/worker-1": 67, "127.0.0.2/worker-2": 66}
+
+
+@pytest.mark.slow
+def test_workers_begin_together_and_again(server: Serving, source: EngineSource) -> None:
+    """Ticks of the same number are of the same time, load after load."""
+    with Engines(plan(server.port, "/ok?ms=1"), 2, source) as engines:
+        for seed in (1, 2):
+            for number in range(3):
+                tick = engines.next_tick()
+                assert tick.number == number
+                assert len(tick.workers) == 2
+                begins = [part.begin_ns for part in tick.workers.values()]
+                # A tick is 20 ms; who begins late by a few is a busy machine's.
+                assert max(begins) - min(begins) < 40 * MS
+            engines.halt(seed=seed)
+            engines.begin()
+        assert engines.next_tick().number == 0
+
+
+SHIFT_SECONDS = 1_000_000
+
+
+@pytest.mark.slow
+def test_workers_of_another_clock_are_timed_by_ours(server: Serving) -> None:
+    """On nodes whose monotonic clock is eleven days ahead the same load begins and ends by this host's clock."""
+    shifted = ("unshare", "--time", f"--monotonic={SHIFT_SECONDS}", "--fork", "--kill-child", "--")
+    if shutil.which("unshare") is None or subprocess.run([*shifted, "true"], check=False).returncode:
+        pytest.skip("time namespaces need root, and a kernel that has them")
+    begin = "import time; print(time.perf_counter_ns())"
+    there_ns = int(subprocess.run([*shifted, sys.executable, "-c", begin], check=True, capture_output=True).stdout)
+    with ray_nodes(2, host=NODE, within=shifted) as nodes:
+        before_ns = time.perf_counter_ns()
+        assert there_ns - before_ns > SHIFT_SECONDS * 0.9e9
+        with Engines(plan(server.port, schedule=Constant(200), requests=100), 2, on(nodes.address)) as engines:
+            ticks = Totals(engines).take_to_end().ticks
+        after_ns = time.perf_counter_ns()
+    assert before_ns < ticks[0].begin_ns < ticks[-1].end_ns < after_ns
+    for tick in ticks:
+        begins = [part.begin_ns for part in tick.workers.values()]
+        assert max(begins) - min(begins) < 40 * MS
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("grpc") is None, reason="Ray's client needs grpcio")
+def test_rays_client_carries_the_same_load(server: Serving, nodes: RayNodes) -> None:
+    """Through ``ray://`` from a host that is no node, with all that an engine is told in between."""
+    with client_server(nodes) as address:
+        with Engines(plan(server.port, schedule=Constant(300), requests=150), 2, on(address)) as engines:
+            assert Totals(engines).take_to_end().requests == 150
+            engines.halt(seed=4)
+            engines.begin()
+            assert Totals(engines).take_to_end().requests == 150
+        eventually(lambda: not of_a_load(nodes), "no worker is left")
+
+
+@contextmanager
+def client_server(nodes: RayNodes) -> Iterator[str]:
+    """Run the server of Ray's client for a cluster; yields the address that a client is given."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    argv = [
+        sys.executable,
+        "-m",
+        "ray.util.client.server",
+        "--host=127.0.0.1",
+        f"--port={port}",
+        "--mode=legacy",
+    ]
+    process = subprocess.Popen(
+        [*argv, f"--address={nodes.address}"],
+        env={**os.environ, **QUIET, "RAY_AUTH_MODE": "disabled"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+    )
+    try:
+        eventually(lambda: _listens(port), "the server listens")
+        yield f"ray://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+# -- who is killed
+
+
+def test_a_killed_actor_ends_the_load_by_name(server: Serving, source: EngineSource, nodes: RayNodes) -> None:
+    """The last line of the log says in plain words which worker was lost, and its engine is gone with it."""
+    with Engines(plan(server.port), 2, source) as engines:
+        engines.next_tick()
+        actor = engines_of(nodes)[0].parent()
+        assert actor is not None
+        actor.kill()
+        with pytest.raises(LoadFailed) as caught:
+            Totals(engines).take_until(lambda *_: False, "its death")
+    assert last_line(caught.value).startswith("127.0.0.2/worker-")
+    assert "was lost in mid-load: " in last_line(caught.value)
+    assert "Traceback" not in caught.value.log_tail
+
+
+@pytest.mark.slow
+def test_a_killed_engine_ends_the_load_by_name(server: Serving, source: EngineSource, nodes: RayNodes) -> None:
+    """Its worker tells of it."""
+    with Engines(plan(server.port), 2, source) as engines:
+        engines.next_tick()
+        engines_of(nodes)[0].kill()
+        with pytest.raises(LoadFailed) as caught:
+            Totals(engines).take_until(lambda *_: False, "its death")
+    assert last_line(caught.value).startswith("127.0.0.2/worker-")
+    assert last_line(caught.value).endswith(": the load engine died (exit status -9)")
+
+
+def test_a_worker_that_is_killed_between_loads_is_replaced(
+    server: Serving, source: EngineSource, nodes: RayNodes
+) -> None:
+    """The next load is that of two workers, and of the next seed."""
+    load = plan(server.port, schedule=Constant(300), requests=60)
+    with Engines(load, 2, source) as engines:
+        assert Totals(engines).take_to_end().requests == 60
+        engines.halt(seed=2)
+        before = engines_of(nodes)
+        actor = before[0].parent()
+        assert actor is not None
+        actor.kill()
+        eventually(lambda: len(set(engines_of(nodes)) - set(before)) == 1, "another engine")
+        engines.begin()
+        assert Totals(engines).take_to_end().requests == 60
+
+
+def test_a_killed_coordinator_leaves_nothing(server: Serving, nodes: RayNodes, source: EngineSource) -> None:
+    """Its workers end though nobody told them to, soon and not after minutes; see the fixture."""
+    with Engines(plan(server.port), 2, source) as engines:
+        engines.next_tick()
+        psutil.Process(engines.pids[0]).kill()
+        with pytest.raises(LoadFailed, match="died"):
+            Totals(engines).take_until(lambda *_: False, "its death")
+        eventually(lambda: not engines_of(nodes), "no engine is left")
+
+
+@pytest.mark.slow
+def test_a_killed_owner_leaves_nothing(server: Serving, nodes: RayNodes, source: EngineSource) -> None:
+    """The coordinator sees it by the end of its input."""
+    del source
+    program = f"""
+import sys
+from pytest_gpuserve.load.driver import Engines
+from tests.fakes.http_server import plan
+from tests.servers.test_load_ray import on
+with Engines(plan({server.port}), 2, on({nodes.address!r})) as engines:
+    engines.next_tick()
+    print(engines.pids[0], flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        coordinator = int(owner.stdout.readline())
+        engines = engines_of(nodes)
+        owner.kill()
+    assert len(engines) == 2
+    eventually(lambda: not alive(coordinator), "the coordinator ends")
+    eventually(lambda: not any(alive(engine.pid) for engine in engines), "the engines end")
+
+
+# -- what cannot be
+
+
+@pytest.mark.slow
+def test_an_engine_that_cannot_start_is_told_by_its_workers_name(server: Serving, source: EngineSource) -> None:
+    """With the reason alone as the last line."""
+    load = plan(server.port)
+    unknown = msgspec.structs.replace(load.endpoint, host="no-such-host.invalid")
+    with pytest.raises(LoadFailed) as caught:
+        Engines(msgspec.structs.replace(load, endpoint=unknown), 2, source)
+    assert last_line(caught.value).startswith("127.0.0.2/worker-")
+    assert "no-such-host.invalid:" in last_line(caught.value)
+
+
+@pytest.mark.slow
+def test_memory_that_is_not_shared_is_told(server: Serving, source: EngineSource) -> None:
+    """Answers are read on the host on which the server leaves them, or not at all."""
+    load = msgspec.structs.replace(plan(server.port), outputs=Outputs("/dev/shm/gpuserve-no-such-file", 8))
+    load = msgspec.structs.replace(load, payloads=((load.payloads[0][0],) * 4,))
+    with pytest.raises(LoadFailed) as caught:
+        Engines(load, 2, source)
+    assert "runs on another host, and answers come through shared memory" in last_line(caught.value)
+
+
+@pytest.mark.slow
+def test_a_coordinator_without_an_owner_ends(nodes: RayNodes) -> None:
+    """Before it was told anything, and while it looks for places that there are not."""
+    for told in (False, True):
+        command = on(nodes.address).launches(99)[0].command
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as one:
+            assert one.stdin is not None
+            if told:
+                one.stdin.write(frame(msgspec.structs.replace(plan(1), parts=99)))
+                one.stdin.flush()
+                eventually(lambda: bool(below(nodes.pid, ACTOR)), "a worker is there", OWNER_SECONDS)
+            one.stdin.close()
+            assert one.wait(OWNER_SECONDS) == 0
+    eventually(lambda: not of_a_load(nodes), "no worker is left", OWNER_SECONDS)

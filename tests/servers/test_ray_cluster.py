@@ -1,0 +1,340 @@
+"""Loads from real Ray clusters: one of our own, several nodes, nodes that come, go and differ, and other networks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuserve import __version__
+from pytest_gpuserve.errors import LoadFailed, UsageProblem
+from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load.ray.address import ClusterAddress, parse_address
+from pytest_gpuserve.load.ray.cluster import LocalCluster
+from pytest_gpuserve.load.ray.environment import OWN
+from pytest_gpuserve.load.ray.joining import check_cluster
+from pytest_gpuserve.load.ray.source import RayEngine
+from pytest_gpuserve.load.request import Request
+from pytest_gpuserve.load.run import run_load
+from pytest_gpuserve.load.schedule import Closed, Constant
+from pytest_gpuserve.load.wire import Endpoint, Plan
+from tests.fakes.children.toolkit import alive, eventually
+from tests.fakes.http_server import Serving, serving
+from tests.fakes.ray_nodes import folder_of_ray, ray_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.source import EngineSource
+    from tests.fakes.ray_nodes import RayNodes
+
+pytest.importorskip("ray")
+
+OPTION = "--load-engine"
+ROOT = Path(__file__).parents[2]
+COMMAND_SECONDS = 150.0
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+@pytest.fixture
+def server() -> Iterator[Serving]:
+    """A server of its own for each test."""
+    with serving() as running:
+        yield running
+
+
+def load_of(host: str, port: int, schedule: Schedule, *, seconds: float = 2.0) -> Plan:
+    """A load of the server there."""
+    request = Request("GET", "/ok").to_bytes(host, port)
+    return Plan(
+        endpoint=Endpoint("http", host, port),
+        payloads=((request,),),
+        schedule=schedule,
+        tick_ns=100_000_000,
+        timeout_ns=10_000_000_000,
+        nanoseconds=round(seconds * 1e9),
+        keep_answers="none",
+    )
+
+
+def on(nodes: RayNodes, folder: Path) -> EngineSource:
+    """Where workers on these nodes come from, looked at as a run does."""
+    address = parse_address(nodes.address)
+    assert address is not None
+    engine = RayEngine(address, OPTION)
+    engine.check()
+    return engine.source(folder / "log")
+
+
+# -- a cluster of our own
+
+
+@pytest.mark.slow
+def test_a_cluster_of_our_own_is_for_this_host_and_user_alone(tmp_path: Path) -> None:
+    """All of it listens on the loopback alone, who does not know its secret is not let in, and it ends as a whole."""
+    with LocalCluster.start(tmp_path / "log") as cluster:
+        tree = cluster.process.tree()
+        assert {host for host, _ in cluster.process.listening_addresses()} <= LOOPBACK
+        joined = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); print(len(ray.nodes()))"
+        command = [sys.executable, "-c", joined, cluster.joining.address]
+        known = subprocess.run(
+            cluster.joining.command(command), capture_output=True, text=True, timeout=60, check=False, cwd="/"
+        )
+        assert known.stdout.strip() == "1", known.stderr
+        unknown = subprocess.run(
+            command,
+            env={**os.environ, **OWN, "RAY_AUTH_MODE": "disabled"},
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+            cwd="/",
+        )
+        assert unknown.returncode != 0
+        assert "Failed to connect" in unknown.stderr
+    assert not [process for process in tree if alive(process.pid)]
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from pytest_gpuserve.load.ray.cluster import LocalCluster
+with LocalCluster.start(Path(sys.argv[1])) as cluster:
+    print(*(process.pid for process in cluster.process.tree()), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
+    """After SIGKILL no process, no folder and no shared memory is left."""
+    shared = set(Path("/dev/shm").iterdir())
+    with folder_of_ray() as folder:
+        with subprocess.Popen(
+            [sys.executable, "-c", OWNER, str(tmp_path / "log")],
+            env={**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as owner:
+            assert owner.stdout is not None
+            pids = [int(word) for word in owner.stdout.readline().split()]
+            owner.kill()
+        assert len(pids) >= 3
+        eventually(lambda: not any(alive(pid) for pid in pids), "no process is left")
+        eventually(lambda: not list(folder.iterdir()), "no file is left")
+    left = set(Path("/dev/shm").iterdir()) - shared
+    assert not [path for path in left if path.name.startswith("plasma")]
+
+
+def test_the_command_loads_from_its_own_cluster(server: Serving) -> None:
+    """`--engine ray --workers 2` sends all requests from two workers, says so, and leaves nothing."""
+    url = f"http://127.0.0.1:{server.port}/ok"
+    argv = [url, "--engine", "ray", "--workers", "2", "--rate", "200", "--duration", "3", "--warmup", "1", "--json"]
+    with folder_of_ray() as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_gpuserve.load", *argv],
+            env={**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+    assert done.returncode in {0, 1}, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["engine"], said["processes"]) == ("Ray, a cluster of this run on this host", 2)
+    assert (said["requests"], said["errors"]) == (400, 0)
+    assert server.seen("/ok").requests == 600
+
+
+# -- several nodes
+
+
+@pytest.mark.slow
+def test_a_node_that_is_added_between_loads_is_used(server: Serving, tmp_path: Path) -> None:
+    """Two workers have no place on a node with one CPU; with a second node they have, one on each."""
+    with ray_nodes(1) as nodes:
+        source = on(nodes, tmp_path)
+        plan = load_of("127.0.0.1", server.port, Constant(100))
+        alone = run_load(plan, processes=1, source=source)
+        assert alone.totals.requests == 200
+        nodes.add(1, host="127.0.0.2")
+        with Engines(plan, 2, on(nodes, tmp_path)) as engines:
+            names = set(engines.next_tick().workers)
+        assert {name.partition("/")[0] for name in names} == {"127.0.0.1", "127.0.0.2"}
+        both = run_load(plan, processes=2, source=on(nodes, tmp_path))
+        assert both.totals.requests == 200
+        assert not both.totals.errors
+
+
+def drain(engines: Engines) -> None:
+    """Read reports to the end of the load."""
+    while not engines.next_tick().last:
+        pass
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_in_mid_load_ends_it_by_name(server: Serving, tmp_path: Path) -> None:
+    """Nothing that was measured may be used; the error names the worker, and the next load goes on without the node."""
+    with ray_nodes(1) as nodes:
+        lost = nodes.add(1, host="127.0.0.2")
+        plan = load_of("127.0.0.1", server.port, Closed(4), seconds=300)
+        with Engines(plan, 2, on(nodes, tmp_path)) as engines:
+            for _ in range(5):
+                engines.next_tick()
+            thread = threading.Thread(target=nodes.remove, args=(lost,))
+            thread.start()
+            try:
+                with pytest.raises(LoadFailed) as caught:
+                    drain(engines)
+            finally:
+                thread.join()
+        assert "127.0.0.2/worker-" in caught.value.log_tail.strip().splitlines()[-1]
+        again = run_load(load_of("127.0.0.1", server.port, Constant(100)), processes=1, source=on(nodes, tmp_path))
+        assert again.totals.requests == 200
+
+
+@pytest.mark.slow
+def test_a_node_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
+    """Of a cluster that is alike all nodes are told; a node with another version of this package is named with it."""
+    other = tmp_path / "other" / "pytest_gpuserve"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text('__version__ = "0.0.9"\n')
+    with ray_nodes(1) as nodes:
+        address = parse_address(nodes.address)
+        assert address is not None
+        (node,) = check_cluster(address, OPTION)
+        assert node.versions is not None
+        assert node.versions.package == __version__
+        nodes.add(1, {"PYTHONPATH": str(other.parent)}, "127.0.0.2")
+        with pytest.raises(UsageProblem) as caught:
+            check_cluster(address, OPTION)
+    assert caught.value.found == f"127.0.0.2: pytest-gpuserve 0.0.9, here {__version__}"
+    assert any(f"pip install pytest-gpuserve=={__version__}" in text for text in caught.value.remedies)
+
+
+@pytest.mark.parametrize("by_client", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_what_is_no_cluster_is_given_up_in_time(*, by_client: bool) -> None:
+    """A port that takes connections and says nothing is told within some 15 s, and no process waits on."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = ClusterAddress("127.0.0.1", listening.getsockname()[1], by_client)
+        began = time.monotonic()
+        with pytest.raises(UsageProblem, match="could not be joined"):
+            check_cluster(address, OPTION)
+    # On a busy machine Ray's library alone takes seconds to be loaded.
+    assert time.monotonic() - began < 45
+
+
+# -- two networks
+
+
+NETWORK = "10.213.77"
+
+
+@contextmanager
+def another_network() -> Iterator[str]:
+    """Yield the name of a network namespace that has the address .2 of a network in which this host has .1."""
+    name, ours, theirs = f"gs{os.getpid() % 10_000}", f"gsa{os.getpid() % 10_000}", f"gsb{os.getpid() % 10_000}"
+    try:
+        _ip("netns", "add", name)
+        _ip("link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", name)
+        _ip("address", "add", f"{NETWORK}.1/24", "dev", ours)
+        _ip("link", "set", ours, "up")
+        _ip("-n", name, "address", "add", f"{NETWORK}.2/24", "dev", theirs)
+        _ip("-n", name, "link", "set", theirs, "up")
+        _ip("-n", name, "link", "set", "lo", "up")
+        yield name
+    finally:
+        with suppress(subprocess.CalledProcessError):
+            _ip("link", "delete", ours)
+        with suppress(subprocess.CalledProcessError):
+            _ip("netns", "delete", name)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=30)
+
+
+class Quiet(BaseHTTPRequestHandler):
+    """Answers, and remembers who asked."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    asked: set[str]
+
+    def do_GET(self) -> None:
+        """Answer."""
+        self.asked.add(self.client_address[0])
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 -- the standard library's signature
+        """Say nothing."""
+
+
+@contextmanager
+def answering(host: str) -> Iterator[tuple[int, set[str]]]:
+    """Run a server there; yields its port and who has asked it."""
+    asked: set[str] = set()
+    with ThreadingHTTPServer((host, 0), type("Answering", (Quiet,), {"asked": asked})) as listening:
+        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield listening.server_address[1], asked
+        finally:
+            listening.shutdown()
+            thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root and ip")
+def test_a_server_is_loaded_from_another_network(tmp_path: Path) -> None:
+    """Workers in one network load a server in the other; one that listens on our loopback they would not find."""
+    with (
+        another_network() as name,
+        ray_nodes(2, host=f"{NETWORK}.2", within=("ip", "netns", "exec", name)) as nodes,
+    ):
+        source = on(nodes, tmp_path)
+        assert not source.is_here
+        with answering(f"{NETWORK}.1") as (port, asked):
+            outcome = run_load(load_of(f"{NETWORK}.1", port, Constant(50)), processes=2, source=source)
+        assert outcome.totals.requests == 100
+        assert not outcome.totals.errors
+        assert asked == {f"{NETWORK}.2"}
+        with answering("127.0.0.1") as (port, asked), pytest.raises(LoadFailed) as caught:
+            run_load(load_of("127.0.0.1", port, Constant(50)), processes=2, source=source)
+        assert "another host" in caught.value.log_tail
+        assert not asked
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_command_and_its_cluster(server: Serving) -> None:
+    """With exit status 130, and nothing of Ray is left."""
+    argv = [f"http://127.0.0.1:{server.port}/ok", "--engine", "ray", "--workers", "1", "--duration", "300"]
+    with (
+        folder_of_ray() as folder,
+        subprocess.Popen(
+            [sys.executable, "-m", "pytest_gpuserve.load", *argv],
+            env={**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as command,
+    ):
+        eventually(lambda: server.seen("/ok").requests > 0, "the load has begun", seconds=COMMAND_SECONDS)
+        command.send_signal(signal.SIGINT)
+        out, err = command.communicate(timeout=COMMAND_SECONDS)
+    assert command.returncode == 130, err
+    assert "interrupted by Ctrl-C" in out

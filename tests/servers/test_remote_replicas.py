@@ -1,0 +1,270 @@
+"""Several real servers that share a load: each has its part, and one that fails or lags is named."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.load.schedule import Burst, Closed, Constant
+from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
+from pytest_gpuserve.process.ports import free_port
+from pytest_gpuserve.server_factory import ServerFactory
+from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.servers.metric_names import MetricNames
+from pytest_gpuserve.servers.remote import Remote, reached
+from pytest_gpuserve.trial import contender
+from pytest_gpuserve.trial.contender import Contender, Pace
+from pytest_gpuserve.trial.loaded import LoadedStart
+from pytest_gpuserve.trial.replicas import for_replicas
+from pytest_gpuserve.trial.shape import LoadShape
+from tests.fakes.certificates import make_certificates
+from tests.fakes.children.toolkit import HERE
+from tests.fakes.http_server import BODY, serving
+from tests.plugin.conftest import is_busy
+from tests.servers.deployments import Starts, Unseen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.measure.window import Start
+    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.trial.handle import ServerHandle, Starter, Target
+
+COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
+
+USERS: Final = 6
+"""A multiple of two and of three replicas."""
+
+
+def start_of(timeout_seconds: float) -> Starter:
+    """What a session starts remote servers with."""
+
+    def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
+        assert isinstance(kind, Remote)
+        return reached(kind, ask, timeout_seconds=timeout_seconds)
+
+    return start
+
+
+FACTORY = ServerFactory(start_of, str)
+
+
+@contextmanager
+def replicas(folder: Path, *habits: str) -> Iterator[list[Instance]]:
+    """Run a replica with each of these habits, as somebody else would."""
+    with ExitStack() as stack:
+        started = []
+        for number, habit in enumerate(habits):
+            argv = ("{python}", str(HERE / "replica.py"), "{port}", *habit.split())
+            kind = CommandServer(argv, folder, "here", sys.executable)
+            handle = Starts(folder / f"{number}.log").handle(kind)
+            started.append(stack.enter_context(handle.get("/seen").started()))
+        yield started
+
+
+def remote(servers: list[Instance], **arguments: Any) -> ServerHandle:  # noqa: ANN401 -- whatever `remote_server` takes
+    """The deployment that they are together."""
+    return FACTORY.remote([f"http://127.0.0.1:{server.site.port}" for server in servers], **arguments)
+
+
+def address(server: Instance) -> str:
+    """What a replica is called."""
+    return f"127.0.0.1:{server.site.port}"
+
+
+def seen(server: Instance) -> dict[str, dict[str, int]]:
+    """What a replica was sent."""
+    with urllib.request.urlopen(f"http://{address(server)}/seen", timeout=30) as answer:
+        found: dict[str, dict[str, int]] = json.load(answer)
+        return found
+
+
+def loaded(target: Target, schedule: Schedule | None = None, *, allowed_errors: float = 0.0) -> tuple[Start, list[str]]:
+    """Load them for two seconds, or as long as a schedule takes; what is wrong besides what a busy machine does."""
+    shape = LoadShape(
+        schedule or Closed(USERS),
+        seconds=2.0 if schedule is None or not isinstance(schedule, Burst) else None,
+        warmup_seconds=0.5,
+        allowed_errors=allowed_errors,
+    )
+    shape = for_replicas(shape, target)
+    check = AnswerCheck((request.expect for request in target.requests), wants_all=False)
+    with target.started() as instance:
+        load = LoadedStart(instance, target, shape, check, Unseen())
+        start = load.measure()
+    return start, [problem for problem in load.problems if not is_busy(problem)]
+
+
+def test_each_replica_has_its_part_of_a_load(tmp_path: Path) -> None:
+    """What each did is what it says itself, together they are the load; their processes are known, and live on."""
+    with replicas(tmp_path, "ms=5", "ms=5", "ms=5") as servers:
+        target = remote(servers, counters=COUNTERS).post("/infer", body=b"fox", expect=b"FOX")
+        with target.started() as instance:
+            members = set(instance.members())
+        start, problems = loaded(target)
+        assert all(server.process is not None and server.process.exit_status() is None for server in servers)
+        pids = {server.process.pid for server in servers if server.process is not None}
+    assert problems == []
+    assert pids <= members
+    assert start.cold_start_seconds is None
+    found = replicas_of(start.windows, start.counters)
+    assert [each.name for each in found] == [address(server) for server in servers]
+    assert sum(each.requests for each in found) == start.requests
+    assert all(each.requests > 0 for each in found)
+    assert start.counters is not None
+    assert start.counters.requests == sum(each.counters.requests or 0 for each in found if each.counters is not None)
+
+
+def test_an_open_loop_goes_to_them_by_turns(tmp_path: Path) -> None:
+    """Each gets every second request, however slow it is, and each request that rotates."""
+    with replicas(tmp_path, "ms=2", "ms=20") as servers:
+        server = remote(servers)
+        target = server.rotate([server.post("/infer", body=body) for body in (b"a", b"b", b"c")])
+        _, problems = loaded(target, Constant(rate=120))
+        bodies = [seen(each)["bodies"] for each in servers]
+    assert problems == []
+    assert all(set(each) == {"a", "b", "c"} for each in bodies)
+    first, second = (sum(each.values()) for each in bodies)
+    # One of the engines may be stopped a moment after the other.
+    assert second == pytest.approx(first, rel=0.1)
+
+
+def test_each_is_warmed_up_and_called_by_its_own_name(tmp_path: Path) -> None:
+    """Of a load that is measured as a whole no request may be a replica's first; a proxy goes by the host it names."""
+    with replicas(tmp_path, "", "") as servers:
+        start, problems = loaded(remote(servers).post("/infer", body=b"fox", expect=b"FOX"), Burst(40, 8))
+        sent = [seen(server) for server in servers]
+        names = [address(server) for server in servers]
+    assert problems == []
+    assert start.requests == 40
+    # One is the question whether it is ready, 20 are its part of the load.
+    assert all(sum(each["bodies"].values()) > 21 for each in sent)
+    assert [set(each["hosts"]) for each in sent] == [{name} for name in names]
+
+
+def test_the_slow_one_is_named_and_makes_nothing_invalid(tmp_path: Path) -> None:
+    """By what its users wait; a closed loop then sends it less."""
+    with replicas(tmp_path, "ms=8", "ms=60", "ms=8") as servers:
+        start, problems = loaded(remote(servers, counters=COUNTERS).post("/infer", body=b"fox", expect=b"FOX"))
+        slow = address(servers[1])
+    assert problems == []
+    each = replicas_of(start.windows, start.counters)
+    counted = [replica.counters.requests or 0 for replica in each if replica.counters is not None]
+    assert counted[1] < min(counted[0], counted[2]) / 2
+    found = imbalance_of(each)
+    assert found is not None
+    assert found.much_slower == (slow,)
+    assert found.busiest is not None
+    assert found.busiest > 0.2
+
+
+def test_the_one_that_fails_is_named(tmp_path: Path) -> None:
+    """A quarter of its requests may be few of all, and is too much of its own."""
+    with replicas(tmp_path, "ms=8", "ms=8 fail=4") as servers:
+        _, problems = loaded(remote(servers).post("/infer", body=b"fox", expect=b"FOX"), allowed_errors=0.2)
+        bad = address(servers[1])
+    assert any(problem.startswith(f"replica {bad}: ") and "503" in problem for problem in problems), problems
+
+
+def test_the_one_that_falls_silent_is_named(tmp_path: Path) -> None:
+    """It was ready, and then answered nothing: all others together look like a sound load."""
+    with replicas(tmp_path, "ms=8", "ms=8 silent=3") as servers:
+        _, problems = loaded(remote(servers).post("/infer", body=b"fox", expect=b"FOX"))
+        bad = address(servers[1])
+    assert f"replica {bad}: it answered nothing" in problems
+
+
+@pytest.mark.slow
+def test_the_one_whose_counters_begin_anew_is_named(tmp_path: Path) -> None:
+    """It, or a worker of it, was restarted under load."""
+    argv = ("{python}", str(HERE / "model_server.py"), "{port}")
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(
+                Starts(tmp_path / f"{number}.log")
+                .handle(CommandServer((*argv, *habit), tmp_path, "here", sys.executable))
+                .get("/health")
+                .started()
+            )
+            for number, habit in enumerate([(), ("reset=3",)])
+        ]
+        _, problems = loaded(remote(servers, counters=COUNTERS).post("/infer", body=b"fox", expect=b"FOX"))
+        bad = address(servers[1])
+    assert any(f"went backwards ({bad}: " in problem for problem in problems), problems
+
+
+def test_all_of_them_must_be_ready(tmp_path: Path) -> None:
+    """Those that are not are named, each with what was seen, and those that are not."""
+    nobody = [free_port(), free_port()]
+    with replicas(tmp_path, "") as servers:
+        urls = [f"http://127.0.0.1:{port}" for port in (nobody[0], servers[0].site.port, nobody[1])]
+        asked = FACTORY.remote(urls, start_timeout=0.5).post("/infer", body=b"fox")
+        with pytest.raises(ServerFailed, match="each of 3 replicas") as caught, asked.started():
+            pass
+        # It was asked until it had answered, and not again.
+        assert sum(seen(servers[0])["bodies"].values()) == 1
+    assert all(f":{port}/infer failed: ConnectionRefusedError" in caught.value.found for port in nobody)
+    assert address(servers[0]) not in caught.value.found
+
+
+def test_the_one_that_refuses_is_named(tmp_path: Path) -> None:
+    """It is up, but without this route."""
+    with replicas(tmp_path, "", "refuse=404") as servers:
+        asked = remote(servers).post("/infer", body=b"fox")
+        name = f"remote {address(servers[1])} server is up, but refuses POST /infer"
+        with pytest.raises(ServerFailed, match=name), asked.started():
+            pass
+
+
+def test_some_may_speak_tls(tmp_path: Path) -> None:
+    """Each is spoken to as its URL says, and its certificate checked."""
+    certificates = make_certificates(tmp_path)
+    with serving() as plain, serving(certificate=certificates.server_file) as tls:
+        urls = [f"http://127.0.0.1:{plain.port}", f"https://localhost:{tls.port}"]
+        start, problems = loaded(FACTORY.remote(urls, ca_file=certificates.ca_file).get("/ok", expect=BODY))
+    assert not [problem for problem in problems if "replica" in problem or "errors" in problem]
+    assert all(replica.requests > 50 for replica in replicas_of(start.windows))
+
+
+def test_they_are_compared_side_by_side_as_one_server_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of them is a window that knows each; what shows in one of them shows in the round."""
+    monkeypatch.setattr(contender, "TICKS_A_WINDOW", 2)
+    with replicas(tmp_path, "ms=8", "ms=8") as servers, ExitStack() as stack:
+        target = remote(servers, counters=COUNTERS).post("/infer", body=b"fox", expect=b"FOX")
+        shape = for_replicas(LoadShape(Closed(USERS), warmup_seconds=0.3), target)
+        one = Contender.started("candidate", target, shape, Unseen(), stack)
+        windows = [one.turn(Pace(2, 5), seed=1)]
+        one.rest()
+        windows.append(one.turn(Pace(2, 5), seed=2))
+        one.rest()
+        one.judge()
+        assert not [problem for problem in one.problems if not is_busy(problem)]
+        for window in windows:
+            assert window is not None
+            assert [each.name for each in window.replicas] == [address(server) for server in servers]
+            assert sum(each.requests for each in window.replicas) == window.requests
+        counted = one.side().counters
+        assert counted is not None
+        assert set(counted.parts) == {address(server) for server in servers}
+
+
+def test_each_is_warmed_up_before_a_comparison_too(tmp_path: Path) -> None:
+    """Of a load that ends by itself."""
+    with replicas(tmp_path, "", "") as servers:
+        with ExitStack() as stack:
+            target = remote(servers).post("/infer", body=b"fox", expect=b"FOX")
+            shape = for_replicas(LoadShape(Burst(20, 4), warmup_seconds=0.3), target)
+            Contender.started("candidate", target, shape, Unseen(), stack)
+        # One is the question whether it is ready; the load itself has not begun.
+        assert all(seen(server)["bodies"]["fox"] > 1 for server in servers)

@@ -1,0 +1,298 @@
+"""S3 as the storage of baselines, by its real protocol: conditions on writes, and every way in which it can fail."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
+from pytest_gpuserve.store.elsewhere.address import Address
+from pytest_gpuserve.store.elsewhere.filesystem import MARKER, S3Folder, open_remote
+from pytest_gpuserve.store.elsewhere.mirror import Mirror
+from pytest_gpuserve.store.elsewhere.opening import shared_files
+from pytest_gpuserve.store.elsewhere.remote import Changed, StorageProblem
+from pytest_gpuserve.store.elsewhere.shared import SharedFiles
+from pytest_gpuserve.store.elsewhere.unsent import Unsent
+from pytest_gpuserve.trial.ledger import Ledger, Workload
+from tests.fakes.s3_server import S3, SECRET, s3_server
+from tests.unit.builders import COMMIT, OTHER_COMMIT, here, session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+FILE = "cpu/x/test_y.json"
+
+QUICK = {"connect_timeout": 0.5, "read_timeout": 0.5, "retries": {"mode": "standard", "total_max_attempts": 1}}
+"""So that a test need not wait as long as a run would."""
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[S3]:
+    """An S3, once for all tests of this file."""
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture
+def s3(running: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    """It, as AWS's libraries in this process find it, without faults."""
+    running.faults()
+    for name in [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))]:
+        monkeypatch.delenv(name)
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
+    return running
+
+
+@pytest.fixture
+def address(s3: S3) -> Address:
+    """A folder in a bucket of its own."""
+    bucket = f"bucket-{uuid4().hex}"
+    s3.put(bucket)
+    return Address("s3", f"s3://{bucket}/team/baselines")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up soon."""
+    from fsspec.config import conf
+
+    monkeypatch.setitem(conf, "s3", {"config_kwargs": QUICK})
+
+
+def key(address: Address, name: str) -> str:
+    """Where a file is in the server."""
+    return address.of(name).removeprefix("s3://")
+
+
+@contextmanager
+def opened(address: Address) -> Iterator[S3Folder]:
+    """A folder, closed without a warning."""
+    remote = open_remote(address)
+    assert isinstance(remote, S3Folder)
+    with closing(remote):
+        yield remote
+    gc.collect()
+
+
+def test_files_are_listed_and_fetched(s3: S3, address: Address) -> None:
+    """A listing has the version of each file, and one that is fetched has the same; other files are none of ours."""
+    s3.put(key(address, "cpu/a.json"), b"one")
+    s3.put(key(address, "T4/x/b.json"), b"two")
+    s3.put(key(address, "readme.txt"), b"")
+    s3.put(key(address, "top.json"), b"")
+    with opened(address) as remote:
+        listing = remote.listing()
+        assert sorted(listing) == ["T4/x/b.json", "cpu/a.json"]
+        held = remote.fetch("cpu/a.json")
+        assert held is not None
+        assert (held.data, held.version) == (b"one", listing["cpu/a.json"])
+        assert remote.fetch("cpu/c.json") is None
+        s3.put(key(address, "cpu/a.json"), b"three")
+        assert remote.listing()["cpu/a.json"] != held.version
+
+
+def test_an_empty_folder_is_empty(address: Address) -> None:
+    """A folder of S3 is there as soon as its bucket is."""
+    with opened(address) as remote:
+        assert remote.listing() == {}
+
+
+def test_a_whole_bucket_may_be_the_folder(s3: S3, address: Address) -> None:
+    """An address without a folder is that of the bucket."""
+    bucket = Address("s3", address.url.removesuffix("/team/baselines"))
+    s3.put(key(bucket, "cpu/a.json"), b"one")
+    with opened(bucket) as remote:
+        assert list(remote.listing()) == ["cpu/a.json"]
+        assert remote.put("cpu/b.json", b"two", over=None)
+    assert s3.get(key(bucket, "cpu/b.json")) == b"two"
+
+
+def test_a_write_replaces_only_what_was_read(s3: S3, address: Address) -> None:
+    """Compare and set: by the version that was read, or by there being none."""
+    with opened(address) as remote:
+        first = remote.put("cpu/a.json", b"one", over=None)
+        with pytest.raises(Changed):
+            remote.put("cpu/a.json", b"mine", over=None)
+        second = remote.put("cpu/a.json", b"two", over=first)
+        assert second != first
+        with pytest.raises(Changed):
+            remote.put("cpu/a.json", b"mine", over=first)
+        with pytest.raises(Changed):
+            remote.put("cpu/b.json", b"mine", over=first)
+        assert (s3.get(key(address, "cpu/a.json")), s3.get(key(address, "cpu/b.json"))) == (b"two", None)
+        held = remote.fetch("cpu/a.json")
+        assert held is not None
+        assert held.version == second
+
+
+def test_writes_are_tried_before_anything_is_measured(s3: S3, address: Address) -> None:
+    """Once its marker is there, nothing is written to find out."""
+    with opened(address) as remote:
+        remote.check_writable()
+        written = s3.get(key(address, MARKER))
+        s3.faults()
+        remote.check_writable()
+        assert remote.listing() == {}
+    assert s3.get(key(address, MARKER)) == written
+    assert written is not None
+    assert b"pytest-gpuserve" in written
+
+
+def test_a_storage_that_ignores_conditions_is_refused(s3: S3, address: Address) -> None:
+    """Some S3s, proxies and old libraries drop them silently: two runners would overwrite each other."""
+    s3.faults(unconditional=True)
+    with opened(address) as remote:
+        for _ in range(2):
+            with pytest.raises(UsageProblem, match="does not honour If-Match"):
+                remote.check_writable()
+
+
+def test_connections_are_closed(address: Address) -> None:
+    """At once, not when somebody collects what is left; and a second time it is no error."""
+    with opened(address) as remote:
+        remote.listing()
+        # As s3fs itself looks whether a session is still open.
+        connections = remote.filesystem.s3._endpoint.http_session
+        assert connections._sessions
+        remote.close()
+        assert connections._sessions is None
+
+
+def test_a_wrong_bucket_is_told(s3: S3) -> None:
+    """Reading and writing name the bucket; none is made."""
+    address = Address("s3", "s3://no-such-bucket-here/x")
+    with opened(address) as remote:
+        calls: list[Callable[[], object]] = [
+            remote.listing,
+            lambda: remote.fetch("cpu/a.json"),
+            lambda: remote.put("cpu/a.json", b"", over=None),
+        ]
+        for call in calls:
+            with pytest.raises(StorageProblem) as problem:
+                call()
+            assert "s3://no-such-bucket-here/x" in str(problem.value)
+            assert "a bucket is never made here" in str(problem.value)
+    assert s3.get("no-such-bucket-here") is None
+
+
+@pytest.mark.parametrize("methods", [["GET", "HEAD"], ["PUT"]])
+def test_denied_access_is_told(s3: S3, address: Address, methods: list[str]) -> None:
+    """What is denied says which rights are needed, and nothing of the credentials."""
+    s3.faults(denied=methods)
+    with opened(address) as remote, pytest.raises(StorageProblem) as problem:
+        remote.listing() if "GET" in methods else remote.put("cpu/a.json", b"", over=None)
+    assert "PermissionError" in problem.value.found
+    assert "s3:GetObject" in str(problem.value)
+    assert SECRET not in str(problem.value)
+
+
+def test_absent_credentials_are_told(s3: S3, address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are looked for where AWS's own tools look, and the error says so."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with opened(address) as remote, pytest.raises(StorageProblem, match="AWS_PROFILE"):
+        remote.listing()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_storage_that_never_answers_is_given_up(s3: S3, address: Address) -> None:
+    """Whether it takes requests and is silent, or does not even take connections, it ends and is told."""
+    s3.faults(silent=True)
+    began = time.monotonic()
+    with opened(address) as remote, pytest.raises(StorageProblem, match="Timeout") as problem:
+        remote.listing()
+    assert time.monotonic() - began < 30
+    assert "AWS_ENDPOINT_URL" in str(problem.value)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_storage_that_is_not_there_is_told(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the endpoint that did not answer, without what may be secret in it."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        with opened(address) as remote, pytest.raises(StorageProblem, match=r"127\.0\.0\.1"):
+            remote.listing()
+
+
+def test_an_answer_that_is_cut_off_is_an_error(s3: S3, address: Address) -> None:
+    """Half of a file is never taken for the file."""
+    s3.put(key(address, "cpu/a.json"), b"0123456789" * 100)
+    s3.faults(cut="a.json")
+    with opened(address) as remote, pytest.raises(StorageProblem, match=r"cpu/a\.json"):
+        remote.fetch("cpu/a.json")
+    assert sum("a.json" in each for each in s3.faults()) == 2
+
+
+def test_a_write_whose_answer_was_lost_is_found(s3: S3, address: Address, tmp_path: Path) -> None:
+    """The library tries again and is refused by its own write, which is then found to be there; once."""
+    with opened(address) as remote:
+        ledger = runner(remote, tmp_path)
+        s3.faults(lost=1)
+        record(ledger, 1)
+    assert sum(each.startswith("PUT") for each in s3.faults()) == 2
+    (entry,) = json.loads(s3.get(key(address, FILE)) or b"")["entries"].values()
+    assert len(entry["sessions"]) == 1
+
+
+def test_two_runners_do_not_overwrite_each_other(s3: S3, address: Address, tmp_path: Path) -> None:
+    """Each finds its entry in the file, in whatever order they read and write; the same entry is refused."""
+    with opened(address) as remote:
+        one, other, late = (
+            runner(remote, tmp_path / name, commit)
+            for name, commit in (("one", COMMIT), ("other", OTHER_COMMIT), ("late", OTHER_COMMIT))
+        )
+        record(one, 1, "test_a")
+        record(other, 2, "test_b")
+        # It began before the others wrote.
+        with pytest.raises(BaselineUnusable, match="another runner has recorded it"):
+            record(late, 3, "test_a")
+    stored = json.loads(s3.get(key(address, FILE)) or b"")["entries"]
+    assert (stored["test_a"]["commit"], stored["test_b"]["commit"]) == (COMMIT, OTHER_COMMIT)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_session_begins_with_what_it_needs(
+    s3: S3, address: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fetches, or takes what it has when it is asked to; else it does not begin."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    s3.put(key(address, "cpu/a.json"), b"one")
+    with pytest.raises(UsageProblem, match="run once without --baseline-offline"):
+        shared_files(address, "cpu", updates=False, offline=True)
+    assert shared_files(address, "cpu", updates=True, offline=False).as_of == ""
+    s3.faults(denied=["GET", "PUT"])
+    with pytest.raises(UsageProblem, match="--baseline-offline takes what was fetched at 20"):
+        shared_files(address, "cpu", updates=False, offline=False)
+    with pytest.raises(UsageProblem) as problem:
+        shared_files(address, "cpu", updates=True, offline=False)
+    assert "--baseline-offline" not in str(problem.value)
+    s3.faults(silent=True)
+    assert shared_files(address, "cpu", updates=False, offline=True).as_of.startswith("20")
+    (copied,) = tmp_path.rglob("a.json")
+    assert copied.read_bytes() == b"one"
+
+
+def runner(remote: S3Folder, folder: Path, commit: str = COMMIT) -> Ledger:
+    """What a run of pytest reads and writes baselines with."""
+    mirror = Mirror(folder / "copy")
+    mirror.refresh(remote, "cpu")
+    files = SharedFiles(remote.address, mirror, lambda: remote, Unsent(folder / "unsent", remote.address.url))
+    return Ledger(mirror.files / "cpu", here(commit=commit), files)
+
+
+def record(ledger: Ledger, day: int, test: str = "test_z") -> None:
+    """Record a session of that day of January."""
+    place = ledger.place(f"suites/x/test_y.py::{test}", "")
+    ledger.find(place)
+    ledger.record(place, Workload({"server": "mosec"}, {}), [session(at=f"2025-01-{day:02d}T00:00:00+00:00")], None)

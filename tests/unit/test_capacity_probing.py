@@ -1,0 +1,230 @@
+"""What a try of one rate shows, from its ticks and from what validity says of them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from pytest_gpuserve.load.totals import total
+from pytest_gpuserve.load.validity import Reason, ReasonKind
+from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.measure.capacity import Finding, Objective
+from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.trial.capacity.probing import (
+    BATCHES,
+    MOST_SECONDS,
+    SECONDS,
+    Looks,
+    Probing,
+    least_rate,
+)
+from pytest_gpuserve.trial.shape import TICK_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuserve.measure.capacity import Probe
+
+P99 = Objective(0.99, 0.050)
+FAST, SLOW = bucket_of(10_000_000), bucket_of(80_000_000)
+LOOKS = Looks.within(SECONDS)
+
+
+def tick(number: int, requests: int = 200, slow: int = 0, *, failed: int = 0, due: int | None = None) -> Tick:
+    """A tick of requests that took 10 ms, but for the slow ones, which took 80 ms."""
+    counts = {bucket: count for bucket, count in ((FAST, requests - slow), (SLOW, slow)) if count}
+    begin = round(number * TICK_SECONDS * 1e9)
+    return Tick(
+        number,
+        begin,
+        begin + round(TICK_SECONDS * 1e9),
+        requests=requests,
+        latency=Latencies(
+            counts, 10_000_000 * (requests - slow) + 80_000_000 * slow, 80_000_000 if slow else 10_000_000
+        ),
+        due=requests + failed if due is None else due,
+        sent=requests + failed,
+        errors={"status 503": failed} if failed else {},
+        cpu_ns=1_000_000,
+    )
+
+
+def probed(
+    make: Callable[[int], Tick],
+    reasons: Sequence[Reason] = (),
+    *,
+    looks: Looks = LOOKS,
+    objective: Objective = P99,
+    allowed_errors: float = 0.0,
+) -> tuple[Probe, int]:
+    """The probe of these ticks, and how many of them it took."""
+    probing = Probing(objective, 2000.0, looks, allowed_errors)
+    ticks: list[Tick] = []
+    for number in range(looks.ticks[-1]):
+        ticks.append(make(number))
+        if probing.add(ticks[-1]):
+            probe = probing.look(total(ticks), reasons)
+            if probe is not None:
+                return probe, len(ticks)
+    raise AssertionError("a probe ends at its last look")
+
+
+def reason(kind: ReasonKind) -> Reason:
+    """A reason of this kind."""
+    return Reason(kind, f"{kind}: as told")
+
+
+def test_looks_double() -> None:
+    """Each look is after twice the time of the one before, the first after a tick for each batch."""
+    assert LOOKS.ticks == (24, 48, 96, 192)
+    assert Looks.within(0.1).ticks == (BATCHES,)
+    assert Looks.within(1e9).ticks[0] == BATCHES
+
+
+@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.95, 0.99])
+@pytest.mark.parametrize("rate", [5.0, 30.0, 70.0, 150.0, 1000.0])
+def test_a_low_rate_is_given_the_time_that_it_takes(rate: float, quantile: float) -> None:
+    """At the lowest rate that is tried, and above it, a share of 0 can be shown; and no probe lasts for ever."""
+    objective = Objective(quantile, 0.050)
+    looks = Looks.at(rate, objective)
+    assert looks.ticks[-1] * TICK_SECONDS <= MOST_SECONDS + 1e-9
+    if rate < least_rate(objective, None):
+        return
+    a_tick = rate * TICK_SECONDS
+
+    def make(number: int) -> Tick:
+        return tick(number, int((number + 1) * a_tick) - int(number * a_tick))
+
+    assert probed(make, looks=looks, objective=objective)[0].finding is Finding.MET
+
+
+def test_what_is_clear_is_decided_at_once() -> None:
+    """Without a slow request the first look says that it is met, with one in five that it is missed."""
+    assert probed(tick)[1] == BATCHES
+    assert probed(tick)[0].finding is Finding.MET
+    missed, ticks = probed(lambda number: tick(number, slow=40))
+    assert (missed.finding, ticks) == (Finding.MISSED, BATCHES)
+    assert missed.latency == pytest.approx(0.080, rel=0.001)
+    assert (missed.requests, missed.slow) == (4800, 960)
+
+
+def test_the_allowed_share_is_not_decided() -> None:
+    """At the very share that is allowed all looks are taken, and nothing is said."""
+    found, ticks = probed(lambda number: tick(number, slow=2))
+    assert (found.finding, ticks) == (Finding.UNDECIDED, LOOKS.ticks[-1])
+
+
+def test_slow_requests_in_one_cluster_decide_nothing() -> None:
+    """A moment in which the machine stood still, with 3 % of the requests in it, is no sign of a low capacity."""
+    found, _ = probed(lambda number: tick(number, slow=180 if number in {3, 4} else 0))
+    assert found.finding is not Finding.MISSED
+
+
+@pytest.mark.parametrize(
+    ("kind", "finding"),
+    [
+        (ReasonKind.GROWING, Finding.MISSED),
+        (ReasonKind.IN_FLIGHT, Finding.UNDECIDED),
+        (ReasonKind.NOTHING, Finding.UNDECIDED),
+        (ReasonKind.SATURATED, Finding.UNDECIDED),
+        (ReasonKind.UNKNOWN, Finding.UNDECIDED),
+        (ReasonKind.LATE, Finding.MET),
+    ],
+)
+def test_no_rate_is_met_by_what_would_be_invalid(kind: ReasonKind, finding: Finding) -> None:
+    """Good latencies alone are not enough; only a late client, whose lateness is in the latencies, may meet it."""
+    assert probed(tick, [reason(kind)])[0].finding is finding
+
+
+@pytest.mark.parametrize(
+    ("lag_ns", "service", "client"),
+    [(3_000_000, SLOW, False), (20_000_000, SLOW, True), (3_000_000, FAST, True), (None, SLOW, True)],
+)
+def test_a_little_lateness_is_not_why_a_server_is_slow(lag_ns: int | None, service: int, *, client: bool) -> None:
+    """A late client is told of a missed rate, unless it missed it from the sends on, and by far more than the lag."""
+
+    def make(number: int) -> Tick:
+        slow = tick(number, slow=40)
+        lags = {} if lag_ns is None else {"lag": Latencies({bucket_of(lag_ns): 200}, 200 * lag_ns, lag_ns)}
+        return msgspec.structs.replace(slow, service=_taken(service), **lags)
+
+    found, _ = probed(make, [reason(ReasonKind.LATE)])
+    assert found.finding is Finding.MISSED
+    assert bool(found.client) is client
+
+
+def test_a_queue_that_grows_for_a_moment_is_looked_at_again() -> None:
+    """Near the capacity chance makes it grow: it misses only at the last look, and then is told, and no INVALID."""
+    for slow in (0, 2):
+        found, ticks = probed(partial(tick, slow=slow), [reason(ReasonKind.GROWING)])
+        assert (found.finding, ticks) == (Finding.MISSED, LOOKS.ticks[-1])
+        assert found.reason.startswith("overloaded")
+
+
+def test_requests_that_stay_unanswered_miss() -> None:
+    """A server that answers quickly what it answers, and leaves a tenth, has missed."""
+    found, _ = probed(lambda number: tick(number, due=230))
+    assert found.finding is Finding.MISSED
+    assert found.reason.startswith("overloaded: only ")
+
+
+def test_a_rate_that_was_held_back_is_the_servers() -> None:
+    """What had to wait because too many were under way is a miss, what the client did not send is the client's."""
+    rate = reason(ReasonKind.RATE)
+    held, _ = probed(lambda number: _with(tick(number), held=5), [rate])
+    assert (held.finding, held.client) == (Finding.MISSED, "")
+    behind, _ = probed(tick, [rate])
+    assert (behind.finding, behind.client) == (Finding.UNDECIDED, str(rate))
+
+
+def test_a_failed_request_misses() -> None:
+    """Where none may fail, one does it, whatever the latencies; the error is told."""
+    errors = [Reason(ReasonKind.ERRORS, "request errors: 1 failed")]
+    found, _ = probed(lambda number: tick(number, failed=number == 7), errors)
+    assert (found.finding, found.reason) == (Finding.MISSED, "request errors: 1 failed")
+
+
+def test_allowed_failures_count_as_slow() -> None:
+    """Within what may fail a request that failed is one that was too slow; beyond it the rate is missed."""
+    few, _ = probed(lambda number: tick(number, failed=number % 12 == 0), allowed_errors=0.05)
+    assert few.finding is Finding.MET
+    assert few.slow > 0
+    many, _ = probed(lambda number: tick(number, failed=30), allowed_errors=0.05)
+    assert many.finding is Finding.MISSED
+
+
+def test_a_stuck_request_keeps_a_rate_from_being_met() -> None:
+    """One that never comes back has no latency; a rate at which it hangs is not met."""
+    found, _ = probed(lambda number: _with(tick(number), oldest_ns=round(1e8 * (number + 1))))
+    assert found.finding is Finding.UNDECIDED
+    assert found.reason.startswith("stuck requests")
+
+
+def test_no_answer_at_all_misses() -> None:
+    """A server that answers nothing of what is due has missed, and nothing is divided by zero."""
+    found, _ = probed(lambda number: tick(number, 0, due=200), [reason(ReasonKind.NOTHING)])
+    assert found.finding is Finding.MISSED
+    assert found.latency is None
+
+
+def test_a_latency_of_exactly_the_objective_meets_it() -> None:
+    """Longer than the objective is slow, as long is not, to the histogram's 0.05 %."""
+    exact = Objective(0.99, 0.010)
+    below = Objective(0.99, 0.010 / 1.002)
+    assert probed(tick, objective=exact)[0].finding is Finding.MET
+    assert probed(tick, objective=below)[0].finding is Finding.MISSED
+
+
+def _taken(bucket: int) -> Latencies:
+    """160 fast requests, and 40 of a bucket."""
+    counts = {FAST: 160}
+    counts[bucket] = counts.get(bucket, 0) + 40
+    return Latencies(counts, 1, 1_000_000_000)
+
+
+def _with(given: Tick, **fields: int) -> Tick:
+
+    return msgspec.structs.replace(given, **fields)

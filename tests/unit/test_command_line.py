@@ -1,0 +1,95 @@
+"""Commands that people run: what they say of an error, and how they end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.compare import command as compare
+from pytest_gpuserve.doctor import command as doctor
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.history import command as history
+from pytest_gpuserve.process.command_line import INTERRUPTED, refused, run_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+SECRET = "hf_abcdefghijkl"
+
+PRINTING = """
+import sys
+from pytest_gpuserve.process.command_line import run_command
+def command(arguments):
+    print("88 °C " * int(arguments[0]))
+    return 3
+sys.exit(run_command(command))
+"""
+
+
+def test_an_error_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It goes to standard error alone, and the exit status is that of a wrong argument."""
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    assert refused(UsageProblem(f"no such file: {SECRET}", remedies=["name another"])) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "no such file: <HF_TOKEN>" in told.err
+    assert "name another" in told.err
+
+
+def test_the_doctor_tells_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its only argument that can be refused is a path, which may be one to a secret place."""
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    assert doctor.main([f"--python=/no/{SECRET}/python"]) == 2
+    told = capsys.readouterr().err
+    assert SECRET not in told
+    assert "<HF_TOKEN>" in told
+
+
+def test_a_command_gets_this_process_s_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exit status is that of the process."""
+    monkeypatch.setattr(sys, "argv", ["command", "a", "b"])
+    asked: list[Sequence[str]] = []
+
+    def command(arguments: Sequence[str]) -> int:
+        asked.append(arguments)
+        return 7
+
+    assert run_command(command) == 7
+    assert asked == [["a", "b"]]
+
+
+@pytest.mark.parametrize("module", [compare, doctor, history], ids=["compare", "doctor", "history"])
+def test_ctrl_c_is_no_traceback(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit status 130, as shells count it, of each command."""
+
+    def interrupted(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "main", interrupted)
+    assert module.run() == INTERRUPTED == 130
+
+
+@pytest.mark.parametrize("times", ["1", "100000"])
+def test_a_reader_that_leaves_early_is_no_traceback(times: str) -> None:
+    """Whether what is printed waits for the end of the process, or fills the pipe at once."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        words = [sys.executable, "-c", PRINTING, times]
+        done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_sign_that_a_terminal_does_not_know_is_no_traceback() -> None:
+    """What cannot be written in its encoding is replaced."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, "-c", PRINTING, "1"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "88 ?C \n", "")

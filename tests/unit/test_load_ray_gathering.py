@@ -1,0 +1,117 @@
+"""Ticks of several workers become ticks of the load, exactly, in whatever order they come."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.load.merging import together
+from pytest_gpuserve.load.ray.gathering import Gathering
+from pytest_gpuserve.load.wire import Answers, Latencies, Tick
+
+TICK_NS = 100_000_000
+
+
+def ticks_of(part: int, count: int) -> list[Tick]:
+    """What a worker reports: so many ticks, of which each tells whose it is."""
+    return [
+        Tick(
+            number,
+            number * TICK_NS + part,
+            (number + 1) * TICK_NS + part,
+            requests=1000 * part + number,
+            latency=Latencies({part + 1: number + 1}, (part + 1) * (number + 1), part + 1),
+            answers=[Answers(0, b"yes", 1, part)],
+            last=number == count - 1,
+        )
+        for number in range(count)
+    ]
+
+
+def name(part: int) -> str:
+    """What the worker is called."""
+    return f"10.0.0.{part}/worker-{part}"
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """How many ticks each worker reports, and in which order those of all of them come."""
+    counts = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
+    order = draw(st.permutations([part for part, count in enumerate(counts) for _ in range(count)]))
+    return counts, list(order)
+
+
+@given(arrivals())
+def test_ticks_come_out_whole_in_order_and_once(arrived: tuple[list[int], list[int]]) -> None:
+    """Whatever arrives first: number by number, of all who have not ended before, merged as the driver does."""
+    counts, order = arrived
+    told = [ticks_of(part, count) for part, count in enumerate(counts)]
+    gathering = Gathering([name(part) for part in range(len(counts))])
+    left = [iter(ticks) for ticks in told]
+    taken: list[Tick] = []
+    for place, part in enumerate(order):
+        gathering.add(part, next(left[part]))
+        taken += gathering.take()
+        assert gathering.ended == (place == len(order) - 1)
+    assert [tick.number for tick in taken] == list(range(max(counts)))
+    for number, tick in enumerate(taken):
+        expected = {name(part): told[part][number] for part, count in enumerate(counts) if number < count}
+        assert list(tick.workers) == list(expected)
+        whole = together(expected)
+        assert (tick.requests, tick.latency, tick.workers) == (whole.requests, whole.latency, whole.workers)
+        assert (tick.begin_ns, tick.end_ns, tick.answers) == (whole.begin_ns, whole.end_ns, whole.answers)
+        assert tick.last == (number == max(counts) - 1)
+
+
+@given(arrivals(), st.data())
+def test_what_a_worker_has_not_reported_is_no_tick(arrived: tuple[list[int], list[int]], data: st.DataObject) -> None:
+    """Without one report of one worker, no tick of its number or a later one comes out, and the load has not ended."""
+    counts, order = arrived
+    silent = data.draw(st.integers(0, len(counts) - 1))
+    says = data.draw(st.integers(0, counts[silent] - 1))
+    gathering = Gathering([name(part) for part in range(len(counts))])
+    left = [iter(ticks_of(part, count)) for part, count in enumerate(counts)]
+    said = 0
+    taken: list[Tick] = []
+    for part in order:
+        if part == silent:
+            if said == says:
+                continue
+            said += 1
+        gathering.add(part, next(left[part]))
+        taken += gathering.take()
+    assert [tick.number for tick in taken] == list(range(says))
+    assert not any(tick.last for tick in taken)
+    assert not gathering.ended
+
+
+def test_the_last_tick_of_one_is_not_the_loads() -> None:
+    """A worker with less to do ends first, and the others go on without it."""
+    gathering = Gathering(["a", "b"])
+    for tick in ticks_of(0, 1):
+        gathering.add(0, tick)
+    for tick in ticks_of(1, 2):
+        gathering.add(1, tick)
+    first, second = gathering.take()
+    assert (first.last, list(first.workers)) == (False, ["a", "b"])
+    assert (second.last, list(second.workers)) == (True, ["b"])
+    assert gathering.has_ended(0)
+    assert gathering.ended
+
+
+@pytest.mark.parametrize("number", [0, 2, 5])
+def test_a_tick_that_is_not_the_next_one_is_refused(number: int) -> None:
+    """A lost or repeated report is never passed over; the worker is named."""
+    gathering = Gathering([name(0), name(1)])
+    gathering.add(1, Tick(0, 0, TICK_NS))
+    with pytest.raises(ValueError, match=f"10.0.0.1/worker-1 reports tick {number} after 0"):
+        gathering.add(1, Tick(number, 0, TICK_NS))
+
+
+def test_nothing_comes_after_the_last_tick() -> None:
+    """A worker that reports after its end talks nonsense, and is named."""
+    gathering = Gathering(["a"])
+    gathering.add(0, Tick(0, 0, TICK_NS, last=True))
+    with pytest.raises(ValueError, match="a reports after the end"):
+        gathering.add(0, Tick(1, TICK_NS, 2 * TICK_NS))

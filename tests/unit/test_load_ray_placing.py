@@ -1,0 +1,205 @@
+"""Which workers may take part: versions, places, how many may be lost, and what Ray's errors come to."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.errors import LoadFailed, UsageProblem
+from pytest_gpuserve.load.ray.placing import (
+    NET,
+    Replacements,
+    elsewhere_problem,
+    identity,
+    needed_here,
+    version_problem,
+    worker_name,
+)
+from pytest_gpuserve.load.ray.versions import Versions
+from pytest_gpuserve.load.ray.wording import MOST_CHARACTERS, not_importable, plain
+from pytest_gpuserve.load.ray.worker import in_one_line
+from pytest_gpuserve.load.wire import Endpoint, Outputs
+from tests.fakes.http_server import plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpuserve.load.wire import Plan
+
+OURS = Versions("3.11.7", "2.60.0", "0.1.0")
+
+DIED = """\
+The actor died unexpectedly before finishing this task.
+\tclass_name: Worker
+\tactor_id: 0123456789abcdef
+\tpid: 4711
+\tnamespace: 8c0b
+\tip: 10.0.0.2
+The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: End of file. \
+Some common causes include: (1) the process was killed by the OOM killer due to high memory usage, (2) and others.
+"""
+
+NO_PACKAGE = """\
+ray::Worker.versions() (pid=81, ip=10.0.0.7, actor_id=0123, repr=<unknown>)
+RuntimeError: The actor with name Worker failed to import on the worker. This may be because needed library \
+dependencies are not installed in the worker environment:
+
+Traceback (most recent call last):
+  File "function_manager.py", line 1, in _load_actor_class_from_gcs
+ModuleNotFoundError: No module named 'pytest_gpuserve'
+"""
+
+
+def bound_for(*hosts: str, part: int = 0, **more: object) -> Plan:
+    """A plan for servers on these hosts, as the worker of this part has it."""
+    servers = [Endpoint("http", host, 8000) for host in hosts]
+    fields = {"endpoint": servers[0], "replicas": tuple(servers[1:]), "part": part, "parts": 4, **more}
+    return msgspec.structs.replace(plan(1), **fields)
+
+
+# -- versions
+
+
+def test_the_same_versions_are_no_problem() -> None:
+    """Nor is another last number of Python's."""
+    assert version_problem("n/worker-0", OURS, OURS) == ""
+    assert version_problem("n/worker-0", Versions("3.11.2", "2.60.0", "0.1.0"), OURS) == ""
+
+
+@pytest.mark.parametrize(
+    ("theirs", "named"),
+    [
+        (Versions("3.11.7", "2.60.0", "0.0.9"), ("0.0.9", "0.1.0", "pip install pytest-gpuserve==0.1.0")),
+        (Versions("3.11.7", "2.51.1", "0.1.0"), ("2.51.1", "2.60.0", "pip install ray==2.60.0")),
+        (Versions("3.10.4", "2.60.0", "0.1.0"), ("3.10.4", "3.11.7", "Python 3.11")),
+    ],
+)
+def test_another_version_is_named_with_both_and_what_helps(theirs: Versions, named: tuple[str, ...]) -> None:
+    """In one line, with the worker's name."""
+    text = version_problem("10.0.0.2/worker-1", theirs, OURS)
+    assert text.startswith("10.0.0.2/worker-1 ")
+    assert "\n" not in text
+    for part in named:
+        assert part in text
+
+
+# -- places
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "a.localhost", "0.0.0.0", "::"])
+def test_a_loopback_server_is_reached_from_its_own_host_alone(host: str) -> None:
+    """A worker elsewhere would load whatever listens on its own loopback."""
+    assert list(needed_here(bound_for(host))) == [NET]
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "server", "fd00::1", "localhost.example", "localhosts"])
+def test_a_server_with_an_address_is_reached_from_everywhere(host: str) -> None:
+    """What its name leads to is another matter."""
+    assert needed_here(bound_for(host)) == {}
+
+
+def test_of_several_servers_the_workers_own_counts() -> None:
+    """Each part goes to one of them."""
+    assert [list(needed_here(bound_for("10.0.0.1", "127.0.0.1", part=part))) for part in range(4)] == [
+        [],
+        [NET],
+        [],
+        [NET],
+    ]
+
+
+def test_shared_memory_and_a_queue_bind_a_worker_to_this_host() -> None:
+    """Each by the file that has to be the very same."""
+    assert list(needed_here(bound_for("10.0.0.1", outputs=Outputs("/dev/shm/x", 8)))) == ["/dev/shm/x"]
+    assert list(needed_here(bound_for("10.0.0.1", endpoint=Endpoint("worker", "/tmp/queue")))) == ["/tmp/queue"]
+
+
+def test_a_file_is_itself_and_no_other(tmp_path: Path) -> None:
+    """By its host's boot, its device and its place there; what is not there is nothing."""
+    (tmp_path / "one").touch()
+    (tmp_path / "other").touch()
+    os.link(tmp_path / "one", tmp_path / "same")
+    one, other, same = (identity(str(tmp_path / file)) for file in ("one", "other", "same"))
+    assert one == same != other
+    assert identity(str(tmp_path / "none")) == ""
+    assert identity(NET) == identity(f"/proc/{os.getpid()}/ns/net") != ""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        assert identity(str(tmp_path / "socket")) not in {"", one, other}
+
+
+def test_a_worker_that_sees_the_same_is_no_problem() -> None:
+    """And one that needs nothing of this host is none anywhere."""
+    needed = needed_here(bound_for("127.0.0.1"))
+    assert elsewhere_problem("n", needed, {NET: identity(NET)}) == ""
+    assert elsewhere_problem("n", {}, {}) == ""
+
+
+@pytest.mark.parametrize("theirs", [{}, {NET: ""}, {NET: "another boot 4 4026531840"}])
+def test_a_worker_elsewhere_is_named(theirs: dict[str, str]) -> None:
+    """Also one that does not tell, with the server's address and what helps."""
+    text = elsewhere_problem("10.0.0.2/worker-1", needed_here(bound_for("127.0.0.1")), theirs)
+    assert text.startswith("10.0.0.2/worker-1 runs on another host, and the server listens on 127.0.0.1")
+    assert "remote_server(" in text
+
+
+def test_what_is_not_even_here_is_the_same_nowhere() -> None:
+    """Two hosts that both lack a file do not share it."""
+    assert elsewhere_problem("n", {"/dev/shm/no such file": "answers"}, {"/dev/shm/no such file": ""})
+
+
+# -- replacements
+
+
+def test_so_many_workers_may_be_lost_and_no_more() -> None:
+    """The one too many is named, with its reason."""
+    replacements = Replacements(2)
+    replacements.lose(worker_name("10.0.0.1", 0), "out of memory")
+    replacements.lose(worker_name("10.0.0.2", 1), "out of memory")
+    with pytest.raises(LoadFailed, match=r"10.0.0.3/worker-0 was lost.*after 2 others.*: the node died"):
+        replacements.lose(worker_name("10.0.0.3", 0), "the node died")
+
+
+# -- what Ray says
+
+
+def test_an_actors_death_is_one_line_without_identifiers() -> None:
+    """What died, and how, is kept."""
+    told = plain(RuntimeError(DIED))
+    assert told == "worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: End of file."
+
+
+def test_a_node_without_the_package_is_named() -> None:
+    """With the module that is missing and what to install."""
+    told = not_importable(RuntimeError(NO_PACKAGE), "0.1.0")
+    assert told.startswith("the node 10.0.0.7 cannot import pytest-gpuserve")
+    assert "No module named 'pytest_gpuserve'" in told
+    assert told.endswith("pip install pytest-gpuserve==0.1.0")
+    assert "\n" not in told
+
+
+def test_other_errors_are_not_a_missing_package() -> None:
+    """A death has nothing to do with what is installed."""
+    assert not_importable(RuntimeError(DIED), "0.1.0") == ""
+
+
+@given(st.text())
+def test_whatever_ray_says_becomes_one_short_line(text: str) -> None:
+    """Never empty, never with what a terminal would act on."""
+    told = plain(RuntimeError(text))
+    assert told
+    assert told.isprintable()
+    assert len(told) <= MOST_CHARACTERS + 1
+
+
+def test_an_error_in_one_line_has_its_cause_at_the_end() -> None:
+    """Of an engine's log the last line, which says why it ended."""
+    died = LoadFailed("the load engine died", found="exit status 1", log_tail="Traceback\nno.such: Name unknown\n")
+    assert in_one_line(died) == "the load engine died (exit status 1): no.such: Name unknown"
+    assert in_one_line(UsageProblem("too many\nusers")) == "too many users"

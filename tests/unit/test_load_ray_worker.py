@@ -1,0 +1,198 @@
+"""A worker's own side, without Ray: one real engine, whose reports are kept for who asks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from pytest_gpuserve.load.ray import worker as worker_module
+from pytest_gpuserve.load.ray.messages import News
+from pytest_gpuserve.load.ray.placing import NET, identity
+from pytest_gpuserve.load.ray.worker import Worker
+from pytest_gpuserve.load.schedule import Closed, Constant
+from pytest_gpuserve.load.wire import Endpoint
+from tests.fakes.children.toolkit import eventually
+from tests.fakes.http_server import Serving, plan, serving
+from tests.fakes.load_processes import ENGINE, below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psutil
+
+    from pytest_gpuserve.load.wire import Plan, Tick
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    """Give a server."""
+    with serving() as running:
+        yield running
+
+
+def engines() -> list[psutil.Process]:
+    """Engines that are ours, and alive."""
+    return below(os.getpid(), ENGINE)
+
+
+@contextmanager
+def started(load: Plan, part: int = 0, parts: int = 1) -> Iterator[Worker]:
+    """Give a worker that can begin, and end it."""
+    worker = Worker()
+    try:
+        assert worker.start(msgspec.msgpack.encode(load), part, parts, 5) == ""
+        yield worker
+    finally:
+        worker.close()
+        assert not engines()
+
+
+def news_of(worker: Worker) -> News:
+    """Ask a worker."""
+    return msgspec.msgpack.decode(worker.poll(), type=News)
+
+
+def begin(worker: Worker) -> int:
+    """Have it begin soon; returns when."""
+    at_ns = worker.clock() + SECOND // 20
+    assert worker.begin(at_ns) < at_ns
+    return at_ns
+
+
+def until_last(worker: Worker) -> list[Tick]:
+    """Take its ticks up to the last one."""
+    ticks: list[Tick] = []
+    while not ticks or not ticks[-1].last:
+        news = news_of(worker)
+        assert not news.problem
+        ticks += news.ticks
+    return ticks
+
+
+def test_a_worker_reports_all_that_its_engine_does(server: Serving) -> None:
+    """From the begin that it was told to the end, no tick twice or missing, and the asking is an exchange of clocks."""
+    with started(plan(server.port, requests=200)) as worker:
+        before_ns = time.perf_counter_ns()
+        at_ns = begin(worker)
+        ticks = until_last(worker)
+        news = news_of(worker)
+        after_ns = time.perf_counter_ns()
+    assert [tick.number for tick in ticks] == list(range(len(ticks)))
+    assert sum(tick.requests for tick in ticks) == 200
+    assert ticks[0].begin_ns >= at_ns
+    assert before_ns < news.received_ns < news.answered_ns < after_ns
+
+
+def test_a_part_sends_its_share_alone(server: Serving) -> None:
+    """Of an open loop the last of three sends every third request, and so one less than the first."""
+    load = plan(server.port, schedule=Constant(1000), requests=32)
+    with started(load, 2, 3) as worker:
+        begin(worker)
+        assert sum(tick.requests for tick in until_last(worker)) == 10
+
+
+def test_a_worker_without_news_answers_all_the_same(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that who asks knows that it lives."""
+    monkeypatch.setattr(worker_module, "POLL_SECONDS", 0.05)
+    with started(plan(server.port)) as worker:
+        news = news_of(worker)
+    assert (news.ticks, news.ready, news.problem) == ([], False, "")
+
+
+def test_a_load_begins_anew_while_it_is_under_way_and_before_it_is(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ready is told once for each order; ticks count from 0 again."""
+    monkeypatch.setattr(worker_module, "POLL_SECONDS", 0.05)
+    with started(plan(server.port, "/ok?ms=1")) as worker:
+        begin(worker)
+        while not news_of(worker).ticks:
+            pass
+        for seed in (6, 7):
+            worker.again(seed)
+            while not (news := news_of(worker)).ready:
+                assert not news.problem
+            assert not news_of(worker).ready
+        begin(worker)
+        while not (ticks := news_of(worker).ticks):
+            pass
+        assert ticks[0].number == 0
+
+
+def test_a_load_on_a_stuck_server_begins_anew(server: Serving) -> None:
+    """Its engine waits some seconds for answers, and then is ready without ever having told its last tick."""
+    with started(plan(server.port, "/never")) as worker:
+        begin(worker)
+        while not news_of(worker).ticks:
+            pass
+        worker.again(6)
+        while not (news := news_of(worker)).ready:
+            assert not news.problem
+        begin(worker)
+        while not news_of(worker).ticks:
+            pass
+
+
+def test_the_clock_can_be_asked_for_while_somebody_waits_for_news(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its time would be known only to within a wait."""
+    monkeypatch.setattr(worker_module, "POLL_SECONDS", 30.0)
+    with started(plan(server.port)) as worker:
+        waiting = threading.Thread(target=worker.poll)
+        waiting.start()
+        first_ns = worker.clock()
+        assert worker.clock() > first_ns
+        assert waiting.is_alive()
+        begin(worker)
+        waiting.join(30)
+        assert not waiting.is_alive()
+
+
+def test_an_engine_that_dies_is_told_in_one_line(server: Serving) -> None:
+    """With its exit status, in the next answer and in all after it."""
+    with started(plan(server.port)) as worker:
+        begin(worker)
+        (engine,) = engines()
+        engine.kill()
+        while not (news := news_of(worker)).problem:
+            pass
+        assert news.problem == "the load engine died (exit status -9)"
+        assert news_of(worker).problem == news.problem
+
+
+def test_an_engine_that_cannot_start_says_why(server: Serving) -> None:
+    """A host that is unknown, and more users than this node has open files for; nothing is left of either."""
+    unknown = msgspec.structs.replace(plan(server.port), endpoint=Endpoint("http", "no-such-host.invalid", 80))
+    refused = Worker().start(msgspec.msgpack.encode(unknown), 0, 1, 0)
+    assert "no-such-host.invalid:80" in refused
+    assert "\n" not in refused
+    many = msgspec.structs.replace(plan(server.port), schedule=Closed(1 << 30))
+    assert "open files" in Worker().start(msgspec.msgpack.encode(many), 0, 1, 0)
+    assert not engines()
+
+
+def test_a_load_that_nobody_asks_about_ends(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever began it is gone, and its cluster has not noticed."""
+    with started(plan(server.port)) as worker:
+        begin(worker)
+        while not news_of(worker).ticks:
+            pass
+        monkeypatch.setattr(worker_module, "ORPHAN_SECONDS", 0.1)
+        eventually(lambda: not engines(), "the engine ends")
+        while not (news := news_of(worker)).problem:
+            pass
+        assert "nobody has asked" in news.problem
+
+
+def test_a_worker_tells_which_files_it_sees() -> None:
+    """As ``placing.identity`` does here."""
+    assert Worker().identities([NET, "/no such file"]) == {NET: identity(NET), "/no such file": ""}

@@ -1,0 +1,111 @@
+"""What each worker of a load did by itself."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.load.merging import merge_ticks, together
+from pytest_gpuserve.load.schedule import Closed, Constant
+from pytest_gpuserve.load.shares import share_reasons, shares
+from pytest_gpuserve.load.totals import total
+from pytest_gpuserve.load.validity import ReasonKind, reasons
+from pytest_gpuserve.load.wire import Answers, Latencies, Tick
+from pytest_gpuserve.measure.histogram import bucket_of
+
+MS = 1_000_000
+
+TICK_NS = 100 * MS
+
+
+def tick(number: int = 0, *, requests: int = 100, lag_ms: float = 0.01, cpu_share: float = 0.1, due: int = 0) -> Tick:
+    """A tick of a worker: of so many requests of 5 ms each, sent with this lag."""
+    latency_ns, lag_ns = 5 * MS, round(lag_ms * MS)
+    if not requests:
+        return Tick(number, number * TICK_NS, (number + 1) * TICK_NS, cpu_ns=MS)
+    return Tick(
+        number,
+        number * TICK_NS,
+        (number + 1) * TICK_NS,
+        requests=requests,
+        latency=Latencies({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns),
+        service=Latencies({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns),
+        lag=Latencies({bucket_of(lag_ns): requests}, requests * lag_ns, lag_ns),
+        sent=requests,
+        due=due or requests,
+        cpu_ns=round(cpu_share * TICK_NS),
+        in_flight_ns=requests * latency_ns,
+        answers=[Answers(0, b"yes", requests, 0)],
+    )
+
+
+def test_one_late_worker_of_many_is_named() -> None:
+    """The p99 of all workers together hides one of two hundred that is late; its own does not."""
+    good = {f"engine {place}": tick() for place in range(199)}
+    ticks = [together({**good, "engine 199": tick(lag_ms=20)})]
+    schedule = Constant(rate=200_000)
+
+    whole = reasons(total(ticks), schedule=schedule, processes=200)
+    told = share_reasons(shares(ticks), schedule)
+
+    assert whole == ()
+    assert [reason.kind for reason in told] == [ReasonKind.LATE]
+    assert told[0].text.startswith("engine 199: client late")
+
+
+def test_one_saturated_worker_is_named() -> None:
+    """Also where all of them together used half of what they may."""
+    ticks = [together({"a": tick(cpu_share=0.05), "b": tick(cpu_share=0.99)})]
+
+    told = share_reasons(shares(ticks), Closed(8))
+
+    assert [(reason.kind, reason.text[:2]) for reason in told] == [(ReasonKind.SATURATED, "b:")]
+
+
+def test_workers_that_share_fewer_cores_are_not_saturated_by_themselves() -> None:
+    """Four workers on two cores: that one of them has a core to itself for a moment says nothing."""
+    ticks = [together({name: tick(cpu_share=0.95 if name == "a" else 0.1) for name in "abcd"})]
+
+    assert share_reasons(shares(ticks), Closed(8), among=2) == ()
+    assert share_reasons(shares(ticks), Closed(8), among=4)
+
+
+def test_a_worker_that_is_never_answered_is_named() -> None:
+    """One of two that sends and hears nothing, however well the other does."""
+    dead = Tick(0, 0, TICK_NS, sent=4, due=4, cpu_ns=MS, in_flight_ns=4 * TICK_NS)
+    ticks = [together({"a": tick(), "b": dead})]
+
+    told = share_reasons(shares(ticks), Closed(8))
+
+    assert [(reason.kind, reason.text[:2]) for reason in told] == [(ReasonKind.NOTHING, "b:")]
+
+
+def test_a_worker_that_had_nothing_to_do_is_no_reason() -> None:
+    """Of a few requests over many workers some get none."""
+    ticks = [together({"a": tick(), "b": Tick(0, 0, TICK_NS, cpu_ns=MS)})]
+
+    assert share_reasons(shares(ticks), Closed(8)) == ()
+
+
+def test_one_engine_alone_has_no_shares() -> None:
+    """It is judged as the whole, once."""
+    assert shares([tick(), tick(1)]) == {}
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8))
+def test_shares_add_up_to_the_whole(counts: list[int]) -> None:
+    """What each worker did is neither lost nor counted twice, also where a worker's tick is of several itself."""
+    each = {f"w{place}": tick(requests=count) for place, count in enumerate(counts)}
+    names = list(each)
+    half = len(names) // 2
+    nested = {"first": together({name: each[name] for name in names[:half]}) if half else tick(requests=0)}
+    nested |= {name: each[name] for name in names[half:]}
+
+    whole = together(each)
+    found = shares([together(nested)])
+
+    assert list(whole.workers) == names
+    assert [name for name in found if name != "first"] == names
+    assert sum(totals.requests for totals in found.values()) == total([whole]).requests == sum(counts)
+    assert merge_ticks(list(each.values())).latency == whole.latency
+    assert all(not part.answers for part in whole.workers.values())

@@ -1,0 +1,74 @@
+"""A request names the server that it goes to, also where one plan is for the workers of several."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.load.addressed import addressed
+from pytest_gpuserve.load.request import Request
+from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.load.wire import Endpoint, Plan
+
+HOSTS = ("127.0.0.1", "one.example", "two.example", "::1")
+
+
+def plan_of(*endpoints: Endpoint, requests: tuple[Request, ...], part: int = 0) -> Plan:
+    """The plan of a worker whose requests were serialised for the first of these."""
+    first, *others = endpoints
+    return Plan(
+        endpoint=first,
+        replicas=tuple(others),
+        payloads=tuple((request.to_bytes(first.host, first.port),) for request in requests),
+        schedule=Closed(4),
+        tick_ns=1,
+        timeout_ns=1,
+        part=part,
+        parts=4,
+    )
+
+
+@settings(deadline=None)
+@given(
+    endpoints=st.lists(
+        st.builds(Endpoint, st.sampled_from(["http", "sse"]), st.sampled_from(HOSTS), st.integers(1, 65535)),
+        min_size=1,
+        max_size=4,
+    ),
+    body=st.binary(max_size=40) | st.sampled_from([b"\r\nHost: 127.0.0.1:1\r\n", b"\r\n\r\n"]),
+    part=st.integers(0, 9),
+)
+def test_it_is_what_it_would_be_if_it_were_made_for_that_server(
+    endpoints: list[Endpoint], body: bytes, part: int
+) -> None:
+    """To the letter, whatever its body is."""
+    request = Request("POST", "/infer", body, {"X-Host": "Host: 127.0.0.1:1"})
+    plan = plan_of(*endpoints, requests=(request,), part=part)
+    own = plan.own_endpoint()
+    assert addressed(plan).payloads == ((request.to_bytes(own.host, own.port),),)
+
+
+def test_each_of_several_requests_and_forms_is_addressed() -> None:
+    """Those that rotate, and of each all forms."""
+    first, second = Endpoint("http", "a", 1), Endpoint("http", "b", 2)
+    request = Request("GET", "/")
+    forms = (request.to_bytes("a", 1),) * 2
+    plan = msgspec.structs.replace(plan_of(first, second, requests=(request,), part=3), payloads=(forms, forms))
+    assert addressed(plan).payloads == ((request.to_bytes("b", 2),) * 2,) * 2
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "worker"])
+def test_messages_of_other_protocols_are_left_alone(protocol: str) -> None:
+    """They name no server; of gRPC the connection does."""
+    first = msgspec.convert({"protocol": protocol, "host": "a", "port": 1}, Endpoint)
+    plan = plan_of(first, msgspec.structs.replace(first, host="b"), requests=(Request("GET", "/"),), part=1)
+    assert addressed(plan) is plan
+
+
+def test_what_names_no_server_is_left_alone() -> None:
+    """A payload that somebody else wrote has another line there."""
+    plan = plan_of(Endpoint("http", "a", 1), Endpoint("http", "b", 2), requests=(Request("GET", "/"),), part=1)
+    odd = msgspec.structs.replace(plan, payloads=((b"GET / HTTP/1.1\r\nX: y\r\nHost: a:1\r\n\r\n", b"raw"),))
+    assert addressed(odd).payloads == odd.payloads
