@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS, log_cost
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, point
@@ -16,7 +17,7 @@ from pytest_gpuserve.trial.stored_verdict import not_measured
 from pytest_gpuserve.units import format_change, format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.store.baseline import Stored
@@ -103,23 +104,44 @@ class Recorder:
     def write(self, measurements: Iterable[Measurement]) -> list[str]:
         """Write the baselines of what a test compared, if this is a recording; says what was written.
 
+        Every load is tried, also after one that could not be written.
+
         Raises:
-            BaselineUnusable: A file cannot be read or written.
+            BaselineUnusable: A file cannot be read or written; says what was written all the same.
         """
-        lines = []
+        lines: list[str] = []
+        problems: list[BaselineUnusable] = []
+        interrupts: list[str] = []
         for measurement in measurements:
-            place = measurement.place
-            if measurement.compared and not measurement.run.problems and self.wants(self._ledger.find(place)):
-                recorded = self._ledger.record(
-                    place,
-                    measurement.workload,
-                    measurement.run.sessions,
-                    reason=self._policy.reason,
-                    gated=[Gated(metric, self._tolerance_of(metric)) for metric in _compared(measurement)],
-                )
-                lines.append(f"{place.key}: {recorded.done} in {place.shown}")
-                lines.extend(f"{place.key}: {change}" for change in recorded.changes)
+            try:
+                lines += self._write(measurement)
+            except BaselineUnusable as problem:
+                problems.append(problem)
+            except KeyboardInterrupt as interrupt:
+                interrupts.append(str(interrupt))
+        if interrupts:
+            said = [*filter(None, interrupts), *(problem.summary for problem in problems)]
+            raise KeyboardInterrupt("; ".join(said))
+        if problems:
+            raise _together(problems, lines)
         return lines
+
+    def _write(self, measurement: Measurement) -> list[str]:
+        """Write the baseline of one load, if this is a recording of it; see `write`."""
+        place = measurement.place
+        if not measurement.compared or measurement.run.problems or not self.wants(self._ledger.find(place)):
+            return []
+        recorded = self._ledger.record(
+            place,
+            measurement.workload,
+            measurement.run.sessions,
+            reason=self._policy.reason,
+            gated=[Gated(metric, self._tolerance_of(metric)) for metric in _compared(measurement)],
+        )
+        return [
+            f"{place.key}: {recorded.done} in {place.shown}",
+            *(f"{place.key}: {change}" for change in recorded.changes),
+        ]
 
     def proposals(self, measurements: Iterable[Measurement], nodeid: str) -> list[str]:
         """Say of what got better, and is not recorded, how to hold on to it.
@@ -142,6 +164,13 @@ class Recorder:
                 found = ", ".join(map(_improved, better))
                 lines.append(f"{measurement.place.key}: {found}; to tighten its baseline: {command}")
         return lines
+
+
+def _together(problems: Sequence[BaselineUnusable], written: Sequence[str]) -> BaselineUnusable:
+    """One error of all that could not be written, with what was."""
+    if len(problems) == 1 and not written:
+        return problems[0]
+    return BaselineUnusable("\n".join([*map(str, problems), *written]))
 
 
 def _compared(measurement: Measurement) -> list[Metric]:

@@ -122,6 +122,16 @@ def test_baselines_are_recorded_at_an_address_and_read_offline(project: Project,
     offline.stdout.re_match_lines([rf".*gating against {url}/cpu \(1 entry.*", r"baselines as of 20.*"])
 
 
+def test_a_run_that_measures_nothing_asks_no_storage(project: Project, s3: S3, url: str) -> None:
+    """Its tests run whether the storage answers or not, and nothing is said of what is in it."""
+    project.test_file.write_text("def test_it(device):\n    assert device.name == 'cpu'\n")
+    s3.faults(silent=True)
+    result = project.run(f"--baseline-dir={url}")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"*gating against {url}/cpu, at most *"])
+    assert not s3.faults()
+
+
 def test_a_folder_may_be_written_as_an_address(project: Project, tmp_path: Path) -> None:
     """``file://`` is a folder like any other: no copy, no library."""
     (project.path / "conftest.py").write_text(
@@ -171,6 +181,36 @@ def test_what_cannot_be_written_is_kept_and_sent_later(project: Project, s3: S3,
     assert sent.returncode == 0, sent.stderr
     assert sent.stdout == f"test_it: sent to {url}/{FILE}\n"
     assert list(entries(s3, url)) == ["test_it"]
+
+
+INTERRUPTED = """
+
+@pytest.fixture(autouse=True)
+def interrupted(monkeypatch):
+    from pytest_gpuserve.store.elsewhere.filesystem import S3Folder
+
+    def hangs(self, name):
+        raise KeyboardInterrupt
+
+    yield
+    S3Folder.fetch = hangs
+"""
+"""Ctrl-C while the storage is asked, when a test is recorded."""
+
+
+def test_what_is_measured_outlives_ctrl_c(project: Project, s3: S3, url: str) -> None:
+    """The run ends, and says how to send what its last test has measured with all its loads."""
+    few = 'load(server.post("/inference", body=b"fox"), concurrency=4, seconds=2, warmup_seconds=0.5, name="few")'
+    held = "assert {}.throughput >= baseline.throughput"
+    project.write(f"{held.format('run')}\n    few = {few}\n    {held.format('few')}")
+    project.test_file.write_text(project.test_file.read_text() + INTERRUPTED)
+    result = project.run("--baseline-update", f"--baseline-dir={url}")
+    assert result.ret == 2
+    found = re.search(r"to send it later: python (-m pytest_gpuserve\.store\.elsewhere [^\s;]*)", text_of(result))
+    assert found is not None
+    sent = subprocess.run([sys.executable, *found[1].split()], cwd=project.path, check=False)
+    assert sent.returncode == 0
+    assert sorted(entries(s3, url)) == ["test_it", "test_it few"]
 
 
 def test_a_half_written_file_fails_its_test(project: Project, s3: S3, url: str, recorded: Path) -> None:

@@ -168,6 +168,30 @@ def test_connections_are_closed(address: Address) -> None:
         assert connections._sessions is None
 
 
+def test_an_error_on_closing_fails_nothing(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that was asked for is done by then."""
+    with opened(address) as remote:
+        remote.listing()
+        real = remote.filesystem._s3creator
+
+        class Creator:
+            async def __aexit__(self, *_: object) -> None:
+                await real.__aexit__(None, None, None)
+                raise ConnectionResetError("by peer")
+
+        monkeypatch.setattr(remote.filesystem, "_s3creator", Creator())
+
+
+def test_a_file_that_is_too_large_is_not_read(s3: S3, address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused by the size that the storage names, once, before its content is asked for."""
+    monkeypatch.setattr("pytest_gpuserve.store.elsewhere.filesystem.MOST_BYTES", 3)
+    s3.put(key(address, "cpu/a.json"), b"four")
+    s3.faults(cut="a.json")
+    with opened(address) as remote, pytest.raises(StorageProblem, match="too large: 4 bytes"):
+        remote.fetch("cpu/a.json")
+    assert sum("a.json" in each for each in s3.faults()) == 1
+
+
 def test_a_wrong_bucket_is_told(s3: S3) -> None:
     """Reading and writing name the bucket; none is made."""
     address = Address("s3", "s3://no-such-bucket-here/x")
@@ -269,16 +293,18 @@ def test_a_session_begins_with_what_it_needs(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     s3.put(key(address, "cpu/a.json"), b"one")
     with pytest.raises(UsageProblem, match="run once without --baseline-offline"):
-        shared_files(address, "cpu", updates=False, offline=True)
-    assert shared_files(address, "cpu", updates=True, offline=False).as_of == ""
+        shared_files(address, "cpu", needed=True, updates=False, offline=True)
+    assert shared_files(address, "cpu", needed=True, updates=True, offline=False).as_of == ""
     s3.faults(denied=["GET", "PUT"])
     with pytest.raises(UsageProblem, match="--baseline-offline takes what was fetched at 20"):
-        shared_files(address, "cpu", updates=False, offline=False)
+        shared_files(address, "cpu", needed=True, updates=False, offline=False)
     with pytest.raises(UsageProblem) as problem:
-        shared_files(address, "cpu", updates=True, offline=False)
+        shared_files(address, "cpu", needed=True, updates=True, offline=False)
     assert "--baseline-offline" not in str(problem.value)
     s3.faults(silent=True)
-    assert shared_files(address, "cpu", updates=False, offline=True).as_of.startswith("20")
+    assert shared_files(address, "cpu", needed=False, updates=True, offline=False).as_of == ""
+    assert not s3.faults(silent=True)
+    assert shared_files(address, "cpu", needed=True, updates=False, offline=True).as_of.startswith("20")
     (copied,) = tmp_path.rglob("a.json")
     assert copied.read_bytes() == b"one"
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import socket
 import sys
 from contextlib import closing
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
+from threading import Thread
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 from uuid import uuid4
 
 import pytest
@@ -15,8 +21,13 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.store.elsewhere.address import Address, copy_folder, is_address, parse_address, unsent_folder
 from pytest_gpuserve.store.elsewhere.causes import cause_of, storage_problem
 from pytest_gpuserve.store.elsewhere.filesystem import MOST_BYTES, open_remote
+from pytest_gpuserve.store.elsewhere.mirror import Mirror
 from pytest_gpuserve.store.elsewhere.names import MOST_FILES, is_baseline_name, is_for, versions_below
 from pytest_gpuserve.store.elsewhere.remote import StorageProblem
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Iterator
 
 
 @pytest.mark.parametrize(
@@ -27,6 +38,8 @@ from pytest_gpuserve.store.elsewhere.remote import StorageProblem
         ("s3://bucket", "s3", "s3://bucket"),
         ("abfs://container@account.dfs.core.windows.net/x", "abfs", "abfs://container@account.dfs.core.windows.net/x"),
         ("gs://bucket/a b/ü", "gs", "gs://bucket/a b/ü"),
+        ("sftp://user@host/x", "sftp", "sftp://user@host/x"),
+        ("https://host/@team/x", "https", "https://host/@team/x"),
     ],
 )
 def test_an_address_is_read(text: str, scheme: str, url: str) -> None:
@@ -76,15 +89,23 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 @given(
     user=st.text(st.characters(exclude_characters="/@:"), max_size=20),
-    password=st.text(st.characters(codec="utf-8", exclude_characters="/@"), min_size=1, max_size=20).map(
-        "pw~{}".format
-    ),
+    password=st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).map("pw~{}".format),
 )
 def test_a_password_is_refused_and_not_told(user: str, password: str) -> None:
-    """An address stands in logs, on the terminal and in result files."""
+    """An address stands in logs, on the terminal and in result files; a password may have slashes in it."""
     with pytest.raises(UsageProblem) as problem:
         parse_address(f"ftp://{user}:{password}@host/folder")
     assert password not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["https://{}@host/x", "s3://{}@bucket/x", "http://{}@host/../x", "file://{}@host/x"]
+)
+def test_a_token_is_refused_and_not_told(address: str) -> None:
+    """Where an address has no users, what stands before an @ may be a secret."""
+    with pytest.raises(UsageProblem, match="which would be seen in logs") as problem:
+        parse_address(address.format("ghp-token77"))
+    assert "token77" not in str(problem.value)
 
 
 def test_copies_of_different_stores_are_apart() -> None:
@@ -206,6 +227,132 @@ def test_a_file_that_is_too_large_is_no_baseline(memory: Address, monkeypatch: p
     with closing(open_remote(memory)) as remote, pytest.raises(StorageProblem, match="too large: 4 bytes"):
         remote.fetch("cpu/x.json")
     fsspec.filesystem("memory").rm(path)
+
+
+class Pages(SimpleHTTPRequestHandler):
+    """Lists the folder that its server has, without a log; a path with a word in ``failing`` is answered by that."""
+
+    failing: ClassVar[dict[str, int]] = {}
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def send_head(self) -> io.BytesIO | BinaryIO | None:
+        """See `SimpleHTTPRequestHandler`."""
+        status = next((status for word, status in self.failing.items() if word in self.path), None)
+        if status is None:
+            return super().send_head()
+        self.send_error(status)
+        return None
+
+
+@pytest.fixture
+def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
+    """A folder with two baselines and one of published numbers, behind a web server."""
+    for name in ("cpu/x.json", "cpu/deep/y.json", "T4/published/z.json", "readme.txt"):
+        path = tmp_path / "served" / "baselines" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    monkeypatch.setattr(Pages, "failing", {})
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Pages, directory=str(tmp_path / "served"))) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield Address("http", f"http://127.0.0.1:{server.server_port}/baselines")
+        gc.collect()
+        server.shutdown()
+        thread.join()
+
+
+def test_a_web_server_is_read(pages: Address) -> None:
+    """Its pages are walked as folders, and a file that is gone is none."""
+    with closing(open_remote(pages)) as remote:
+        assert sorted(remote.listing()) == ["T4/published/z.json", "cpu/deep/y.json", "cpu/x.json"]
+        held = remote.fetch("cpu/deep/y.json")
+        assert held is not None
+        assert held.data == b"cpu/deep/y.json"
+        assert remote.fetch("cpu/gone.json") is None
+
+
+@pytest.mark.parametrize(("word", "status"), [("baselines", 404), ("baselines", 500), ("deep", 403), ("deep", 404)])
+def test_a_web_server_that_does_not_list_a_folder_is_told(pages: Address, word: str, status: int) -> None:
+    """Neither of the folder nor of one in it an error is taken for there being nothing."""
+    Pages.failing[word] = status
+    with closing(open_remote(pages)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
+        remote.listing()
+
+
+def test_a_page_without_baselines_is_no_folder(pages: Address) -> None:
+    """It may be that of a login."""
+    page = Address("http", pages.of("cpu/deep/none"))
+    other = Address("http", pages.of("cpu/deep"))
+    for address in (page, other):
+        with closing(open_remote(address)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
+            remote.listing()
+
+
+def test_a_web_server_that_does_not_give_a_file_is_told(pages: Address) -> None:
+    """An error is no file that was removed."""
+    Pages.failing["x.json"] = 503
+    with closing(open_remote(pages)) as remote, pytest.raises(StorageProblem, match="cannot be read"):
+        remote.fetch("cpu/x.json")
+
+
+def test_a_copy_outlives_a_server_that_is_gone(pages: Address, tmp_path: Path) -> None:
+    """An unreachable storage is an error, and neither empties the copy nor makes it one of now."""
+    mirror = Mirror(tmp_path / "copy")
+    with closing(open_remote(pages)) as remote:
+        mirror.refresh(remote, "cpu")
+    before = mirror.refreshed_at("cpu")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        gone = Address("http", f"http://127.0.0.1:{nobody.getsockname()[1]}/baselines")
+        with closing(open_remote(gone)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
+            mirror.refresh(remote, "cpu")
+    assert (mirror.files / "cpu/x.json").read_text() == "cpu/x.json"
+    assert mirror.refreshed_at("cpu") == before
+
+
+def test_a_backend_that_calls_every_error_not_found_is_told(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some do, and give what it was as the cause: no folder is known to be absent by it."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    def ls(*_: object, **__: object) -> None:
+        raise FileNotFoundError("/x") from ConnectionResetError("by peer")
+
+    with closing(open_remote(memory)) as remote:
+        assert remote.listing() == {}
+        monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+        with pytest.raises(StorageProblem, match="cannot be listed"):
+            remote.listing()
+
+
+def test_a_folder_that_vanishes_while_it_is_listed_is_told(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the folder that was named may be absent: what the others hold is known not to be all."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    def ls(_: object, path: str, **__: object) -> list[dict[str, str]]:
+        if path.endswith("/cpu"):
+            raise FileNotFoundError(path)
+        return [{"name": f"{path}/cpu", "type": "directory"}]
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+    with closing(open_remote(memory)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
+        remote.listing()
+
+
+def test_a_tree_without_an_end_is_refused(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a link leads back to its folder."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    from pytest_gpuserve.store.elsewhere import filesystem as ours
+
+    def ls(_: object, path: str, **__: object) -> list[dict[str, str]]:
+        return [{"name": f"{path}/again", "type": "directory"}]
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+    monkeypatch.setattr(ours, "MOST_FOLDERS", 10)
+    with closing(open_remote(memory)) as remote, pytest.raises(StorageProblem, match="more than 10 folders"):
+        remote.listing()
 
 
 def test_an_unknown_scheme_is_told() -> None:

@@ -279,6 +279,28 @@ def test_a_storage_that_fails_is_not_asked_for_ever(one: Runner, remote: MemoryR
     assert sorted(kept) == [f"test_{number}" for number in range(MOST_FAILURES + 3)]
 
 
+def test_what_is_measured_outlives_an_interrupt(
+    one: Runner, remote: MemoryRemote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a storage hangs says where the measurement is kept, and the storage is not waited for again."""
+    one.judges()
+    remote.asked = 0
+
+    def hangs(_: str) -> Held:
+        remote.asked += 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(remote, "fetch", hangs)
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        one.records(1)
+    assert f"to send it later: python -m pytest_gpuserve.store.elsewhere {one.kept()}" in str(interrupt.value)
+    with pytest.raises(BaselineUnusable, match="it was interrupted"):
+        one.records(1, "test_other")
+    assert remote.asked == 1
+    kept = json.loads((one.kept() / "baselines" / FILE).read_text())["entries"]
+    assert sorted(kept) == ["test_other", "test_z"]
+
+
 @pytest.mark.parametrize("cut", [0, 1, 100, -20, -2])
 def test_a_half_written_file_is_an_error(one: Runner, remote: MemoryRemote, tmp_path: Path, cut: int) -> None:
     """It is neither a baseline nor none; to record over it is refused too, and says whose bytes they are."""
@@ -384,8 +406,33 @@ def test_what_others_recorded_meanwhile_is_replaced_only_when_asked(
     assert "another runner has recorded it" in said.err
     assert "test_b: sent" in said.out
     assert (days(remote), days(remote, "test_b"), folder.exists()) == ([2], [1], True)
+    # Of what was sent the storage may hold another's by now.
+    Runner(remote, one.folder / "third", commit="c" * 40).records(3, "test_b")
     assert sending.main([str(folder), "--replace"]) == 0
-    assert (days(remote), folder.exists()) == ([1], False)
+    assert (days(remote), days(remote, "test_b"), folder.exists()) == ([1], [3], False)
+
+
+@pytest.mark.usefixtures("send")
+def test_what_cannot_be_removed_is_said(
+    one: Runner, remote: MemoryRemote, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An entry that was sent and stays, or a folder that does, is told, without a traceback."""
+    remote.fails = True
+    with pytest.raises(BaselineUnusable):
+        one.records(1)
+    remote.fails = False
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("pytest_gpuserve.store.elsewhere.unsent.write_whole", full)
+        assert sending.main([str(one.kept())]) == 1
+    assert "test_z was sent, but cannot be removed" in capsys.readouterr().err
+    monkeypatch.setattr("pytest_gpuserve.store.elsewhere.unsent.shutil.rmtree", full)
+    assert sending.main([str(one.kept())]) == 1
+    assert "all was sent, but" in capsys.readouterr().err
+    assert days(remote) == [1]
 
 
 @pytest.mark.usefixtures("send")
@@ -408,7 +455,7 @@ def test_a_storage_that_still_fails_keeps_the_folder(
     remote.fails = True
     with pytest.raises(BaselineUnusable):
         one.records(1)
-    assert sending.main([str(one.kept())]) != 0
+    assert sending.main([str(one.kept())]) == 1
     assert "does not answer" in capsys.readouterr().err
     assert one.kept().is_dir()
 

@@ -16,7 +16,7 @@ from pytest_gpuserve.store.elsewhere.filesystem import open_remote
 from pytest_gpuserve.store.elsewhere.mirror import Mirror
 from pytest_gpuserve.store.elsewhere.remote import StorageProblem
 from pytest_gpuserve.store.elsewhere.shared import SharedFiles
-from pytest_gpuserve.store.elsewhere.unsent import Unsent, forget, read_notes, read_unsent
+from pytest_gpuserve.store.elsewhere.unsent import Unsent, forget, forget_entry, read_notes, read_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m pytest_gpuserve.store.elsewhere",
         description="Sends baselines that a run has measured, but could not write where they belong.",
-        epilog="Exit status: 0 where all was sent, and the folder is removed; 1 where an entry was not; 2 for a wrong"
-        " argument.",
+        epilog="What was sent is removed from the folder. Exit status: 0 where all was sent, and the folder is removed;"
+        " 1 where an entry was not, or the folder cannot be removed; 2 for a wrong argument.",
     )
     parser.add_argument("folder", type=Path, help="what the run has kept, as its error names it")
     parser.add_argument(
@@ -40,6 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     try:
         return _send(given.folder, replace=given.replace)
+    except StorageProblem as problem:
+        return _failed(str(problem))
     except GpuserveError as problem:
         return refused(problem)
 
@@ -58,14 +60,24 @@ def _send(folder: Path, *, replace: bool) -> int:
             for key, stored in read_unsent(folder, name).items():
                 try:
                     files.change_over(name, None if replace else based_on, _replacing(key, stored.entry))
+                    print(f"{key}: sent to {address.of(name)}")  # noqa: T201 -- a command
+                    forget_entry(folder, name, key)
                 except (BaselineUnusable, StorageProblem) as problem:
                     failed = True
-                    print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
-                else:
-                    print(f"{key}: sent to {address.of(name)}")  # noqa: T201 -- a command
-    if not failed:
+                    _failed(str(problem))
+    if failed:
+        return 1
+    try:
         forget(folder)
-    return int(failed)
+    except OSError as problem:
+        return _failed(f"all was sent, but {folder} cannot be removed: {problem}")
+    return 0
+
+
+def _failed(text: str) -> int:
+    """Tell on standard error what was not done, without secrets, and return the exit status that says so."""
+    print(masked(text), file=sys.stderr)  # noqa: T201 -- a command
+    return 1
 
 
 def _replacing(key: str, entry: Entry) -> Decide:

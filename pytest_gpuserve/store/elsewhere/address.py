@@ -26,7 +26,13 @@ _WHICH_STORE: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE",
 
 _LONGEST_SLUG: Final = 40
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.+)")
-_WITH_PASSWORD: Final = re.compile(r"[^/@]*:[^/@]*@")
+_WITH_PASSWORD: Final = re.compile(r"(?!/).*:.*@")
+"""However far behind the ``@`` is: a password may have slashes in it."""
+
+_BEFORE_AT: Final = re.compile(r"[^/]*@")
+_NAMES_A_USER: Final = frozenset({"abfs", "abfss", "ftp", "hdfs", "sftp", "smb", "ssh"})
+"""Schemes in which a user or a container stands before an ``@``; in others it may be a token."""
+
 _EXAMPLE: Final = "an address is SCHEME://PLACE/FOLDER, such as s3://bucket/baselines"
 
 
@@ -65,9 +71,10 @@ def parse_address(text: str) -> Address | Path:
     if found is None or "::" in found[2]:
         raise UsageProblem("--baseline-dir: this is no address of a folder", remedies=[_EXAMPLE])
     scheme, place = found[1].lower(), found[2].rstrip("/")
-    if _WITH_PASSWORD.match(place):
+    if _WITH_PASSWORD.match(place) or (scheme not in _NAMES_A_USER and _BEFORE_AT.match(place)):
         raise UsageProblem(
-            f"--baseline-dir={scheme}://...: there is a password in the address, which would be seen in logs",
+            f"--baseline-dir={scheme}://...: there is a password in the address, or what may be one before the @,"
+            " which would be seen in logs",
             remedies=["leave it out: credentials come from where the storage's own tools take them"],
         )
     if not text.isprintable() or set(text) & set("?#\\") or not place:
@@ -76,7 +83,7 @@ def parse_address(text: str) -> Address | Path:
             remedies=[_EXAMPLE],
         )
     if {".", ".."} & set(place.split("/")):
-        raise UsageProblem(f"--baseline-dir={scheme}://{place}: an address has no . and .. in it", remedies=[_EXAMPLE])
+        raise UsageProblem(f"--baseline-dir={scheme}://...: an address has no . and .. in it", remedies=[_EXAMPLE])
     if scheme != "file":
         return Address(scheme, f"{scheme}://{place}")
     if not place.startswith("/"):

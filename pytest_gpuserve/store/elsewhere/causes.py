@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.process.secrets import without_secrets
@@ -46,6 +47,16 @@ def cause_of(problem: BaseException) -> str:
     text = " ".join(str(problem).split())
     line = f"{type(problem).__name__}: {text}" if text else type(problem).__name__
     return without_secrets(_USER.sub("://...@", line), os.environ)[:_LONGEST_CAUSE]
+
+
+def is_absent(problem: FileNotFoundError) -> bool:
+    """Whether a backend says that there is no such file; some say so of every error, which they give as the cause."""
+    cause: BaseException | None = problem
+    while isinstance(cause, FileNotFoundError):
+        cause = cause.__cause__
+    # As the libraries for HTTP and for Azure name it.
+    statuses = {getattr(cause, name, None) for name in ("status", "status_code")}
+    return cause is None or HTTPStatus.NOT_FOUND in statuses
 
 
 def error_code(problem: BaseException) -> str:

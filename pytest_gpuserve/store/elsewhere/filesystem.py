@@ -10,9 +10,9 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.store.elsewhere.address import S3_SCHEMES
-from pytest_gpuserve.store.elsewhere.causes import cause_of, error_code, storage_problem
+from pytest_gpuserve.store.elsewhere.causes import cause_of, error_code, is_absent, storage_problem
 from pytest_gpuserve.store.elsewhere.names import version_of, versions_below
 from pytest_gpuserve.store.elsewhere.remote import Changed, Held, StorageProblem
 
@@ -36,6 +36,12 @@ MARKER_TEXT: Final = (
     b"By this file pytest-gpuserve finds out whether this storage honours If-Match and If-None-Match.\n"
     b"Without them two runners could overwrite each other's baselines. It may be removed at any time.\n"
 )
+
+MOST_FOLDERS: Final = 10_000
+"""A tree with more of them holds something else, or leads back into itself."""
+
+_PAGES: Final = frozenset({"http", "https"})
+"""Schemes that have no folders but pages with links: that of a login, or of an error, looks like an empty folder."""
 
 _NO_VERSION: Final = f'"{"0" * 32}"'
 """An ETag that no content has."""
@@ -107,8 +113,14 @@ class ReadFolder:
         """See `Remote`."""
         with self._told("cannot be listed"):
             self.filesystem.invalidate_cache()
-            found = self.filesystem.find(self.root, detail=True, **self._bound())
-        return versions_below(found, self.root, self.address.url)
+            versions = versions_below(self._files(), self.root, self.address.url)
+            if not versions and self.address.scheme in _PAGES:
+                raise StorageProblem(
+                    f"{self.address} cannot be listed",
+                    found="no page there has a link to a baseline file",
+                    remedies=["is the name right? the server has to list folders"],
+                )
+        return versions
 
     def fetch(self, name: str) -> Held | None:
         """See `Remote`."""
@@ -116,10 +128,15 @@ class ReadFolder:
         with self._told(f"cannot be read: {name}"):
             try:
                 # The version first: a file that is replaced in between is then fetched once more the next time.
-                version = version_of(self.filesystem.info(path, **self._bound()))
-                return self._checked(name, Held(self.filesystem.cat_file(path, **self._bound()), version))
-            except FileNotFoundError:
+                info = self.filesystem.info(path, **self._bound())
+                self._check_size(name, info.get("size"))
+                data = self.filesystem.cat_file(path, **self._bound())
+            except FileNotFoundError as problem:
+                if not is_absent(problem):
+                    raise
                 return None
+            self._check_size(name, len(data))
+            return Held(data, version_of(info))
 
     def check_writable(self) -> None:
         """See `Remote`."""
@@ -140,6 +157,35 @@ class ReadFolder:
     def close(self) -> None:
         """See `Remote`; what other backends hold ends with the process."""
 
+    def _files(self) -> dict[str, Any]:
+        """What the file system says of each file, by its path.
+
+        fsspec's ``find`` leaves out each folder that it cannot list; without them baselines would be MISSING.
+        """
+        found: dict[str, Any] = {}
+        folders, known = [self.root], {self.root}
+        while folders:
+            folder = folders.pop()
+            try:
+                infos = self.filesystem.ls(folder, detail=True, **self._bound())
+            except FileNotFoundError as problem:
+                # The folder itself may not have been made yet.
+                if folder != self.root or not is_absent(problem):
+                    raise
+                return {}
+            for info in infos:
+                path = str(info["name"]).rstrip("/")
+                if info["type"] != "directory":
+                    found[path] = info
+                elif path not in known and not {".", ".."} & set(path.split("/")):
+                    known.add(path)
+                    folders.append(path)
+            if len(known) > MOST_FOLDERS:
+                raise StorageProblem(
+                    f"{self.address} is no folder of baselines alone", found=f"more than {MOST_FOLDERS} folders"
+                )
+        return found
+
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
 
@@ -147,18 +193,16 @@ class ReadFolder:
         """Bound a call in time, where it can be: of those that fsspec makes from coroutines."""
         return {"timeout": LONGEST_SECONDS} if getattr(self.filesystem, "async_impl", False) else {}
 
-    def _checked(self, name: str, held: Held) -> Held:
-        if len(held.data) > MOST_BYTES:
-            raise StorageProblem(
-                f"{self.address.of(name)} is no baseline file", found=f"it is too large: {len(held.data)} bytes"
-            )
-        return held
+    def _check_size(self, name: str, size: int | None) -> None:
+        """Refuse a file by its size, if that is known."""
+        if size is not None and size > MOST_BYTES:
+            raise StorageProblem(f"{self.address.of(name)} is no baseline file", found=f"it is too large: {size} bytes")
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (StorageProblem, Changed):
+        except (GpuserveError, Changed):
             raise
         except Exception as problem:  # noqa: BLE001 -- backends raise whatever they like
             raise storage_problem(self.address, what, problem) from None
@@ -172,6 +216,11 @@ class S3Folder(ReadFolder):
         # botocore tries again by itself, and knows better when.
         filesystem.retries = 1
 
+    def _files(self) -> dict[str, Any]:
+        """One listing has them all; s3fs leaves out no error of it."""
+        found: dict[str, Any] = self.filesystem.find(self.root, detail=True, **self._bound())
+        return found
+
     def fetch(self, name: str) -> Held | None:
         """See `Remote`; content and version are of one answer."""
         from fsspec.asyn import sync  # noqa: PLC0415 -- an extra
@@ -182,7 +231,10 @@ class S3Folder(ReadFolder):
             answer = await self.filesystem._call_s3("get_object", Bucket=bucket, Key=key)  # noqa: SLF001 -- fsspec's name of what runs in its loop
             try:
                 async with answer["Body"] as body:
+                    self._check_size(name, answer.get("ContentLength"))
                     return Held(await body.read(), answer["ETag"])
+            except StorageProblem:
+                raise
             except Exception:
                 # Of an answer that is cut off botocore does not try to get the rest.
                 if attempt == ATTEMPTS:
@@ -191,11 +243,13 @@ class S3Folder(ReadFolder):
 
         with self._told(f"cannot be read: {name}"):
             try:
-                return self._checked(name, sync(self.filesystem.loop, get, timeout=LONGEST_SECONDS))
+                held: Held = sync(self.filesystem.loop, get, timeout=LONGEST_SECONDS)
             except FileNotFoundError as problem:
                 if error_code(problem) == "NoSuchBucket":
                     raise
                 return None
+            self._check_size(name, len(held.data))
+            return held
 
     def check_writable(self) -> None:
         """See `Remote`. Where all is well, and was before, nothing is written."""
@@ -234,10 +288,11 @@ class S3Folder(ReadFolder):
 
     def close(self) -> None:
         """See `Remote`."""
-        from fsspec.asyn import FSTimeoutError, sync  # noqa: PLC0415 -- an extra
+        from fsspec.asyn import sync  # noqa: PLC0415 -- an extra
 
         made_by = getattr(self.filesystem, "_s3creator", None)
         if made_by is not None:
             # s3fs does it when an instance is collected, which may be long after, and in a tenth of a second or not.
-            with suppress(FSTimeoutError):
+            # All that was asked for is done: whatever goes wrong now is no reason to fail.
+            with suppress(Exception):
                 sync(self.filesystem.loop, made_by.__aexit__, None, None, None, timeout=CONNECT_SECONDS)

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.elsewhere.address import Address
 
 
-def shared_files(address: Address, device: str, *, updates: bool, offline: bool) -> SharedFiles:
+def shared_files(address: Address, device: str, *, needed: bool, updates: bool, offline: bool) -> SharedFiles:
     """Fetch what a session needs, or take what was fetched before.
 
     Args:
         address: Of the folder.
         device: That the session measures on.
+        needed: Whether baselines will be read or written; else the storage is not asked, and the copy is as it was.
         updates: Whether it will write.
         offline: Whether the storage is not asked, and what an earlier session fetched is read as it is.
 
@@ -38,8 +39,10 @@ def shared_files(address: Address, device: str, *, updates: bool, offline: bool)
         mirror,
         lambda: open_remote(address),
         Unsent(unsent_folder(address, os.environ), address.url),
-        as_of=(before or "") if offline else "",
+        as_of=(before or "") if offline and needed else "",
     )
+    if not needed:
+        return files
     if offline:
         if before is None:
             raise UsageProblem(

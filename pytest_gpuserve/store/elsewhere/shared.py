@@ -78,6 +78,7 @@ class SharedFiles:
         self._unsent = unsent
         self._remote: Remote | None = None
         self._failures = 0
+        self._given_up = ""
         self._sleep = sleep
         self._random = random.SystemRandom()
         self.as_of = as_of
@@ -103,9 +104,14 @@ class SharedFiles:
         based_on = digests(judged)
         try:
             return self.change_over(name, based_on, decide)
+        except KeyboardInterrupt:
+            # Whoever waits no longer for this file waits for no other one.
+            self._given_up = "it was interrupted"
+            kept = self._kept(name, _recorded(decide(judged)), based_on, replace=False)
+            # The one text that pytest shows of it.
+            raise KeyboardInterrupt("; ".join(kept)) from None
         except GpuserveError as problem:
-            entries = {key: entry for key, entry in decide(judged).items() if entry is not None}
-            kept = self._kept(name, entries, based_on, replace=isinstance(problem, Conflict))
+            kept = self._kept(name, _recorded(decide(judged)), based_on, replace=isinstance(problem, Conflict))
             raise BaselineUnusable(
                 problem.summary,
                 found=problem.found,
@@ -163,16 +169,16 @@ class SharedFiles:
 
     def _asked(self, ask: Callable[[Remote], Answer]) -> Answer:
         """What the storage answers, while it does."""
-        if self._failures >= MOST_FAILURES:
-            raise StorageProblem(
-                f"{self._address} is not asked again", found=f"it has failed {self._failures} times in a row"
-            )
+        if self._given_up:
+            raise StorageProblem(f"{self._address} is not asked again", found=self._given_up)
         if self._remote is None:
             self._remote = self._connect()
         try:
             answer = ask(self._remote)
         except StorageProblem:
             self._failures += 1
+            if self._failures >= MOST_FAILURES:
+                self._given_up = f"it has failed {self._failures} times in a row"
             raise
         self._failures = 0
         return answer
@@ -221,6 +227,10 @@ class SharedFiles:
             " --baseline-update"
         )
         return Origin(self._address.of(name), restore)
+
+
+def _recorded(changes: Mapping[str, Entry | None]) -> dict[str, Entry]:
+    return {key: entry for key, entry in changes.items() if entry is not None}
 
 
 def _of(entries: Mapping[str, Stored], keys: Iterable[str]) -> dict[str, Entry | None]:

@@ -15,7 +15,7 @@ import msgspec
 
 from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
 from pytest_gpuserve.store.atomic import write_whole
-from pytest_gpuserve.store.baseline import read, write
+from pytest_gpuserve.store.baseline import Origin, checked_bytes, read, write
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
@@ -104,6 +104,25 @@ def read_unsent(folder: Path, name: str) -> dict[str, Stored]:
     if not path.is_file():
         raise BaselineUnusable(f"baseline file {path} is gone", remedies=[f"remove {folder}, if it was sent"])
     return read(path)
+
+
+def forget_entry(folder: Path, name: str, key: str) -> None:
+    """Remove an entry that was sent from such a folder, so that it is not sent again over what others record.
+
+    Raises:
+        BaselineUnusable: It cannot be removed.
+    """
+    path = folder / BASELINES / name
+    left = {other: stored.entry for other, stored in read(path).items() if other != key}
+    try:
+        # A file without entries stays: one that is gone is an error.
+        write_whole(path, checked_bytes(left, Origin.of(path)))
+    except OSError as problem:
+        raise BaselineUnusable(
+            f"{key} was sent, but cannot be removed from {path}",
+            found=str(problem),
+            remedies=["remove it before --replace sends it again"],
+        ) from None
 
 
 def forget(folder: Path) -> None:
