@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuserve.device.contention import cores_taken_by_others, cpu_share, read_cpu
+from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ceiling import load_ceiling
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.load.totals import RunningTotals, total
+from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.steady import truncate
@@ -101,6 +103,11 @@ class LoadedStart:
         except KeyboardInterrupt:
             self.interrupted = True
             self.problems.append(f"interrupted by Ctrl-C after {len(self._kept)} windows: not decided")
+        except LoadFailed as problem:
+            if not self._watch.so_far.seconds:
+                # It never began: nothing was measured that an error could lose.
+                raise
+            self.problems.append(_lost(problem))
         finally:
             self.progress.clear()
         windows = self._windows[discard:]
@@ -256,3 +263,10 @@ class LoadedStart:
         if shape.finite:
             return shape.schedule.seconds - self._watch.so_far.seconds if isinstance(shape.schedule, Steps) else None
         return shape.warmup_seconds + self._goal * WINDOW_SECONDS - self._watch.so_far.seconds
+
+
+def _lost(problem: LoadFailed) -> str:
+    """Say in one line what became of the load: a process of it says why in the last line of its log."""
+    said = [line for line in problem.log_tail.splitlines() if line.strip()]
+    why = said[-1] if said else problem.found
+    return f"lost in mid-load: {problem.summary}" + (f": {one_line(why)}" if why else "")

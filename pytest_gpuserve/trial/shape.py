@@ -121,6 +121,9 @@ class LoadShape:
         How long it was looked at is no part of it; the number of starts is, for sessions of more starts vary less.
         """
         words = {**self.schedule.workload(), "starts": str(self.starts)}
+        if self.processes > 1 and "max_in_flight" in words:
+            # Each worker has its share of the ceiling, and waits for that though another may have room.
+            words["processes"] = str(self.processes)
         if self.seed:
             words["seed"] = str(self.seed)
         if self.allowed_errors:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from pytest_gpuserve.load.engine.reactor import Reactor
 from pytest_gpuserve.load.engine.tally import DISTINCT_ANSWER_BYTES, DISTINCT_ANSWERS
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Steps, Trace
+from pytest_gpuserve.load.source import LocalEngines
 from pytest_gpuserve.load.wire import Outputs, Tick, unwritten
 from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.process.ports import free_port
@@ -38,10 +40,11 @@ from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.source import Launch
     from pytest_gpuserve.load.wire import Latencies, Plan
 
 ENDS_SECONDS = 10.0
@@ -187,6 +190,31 @@ def test_processes_share_a_load_without_loss_or_double(server: Serving, schedule
     assert sorted(answer.number for answer in answers) == list(range(60))
     in_turn = all(answer.number == answer.index for answer in answers)
     assert in_turn is not shuffled
+
+
+@dataclass(frozen=True)
+class OnePart(LocalEngines):
+    """Of all workers of a load this one alone."""
+
+    part: int = 0
+
+    def launches(self, workers: int) -> Sequence[Launch]:
+        """The worker of that part."""
+        return super().launches(workers)[self.part : self.part + 1]
+
+
+@pytest.mark.parametrize(("payloads", "processes"), [(2, 2), (6, 4), (3, 2)])
+def test_each_process_of_a_closed_loop_sends_all_payloads(server: Serving, payloads: int, processes: int) -> None:
+    """Also where their numbers have a common divisor: else one would only ever send the cheap ones."""
+    each = 10 * payloads
+    whole, expected = digests(server.port, Closed(processes), payloads=payloads, requests=each * processes)
+    found: Counter[bytes] = Counter()
+    for part in range(processes):
+        with Engines(whole, processes, OnePart(part=part)) as engines:
+            answers = Totals(engines).take_to_end().answers
+        assert set(answers) == set(expected)
+        found.update(answers)
+    assert found == Counter(dict.fromkeys(expected, each * processes // payloads))
 
 
 def test_a_trace_is_replayed_with_its_payloads(server: Serving) -> None:

@@ -29,6 +29,7 @@ def test_different_loads_are_different_workloads() -> None:
         LoadShape(Poisson(5)),
         LoadShape(Poisson(5), seed=1),
         LoadShape(Poisson(5, 9)),
+        LoadShape(Poisson(5, 9), processes=2),
         LoadShape(Gamma(5, 2)),
         LoadShape(TRACE),
         LoadShape(Trace(((0.0, 0), (1.0, 1)))),

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuserve.device.contention import CpuReading
 from pytest_gpuserve.device.sample import CardEvent, DeviceProcess, Unknown
+from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Steps
@@ -53,6 +54,7 @@ class World:
         counted: What the server has answered.
         ticks: How many of the measured load the engines have reported.
         load_began_ns: When it began.
+        lost_after_ticks: When an engine dies; None for never.
     """
 
     eyes: ScriptedEyes = field(default_factory=ScriptedEyes)
@@ -60,6 +62,7 @@ class World:
     counted: int = 0
     ticks: int = 0
     load_began_ns: int = 0
+    lost_after_ticks: int | None = None
 
     @property
     def telemeter(self) -> Telemeter:
@@ -119,6 +122,10 @@ class FakeEngines:
 
     def next_tick(self) -> Tick:
         """Ten requests in a tenth of a second; a schedule of steps ends after two seconds."""
+        if self.number == self.world.lost_after_ticks:
+            raise LoadFailed(
+                "the load engine died", found="exit status 1", log_tail="noise\nnode-b/worker-1 was lost\n"
+            )
         begin_ns = self.world.eyes.now_ns
         self.world.eyes.live_until(begin_ns + NS // 10)
         self.world.counted += TICK_REQUESTS
@@ -177,6 +184,21 @@ def test_an_undisturbed_start_is_told_what_its_card_did(world: World) -> None:
     assert measured.telemetry.seconds == pytest.approx(4.0)
     assert measured.telemetry.server_cpu_seconds == pytest.approx(2.0)
     assert world.eyes.watched == ((ENGINE_PID,), (SERVER_PID, MEMBER_PID))
+
+
+def test_an_engine_that_is_lost_in_mid_load_makes_it_invalid(world: World) -> None:
+    """With what its log said last, by which a worker elsewhere is named; what was measured is kept."""
+    world.lost_after_ticks = 20
+    measured, problems = world.measure()
+    assert problems == ["lost in mid-load: the load engine died: node-b/worker-1 was lost"]
+    assert measured.windows
+
+
+def test_an_engine_that_never_began_is_an_error(world: World) -> None:
+    """There is nothing that could be kept, and its log says more than a line."""
+    world.lost_after_ticks = 0
+    with pytest.raises(LoadFailed):
+        world.measure()
 
 
 def test_disturbed_windows_are_measured_again(world: World) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine.lane import IDLE, Lane
 from pytest_gpuserve.load.engine.outputs import OutputPlaces
-from pytest_gpuserve.load.schedule import NANOSECONDS
+from pytest_gpuserve.load.schedule import NANOSECONDS, is_open
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -63,6 +64,10 @@ class Loop:
         if plan.shuffled:
             random.Random(plan.seed).shuffle(order)  # noqa: S311 -- reproducible, not secret
         self._order = order
+        # A closed loop's workers number their requests in steps of their number: where that has a divisor in common
+        # with the payloads, each would send only some of them for ever. So every time around begins with the next one.
+        together = math.gcd(len(order), plan.parts)
+        self._shifted_every = 0 if together == 1 or is_open(plan.schedule) else len(order) * plan.parts // together
         self._forms = plan.payloads
         places = min(map(len, plan.payloads))
         # One form and nothing in shared memory is the form for all lanes.
@@ -199,7 +204,8 @@ class Loop:
     def _send(self, lane: Lane, number: int, index: int | None, intended_ns: int) -> int:
         """Send a request; returns when that was."""
         if index is None:
-            index = self._order[number % len(self._order)]
+            turn = number // self._shifted_every if self._shifted_every else 0
+            index = self._order[(number + turn) % len(self._order)]
         forms = self._forms[index]
         lane.number = number
         lane.index = index
