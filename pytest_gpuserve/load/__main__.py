@@ -127,7 +127,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         arguments.url,
         stream=arguments.stream,
         verify=not arguments.insecure,
-        ca_file=arguments.ca_file,
+        ca_file=os.path.abspath(arguments.ca_file) if arguments.ca_file else "",  # noqa: PTH100 -- no symlinks resolved
         metadata=tuple(headers.items()) if arguments.url.startswith("grpc") else (),
     )
     bodies = [os.fsencode(text) for text in arguments.body]

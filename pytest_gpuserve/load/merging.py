@@ -59,6 +59,7 @@ def merge_ticks(ticks: Sequence[Tick]) -> Tick:
         sending_ns=sum_if_known(tick.sending_ns for tick in ticks),
         receiving_ns=sum_if_known(tick.receiving_ns for tick in ticks),
         users=sum(tick.users for tick in ticks),
+        host_cores=max(tick.host_cores for tick in ticks),
         last=all(tick.last for tick in ticks),
     )
 

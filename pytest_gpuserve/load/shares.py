@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.totals import RunningTotals
-from pytest_gpuserve.load.validity import Reason, ReasonKind, reasons
+from pytest_gpuserve.load.validity import SATURATED_SHARE, Reason, ReasonKind, reasons
+from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import Totals
@@ -54,6 +55,9 @@ def shares(ticks: Iterable[Tick]) -> dict[str, Totals]:
 def share_reasons(found: Mapping[str, Totals], schedule: Schedule, *, among: int | None = None) -> tuple[Reason, ...]:
     """Return why nothing may be concluded from a load, of workers by name: saturated, late, behind, or never answered.
 
+    Of workers named ``NODE/worker-P`` also whether those of one node, of which each may have used little, together used
+    up its cores.
+
     Args:
         found: What each did.
         schedule: The load that they shared.
@@ -62,7 +66,8 @@ def share_reasons(found: Mapping[str, Totals], schedule: Schedule, *, among: int
     """
     told: list[Reason] = []
     for name, totals in found.items():
-        if not totals.sent:
+        if not (totals.sent or totals.due or totals.error_count or totals.opening):
+            # Of a few requests over many workers some get none.
             continue
         kinds = OF_A_WORKER - ({ReasonKind.SATURATED} if among is not None and among < len(found) else set())
         told += [
@@ -70,8 +75,37 @@ def share_reasons(found: Mapping[str, Totals], schedule: Schedule, *, among: int
             for reason in reasons(totals, schedule=schedule, processes=1, allowed_errors=_ANY)
             if reason.kind in kinds
         ]
-    return tuple(told)
+    return (*told, *_saturated_nodes(found, among))
 
+
+def _saturated_nodes(found: Mapping[str, Totals], among: int | None) -> Iterator[Reason]:
+    nodes: dict[str, list[Totals]] = {}
+    for name, totals in found.items():
+        node, of_a_node, _ = name.rpartition(_WORKER)
+        if of_a_node:
+            nodes.setdefault(node, []).append(totals)
+    for node, workers in nodes.items():
+        cores = max(totals.host_cores for totals in workers)
+        # Workers with a core for each show it by themselves, and those that share all of this host in the whole.
+        if len(workers) <= max(1, cores) or (among is not None and among <= cores):
+            continue
+        if not cores:
+            yield Reason(ReasonKind.UNKNOWN, f"cores of {node} not known: its {len(workers)} workers tell none")
+            continue
+        used = sum(totals.cpu_seconds for totals in workers)
+        offered = cores * max(totals.seconds for totals in workers)
+        if used > SATURATED_SHARE * offered > 0:
+            plural = "" if cores == 1 else "s"
+            yield Reason(
+                ReasonKind.SATURATED,
+                f"{node}: client saturated: its {len(workers)} workers together used {format_fraction(used / offered)}"
+                f" of the {cores} core{plural} that they may, over {format_fraction(SATURATED_SHARE)}, and so measured"
+                " themselves; spread the load over more nodes",
+            )
+
+
+_WORKER: Final = "/worker-"
+"""Stands between a worker's node and its part; see ``load.ray``."""
 
 _ANY: Final = 1 - 1e-9
 """Errors are judged of the whole load."""

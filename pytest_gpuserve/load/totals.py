@@ -122,6 +122,7 @@ class Totals:
         oldest_opening_ns: How long the oldest of them had been.
         oldest_ns: How long the oldest of the requests under way had waited at the end.
         users: Users of a closed loop at the end.
+        host_cores: The most that an engine's host had for it; 0 where none has said.
         cpu_ns: CPU time of all engines.
         bytes_received: Of all good answers' bodies.
         sending_ns: Of all sends that are timed; None where the protocol's lanes do not time them.
@@ -151,6 +152,7 @@ class Totals:
     oldest_opening_ns: int = 0
     oldest_ns: int = 0
     users: int = 0
+    host_cores: int = 0
     cpu_ns: int = 0
     bytes_received: int = 0
     sending_ns: int | None = 0
@@ -229,6 +231,7 @@ class Totals:
             oldest_opening_ns=tick.oldest_opening_ns,
             oldest_ns=tick.oldest_ns,
             users=tick.users,
+            host_cores=max(self.host_cores, tick.host_cores),
             cpu_ns=self.cpu_ns + tick.cpu_ns,
             bytes_received=self.bytes_received + tick.bytes_received,
             sending_ns=sum_if_known((self.sending_ns, tick.sending_ns)),

@@ -200,6 +200,7 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         receiving_ns: Sum over the answers that were complete in it, from their first bytes seen until their last; of
             one that came in one piece 0. None as above.
         users: Of a closed loop how many users there were at its end.
+        host_cores: That the engine may use, with all others on its host; 0 where it does not say.
         last: Whether the load has ended with it.
         workers: Of a tick of several workers, what each of them did, in the order of their parts and without answers;
             see ``merging.together``.
@@ -233,6 +234,7 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
     sending_ns: int | None = 0
     receiving_ns: int | None = 0
     users: int = 0
+    host_cores: int = 0
     last: bool = False
     workers: dict[str, Tick] = {}
 

@@ -52,6 +52,7 @@ class Script:
         first_ns: How much longer it takes to ask it for the time at first.
         begin_ns: How much longer it takes to tell it to begin.
         dies_in: The method in which it dies.
+        hangs_in: The method that never answers.
         refuses: Why its engine cannot start.
         versions: What it runs.
         sees: Whether it sees the files of this host.
@@ -63,6 +64,7 @@ class Script:
     first_ns: int = 0
     begin_ns: int = 0
     dies_in: str = ""
+    hangs_in: str = ""
     refuses: str = ""
     versions: Versions = VERSIONS
     sees: bool = True
@@ -82,6 +84,8 @@ class ScriptedWorker:
         begun_ns: When it was told to begin, by its own clock, time after time.
         news: That it has yet to tell.
         moved_ns: How far its clock went away.
+        hangs_in: The method that does not answer any more.
+        silent: Whether it is never ready again.
         asked: How often it was asked for the time.
         ended: Whether it was ended.
     """
@@ -92,8 +96,10 @@ class ScriptedWorker:
     part: int | None = None
     seeds: list[int] = field(default_factory=list)
     begun_ns: list[int] = field(default_factory=list)
-    news: asyncio.Queue[News | Lost] = field(default_factory=asyncio.Queue)
+    news: asyncio.Queue[News | Exception] = field(default_factory=asyncio.Queue)
     moved_ns: int = 0
+    hangs_in: str = ""
+    silent: bool = False
     asked: int = 0
     ended: bool = False
 
@@ -105,6 +111,8 @@ class ScriptedWorker:
         await asyncio.sleep(0)
         if self.script.dies_in == method:
             raise Lost("its process has died")
+        if method in (self.script.hangs_in, self.hangs_in):
+            await asyncio.Event().wait()
         self.ours.at_ns += self.script.way_ns
 
     async def versions(self) -> Versions:
@@ -151,13 +159,14 @@ class ScriptedWorker:
         """See ``Remote``."""
         await self._called("again")
         self.seeds.append(seed)
-        self.tell(ready=True)
+        if not self.silent:
+            self.tell(ready=True)
 
     async def poll(self) -> News:
         """See ``Remote``."""
         received_ns = self.there_ns()
         news = await self.news.get()
-        if isinstance(news, Lost):
+        if isinstance(news, Exception):
             raise news
         return msgspec.structs.replace(news, received_ns=received_ns, answered_ns=self.there_ns())
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from statistics import fmean
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
 
 MS = 1_000_000
+SECOND = 1000 * MS
 OWNER_SECONDS = 60.0
 
 NODE = "127.0.0.2"
@@ -126,12 +127,15 @@ def test_a_closed_loop_comes_to_the_same(server: Serving, source: EngineSource) 
 
 
 def test_an_open_loop_comes_to_the_same(server: Serving, source: EngineSource) -> None:
-    """What is due and sent a second is the same to within a hundredth."""
-    load = plan(server.port, schedule=Constant(500), seconds=1.5)
-    local, ray = compared(load, source)
-    for side in (local, ray):
-        assert all(outcome.totals.sent / outcome.totals.due >= 0.99 for outcome in side)
-    assert rate(ray) / rate(local) == pytest.approx(1, abs=0.01)
+    """All that is due is sent, once, and answered, and none of it before its time."""
+    load = plan(server.port, schedule=Constant(500), requests=500)
+    before = server.seen("/ok").requests
+    for engines in (LOCAL, source):
+        totals = run_load(load, processes=2, source=engines).totals
+        assert totals.requests == totals.sent == totals.due == 500
+        # 499 gaps of 2 ms; however busy the machine is, they do not get shorter.
+        assert totals.seconds > 0.99
+    assert server.seen("/ok").requests - before == 2 * 500
 
 
 @contextmanager
@@ -201,8 +205,8 @@ def test_workers_begin_together_and_again(server: Serving, source: EngineSource)
                 assert tick.number == number
                 assert len(tick.workers) == 2
                 begins = [part.begin_ns for part in tick.workers.values()]
-                # A tick is 20 ms; who begins late by a few is a busy machine's.
-                assert max(begins) - min(begins) < 40 * MS
+                # On a busy machine one begins late; to begin one after the other takes them seconds.
+                assert max(begins) - min(begins) < SECOND
             engines.halt(seed=seed)
             engines.begin()
         assert engines.next_tick().number == 0
@@ -228,7 +232,7 @@ def test_workers_of_another_clock_are_timed_by_ours(server: Serving) -> None:
     assert before_ns < ticks[0].begin_ns < ticks[-1].end_ns < after_ns
     for tick in ticks:
         begins = [part.begin_ns for part in tick.workers.values()]
-        assert max(begins) - min(begins) < 40 * MS
+        assert max(begins) - min(begins) < SECOND
 
 
 @pytest.mark.slow
@@ -307,6 +311,28 @@ def test_a_killed_engine_ends_the_load_by_name(server: Serving, source: EngineSo
             Totals(engines).take_until(lambda *_: False, "its death")
     assert last_line(caught.value).startswith("127.0.0.2/worker-")
     assert last_line(caught.value).endswith(": the load engine died (exit status -9)")
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_between_loads_is_named(
+    server: Serving, source: EngineSource, nodes: RayNodes
+) -> None:
+    """It is not lost, and never answers: the load that it was to begin ends with its name."""
+    with Engines(plan(server.port, schedule=Constant(300), requests=60), 2, source) as engines:
+        Totals(engines).take_to_end()
+        engines.halt(seed=2)
+        actor = engines_of(nodes)[0].parent()
+        assert actor is not None
+        actor.suspend()
+        try:
+            engines.begin()
+            with pytest.raises(LoadFailed) as caught:
+                engines.next_tick()
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                actor.resume()
+    assert last_line(caught.value).startswith("127.0.0.2/worker-")
+    assert " did not answer in " in last_line(caught.value)
 
 
 def test_a_worker_that_is_killed_between_loads_is_replaced(

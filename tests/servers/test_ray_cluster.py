@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -136,6 +137,25 @@ def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
         eventually(lambda: not list(folder.iterdir()), "no file is left")
     left = set(Path("/dev/shm").iterdir()) - shared
     assert not [path for path in left if path.name.startswith("plasma")]
+
+
+@pytest.mark.slow
+def test_a_cluster_of_our_own_that_died_is_replaced_by_the_next_load(server: Serving, tmp_path: Path) -> None:
+    """One of its processes is killed: it ends, says so in its log, and the load after that has another."""
+    log = tmp_path / "log"
+    plan = load_of("127.0.0.1", server.port, Constant(100), seconds=1.0)
+    with folder_of_ray() as folder, pytest.MonkeyPatch.context() as patch, RayEngine(None, OPTION) as engine:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        engine.check()
+        assert run_load(plan, processes=2, source=engine.source(log)).totals.requests == 100
+        cluster = engine._own
+        assert cluster is not None
+        (gcs,) = [process for process in cluster.process.tree() if process.name().startswith("gcs_server")]
+        gcs.kill()
+        eventually(cluster.has_ended, "its end")
+        assert "the Ray cluster has lost its gcs_server (exit status -9)" in log.read_text()
+        assert run_load(plan, processes=2, source=engine.source(log)).totals.requests == 100
+        assert engine._own is not cluster
 
 
 def test_the_command_loads_from_its_own_cluster(server: Serving) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import stat
 import subprocess
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.__main__ import main
 from pytest_gpuserve.load.ray import cluster as cluster_module
 from pytest_gpuserve.load.ray import source as source_module
@@ -25,7 +26,7 @@ from pytest_gpuserve.load.ray.environment import OTHERS, OWN, own_cluster_enviro
 from pytest_gpuserve.load.ray.source import RayEngine
 from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.process.ports import free_port
-from tests.fakes.children.toolkit import alive
+from tests.fakes.children.toolkit import alive, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,6 +151,7 @@ class Started:
 
     started: int = 0
     closed: int = 0
+    died = False
     joining = Joining("127.0.0.1:4711", {"NAME": "value"})
 
     @classmethod
@@ -158,6 +160,10 @@ class Started:
         time.sleep(0.05)
         cls.started += 1
         return cls()
+
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return self.died
 
     def close(self) -> None:
         """End it."""
@@ -190,6 +196,62 @@ def test_a_cluster_is_started_once_and_when_needed(started: type[Started], tmp_p
     with RayEngine(None, OPTION):
         pass
     assert (started.started, started.closed) == (1, 1)
+
+
+def test_a_cluster_that_has_died_is_replaced(started: type[Started], tmp_path: Path) -> None:
+    """By the next load; what is left of the dead one is removed before."""
+    with RayEngine(None, OPTION) as engine:
+        source = engine.source(tmp_path / "log")
+        source.launches(2)
+        assert engine._own is not None
+        engine._own.died = True  # type: ignore[attr-defined]
+        source.launches(2)
+        source.launches(2)
+        assert (started.started, started.closed) == (2, 1)
+    assert (started.started, started.closed) == (2, 2)
+
+
+def test_a_cluster_that_ends_by_itself_is_seen(monkeypatch: pytest.MonkeyPatch, place: Path, tmp_path: Path) -> None:
+    """And only then."""
+    starting(monkeypatch, "printf 127.0.0.1:1 > address; while [ ! -e end ]; do sleep 0.01; done; exit 1")
+    with LocalCluster.start(tmp_path / "log") as cluster:
+        assert not cluster.has_ended()
+        (folder,) = place.glob("gpuserve-ray-*")
+        (folder / "end").touch()
+        eventually(cluster.has_ended, "its end")
+
+
+@pytest.mark.parametrize("version", ["2.51.1", "2.9.0", "1.99.0", "2", "three", ""])
+def test_ray_that_lets_everybody_in_makes_no_cluster_of_our_own(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Before tokens were known there, and where it does not say which it is; a cluster that is there is another's."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
+    monkeypatch.setattr(source_module, "check_installed", lambda _: None)
+    with pytest.raises(UsageProblem, match="everybody") as caught:
+        RayEngine(None, OPTION).check()
+    assert version in caught.value.found
+    assert "pip install 'ray>=2.52'" in caught.value.remedies
+    monkeypatch.setattr(source_module, "check_cluster", lambda *_: ())
+    RayEngine(ClusterAddress("head", 6379), OPTION).check()
+
+
+@pytest.mark.parametrize("version", ["2.52.0", "2.60.0rc1", "3.0.0", "2.100.0"])
+def test_ray_that_knows_secrets_may_make_one(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """From the first one that does."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
+    monkeypatch.setattr(source_module, "check_installed", lambda _: None)
+    RayEngine(None, OPTION).check()
+
+
+def test_ray_without_a_version_makes_no_cluster_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not known is no pass."""
+
+    def absent(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    monkeypatch.setattr(source_module, "check_installed", lambda _: None)
+    with pytest.raises(UsageProblem, match="everybody"):
+        RayEngine(None, OPTION).check()
 
 
 def test_one_launch_makes_all_workers(started: type[Started], tmp_path: Path) -> None:

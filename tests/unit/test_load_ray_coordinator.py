@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load.ray import coordinator, crew
+from pytest_gpuserve.load import engine_process
+from pytest_gpuserve.load.ray import coordinator, crew, source
+from pytest_gpuserve.load.ray.actors import CONNECT_SECONDS
 from pytest_gpuserve.load.ray.coordinator import LEAST_LEAD_NS
 from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.load.wire import Begin
@@ -269,6 +271,112 @@ async def test_a_report_that_was_lost_ends_the_load() -> None:
         cluster.of(0).report(0)
         cluster.of(1).report(1)
         with pytest.raises(LoadFailed, match=r"10.0.0.1/worker-1 reports tick 1 after -1"):
+            await owner.next()
+
+
+# -- workers that hang
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of a script answers at once, or never."""
+    for module in (coordinator, crew):
+        monkeypatch.setattr(module, "CALL_SECONDS", 0.3)
+    monkeypatch.setattr(crew, "START_SECONDS", 0.3)
+    monkeypatch.setattr(coordinator, "HALT_SECONDS", 0.3)
+
+
+HANGS = r"{} did not answer in 300 ms: its process, its node or the way to it hangs"
+
+
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize("method", ["node", "identities", "start", "clock"])
+@in_a_loop
+async def test_a_worker_that_hangs_before_it_is_ready_is_named(method: str) -> None:
+    """Stopped, and not dead: no call to it ever fails."""
+    async with coordinated(ScriptedCluster([Script(), Script(hangs_in=method)]), host="127.0.0.1") as owner:
+        name = "worker-1 of 2" if method == "node" else "10.0.0.1/worker-1"
+        with pytest.raises(LoadFailed, match=f"^{HANGS.format(name)}$"):
+            await owner.ready()
+
+
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize("method", ["clock", "begin"])
+@in_a_loop
+async def test_a_worker_that_hangs_as_the_load_begins_is_named(method: str) -> None:
+    """Also where its clock has to be measured again first."""
+    cluster = ScriptedCluster()
+    async with coordinated(cluster) as owner:
+        await owner.ready()
+        cluster.of(1).hangs_in = method
+        cluster.clock.at_ns += 10 * SECOND
+        owner.coordinator.order(Begin(0))
+        with pytest.raises(LoadFailed, match=f"^{HANGS.format('10.0.0.1/worker-1')}$"):
+            await owner.next()
+
+
+@pytest.mark.usefixtures("patience")
+@in_a_loop
+async def test_a_worker_that_hangs_at_the_end_of_a_load_is_named() -> None:
+    """A load of which a clock is not known has not ended well."""
+    cluster = ScriptedCluster()
+    async with coordinated(cluster) as owner:
+        await owner.ready()
+        await owner.begin(cluster)
+        cluster.of(1).hangs_in = "clock"
+        for worker in cluster.placed:
+            worker.report(0, last=True)
+        with pytest.raises(LoadFailed, match=f"^{HANGS.format('10.0.0.1/worker-1')}$"):
+            await owner.next()
+
+
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize("method", ["again", "clock"])
+@in_a_loop
+async def test_a_worker_that_hangs_when_a_load_begins_anew_is_named(method: str) -> None:
+    """Whether it hears of that or not."""
+    cluster = ScriptedCluster()
+    async with coordinated(cluster) as owner:
+        await owner.ready()
+        await owner.begin(cluster)
+        cluster.of(1).hangs_in = method
+        owner.again(8)
+        with pytest.raises(LoadFailed, match=f"^{HANGS.format('10.0.0.1/worker-1')}$"):
+            await owner.next()
+
+
+@pytest.mark.usefixtures("patience")
+@in_a_loop
+async def test_a_worker_that_never_gets_ready_again_is_named() -> None:
+    """It heard of the order, and its engine hangs."""
+    cluster = ScriptedCluster()
+    async with coordinated(cluster) as owner:
+        await owner.ready()
+        await owner.begin(cluster)
+        cluster.of(1).silent = True
+        owner.again(8)
+        with pytest.raises(LoadFailed, match=r"^not ready to begin again in 300 ms: 10.0.0.1/worker-1$"):
+            await owner.next()
+
+
+def test_a_worker_that_hangs_is_named_before_the_owner_gives_up() -> None:
+    """After a begin, and before the first; the owner knows no names."""
+    assert crew.CALL_SECONDS < engine_process.SILENCE_SECONDS
+    assert coordinator.SILENCE_SECONDS < engine_process.SILENCE_SECONDS
+    placed = CONNECT_SECONDS + crew.MOST_PLACE_SECONDS
+    assert placed + crew.START_SECONDS + 3 * crew.CALL_SECONDS < source.READY_SECONDS
+    assert coordinator.HALT_SECONDS + crew.CALL_SECONDS < source.READY_SECONDS
+
+
+@in_a_loop
+async def test_a_worker_whose_answer_makes_no_sense_ends_the_load_by_name() -> None:
+    """Whatever goes wrong with who follows it: the load is not left waiting."""
+    cluster = ScriptedCluster()
+    async with coordinated(cluster) as owner:
+        await owner.ready()
+        await owner.begin(cluster)
+        cluster.of(1).news.put_nowait(ValueError("no\nnews"))
+        with pytest.raises(LoadFailed, match=r"^10.0.0.1/worker-1 was lost in mid-load: no news$"):
             await owner.next()
 
 

@@ -24,7 +24,7 @@ from pytest_gpuserve.load.ray.placing import (
 from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.load.ray.wording import MOST_CHARACTERS, not_importable, plain
 from pytest_gpuserve.load.ray.worker import in_one_line
-from pytest_gpuserve.load.wire import Endpoint, Outputs
+from pytest_gpuserve.load.wire import Endpoint, Outputs, Tls
 from tests.fakes.http_server import plan
 
 if TYPE_CHECKING:
@@ -92,16 +92,53 @@ def test_another_version_is_named_with_both_and_what_helps(theirs: Versions, nam
 # -- places
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "a.localhost", "0.0.0.0", "::"])
+LOOPBACKS = ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "::ffff:0.0.0.0", "0.0.0.0", "::"]
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """What names lead to on this host; nobody else is asked."""
+    known: dict[str, list[str]] = {}
+
+    def getaddrinfo(host: str, _port: object, **_: object) -> list[tuple[object, ...]]:
+        if host not in known:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(0, 0, 0, "", (address, 0)) for address in known[host]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return known
+
+
+@pytest.mark.parametrize("host", [*LOOPBACKS, "localhost", "a.localhost"])
 def test_a_loopback_server_is_reached_from_its_own_host_alone(host: str) -> None:
     """A worker elsewhere would load whatever listens on its own loopback."""
     assert list(needed_here(bound_for(host))) == [NET]
 
 
-@pytest.mark.parametrize("host", ["10.0.0.1", "server", "fd00::1", "localhost.example", "localhosts"])
+@pytest.mark.parametrize("host", ["10.0.0.1", "::ffff:10.0.0.1", "fd00::1", "localhost.example", "localhosts"])
 def test_a_server_with_an_address_is_reached_from_everywhere(host: str) -> None:
-    """What its name leads to is another matter."""
+    """And one whose name is not known here may be known there."""
     assert needed_here(bound_for(host)) == {}
+
+
+@pytest.mark.parametrize("address", LOOPBACKS)
+def test_a_name_is_what_it_leads_to_here(names: dict[str, list[str]], address: str) -> None:
+    """Also where only one of its addresses is this host's alone."""
+    names.update({"server": [address], "both": ["10.0.0.1", address], "far": ["10.0.0.1", "fe80::1%2"]})
+    assert list(needed_here(bound_for("server"))) == [NET]
+    assert list(needed_here(bound_for("both"))) == [NET]
+    assert needed_here(bound_for("far")) == {}
+
+
+def test_certificates_bind_a_worker_to_this_host(tmp_path: Path) -> None:
+    """A worker that has another file there, or none, would trust somebody else, or nobody."""
+    file = tmp_path / "ca.pem"
+    file.touch()
+    needed = needed_here(bound_for("10.0.0.1", endpoint=Endpoint("http", "10.0.0.1", 443, Tls("a", ca_file=str(file)))))
+    assert list(needed) == [str(file)]
+    assert elsewhere_problem("n", needed, {str(file): identity(str(file))}) == ""
+    assert "n runs on another host, and the certificates" in elsewhere_problem("n", needed, {str(file): "other"})
+    assert needed_here(bound_for("10.0.0.1", endpoint=Endpoint("http", "10.0.0.1", 443, Tls("a")))) == {}
 
 
 def test_of_several_servers_the_workers_own_counts() -> None:

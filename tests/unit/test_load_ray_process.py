@@ -93,6 +93,17 @@ def test_a_cluster_that_lets_nobody_in_is_told_in_one_line() -> None:
     assert "Traceback" not in caught.value.log_tail
 
 
+@pytest.mark.parametrize(
+    ("fails", "told"), [("put", "does not take the load: put cannot be"), ("place", "takes no worker: place cannot be")]
+)
+def test_a_cluster_that_takes_nothing_is_told_in_one_line(fails: str, told: str) -> None:
+    """Neither the load nor a worker; without a traceback."""
+    with pytest.raises(LoadFailed) as caught:
+        Engines(plan(1), 2, stub(STUB_RAY=fails))
+    assert last_line(caught.value) == f"the Ray cluster at 10.9.9.9:6379 {told}"
+    assert "Traceback" not in caught.value.log_tail
+
+
 @contextmanager
 def coordinator(**environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run one by hand."""

@@ -16,7 +16,7 @@ from pytest_gpuserve.load.ray.messages import News
 from pytest_gpuserve.load.ray.placing import NET, identity
 from pytest_gpuserve.load.ray.worker import Worker
 from pytest_gpuserve.load.schedule import Closed, Constant
-from pytest_gpuserve.load.wire import Endpoint
+from pytest_gpuserve.load.wire import Again, Endpoint
 from tests.fakes.children.toolkit import eventually
 from tests.fakes.http_server import Serving, plan, serving
 from tests.fakes.load_processes import ENGINE, below
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Plan, Tick
 
 SECOND = 1_000_000_000
+
+FOLLOWED_SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +47,23 @@ def engines() -> list[psutil.Process]:
 
 @contextmanager
 def started(load: Plan, part: int = 0, parts: int = 1) -> Iterator[Worker]:
-    """Give a worker that can begin, and end it."""
+    """Give a worker that can begin, and end its engine, as the death of its own process does."""
     worker = Worker()
+    before = set(threading.enumerate())
     try:
         assert worker.start(msgspec.msgpack.encode(load), part, parts, 5) == ""
+        (following,) = set(threading.enumerate()) - before
         yield worker
     finally:
-        worker.close()
+        engine = worker._engine
+        assert engine is not None
+        for process in engines():
+            process.kill()
+        # Who waits for an order hears of its death with the next one.
+        worker._orders.put(Again(0))
+        following.join(FOLLOWED_SECONDS)
+        assert not following.is_alive()
+        engine.close()
         assert not engines()
 
 
@@ -88,6 +100,8 @@ def test_a_worker_reports_all_that_its_engine_does(server: Serving) -> None:
     assert [tick.number for tick in ticks] == list(range(len(ticks)))
     assert sum(tick.requests for tick in ticks) == 200
     assert ticks[0].begin_ns >= at_ns
+    # Of a tick that had to be cut only the last part says it.
+    assert max(tick.host_cores for tick in ticks) == len(os.sched_getaffinity(0))
     assert before_ns < news.received_ns < news.answered_ns < after_ns
 
 

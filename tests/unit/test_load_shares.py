@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_gpuserve.load.merging import merge_ticks, together
 from pytest_gpuserve.load.schedule import Closed, Constant
@@ -70,6 +74,50 @@ def test_workers_that_share_fewer_cores_are_not_saturated_by_themselves() -> Non
     assert share_reasons(shares(ticks), Closed(8), among=4)
 
 
+def on_nodes(cpu_share: float, host_cores: int, *nodes: str) -> list[Tick]:
+    """A tick of so many workers on each of these nodes, as their names have it."""
+    each = replace(tick(cpu_share=cpu_share), host_cores=host_cores)
+    return [together({f"{node}/worker-{part}": each for part, node in enumerate(nodes)})]
+
+
+def test_workers_that_use_up_their_nodes_cores_are_told_with_its_name() -> None:
+    """Sixteen at 12 % of a core each fill two cores, and nobody else's; at 11 % they leave a tenth of them."""
+    nodes = ["10.0.0.1"] * 16 + ["fd00::2"] * 2
+
+    (told,) = share_reasons(shares(on_nodes(0.12, 2, *nodes)), Closed(18))
+
+    assert told.kind is ReasonKind.SATURATED
+    assert told.text.startswith("10.0.0.1: client saturated: its 16 workers together used 96 % of the 2 cores")
+    assert share_reasons(shares(on_nodes(0.11, 2, *nodes)), Closed(18)) == ()
+    assert share_reasons(shares(on_nodes(0.12, 4, *nodes)), Closed(18)) == ()
+
+
+def test_workers_that_share_this_host_are_judged_as_a_whole_and_not_twice() -> None:
+    """But for a node that may use less of it than we."""
+    ticks = on_nodes(0.12, 2, *["127.0.0.1"] * 16)
+
+    assert share_reasons(shares(ticks), Closed(16), among=2) == ()
+    assert share_reasons(shares(ticks), Closed(16), among=8)
+
+
+def test_a_node_whose_cores_are_not_known_is_no_pass() -> None:
+    """One worker on a node has a core at least; two may have to share it."""
+    told = share_reasons(shares(on_nodes(0.1, 0, "a", "b", "b")), Closed(8))
+
+    assert [(reason.kind, reason.text.partition(":")[0]) for reason in told] == [
+        (ReasonKind.UNKNOWN, "cores of b not known")
+    ]
+
+
+@given(st.lists(st.integers(0, 64), min_size=1, max_size=5))
+def test_the_most_cores_that_a_host_has_said_count(cores: list[int]) -> None:
+    """A part of a tick that was cut says none."""
+    ticks = [replace(tick(number), host_cores=count) for number, count in enumerate(cores)]
+
+    assert total(ticks).host_cores == max(cores)
+    assert merge_ticks([replace(each, number=0) for each in ticks]).host_cores == max(cores)
+
+
 def test_a_worker_that_is_never_answered_is_named() -> None:
     """One of two that sends and hears nothing, however well the other does."""
     dead = Tick(0, 0, TICK_NS, sent=4, due=4, cpu_ns=MS, in_flight_ns=4 * TICK_NS)
@@ -78,6 +126,14 @@ def test_a_worker_that_is_never_answered_is_named() -> None:
     told = share_reasons(shares(ticks), Closed(8))
 
     assert [(reason.kind, reason.text[:2]) for reason in told] == [(ReasonKind.NOTHING, "b:")]
+
+
+@pytest.mark.parametrize("what", [{"errors": {"refused": 2}}, {"opening": 3}, {"due": 5}])
+def test_a_worker_that_cannot_send_is_named(what: dict[str, Any]) -> None:
+    """One whose connections are refused, or swallowed, has sent nothing at all."""
+    ticks = [together({"a": tick(), "b": Tick(0, 0, TICK_NS, cpu_ns=MS, **what)})]
+
+    assert [reason.text[:2] for reason in share_reasons(shares(ticks), Closed(8))] == ["b:"]
 
 
 def test_a_worker_that_had_nothing_to_do_is_no_reason() -> None:

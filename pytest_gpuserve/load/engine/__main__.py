@@ -77,6 +77,7 @@ class Engine:
         self._collected_ns = 0
         self._ended = False
         self._again: Order | None = None
+        self._host_cores = len(os.sched_getaffinity(0))
 
     def run(self, begin_ns: int) -> Order | None:
         """Load the server, beginning at this time; when that has ended, the engine is to be closed.
@@ -140,7 +141,8 @@ class Engine:
         # Of the ticks whose end is past, the newest is this one; more than one are overdue where we stood still.
         overdue = max(0, (now_ns - self._next_tick_ns) // self._plan.tick_ns)
         ends_ns = [self._next_tick_ns + number * self._plan.tick_ns for number in range(overdue)]
-        for part in spread(msgspec.structs.replace(tick, number=self._number), ends_ns, *self._before):
+        whole = msgspec.structs.replace(tick, number=self._number, host_cores=self._host_cores)
+        for part in spread(whole, ends_ns, *self._before):
             self._outbox.put(frame(part))
             self._number += 1
         self._next_tick_ns += overdue * self._plan.tick_ns

@@ -64,12 +64,13 @@ class RayCluster:
         give_up: Called from another thread, with the reason, if the cluster does not let us in; it does not return.
 
     Raises:
-        LoadFailed: It cannot be joined.
+        LoadFailed: It cannot be joined, or does not take the plan.
         UsageProblem: Ray is not installed.
     """
 
     def __init__(self, address: str, plan: Plan, give_up: Callable[[str], None]) -> None:
         self._ray = ray = ray_library()
+        self._address = address
         self._by_client = address.startswith(CLIENT)
         self._nodes: dict[str, str] = {}
         self._handles: list[Any] = []
@@ -78,6 +79,9 @@ class RayCluster:
             # Ray waits where no exception reaches it.
             with _at_most(CONNECT_SECONDS, give_up, late):
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except Exception as problem:
+            raise LoadFailed(f"the Ray cluster at {address} could not be joined: {plain(problem)}") from problem
+        try:
             self._plan = ray.put(msgspec.msgpack.encode(plan))
             self._actor = ray.remote(
                 num_cpus=1,
@@ -87,11 +91,14 @@ class RayCluster:
                 scheduling_strategy="SPREAD",
             )(Worker)
         except Exception as problem:
-            raise LoadFailed(f"the Ray cluster at {address} could not be joined: {plain(problem)}") from problem
+            raise LoadFailed(f"the Ray cluster at {address} does not take the load: {plain(problem)}") from problem
 
     def place(self) -> RemoteActor:
         """See ``crew.Cluster``."""
-        handle = self._actor.remote()
+        try:
+            handle = self._actor.remote()
+        except Exception as problem:
+            raise LoadFailed(f"the Ray cluster at {self._address} takes no worker: {plain(problem)}") from problem
         self._handles.append(handle)
         return RemoteActor(self, handle)
 
@@ -172,7 +179,9 @@ class RemoteActor:
 
     async def node(self) -> str:
         """See ``crew.Remote``."""
-        return self._cluster.node_address(await self._cluster.call(self._handle.node))
+        node = await self._cluster.call(self._handle.node)
+        # The cluster may have to be asked, which blocks.
+        return await asyncio.to_thread(self._cluster.node_address, node)
 
     async def identities(self, paths: Sequence[str]) -> Mapping[str, str]:
         """See ``crew.Remote``."""

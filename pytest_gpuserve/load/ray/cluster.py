@@ -136,6 +136,10 @@ class LocalCluster:
         """Its processes."""
         return self._process
 
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself, or one of its processes that it cannot do without has."""
+        return self._process.exit_status() is not None
+
     def close(self) -> None:
         """End it, with all that runs in it, and remove its files.
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ray.clock import Exchange, Offset, in_our_time
-from pytest_gpuserve.load.ray.crew import Lost, all_of, check_drift
+from pytest_gpuserve.load.ray.crew import CALL_SECONDS, Lost, all_of, answered, check_drift
 from pytest_gpuserve.load.ray.gathering import Gathering
+from pytest_gpuserve.load.ray.wording import plain
 from pytest_gpuserve.load.wire import Again, Begin, Ready
 from pytest_gpuserve.units import format_seconds
 
@@ -138,8 +139,8 @@ class Coordinator:
         """Have all workers end what they do, and be ready for another load."""
         self._crew.seed = again.seed
         missing = set(self._crew.members)
-        await all_of([_told_again(member, again.seed) for member in missing])
         deadline = time.monotonic() + HALT_SECONDS
+        await all_of([_told_again(member, again.seed) for member in missing])
         while missing:
             event = await self._events.get()
             if isinstance(event, _Gone):
@@ -208,10 +209,10 @@ class Coordinator:
     async def _told_to_begin(self, member: Member, at_ns: int) -> None:
         offset = member.timing.offset
         try:
-            told_ns = offset.ours(await member.remote.begin(offset.theirs(at_ns)))
+            told_there_ns = await answered(member.name, member.remote.begin(offset.theirs(at_ns)), CALL_SECONDS)
         except Lost as problem:
             raise _lost_at_begin(member, problem) from problem
-        late_ns = told_ns + TOLD_NS - at_ns
+        late_ns = offset.ours(told_there_ns) + TOLD_NS - at_ns
         if late_ns > 0:
             raise LoadFailed(
                 f"{member.name} heard of the begin too late, by {format_seconds(late_ns / 1e9)}: its node, or the way"
@@ -262,6 +263,8 @@ class Coordinator:
                     return
         except Lost as problem:
             self._events.put_nowait(_Gone(member, str(problem)))
+        except Exception as problem:  # noqa: BLE001 -- whatever it is, nobody follows the worker any more
+            self._events.put_nowait(_Gone(member, plain(problem)))
 
     async def _look(self) -> None:
         while True:
@@ -271,7 +274,7 @@ class Coordinator:
 
 async def _told_again(member: Member, seed: int) -> None:
     try:
-        await member.remote.again(seed)
+        await answered(member.name, member.remote.again(seed), HALT_SECONDS)
     except Lost:
         # Who follows it hears of that too.
         return

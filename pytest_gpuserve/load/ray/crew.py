@@ -21,10 +21,11 @@ from pytest_gpuserve.load.ray.placing import (
     version_problem,
     worker_name,
 )
+from pytest_gpuserve.load.ray.worker import READY_SECONDS
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from pytest_gpuserve.load.ray.messages import News
     from pytest_gpuserve.load.ray.versions import Versions
@@ -37,6 +38,13 @@ PLACE_A_WORKER_SECONDS: Final = 2.0
 MOST_PLACE_SECONDS: Final = 120.0
 """How long a worker may take to find a place and to start there, where there are few, how much longer for each that may
 have to start on the same host, and at most; a cluster that grows by itself has time to."""
+
+CALL_SECONDS: Final = 8.0
+"""How long a worker may take to answer what takes it no time: less than its owner waits after a begin (20 s), who would
+not know which one hangs."""
+
+START_SECONDS: Final = READY_SECONDS + 2 * CALL_SECONDS
+"""How long a call may take in which an engine starts."""
 
 ROUNDS: Final = 16
 MOST_ROUNDS: Final = 96
@@ -98,7 +106,11 @@ class Cluster(Protocol):
     """Where workers run."""
 
     def place(self) -> Remote:
-        """Begin to find a place for a worker."""
+        """Begin to find a place for a worker.
+
+        Raises:
+            LoadFailed: The cluster does not take it.
+        """
 
     def room(self) -> str:
         """Say in a few words how much room there is."""
@@ -230,30 +242,32 @@ class Crew:
                 f"worker-{part} of {plan.parts} found no place in {format_seconds(seconds)}:"
                 f" {self._cluster.room()}; add nodes, or ask for fewer workers: load(processes=N)"
             ) from problem
-        name = worker_name(await remote.node(), part)
+        name = worker_name(await answered(f"worker-{part} of {plan.parts}", remote.node(), CALL_SECONDS), part)
         _complain(version_problem(name, versions, self._versions))
-        needed = needed_here(plan)
+        # A resolver may be asked.
+        needed = await asyncio.to_thread(needed_here, plan)
         if needed:
-            _complain(elsewhere_problem(name, needed, dict(await remote.identities(list(needed)))))
-        problem_text = await remote.start(part, plan.parts, self.seed)
+            theirs = await answered(name, remote.identities(list(needed)), CALL_SECONDS)
+            _complain(elsewhere_problem(name, needed, dict(theirs)))
+        problem_text = await answered(name, remote.start(part, plan.parts, self.seed), START_SECONDS)
         _complain(f"{name}: {problem_text}" if problem_text else "")
-        timing = await self._timed(remote)
+        timing = await self._timed(name, remote)
         if timing.offset.uncertainty_ns > MOST_UNCERTAIN_NS:
             raise _Mistimed(f"the clock of {name} {_known(timing.offset)}")
         return Member(part, name, remote, timing)
 
     async def _known_timing(self, member: Member) -> Timing:
-        timing = await self._timed(member.remote)
+        timing = await self._timed(member.name, member.remote)
         if timing.offset.uncertainty_ns > MOST_UNCERTAIN_NS:
             raise LoadFailed(f"whether the clock of {member.name} kept time is not known: it {_known(timing.offset)}")
         return timing
 
-    async def _timed(self, remote: Remote) -> Timing:
+    async def _timed(self, name: str, remote: Remote) -> Timing:
         exchanges: list[Exchange] = []
         async with self._timing:
             while len(exchanges) < MOST_ROUNDS:
                 sent_ns = self._now_ns()
-                there_ns = await remote.clock()
+                there_ns = await answered(name, remote.clock(), CALL_SECONDS)
                 exchanges.append(Exchange(sent_ns, there_ns, there_ns, self._now_ns()))
                 if len(exchanges) >= ROUNDS and best_offset(exchanges).uncertainty_ns <= MOST_UNCERTAIN_NS:
                     break
@@ -277,6 +291,26 @@ def check_drift(member: Member, offset: Offset) -> None:
             f"the clock of {member.name} went away from this host's during the load, by"
             f" {format_seconds(gap_ns / 1e9)} at least"
         )
+
+
+async def answered(name: str, call: Awaitable[_Result], seconds: float) -> _Result:
+    """Wait for what a worker answers, but not for ever: one whose process has stopped never does, and is not lost.
+
+    Args:
+        name: The worker's.
+        call: To it.
+        seconds: How long it may take.
+
+    Raises:
+        LoadFailed: It does not answer; the text names it.
+        Lost: It is gone.
+    """
+    try:
+        return await asyncio.wait_for(call, seconds)
+    except asyncio.TimeoutError as problem:
+        raise LoadFailed(
+            f"{name} did not answer in {format_seconds(seconds)}: its process, its node or the way to it hangs"
+        ) from problem
 
 
 async def all_of(tasks: Sequence[Coroutine[None, None, _Result]]) -> list[_Result]:

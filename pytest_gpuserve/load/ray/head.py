@@ -1,19 +1,23 @@
 """The node of a Ray cluster of our own: ``python -m pytest_gpuserve.load.ray.head FOLDER CPUS OBJECT_STORE_BYTES``.
 
 Writes the cluster's address into the file `ADDRESS_FILE` of the folder when it can be joined, and waits to be ended,
-with all of its processes, by its keeper. `ray start` would do the same, with three more processes that nobody needs
-(Ray's client, its log monitor, its autoscaler), which together use as much CPU time as all others.
+with all of its processes, by its keeper; where one of these ends by itself, it says which, and ends. `ray start` would
+do the same, with three more processes that nobody needs (Ray's client, its log monitor, its autoscaler), which together
+use as much CPU time as all others.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
+import time
 from pathlib import Path
 from typing import Final
 
 ADDRESS_FILE: Final = "address"
+
+LOOK_SECONDS: Final = 0.5
+"""How often it is seen whether all of its processes are there."""
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -39,7 +43,12 @@ def main(folder: Path, cpus: int, object_store_bytes: int) -> None:
     whole = folder / f"{ADDRESS_FILE}.new"
     whole.write_text(cluster.address)
     whole.replace(folder / ADDRESS_FILE)
-    threading.Event().wait()
+    while not (dead := cluster.head_node.dead_processes()):
+        time.sleep(LOOK_SECONDS)
+    # At once: Ray's own end would wait for what is no longer there.
+    ended = ", ".join(f"{kind} (exit status {process.returncode})" for kind, process in dead)
+    os.write(2, f"the Ray cluster has lost its {ended}\n".encode())
+    os._exit(1)
 
 
 if __name__ == "__main__":

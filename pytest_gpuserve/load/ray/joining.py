@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
+import re
 import socket
 import subprocess
 from typing import TYPE_CHECKING, Final
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuserve.load.ray.address import ClusterAddress
+
+LEAST_OF_OUR_OWN: Final = (2, 52)
+"""Ray before that knows no tokens, and says nothing when it is told to ask for them: it lets everybody in."""
 
 LISTEN_SECONDS: Final = 5.0
 """Longest time for a cluster's port to take a connection."""
@@ -45,6 +50,27 @@ def check_installed(option: str) -> None:
         )
 
 
+def check_guarded(option: str) -> None:
+    """See that a cluster of our own would let nobody else in, without loading Ray's library.
+
+    Raises:
+        UsageProblem: It would, or that is not known.
+    """
+    try:
+        version = importlib.metadata.version("ray")
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown"
+    number = re.match(r"(\d+)\.(\d+)", version)
+    if number is None or (int(number[1]), int(number[2])) < LEAST_OF_OUR_OWN:
+        least = ".".join(map(str, LEAST_OF_OUR_OWN))
+        raise UsageProblem(
+            f"{option}=ray needs ray {least} at least: with an older one, everybody who may connect to the cluster"
+            " could run anything in it",
+            found=f"ray's version is {version}",
+            remedies=[f"pip install 'ray>={least}'", f"{option}=local"],
+        )
+
+
 def check_cluster(address: ClusterAddress, option: str) -> tuple[Node, ...]:
     """See that a cluster can be reached and that all of its nodes that take workers run what we run.
 
@@ -56,7 +82,8 @@ def check_cluster(address: ClusterAddress, option: str) -> tuple[Node, ...]:
         These nodes; none where a cluster grows by itself when there is something to do.
 
     Raises:
-        UsageProblem: It cannot be reached in some 15 s, or a node runs other versions.
+        UsageProblem: It cannot be reached (seconds where nobody listens, some 15 s where nobody lets us in, a minute
+            where a node hangs, less than two minutes in all), or a node runs other versions.
     """
     _check_listens(address, option)
     seen = _look(address, option)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,8 @@ def version_problem(name: str, theirs: Versions, ours: Versions) -> str:
 def needed_here(plan: Plan) -> dict[str, str]:
     """Return the files that must be the very same for the worker of this part as for us, and what for.
 
+    Where the server has a name, this host's resolver is asked what it leads to here.
+
     Args:
         plan: With the worker's part.
     """
@@ -45,6 +48,8 @@ def needed_here(plan: Plan) -> dict[str, str]:
         needed[endpoint.host] = "the in-process worker's queue is a socket of this host"
     elif _is_loopback(endpoint):
         needed[NET] = f"the server listens on {endpoint.host} of this host alone"
+    if endpoint.tls is not None and endpoint.tls.ca_file:
+        needed[endpoint.tls.ca_file] = "the certificates that are to be trusted are a file of this host"
     return needed
 
 
@@ -69,8 +74,8 @@ def elsewhere_problem(name: str, needed: dict[str, str], theirs: dict[str, str])
         ours = identity(path)
         if not ours or theirs.get(path) != ours:
             return (
-                f"{name} runs on another host, and {purpose}; load a server that it can reach, as"
-                " remote_server('http://HOST:PORT'), or with --load-engine=local"
+                f"{name} runs on another host, and {purpose}; load a server that it can reach with nothing of this"
+                " host, as remote_server('http://HOST:PORT'), or with --load-engine=local"
             )
     return ""
 
@@ -103,8 +108,18 @@ def _is_loopback(endpoint: Endpoint) -> bool:
     if endpoint.host == "localhost" or endpoint.host.endswith(".localhost"):
         return True
     try:
-        address = ipaddress.ip_address(endpoint.host)
+        found = [ipaddress.ip_address(endpoint.host)]
     except ValueError:
-        return False
-    # 0.0.0.0 too leads to the own host.
-    return address.is_loopback or address.is_unspecified
+        found = _resolved(endpoint.host)
+    # ::ffff:127.0.0.1 is 127.0.0.1, and 0.0.0.0 too leads to the own host.
+    plain = [getattr(address, "ipv4_mapped", None) or address for address in found]
+    return any(address.is_loopback or address.is_unspecified for address in plain)
+
+
+def _resolved(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        # A name that is unknown here leads nowhere here; whether a worker knows it, its engine says.
+        return []
+    return [ipaddress.ip_address(address[0]) for *_, address in found]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.ray.cluster import Joining, LocalCluster
 from pytest_gpuserve.load.ray.environment import environment_to_join
-from pytest_gpuserve.load.ray.joining import check_cluster, check_installed
+from pytest_gpuserve.load.ray.joining import check_cluster, check_guarded, check_installed
 from pytest_gpuserve.load.source import Launch
 from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.process.ports import is_here
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.ray.check import Node
     from pytest_gpuserve.load.source import EngineSource
 
-READY_SECONDS: Final = 180.0
-"""How long the coordinator may take until all workers can begin: some are started twice, and on a busy host."""
+READY_SECONDS: Final = 240.0
+"""How long the coordinator may take until all workers can begin: to join the cluster, to find the last place, and for
+what the worker there then does (``crew``). Whoever takes too long is named by the coordinator before."""
 
 END_SECONDS: Final = 15.0
 """How long it may take to end them."""
@@ -58,7 +59,8 @@ class RaySource:
 class RayEngine:
     """What makes the loads of a run on Ray; a context manager, so that a cluster of its own ends with its block.
 
-    That cluster is started when the first load needs it. One that is there is never ended.
+    That cluster is started when the first load needs it, and another one when the next load finds that it has died. One
+    that is there is never ended.
 
     Args:
         address: Of a cluster that is there; None for one of this run's own.
@@ -96,10 +98,13 @@ class RayEngine:
         """See that it will be able to make loads, before a server is started for them.
 
         Raises:
-            UsageProblem: Ray is not installed, or the cluster cannot be joined or runs other versions.
+            UsageProblem: Ray is not installed, or too old for a cluster of its own; or the cluster cannot be joined, or
+                runs other versions.
         """
         check_installed(self._option)
-        if self._address is not None:
+        if self._address is None:
+            check_guarded(self._option)
+        else:
             self._nodes = check_cluster(self._address, self._option)
 
     def source(self, log: Path) -> EngineSource:
@@ -128,6 +133,9 @@ class RayEngine:
 
     def _started(self, log: Path) -> LocalCluster:
         with self._starting:
+            if self._own is not None and self._own.has_ended():
+                ended, self._own = self._own, None
+                ended.close()
             if self._own is None:
                 self._own = LocalCluster.start(log)
             return self._own

@@ -44,8 +44,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._engine: EngineProcess | None = None
-        self._thread: threading.Thread | None = None
-        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._interrupted = threading.Event()
         self._changed = threading.Condition()
         self._ticks: list[Tick] = []
@@ -94,8 +93,7 @@ class Worker:
         except GpuserveError as problem:
             return in_one_line(problem)
         self._engine = engine
-        self._thread = threading.Thread(target=self._follow, args=(engine,), daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._follow, args=(engine,), daemon=True).start()
         return ""
 
     def clock(self) -> int:
@@ -137,15 +135,6 @@ class Worker:
             self._asked_seconds = time.monotonic()
         return msgspec.msgpack.encode(News(received_ns, time.perf_counter_ns(), ticks, ready, problem))
 
-    def close(self) -> None:
-        """End the engine."""
-        if self._engine is None or self._thread is None:
-            return
-        self._interrupted.set()
-        self._orders.put(None)
-        self._thread.join()
-        self._engine.close()
-
     def _tell(self, order: Order) -> None:
         """Tell the engine, and then who listens to it."""
         assert self._engine is not None
@@ -158,8 +147,8 @@ class Worker:
     def _follow(self, engine: EngineProcess) -> None:
         """Listen to the engine, order by order."""
         try:
-            while (order := self._orders.get()) is not None:
-                if isinstance(order, Begin):
+            while True:
+                if isinstance(self._orders.get(), Begin):
                     self._pass_on(engine)
                 else:
                     engine.wait_ready_again(READY_SECONDS)

@@ -1,7 +1,8 @@
 """Ray's library as far as a load needs it, in one process: an actor is an object, a call of it a thread's.
 
 Found instead of Ray's by who has the folder above in its PYTHONPATH. The variable ``STUB_RAY`` says how it fails:
-``refuse`` to be joined, or ``hang`` in it, after a file of the name in ``STUB_RAY_FILE`` was made.
+``refuse`` to be joined, or ``hang`` in it, after a file of the name in ``STUB_RAY_FILE`` was made; ``put`` fails with
+what all actors are given, ``place`` with an actor.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class _Class:
 
     def remote(self) -> _Handle:
         """Make an actor."""
+        _fail("place")
         return _Handle(self._made())
 
 
@@ -75,8 +77,14 @@ def init(address: str, **options: object) -> None:
         time.sleep(600)
 
 
+def _fail(method: str) -> None:
+    if os.environ.get("STUB_RAY") == method:
+        raise RuntimeError(f"{method}\ncannot be")
+
+
 def put(value: object) -> object:
     """What an actor is given of it is the same."""
+    _fail("put")
     return value
 
 
