@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.outputs import NOT_WRITTEN, STEP_SUMMARY
+import pytest
+
+from pytest_gpuserve.outputs import NOT_WRITTEN, STEP_SUMMARY, Form, Written, write_outputs
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import FAILED, rows_of
@@ -21,15 +24,48 @@ from pytest_gpuserve.report.remarks import (
     settings_lines,
 )
 from pytest_gpuserve.report.replicas import replica_lines
+from pytest_gpuserve.report.results import Ending
 from pytest_gpuserve.report.terminal import is_whole, table
 from pytest_gpuserve.report.totals import totals_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import pytest
-
+    from pytest_gpuserve.outputs import Output
     from pytest_gpuserve.report.results import SessionResult, TestResult
+
+
+def write_results(
+    session: pytest.Session,
+    outputs: Iterable[Output],
+    closing: SessionResult,
+    *,
+    complete: bool,
+    unlisted_failures: int,
+) -> Written:
+    """Write what was asked for; where it cannot be, the exit status of pytest says so.
+
+    The machine-readable result is written last, for it has the exit status.
+
+    Args:
+        session: pytest's, which has its exit status so far.
+        outputs: What to write.
+        closing: What goes into it.
+        complete: As for `Ending`.
+        unlisted_failures: As for `Ending`.
+    """
+    wanted = tuple(outputs)
+    shown = partial(without_secrets, environment=os.environ)
+    others = write_outputs([output for output in wanted if output.form is not Form.JSON], closing, shown)
+    if others.failed:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+    # pytest declares it, and sets it in its own main alone: unknown is written as such, and merged to no pass.
+    status = getattr(session, "exitstatus", None)
+    ended = closing if status is None else replace(closing, ending=Ending(int(status), complete, unlisted_failures))
+    result = write_outputs([output for output in wanted if output.form is Form.JSON], ended, shown)
+    if result.failed:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+    return Written((*result.lines, *others.lines), result.failed or others.failed)
 
 
 def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, written: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
-from pytest_gpuserve.closing import print_closing
+from pytest_gpuserve.closing import print_closing, write_results
 from pytest_gpuserve.comparisons import compared_metrics, planned_comparisons
 from pytest_gpuserve.device import DeviceLock, read_software
 from pytest_gpuserve.device.card import UNSUPPORTED
@@ -26,7 +26,7 @@ from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.markers import leave_out, one_at_a_time, tolerance_of, tolerances
 from pytest_gpuserve.options import ENGINE_OPTION, MEASURING, Settings, Update, plain_id
 from pytest_gpuserve.outcomes import Outcomes
-from pytest_gpuserve.outputs import Written, write_outputs
+from pytest_gpuserve.outputs import Written
 from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.progress import ProgressLine, say
@@ -58,7 +58,7 @@ from pytest_gpuserve.units import utc_now
 from pytest_gpuserve.unused import all_was_run, settle_unused
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -102,7 +102,7 @@ class GateSession:
             self._opponents.name_of(revision=settings.against, python=settings.against_python) if measuring else ""
         )
         self._engine = _engine_on_ray(settings, measuring=measuring)
-        self._files, as_of = _baseline_files(settings, devices[0].name)
+        self._files, as_of = _baseline_files(settings, devices[0].name, measuring=measuring)
         software, revision = read_software(), read_revision(settings.root, settings.baseline_dir)
         device, self._lock = self._take_device(devices, measuring=measuring)
         self.here = Here(device, software, revision, occasion=utc_now())
@@ -110,6 +110,9 @@ class GateSession:
         self._judges: dict[str, TestJudge] = {}
         self._outcomes = Outcomes()
         self._written = Written()
+        # What could not be collected.
+        self._unlisted_failures = session.testsfailed
+        self._cut_short = False
         self._notes: list[str] = [OFFLINE.format(as_of)] if as_of else []
         self._log_folder: Path | None = None
         self._progress = ProgressLine(session.config, rewrites=not settings.ci)
@@ -300,6 +303,8 @@ class GateSession:
             shard=None if (part := part_of(self._session.config)) is None else (part.number, part.of),
             planned=planned_comparisons(self._session.items),
             among=self._claims.planned,
+            dealt=() if part is None else tuple(_measuring(tests_of_all_runners(self._session))),
+            against=self._against_name,
         )
 
     # -- hooks
@@ -328,7 +333,9 @@ class GateSession:
             mode=what,
             budget_seconds=settings.budget_seconds,
             comparisons=planned_comparisons(self._session.items),
-            stock="" if self._against_name else str(stock_of(settings.baseline_dir / device.name)),
+            stock=""
+            if self._against_name or not self.measuring
+            else str(stock_of(settings.baseline_dir / device.name)),
             engine="" if self._engine is None else str(self._engine),
         )
         return str(header)
@@ -406,8 +413,19 @@ class GateSession:
         """Know whose servers are started from here on."""
         self._outcomes.begin(plain_id(item))
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count the failures that no test of the result tells of."""
+        if report.failed and report.nodeid not in self._listed:
+            self._unlisted_failures += 1
+
+    @cached_property
+    def _listed(self) -> frozenset[str]:
+        """The tests that the result lists, by the ids that reports have."""
+        return frozenset(item.nodeid for item in self._session.items if MEASURING in getattr(item, "fixturenames", ()))
+
     def pytest_keyboard_interrupt(self) -> None:
         """Say what was measured of the test that was cut short, and that it decides nothing."""
+        self._cut_short = True
         for nodeid, judge in self._judges.items():
             for measurement in judge.measurements:
                 if measurement.interrupted:
@@ -422,20 +440,30 @@ class GateSession:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Look for unused baselines, write the results, and give the device back."""
         try:
-            if all_was_run(session):
-                measured = {nodeid: judge.measurements for nodeid, judge in self._judges.items()}
-                remove = self._settings.update is Update.ALL
-                settle_unused(session.items, measured, self._ledger, remove=remove, note=self._note)
-            self._written = write_outputs(
-                self._settings.outputs, self.closing(), lambda text: without_secrets(text, os.environ)
+            self._settle_unused(session)
+            closing = self.closing()
+            stopped = self._cut_short or session.shouldfail or session.shouldstop
+            complete = not stopped and {test.nodeid for test in closing.tests}.issuperset(_measuring(session.items))
+            self._written = write_results(
+                session,
+                self._settings.outputs,
+                closing,
+                complete=complete,
+                unlisted_failures=self._unlisted_failures,
             )
-            if self._written.failed:
-                session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        finally:
+            self._end()
+
+    def _settle_unused(self, session: pytest.Session) -> None:
+        if not all_was_run(session):
+            return
+        measured = {nodeid: judge.measurements for nodeid, judge in self._judges.items()}
+        remove = self._settings.update is Update.ALL
+        try:
+            settle_unused(session.items, measured, self._ledger, remove=remove, note=self._note)
         except GpuserveError as problem:
             self._notes.append(f"ERROR: {problem}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
-        finally:
-            self._end()
 
     def pytest_unconfigure(self) -> None:
         """Remove the worktrees and give the device back, however the session ended."""
@@ -473,8 +501,15 @@ class GateSession:
         say(self._session.config, waiting(holders, wait_seconds))
 
 
-def _baseline_files(settings: Settings, device: str) -> tuple[BaselineFiles, str]:
+def _measuring(items: Iterable[pytest.Item]) -> Iterator[str]:
+    """The ids of those that measure."""
+    return (plain_id(item) for item in items if MEASURING in getattr(item, "fixturenames", ()))
+
+
+def _baseline_files(settings: Settings, device: str, *, measuring: bool) -> tuple[BaselineFiles, str]:
     """Where the baselines of this session are, and of when they are where that is not now.
+
+    A storage is not asked for a session that measures nothing.
 
     Raises:
         UsageProblem: The storage that they are in does not let them be read, or written where they are to be.
@@ -482,7 +517,13 @@ def _baseline_files(settings: Settings, device: str) -> tuple[BaselineFiles, str
     if settings.baseline_address is None:
         return LocalFiles(), ""
     updates = settings.update is not Update.NOTHING
-    files = shared_files(settings.baseline_address, device, updates=updates, offline=settings.baseline_offline)
+    files = shared_files(
+        settings.baseline_address,
+        device,
+        needed=measuring,
+        updates=updates,
+        offline=settings.baseline_offline,
+    )
     return files, files.as_of
 
 

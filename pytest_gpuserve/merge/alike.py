@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 NOT_TOLD: Final = "not told"
 
+_NONE_WRITTEN: Final = (
+    "look for the runner that has written none: it has broken down, or had no test that measures, in which case deal"
+    " out fewer groups (--splits)"
+)
+
 MODES: Final = {
     None: NOT_TOLD,
     "gate": "gating against stored baselines",
@@ -24,8 +29,12 @@ MODES: Final = {
 """What a run did, in words."""
 
 
-def check_alike(shards: Sequence[Shard]) -> None:
+def check_alike(shards: Sequence[Shard], *, rerun: bool = False) -> None:
     """Check that shards are of one run.
+
+    Args:
+        shards: All of them.
+        rerun: Whether one without a number may have run some of the others' tests again.
 
     Raises:
         UsageProblem: They are of different code, of devices of different names, or did something different; or one of
@@ -49,7 +58,29 @@ def check_alike(shards: Sequence[Shard]) -> None:
         "the results are not of runs that did the same",
         "merge those that gate, and not those that record or compare with something else",
     )
-    _check_complete(shards)
+    _check(
+        shards,
+        lambda shard: shard.head.against or NOT_TOLD,
+        "the results were not measured beside the same code",
+        "let all runners compare with one commit: --against=HASH",
+    )
+    _check_complete([shard for shard in shards if not (rerun and _is_of_others(shard, shards))])
+
+
+def check_measured(shards: Sequence[Shard]) -> None:
+    """Check that every test that was dealt out was measured, or skipped, by one of the shards.
+
+    Raises:
+        UsageProblem: One was not: the runners have dealt them out differently.
+    """
+    dealt = {nodeid for shard in shards for nodeid in shard.head.dealt or ()}
+    lost = sorted(dealt - {nodeid for shard in shards for nodeid in shard.tests})
+    if lost:
+        raise UsageProblem(
+            f"{len(lost)} test{'s were' if len(lost) > 1 else ' was'} run by none of the runners",
+            found=some_of(lost),
+            remedies=["let all deal them out alike: the same checkout, the same selection, the same .test_durations"],
+        )
 
 
 def check_expected(names: Sequence[str], expected: int) -> None:
@@ -66,7 +97,7 @@ def check_expected(names: Sequence[str], expected: int) -> None:
         raise UsageProblem(
             f"--expect={expected}: there are only {len(names)} results, so not all tests were measured",
             found=", ".join(names) or "none",
-            remedies=["look for the runner that has written none"],
+            remedies=[_NONE_WRITTEN, "tests that are run again, by whatever runner, add no result"],
         )
 
 
@@ -111,7 +142,7 @@ def _check_complete(shards: Sequence[Shard]) -> None:
         shards,
         lambda shard: NOT_TOLD if shard.head.shard is None else f"one of {shard.head.shard.of}",
         "the results are not of one suite that was dealt out",
-        "merge the results of one `--splits=N`",
+        "merge the results of one `--splits=N`; tests of it that were run again without --group need --rerun",
     )
     of = next(shard.head.shard.of for shard in shards if shard.head.shard is not None)
     missing = [str(number) for number in range(1, of + 1) if number not in numbered]
@@ -120,5 +151,11 @@ def _check_complete(shards: Sequence[Shard]) -> None:
             f"of {of} results {len(missing)} {'are' if len(missing) > 1 else 'is'} missing, so not all tests were"
             " measured",
             found=f"no result of --group={some_of(missing)}",
-            remedies=["look for the runner that has written none"],
+            remedies=[_NONE_WRITTEN],
         )
+
+
+def _is_of_others(shard: Shard, shards: Sequence[Shard]) -> bool:
+    """Whether it has no number, and all that it has run is of shards that have one."""
+    others = {nodeid for each in shards if each.head.shard is not None for nodeid in each.tests}
+    return shard.head.shard is None and bool(shard.tests) and others.issuperset(shard.tests)

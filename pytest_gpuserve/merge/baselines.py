@@ -25,6 +25,7 @@ from pytest_gpuserve.store.published import FOLDER as PUBLISHED
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.store.schema import Entry
 
 _WHOSE: Final = "--into"
@@ -46,23 +47,30 @@ def merge_baselines(folders: Sequence[str], into: str) -> list[str]:
         into: The folder that all of them began with; it may be empty, or not be there.
 
     Returns:
-        What was taken from where, a line each.
+        What was taken from where, and what was not though it differs, a line each.
 
     Raises:
-        UsageProblem: A folder has no baselines, or an entry was recorded by two runners; nothing was written.
+        UsageProblem: One is no folder, or has no baselines, or an entry was recorded by two runners; nothing was
+            written.
         BaselineUnusable: A file cannot be read, trusted or written; the folder is as it was.
     """
+    _check_folder(into)
     named = {name: _files(name) for name in dict.fromkeys(folders)}
     with _alone(into):
         places = sorted({place for files in named.values() for place in files})
-        changes, lines, conflicts = {}, [], []
+        changes, lines, conflicts, passed_over = {}, [], [], []
         for place in places:
             path = Path(into) / place
             before = {key: stored.entry for key, stored in read(path).items()}
             taken: dict[str, _Recorded] = {}
             for name, files in named.items():
                 found = read(files[place]) if place in files else {}
+                _check_place(name, place, found)
                 for key, stored in found.items():
+                    if _is_older(stored.entry, before.get(key)):
+                        # As it was before another runner's recording came in, or by a clock that is slow.
+                        passed_over.append(printable(f"{place}: {key} of {name} is not taken: --into has a newer one"))
+                        continue
                     conflicts += _take(taken, key, _Recorded(name, stored.entry), before.get(key), place)
             if taken:
                 changes[path] = {**before, **{key: each.entry for key, each in taken.items()}}
@@ -79,15 +87,16 @@ def merge_baselines(folders: Sequence[str], into: str) -> list[str]:
             )
         _write_all(changes)
     count = len(lines)
-    return [*lines, f"{count} entr{'y' if count == 1 else 'ies'} merged into {into}" if count else "nothing is new"]
+    return [
+        *lines,
+        *passed_over,
+        f"{count} entr{'y' if count == 1 else 'ies'} merged into {into}" if count else "nothing is new",
+    ]
 
 
 def _take(taken: dict[str, _Recorded], key: str, new: _Recorded, before: Entry | None, place: str) -> list[str]:
     """Take an entry if it was recorded since; what contradicts it."""
     if new.entry == before:
-        return []
-    if before is not None and _newest(new.entry) < _newest(before):
-        # As it was before another runner's recording came in.
         return []
     other = taken.get(key)
     if before is not None and _newest(new.entry) == _newest(before):
@@ -98,8 +107,25 @@ def _take(taken: dict[str, _Recorded], key: str, new: _Recorded, before: Entry |
     return [] if other.entry == new.entry else [f"{place}: {key} of {other.folder} and of {new.folder}"]
 
 
+def _is_older(entry: Entry, before: Entry | None) -> bool:
+    return before is not None and _newest(entry) < _newest(before)
+
+
 def _newest(entry: Entry) -> str:
     return max(session.at for session in entry.sessions)
+
+
+def _check_folder(name: str) -> None:
+    """Check that something is meant to be a folder.
+
+    Raises:
+        UsageProblem: It is an address.
+    """
+    if "://" in name:
+        raise UsageProblem(
+            f"{name} is an address, and what is merged is folders",
+            remedies=["copy it to a folder, and what was merged back to it"],
+        )
 
 
 def _files(folder: str) -> dict[str, Path]:
@@ -108,8 +134,7 @@ def _files(folder: str) -> dict[str, Path]:
     Raises:
         UsageProblem: It has none.
     """
-    if "://" in folder:
-        raise UsageProblem(f"{folder} is an address, and what is merged is folders", remedies=["copy it to a folder"])
+    _check_folder(folder)
     root = Path(folder)
     paths = {path.relative_to(root): path for path in sorted(root.rglob("*.json"))}
     files = {place.as_posix(): path for place, path in paths.items() if PUBLISHED not in place.parts}
@@ -120,6 +145,20 @@ def _files(folder: str) -> dict[str, Path]:
             remedies=["name a folder such as baselines/, which holds one folder a device"],
         )
     return files
+
+
+def _check_place(folder: str, place: str, found: Mapping[str, Stored]) -> None:
+    """Check that a file is where baselines of its device are.
+
+    Raises:
+        UsageProblem: It is not, as when the folder above was named.
+    """
+    devices = sorted({session.device.name for stored in found.values() for session in stored.entry.sessions})
+    if any(device != place.partition("/")[0] for device in devices):
+        raise UsageProblem(
+            f"{folder} has baselines of {' and '.join(devices)} at {place}, where none is looked for",
+            remedies=[f"name the folder that has the folder {devices[0]}, such as {folder}/baselines"],
+        )
 
 
 @contextmanager
@@ -147,11 +186,13 @@ def _write_all(changes: Mapping[Path, Mapping[str, Entry]]) -> None:
         for path, entries in changes.items():
             old[path] = path.read_bytes() if path.exists() else None
             write(path, entries)
-    except (BaselineUnusable, OSError) as problem:
+    except OSError as problem:
         _restore(old)
-        if isinstance(problem, BaselineUnusable):
-            raise
         raise BaselineUnusable("baselines cannot be written", found=str(problem)) from None
+    except BaseException:
+        # Ctrl-C too.
+        _restore(old)
+        raise
 
 
 def _restore(old: Mapping[Path, bytes | None]) -> None:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.merge.merged import Merged
 
 EPILOG: Final = (
-    "Exit status: 0 where all tests have passed or were skipped; 1 where one has not, or there is none; 2 for a wrong"
-    " argument, and where the files cannot be read, are not of one run, or contradict each other: nothing is written"
-    " then."
+    "Exit status: 0 where all tests have passed or were skipped; 1 where one has not, or there is none, or where pytest"
+    " did not end on a runner as its tests say, as when it was stopped; 2 for a wrong argument, and where the files"
+    " cannot be read, are not of one run or not all of it, or contradict each other: nothing is written then."
 )
 
 _FORMS: Final = {"report": Form.HTML, "markdown": Form.MARKDOWN}
@@ -170,7 +170,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rerun",
         action="store_true",
-        help="where a test has two results, let the later one count; but what has REGRESSED is cleared only by a run"
+        help="where a test has two results, let the later one count (of a group of pytest-split run the whole group"
+        " again, or some of its tests without --group); but what has REGRESSED is cleared only by a run"
         " that went on with it",
     )
     parser.add_argument(

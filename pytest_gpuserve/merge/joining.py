@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.merge.alike import check_alike, check_expected
+from pytest_gpuserve.merge.alike import check_alike, check_expected, check_measured
+from pytest_gpuserve.merge.endings import problems_of
 from pytest_gpuserve.merge.shard import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuserve.merge.record import ShownTest
     from pytest_gpuserve.merge.shard import Shard, Test
@@ -39,12 +40,14 @@ class Joined:
         tests: Each test once, in the order of the shards.
         replaced: Results of the same tests that do not count.
         notes: Why they do not, a line each.
+        problems: Why shards are no pass, whatever their tests say, by the places of the shards.
     """
 
     shards: tuple[Shard, ...]
     tests: tuple[Measured, ...]
     replaced: tuple[Measured, ...] = ()
     notes: tuple[str, ...] = ()
+    problems: Mapping[int, str] = field(default_factory=dict)
 
 
 def join(shards: Iterable[Shard], *, rerun: bool = False, expected: int | None = None) -> Joined:
@@ -54,13 +57,14 @@ def join(shards: Iterable[Shard], *, rerun: bool = False, expected: int | None =
         shards: In any order; one may be there several times.
         rerun: Whether a test may have been run again: then its later result counts, but a regression goes away only
             in a run that went on with what was measured of it, for else whoever tries often enough is lucky.
-        expected: How many shards with a result that counts there must be at least; None where nobody says.
+        expected: How many shards there must be at least that are not of tests run again; None where nobody says.
 
     Raises:
-        UsageProblem: The shards are not of one run, a test has two results, or a shard is missing.
+        UsageProblem: The shards are not of one run, a test has two results, or a shard, or a test of a sound run that
+            was dealt out, is missing.
     """
     known = _in_order(shards)
-    check_alike(known)
+    check_alike(known, rerun=rerun)
     found: dict[str, list[Measured]] = {}
     for place, shard in enumerate(known):
         for nodeid, test in shard.tests.items():
@@ -75,12 +79,28 @@ def join(shards: Iterable[Shard], *, rerun: bool = False, expected: int | None =
         tests.append(count)
         replaced += [each for each in results if each is not count]
         notes += _told(known, results, count)
-    counting = {each.shard for each in tests} | {place for place, shard in enumerate(known) if not shard.tests}
     if expected is not None:
-        check_expected([known[place].name for place in sorted(counting)], expected)
+        check_expected(_first_runs(known), expected)
+    problems = problems_of(known, rerun=rerun)
+    if not problems:
+        check_measured(known)
     orders = [{nodeid: place for place, nodeid in enumerate(shard.tests)} for shard in known]
     tests.sort(key=lambda each: (each.shard, orders[each.shard][each.test.shown.nodeid]))
-    return Joined(known, tuple(tests), tuple(replaced), tuple(notes))
+    return Joined(known, tuple(tests), tuple(replaced), tuple(notes), problems)
+
+
+def _first_runs(shards: Sequence[Shard]) -> list[str]:
+    """The names of the shards that are not of tests run again: they have no test and no number of an earlier one."""
+    names = []
+    tests: set[str] = set()
+    numbers: set[int] = set()
+    for shard in shards:
+        number = None if shard.head.shard is None else shard.head.shard.number
+        if number not in numbers and tests.isdisjoint(shard.tests):
+            names.append(shard.name)
+        tests |= shard.tests.keys()
+        numbers |= set() if number is None else {number}
+    return names
 
 
 def _in_order(shards: Iterable[Shard]) -> tuple[Shard, ...]:

@@ -10,6 +10,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement
 from pytest_gpuserve.merge.alike import MODES, NOT_TOLD, remarks
 from pytest_gpuserve.merge.claims import claims_that_do_not_stand, planned_of_all
+from pytest_gpuserve.merge.endings import PASSING
 from pytest_gpuserve.merge.joining import Joined, join
 from pytest_gpuserve.merge.shard import REPLACED, SCHEMA, SHARDS, TESTS, held_back, read_tests
 from pytest_gpuserve.report.result_json import SCHEMA as RESULT_SCHEMA
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.merge.record import ShownRun, ShownTest, ShownVerdict
     from pytest_gpuserve.merge.shard import Plain, Shard
-
-PASSING: Final = frozenset({"passed", "skipped"})
-"""Outcomes of tests by which pytest does not fail; any other one is a failure, known or not."""
 
 _UPDATES: Final = {"update": "--baseline-update", "update-new": "--baseline-update-new"}
 
@@ -45,14 +43,15 @@ class Merged:
 
     @property
     def has_passed(self) -> bool:
-        """Whether there is a test, and none that failed."""
-        return bool(self.tests) and all(test.outcome in PASSING for test in self.tests)
+        """Whether there is a test, and none that failed, and all runs ended as their tests say."""
+        return bool(self.tests) and not self.joined.problems and all(test.outcome in PASSING for test in self.tests)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the shards noted, and what is to be said of their being put together; a line each."""
         said = (note for shard in self.joined.shards for note in shard.head.notes)
-        return tuple(dict.fromkeys((*said, *self.joined.notes, *remarks(self.joined.shards))))
+        told = (f"{self._name(place)} is no pass: {problem}" for place, problem in self.joined.problems.items())
+        return tuple(dict.fromkeys((*said, *self.joined.notes, *told, *remarks(self.joined.shards))))
 
     @property
     def header(self) -> str:
@@ -67,17 +66,25 @@ class Merged:
     @property
     def places(self) -> tuple[str, ...]:
         """What each shard was measured on, a line each."""
-        count = len(self.joined.shards)
-        return tuple(f"result {number} of {count}: {_told(shard)}" for number, shard in self._numbered())
+        return tuple(f"{self._name(place)}: {_told(shard)}" for place, shard in enumerate(self.joined.shards))
 
     def result(self) -> SessionResult:
-        """All of it, for reports. What was measured in detail is in the shards' own."""
+        """All of it, for reports. What was measured in detail is in the shards' own.
+
+        A run that did not end as its tests say is in it as an error, so that no report takes it for a pass.
+        """
         shards, first = self.joined.shards, self.joined.shards[0].head
         results = {f"result {number}": _told(shard) for number, shard in self._numbered()}
         return SessionResult(
             gpu={**_common(shard.head.gpu for shard in shards), "results": results},
             host=_common(shard.head.host for shard in shards),
-            tests=self.tests,
+            tests=(
+                *self.tests,
+                *(
+                    TestResult(self._name(place), "error", problem=f"{shards[place].name}: {problem}")
+                    for place, problem in self.joined.problems.items()
+                ),
+            ),
             notes=self.notes,
             places=self.places,
             header=self.header,
@@ -87,6 +94,7 @@ class Merged:
             software=_common(shard.head.software for shard in shards),
             stored=first.mode != "against" if first.mode is not None else self._asks_baselines,
             update=_UPDATES.get(first.mode or "", ""),
+            against=first.against or "",
         )
 
     def plain(self) -> Plain:
@@ -103,6 +111,7 @@ class Merged:
             "gpu": _common(shard.head.gpu for shard in shards),
             "host": _common(shard.head.host for shard in shards),
             "mode": first.mode,
+            "against": first.against,
             "header": self.header,
             "comparisons": {"planned": self.planned, "among": self.planned},
             "notes": list(self.notes),
@@ -127,6 +136,9 @@ class Merged:
             for run in test.runs
             for judgement in run.judgements
         )
+
+    def _name(self, place: int) -> str:
+        return f"result {place + 1} of {len(self.joined.shards)}"
 
     def _numbered(self) -> Iterable[tuple[int, Shard]]:
         return enumerate(self.joined.shards, start=1)

@@ -96,6 +96,14 @@ class Comparisons(msgspec.Struct, frozen=True):
     among: Count
 
 
+class Ending(msgspec.Struct, frozen=True):
+    """A ``report.results.Ending``."""
+
+    exit_status: int
+    complete: bool
+    unlisted_failures: Count
+
+
 class Head(msgspec.Struct, frozen=True):
     """All of a result but its tests; what a file does not say is None or empty.
 
@@ -111,6 +119,9 @@ class Head(msgspec.Struct, frozen=True):
         header: On what and against what was measured, in a line.
         shard: Which of several shards it is.
         comparisons: How many comparisons it reckoned with.
+        dealt: Of one of several shards, the ids of the tests of all of them that measure.
+        against: Whom it was measured beside; None where comparisons are with stored baselines.
+        ending: How pytest ended.
     """
 
     gpu: dict[str, Any]
@@ -124,3 +135,6 @@ class Head(msgspec.Struct, frozen=True):
     header: str = ""
     shard: ShardNumber | None = None
     comparisons: Comparisons | None = None
+    dealt: list[str] | None = None
+    against: str | None = None
+    ending: Ending | None = None

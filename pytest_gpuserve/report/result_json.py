@@ -59,9 +59,13 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         "host": dict(result.host),
         # What `pytest_gpuserve.merge` has to know of a run.
         "mode": "against" if not result.stored else _MODES[result.update],
+        "against": result.against or None,
         "header": result.header,
         "shard": None if result.shard is None else dict(zip(("number", "of"), result.shard, strict=True)),
+        "dealt": None if result.shard is None else list(result.dealt),
         "comparisons": {"planned": result.planned, "among": result.among} if result.among else None,
+        # Only tests that measure are listed, and nothing else tells of what else has failed, or was never run.
+        "ending": None if result.ending is None else asdict(result.ending),
         "notes": list(result.notes),
         "tests": [_test(test) for test in result.tests],
     }

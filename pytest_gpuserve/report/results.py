@@ -76,6 +76,22 @@ class TestResult:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """How pytest ended, as far as it was known when its result was written.
+
+    Args:
+        exit_status: Of pytest.
+        complete: Whether it came to the end of all its tests: it was not stopped, by Ctrl-C or after a failure.
+        unlisted_failures: Besides those of the tests of its result: of tests that measure nothing, and of files that
+            could not be collected.
+    """
+
+    exit_status: int
+    complete: bool
+    unlisted_failures: int
+
+
+@dataclass(frozen=True)
 class SessionResult:
     """Everything that a session has to say, or one worker of it.
 
@@ -95,6 +111,9 @@ class SessionResult:
         shard: Which of how many runners this is, both counted from 1; None where it is the only one.
         planned: Comparisons that its own tests make, as far as their code tells.
         among: Comparisons among which its claims had to stand: with those of all other runners that it knows of.
+        dealt: Where there are several runners, the ids of the tests of all of them that measure.
+        against: Whom it was measured beside, as people call it; empty where comparisons are with stored baselines.
+        ending: How pytest ended; None as long as it has not.
     """
 
     gpu: Mapping[str, Any]
@@ -112,3 +131,6 @@ class SessionResult:
     shard: tuple[int, int] | None = None
     planned: int = 0
     among: int = 0
+    dealt: tuple[str, ...] = ()
+    against: str = ""
+    ending: Ending | None = None

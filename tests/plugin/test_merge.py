@@ -62,8 +62,25 @@ def test_workers_have_one_header_and_one_report(
     capsys.readouterr()
     assert main(["out.json", "--json=merged.json"]) == 0
     merged, own = (json.loads((folder / name).read_text()) for name in ("merged.json", "out.json"))
+    assert own["ending"] == {"exit_status": 0, "complete": True, "unlisted_failures": 0}
     assert merged["tests"] == own["tests"]
     assert set(merged["gpu"]["workers"]) == {"gw0", "gw1"}
+
+
+def test_a_failure_that_is_not_listed(
+    workers: Workers, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test that measures nothing fails in a worker, and a file is not collected: the one result counts both."""
+    monkeypatch.chdir(workers.project.path)
+    besides = workers.project.test_file.with_name("test_z.py")
+    besides.write_text("def test_plain():\n    assert False\n")
+    workers.project.test_file.with_name("test_odd.py").write_text("import absent_module\n")
+    result = workers.run("--gpu=T4", "--baseline-update", "--gpuserve-json=out.json", "--continue-on-collection-errors")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, text_of(result)
+    ending = json.loads((workers.project.path / "out.json").read_text())["ending"]
+    assert ending == {"exit_status": 1, "complete": True, "unlisted_failures": 2}
+    assert main(["out.json"]) == 1
+    assert "2 failures of tests that measure nothing" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

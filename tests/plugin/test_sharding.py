@@ -99,6 +99,7 @@ def test_two_runners_are_one(suite: Suite) -> None:
     # Each makes half of all comparisons, and claims what stands among all.
     assert [each["comparisons"] for each in read] == [{"planned": 4, "among": 8}] * 2
     assert {each["mode"] for each in read} == {"gate"}
+    assert [each["dealt"] for each in read] == [NAMES] * 2
     (claim,) = [each for test in read[1]["tests"] for each in test["verdicts"] if each["verdict"] == "REGRESSED"][:1]
     assert 0 < claim["adjusted_p"] < 0.05 / 8
     assert suite.merge("1.json")[0] == 2
@@ -112,6 +113,25 @@ def test_two_runners_are_one(suite: Suite) -> None:
     assert (path / "all.html").exists()
     assert suite.merge("all.json", "1.json", "--json=again.json")[0] == 1
     assert (path / "again.json").read_text() == (path / "all.json").read_text()
+
+
+def test_runners_that_deal_out_differently(suite: Suite) -> None:
+    """With other durations on one runner a test is in no group: it is missed, though both have passed."""
+    for number in (1, 2):
+        suite.group(number, "--baseline-update").assert_outcomes(passed=2, deselected=2)
+    assert suite.group(1, "--gpuserve-json=1.json").ret == 0
+    # The first one has taken so long that all others are in the other group.
+    durations = {name: 1000.0 if number == 0 else 1.0 for number, name in enumerate(NAMES)}
+    (suite.project.path / ".test_durations").write_text(json.dumps(durations))
+    longest = ("--splitting-algorithm=duration_based_chunks", "--gpuserve-json=2.json")
+    suite.group(2, *longest).assert_outcomes(passed=3, deselected=1)
+    assert suite.merge("1.json", "2.json", "--rerun")[0] == 0
+    # Or the third one, with which those before it are in the other group.
+    (suite.project.path / ".test_durations").write_text(json.dumps({**durations, NAMES[0]: 1.0, NAMES[2]: 1000.0}))
+    suite.group(2, *longest).assert_outcomes(passed=1, deselected=3)
+    status, said = suite.merge("1.json", "2.json")
+    assert status == 2
+    assert f"1 test was run by none of the runners\n  found: {NAMES[2]}" in said
 
 
 def test_what_all_runners_compare_is_known_to_each(suite: Suite) -> None:

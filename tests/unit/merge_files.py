@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.merge.command import main
+from pytest_gpuserve.merge.endings import PASSING
 from pytest_gpuserve.merge.merged import merge
 from pytest_gpuserve.merge.shard import read_shards
 from pytest_gpuserve.report.result_json import document
-from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+from pytest_gpuserve.report.results import Ending, RunResult, SessionResult, TestResult
 from tests.unit.builders import COMMIT, judgement, session
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def shard(
     verdicts: FieldsOfVerdicts | None = None,
     **head: Any,  # noqa: ANN401 -- fields of the file
 ) -> Plain:
-    """The result file of a shard, as plain values.
+    """The result file of a shard, as plain values; pytest has ended as its tests say, unless `head` has an ending.
 
     Args:
         tests: Its tests.
@@ -81,12 +82,21 @@ def shard(
         verdicts: Further fields of the verdicts, by their places in the whole file.
         head: Further fields of the file.
     """
+    status = int(any(test.outcome not in PASSING for test in tests))
     result = SessionResult(
-        gpu, host, tests, tuple(notes), at=at(began), commit=commit, clean=clean, software=software or {}
+        gpu,
+        host,
+        tests,
+        tuple(notes),
+        at=at(began),
+        commit=commit,
+        clean=clean,
+        software=software or {},
+        ending=Ending(status, complete=True, unlisted_failures=0),
     )
     plain: Plain = json.loads(document(result))
     # Said by each test that is about them.
-    for name in ("mode", "shard", "comparisons"):
+    for name in ("mode", "shard", "comparisons", "dealt", "against"):
         plain.pop(name, None)
     plain.update({name: value for name, value in head.items() if value is not None})
     every = [verdict for test in plain["tests"] for verdict in test["verdicts"]]

@@ -13,7 +13,7 @@ from pytest_gpuserve.merge import baselines
 from pytest_gpuserve.merge.baselines import merge_baselines
 from pytest_gpuserve.merge.command import main
 from pytest_gpuserve.store.baseline import read, write
-from tests.unit.baseline_repository import anchored_on, entry_of
+from tests.unit.baseline_repository import anchored_on, entry_of, on_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 FILE = "T4/x/test_y.json"
 OTHER = "T4/z.json"
 
-OLD = entry_of()
-NEW_A = anchored_on(entry_of((1.1, 1.101), day=2), "throughput")
-NEW_B = entry_of((0.9, 0.901), day=3)
+OLD = on_device(entry_of(), name="T4")
+NEW_A = anchored_on(on_device(entry_of((1.1, 1.101), day=2), name="T4"), "throughput")
+NEW_B = on_device(entry_of((0.9, 0.901), day=3), name="T4")
 
 
 @pytest.fixture(autouse=True)
@@ -62,14 +62,23 @@ def test_each_runners_recordings_are_taken(project: Path) -> None:
 
 
 def test_merging_again_changes_nothing(project: Path) -> None:
-    """What a runner has as it was before is no recording: it is older than what is there now."""
+    """What a runner has as it was before is no recording: it is older than what is there now, and it is named."""
     store(project / "into", {"a": OLD, "b": OLD})
     store(project / "one", {"a": NEW_A, "b": OLD})
     store(project / "two", {"a": OLD, "b": NEW_B})
     merge_baselines(["one", "two"], "into")
     before = (project / "into" / FILE).read_bytes()
-    for folders in (["one", "two"], ["two", "one"], ["one"], ["into"]):
-        assert merge_baselines(folders, "into") == ["nothing is new"]
+    a_of_two, b_of_one = (
+        f"{FILE}: {key} of {folder} is not taken: --into has a newer one"
+        for key, folder in (("a", "two"), ("b", "one"))
+    )
+    for folders, passed_over in (
+        (["one", "two"], [b_of_one, a_of_two]),
+        (["two", "one"], [a_of_two, b_of_one]),
+        (["one"], [b_of_one]),
+        (["into"], []),
+    ):
+        assert merge_baselines(folders, "into") == [*passed_over, "nothing is new"]
     assert (project / "into" / FILE).read_bytes() == before
 
 
@@ -125,8 +134,9 @@ def test_a_damaged_file_is_told(project: Path) -> None:
     assert not (project / "into").exists()
 
 
-def test_all_or_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the second file cannot be written, the first one is as it was, and one that was not there is not."""
+@pytest.mark.parametrize("problem", [BaselineUnusable("the disk is full"), KeyboardInterrupt()])
+def test_all_or_nothing(project: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
+    """Where the second file is not written, by Ctrl-C too, the first is as it was, and a new one is not there."""
     store(project / "into", {"a": OLD})
     before = (project / "into" / FILE).read_bytes()
     store(project / "one", {"a": NEW_A})
@@ -135,11 +145,11 @@ def test_all_or_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def write_until(path: Path, found: Mapping[str, Entry]) -> None:
         if path.name == "z.json":
-            raise BaselineUnusable("the disk is full")
+            raise problem
         write(path, found)
 
     monkeypatch.setattr(baselines, "write", write_until)
-    with pytest.raises(BaselineUnusable, match="disk is full"):
+    with pytest.raises(type(problem)):
         merge_baselines(["one"], "into")
     assert (project / "into" / FILE).read_bytes() == before
     assert not (project / "into" / "T4" / "new.json").exists()
@@ -151,6 +161,26 @@ def test_a_folder_without_baselines_is_refused(project: Path) -> None:
     for name in ("absent", "locks"):
         with pytest.raises(UsageProblem, match=f"{name} has no baselines"):
             merge_baselines(["one", name], "into")
+
+
+@pytest.mark.parametrize("folders", [(["one"], "s3://bucket/baselines"), (["one", "s3://bucket/baselines"], "into")])
+def test_an_address_is_no_folder(project: Path, folders: tuple[list[str], str]) -> None:
+    """Neither to read from nor to write to: no folder of such a name is made, and nothing is said to be merged."""
+    store(project / "one", {"a": NEW_A})
+    with pytest.raises(UsageProblem, match="s3://bucket/baselines is an address"):
+        merge_baselines(*folders)
+    assert not list(project.glob("s3*"))
+    assert not (project / "into").exists()
+
+
+def test_the_folder_above_is_refused(project: Path) -> None:
+    """An artifact with the folder in it would go to where no run looks; the folder that is meant is named."""
+    store(project / "part-1" / "baselines", {"a": NEW_A})
+    with pytest.raises(UsageProblem, match="part-1/baselines") as problem:
+        merge_baselines(["part-1"], "into")
+    assert "baselines of T4 at baselines/T4/x/test_y.json" in str(problem.value)
+    assert not (project / "into").exists()
+    assert merge_baselines(["part-1/baselines"], "into")[-1] == "1 entry merged into into"
 
 
 def test_the_command(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

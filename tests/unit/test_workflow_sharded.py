@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Any
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pytest_gpuserve.merge.command import _parser
 from tests.unit.test_workflows import GUARD, jobs, workflow
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAME = "gate-sharded.yml"
 
@@ -38,6 +45,24 @@ def test_nothing_may_skip_the_verdict() -> None:
     assert jobs(NAME)["gate"]["needs"] == "measure"
     every = [*jobs(NAME).values(), *(each for job in jobs(NAME).values() for each in job["steps"])]
     assert not any("continue-on-error" in each for each in every)
+
+
+@pytest.mark.parametrize("measured", ["success", "failure", "cancelled", "skipped", ""])
+@pytest.mark.parametrize("merged", [0, 1, 2])
+def test_the_verdict_is_no_pass_unless_all_groups_succeeded(tmp_path: Path, measured: str, merged: int) -> None:
+    """A group whose pytest failed beside its tests is told by its job alone, whatever its result says."""
+    gate = step("gate", "Gate")
+    assert gate["env"] == {"MEASURED": "${{ needs.measure.result }}"}
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\nexit {merged}\n")
+    python.chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "RUNNER_TEMP": str(tmp_path), "SPLITS": "2", "MEASURED": measured}
+    # As GitHub calls it.
+    done = subprocess.run(
+        ["bash", "-e", "-c", gate["run"]], env=environment, capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == (merged or int(measured != "success"))
 
 
 def test_what_each_group_measures_is_found() -> None:
