@@ -110,14 +110,14 @@ class Load(Protocol):
 
         Args:
             target: As for a load.
-            p50: The objective, in seconds: at most so long may half of the requests take. One objective is given.
+            p50: The objective, in seconds, 3 at most: so long may half of the requests take. One objective is given.
             p90: The same of 90 %.
             p95: The same of 95 %.
             p99: The same of 99 %.
             arrivals: When requests are due: ``poisson``, as of many independent users, or ``constant`` gaps.
             precision: How far apart the last rates are that are tried, as a fraction.
-            seconds: Measured time of a rate at most; 9.6 by default, and more where the objective or a low rate needs
-                it. Most rates are decided sooner.
+            seconds: Measured time of a rate at most, in steps of 2.4; 19.2 by default. Where the objective or a low
+                rate needs more it has more, whatever is said here. Most rates are decided sooner.
             warmup_seconds: Loaded time before the first guess that is thrown away.
             starts: As for a load.
             timeout: Seconds after which a request is an error; 10 by default, and four times the objective at least.

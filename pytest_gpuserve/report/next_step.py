@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.measure.capacity import is_searched
 from pytest_gpuserve.report.commands import UPDATE, command, options_for
 from pytest_gpuserve.report.ranking import is_side_by_side, ranked
 from pytest_gpuserve.report.totals import RECORDABLE, improvements
@@ -33,7 +34,10 @@ MENDED_BY: Final = (
     (r"rate not reached", "let the client keep up, load(..., processes=...), or lower the rate"),
     (r"overloaded", "lower the rate"),
     (r"stuck requests|in flight|not reached|not decided: until", "measure longer, load(..., seconds=...)"),
-    (r"objective (missed|not shown)", "ask for less, load.capacity(..., p99=...), or allow more time to show it"),
+    (r"objective missed", "ask load.capacity(...) for a longer latency, or a lower quantile of it"),
+    (r"objective not shown", "allow more time to show it, load.capacity(..., seconds=...)"),
+    (r"contradictory", "let nothing else use the host, or allow more time, load.capacity(..., seconds=...)"),
+    (r"replica \S+: ", "mend that replica, or leave its URL out"),
     (r"the host was shared", "let nothing else use the host"),
     (r"foreign process", "let nobody else use the card"),
     (r"another client", "let nobody else use the server"),
@@ -188,8 +192,14 @@ def _advice(row: Row) -> str:
     for reason in row.judgement.reasons:
         for begin, advice in MENDED_BY:
             if re.match(begin, reason.removeprefix("the base: ")):
-                return advice
+                searched = is_searched(start for session in row.run.sessions for start in session.starts)
+                return _of_a_search(advice) if searched else advice
     return _UNKNOWN
+
+
+def _of_a_search(advice: str) -> str:
+    """The same where a search chooses the rates."""
+    return advice.removesuffix(", or lower the rate").replace("load(...", "load.capacity(...")
 
 
 def _beside(rows: Sequence[Row]) -> list[str] | None:

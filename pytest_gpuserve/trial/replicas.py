@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.gate.share import Share
 from pytest_gpuserve.load.driver import most_under_way
 from pytest_gpuserve.load.merging import added
 from pytest_gpuserve.load.schedule import Closed, Trace
 from pytest_gpuserve.load.shares import shares
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.replicas import ReplicaWindow, replicas_of
+from pytest_gpuserve.trial.capacity.shape import SearchShape
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.shape import LoadShape
+
+ERROR: Final = 0.01
+"""Chance that a replica of several, each of which fails as often as is allowed, is said to fail more often."""
 
 
 def for_replicas(shape: LoadShape, *targets: Target) -> LoadShape:
@@ -44,6 +49,8 @@ def for_replicas(shape: LoadShape, *targets: Target) -> LoadShape:
         return shape
     for target in targets:
         _check_rotation(target, shape.schedule)
+    if isinstance(shape, SearchShape):
+        shape = shape.for_users(replicas)
     most = most_under_way(shape.schedule)
     if most is not None and most < replicas:
         raise UsageProblem(
@@ -135,7 +142,8 @@ class ReplicaShares:
 
         Args:
             windows: What was measured.
-            allowed_errors: Share of each replica's requests that may fail.
+            allowed_errors: Share of each replica's requests that may fail; that more do has to be shown, for among the
+                few requests of one of many a single failure is a large share.
         """
         if not self.names or not windows:
             return []
@@ -148,13 +156,20 @@ class ReplicaShares:
             if not replica.requests:
                 failed = f", and {_counted(replica.failed, 'request')} to it failed: {kinds}" if kinds else ""
                 found.append(f"replica {replica.name}: it answered nothing{failed}")
-            elif replica.failed > allowed_errors * sent:
+            elif self._fails(replica.failed, sent, allowed_errors):
                 share, may = format_fraction(replica.failed / sent), format_fraction(allowed_errors)
                 found.append(
                     f"replica {replica.name}: {replica.failed} of {sent} requests to it ({share}) failed, {may} may:"
                     f" {kinds}"
                 )
         return found
+
+    def _fails(self, failed: int, sent: int, allowed: float) -> bool:
+        """Whether more of these requests failed than may, by the exact binomial limit."""
+        if not allowed or not failed:
+            return failed > 0
+        share = Share(failed / sent, sent)
+        return share.value > allowed and share.chance_of_so_many(allowed) <= ERROR / len(self.names)
 
 
 def _counted(count: int, what: str) -> str:

@@ -15,7 +15,7 @@ from pytest_gpuserve.load.validity import ReasonKind, reasons
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.trial.capacity.planning import FIRST_SHARE, Planner, search_for
-from pytest_gpuserve.trial.capacity.probing import Looks, Probing, least_rate
+from pytest_gpuserve.trial.capacity.probing import Looks, Probing, least_rate, settle_seconds
 from pytest_gpuserve.trial.shape import TICK_SECONDS
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.capacity import Objective, Probe, Search
 
-SETTLE_TICKS: Final = 5
+LAG_NS: Final = 100_000
+"""By so much each request is sent late."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Queue:
         due = random.expovariate(rate)
         ends: list[tuple[float, float]] = []
         for number in itertools.count():
-            end = (number + 1) * TICK_SECONDS
-            arrived = 0
+            begin, end = number * TICK_SECONDS, (number + 1) * TICK_SECONDS
+            arrived, under_way = 0, 0.0
             while due < end:
                 done = max(due, free[0]) + self.service(random)
                 heapq.heapreplace(free, done)
@@ -55,17 +56,24 @@ class Queue:
                 due += random.expovariate(rate)
             latencies = []
             while ends and ends[0][0] < end:
-                latencies.append(round(heapq.heappop(ends)[1] * 1e9))
+                done, took = heapq.heappop(ends)
+                latencies.append(round(took * 1e9))
+                under_way += done - max(begin, done - took)
+            under_way += sum(end - max(begin, done - took) for done, took in ends)
             counts = Counter(map(bucket_of, latencies))
+            taken = Latencies(dict(counts), sum(latencies), max(latencies, default=0))
             yield Tick(
                 number,
                 round(number * TICK_SECONDS * 1e9),
                 round(end * 1e9),
                 requests=len(latencies),
-                latency=Latencies(dict(counts), sum(latencies), max(latencies, default=0)),
+                latency=taken,
+                service=taken,
+                lag=Latencies({bucket_of(LAG_NS): arrived}, arrived * LAG_NS, LAG_NS) if arrived else Latencies(),
                 due=arrived,
                 sent=arrived,
                 in_flight=len(ends),
+                in_flight_ns=round(under_way * 1e9),
                 cpu_ns=1_000_000,
             )
 
@@ -102,13 +110,14 @@ def search_queue(
         seconds: Measured time of a rate at most.
         precision: How far apart the last rates are.
     """
+    settle_ticks = math.ceil(settle_seconds(objective) / TICK_SECONDS)
 
     def take(rate: float, search: Search) -> Probe:
         del search
-        looks = Looks.at(rate, objective) if seconds is None else Looks.within(seconds)
+        looks = Looks.at(rate, objective, seconds)
         probing = Probing(objective, rate, looks)
         measured: list[Tick] = []
-        for tick in itertools.islice(queue.ticks(rate, random), SETTLE_TICKS, None):
+        for tick in itertools.islice(queue.ticks(rate, random), settle_ticks, None):
             measured.append(tick)
             if probing.add(tick):
                 totals = total(measured)

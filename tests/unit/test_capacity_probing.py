@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,13 @@ from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.trial.capacity.probing import (
     BATCHES,
     MOST_SECONDS,
+    OBJECTIVES_LONG,
     SECONDS,
     Looks,
     Probing,
     least_rate,
+    seconds_to_show,
+    settle_seconds,
 )
 from pytest_gpuserve.trial.shape import TICK_SECONDS
 
@@ -82,6 +86,41 @@ def test_looks_double() -> None:
     assert LOOKS.ticks == (24, 48, 96, 192)
     assert Looks.within(0.1).ticks == (BATCHES,)
     assert Looks.within(1e9).ticks[0] == BATCHES
+
+
+@pytest.mark.parametrize(("seconds", "last"), [(1.2, 2.4), (20, 19.2), (50, 48.0), (60, 60.0), (120, 120.0)])
+def test_the_last_look_is_at_the_time_that_was_given(seconds: float, last: float) -> None:
+    """To a batch of it, and it is no power of two of anything."""
+    looks = Looks.at(1e6, P99, seconds)
+    assert looks.ticks[-1] * TICK_SECONDS == pytest.approx(last)
+    assert list(looks.ticks) == sorted(set(looks.ticks))
+    assert all(ticks % BATCHES == 0 for ticks in looks.ticks)
+
+
+@pytest.mark.parametrize("seconds", [1.2, 9.6, 30.0])
+def test_a_time_that_was_given_is_lengthened_as_the_usual_one(seconds: float) -> None:
+    """By a low rate and by a slow objective: what is too short decides nothing, or calls good latencies overload."""
+    low = 1.01 * least_rate(P99, seconds)
+    assert Looks.at(low, P99, seconds).ticks[-1] * TICK_SECONDS >= 0.9 * MOST_SECONDS
+    slow = Objective(0.99, 2.0)
+    assert Looks.at(1e6, slow, seconds).ticks[-1] * TICK_SECONDS >= OBJECTIVES_LONG * 2.0 - BATCHES * TICK_SECONDS
+    assert least_rate(P99, seconds) == least_rate(P99, None)
+    assert least_rate(P99, 600.0) < least_rate(P99, None) / 5
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.05, 0.1, 1.0, 3.0])
+def test_a_probe_settles_for_the_objective_at_least(seconds: float) -> None:
+    """So that a server whose answers all take as long answers from its first measured tick on."""
+    assert settle_seconds(Objective(0.99, seconds)) >= max(0.5, seconds)
+
+
+def test_how_long_it_takes_to_decide_is_told() -> None:
+    """A search that is given so long shows a share of 0 at a rate that was not decided."""
+    undecided, _ = probed(lambda number: tick(number, 1), looks=Looks.within(2.4))
+    assert undecided.finding is Finding.UNDECIDED
+    seconds = seconds_to_show(replace(undecided, rate=1 / TICK_SECONDS), P99)
+    assert probed(lambda number: tick(number, 1), looks=Looks.within(seconds))[0].finding is Finding.MET
+    assert seconds >= 2 * undecided.seconds
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.95, 0.99])

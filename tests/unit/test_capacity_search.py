@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -181,6 +182,18 @@ def test_an_objective_that_is_never_met_is_told_with_its_rate() -> None:
     text = problem_of(search)
     assert text.startswith("objective missed: at 20.0/s, the lowest rate that was tried, p99 is 40.0 ms")
     assert "p99 <= 50.0 ms" in text
+    assert "allow more time" not in text
+
+
+def test_an_objective_that_is_not_shown_is_told_how_long_it_takes() -> None:
+    """With a number of seconds that is longer than what did not do."""
+    text = problem_of(found(probe(20, Finding.UNDECIDED, share=0.0)))
+    assert text.startswith("objective not shown to be met: at 20.0/s")
+    (seconds,) = re.findall(r"load\.capacity\(\.\.\., seconds=(\d+)\)", text)
+    assert int(seconds) >= 20
+    contradictory = problem_of(found(probe(20, Finding.MISSED), probe(30, Finding.MET), probe(40, Finding.MISSED)))
+    assert contradictory.startswith("contradictory: ")
+    assert "seconds=20)" in contradictory
 
 
 def test_a_client_at_the_upper_end_is_told() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load.driver import check_users, most_under_way
+from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.progress import ANY_WIDTH, Standing, progress_line
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
 from pytest_gpuserve.load.source import LOCAL
@@ -51,7 +54,7 @@ def shape(**arguments: Any) -> SearchShape:  # noqa: ANN401 -- wrong types too
         ({"p99": "50 ms"}, r"p99=...\) is a latency"),
         ({"p99": True}, r"p99=...\) is a latency"),
         ({"p99": float("nan")}, r"p99=...\) is a latency"),
-        ({"p99": 61}, r"p99=...\) is a latency"),
+        ({"p99": 3.1}, r"p99=...\) is a latency of 0.00001 to 3 seconds, not 3.1"),
         ({"p99": 0.05, "precision": 0}, r"precision=...\) is a fraction"),
         ({"p99": 0.05, "precision": None}, r"precision=...\) is a fraction"),
         ({"p99": 0.05, "arrivals": "bursty"}, "is 'poisson' or 'constant'"),
@@ -89,14 +92,35 @@ def test_each_rate_is_an_open_loop_with_a_bound() -> None:
     assert shape(p99=0.05, processes=32).schedule == Closed(32)
 
 
+def test_the_bound_is_not_beyond_the_limit_on_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would end the search after minutes; each process has files of its own."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    for processes in (1, 2):
+        asked = shape(p99=1.0, processes=processes)
+        found = asked.at(10_000.0)
+        check_users(found, processes)
+        assert most_under_way(found) == processes * (1024 - OWN_FILES)
+        assert asked.in_flight_at(10_000.0) == 80_000
+    assert shape(p99=0.05).at(10.0) == Poisson(10.0, max_in_flight=256)
+
+
+def test_a_search_has_a_user_for_each_server() -> None:
+    """More where there are more than 16 replicas, and no fewer where there are fewer."""
+    assert shape(p99=0.05).for_users(20).schedule == Closed(20)
+    assert shape(p99=0.05).for_users(3).schedule == Closed(16)
+
+
 def test_a_request_is_given_more_time_than_the_objective() -> None:
     """Ten seconds, or four times as long."""
     assert shape(p99=0.05).timeout_seconds == 10.0
-    assert shape(p99=30).timeout_seconds == 120.0
+    assert shape(p99=3).timeout_seconds == 12.0
     assert shape(p99=0.05, timeout=1).timeout_seconds == 1
 
 
-@pytest.mark.parametrize("name", ["throughput", "latency", "batching_ratio", "gpu_memory", "energy_per_inference"])
+@pytest.mark.parametrize(
+    "name",
+    ["throughput", "latency", "batching_ratio", "gpu_memory", "energy_per_inference", "replicas", "summary"],
+)
 def test_a_search_is_asked_for_nothing_else(name: str) -> None:
     """What a search does not measure is refused by name, and never compared."""
     run = CapacityRun(Run("", cast("Judge", None), [session()]))

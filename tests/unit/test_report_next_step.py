@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
+from pytest_gpuserve.measure.capacity import Objective, Search
 from pytest_gpuserve.report.commands import ACCEPT, UPDATE, UPDATE_NEW
 from pytest_gpuserve.report.next_step import MENDED_BY, next_step
 from pytest_gpuserve.report.results import SessionResult
-from tests.unit.builders import COMMIT, judgement, result_of
+from tests.unit.builders import COMMIT, judgement, result_of, session, start
 
 if TYPE_CHECKING:
     from pytest_gpuserve.gate.verdict import Judgement
@@ -154,6 +155,10 @@ def test_only_what_asks_for_the_same_is_run_again() -> None:
         "throttled: 3 of 4",
         "wrong answers: 1 of 2 checked",
         "request errors (reset: 3); first",
+        "objective missed: at 20.0/s",
+        "objective not shown to be met: at 20.0/s",
+        "contradictory: 20.0/s met",
+        "replica 127.0.0.1:8000: it answered nothing",
         "latency.p99 at a tolerance of 20 % needs 1000 requests a server start",
     ],
 )
@@ -161,6 +166,16 @@ def test_reasons_that_are_known(reason: str) -> None:
     """Each has advice of its own."""
     line = next_step(run_of(named("test_z", judgement(Verdict.INVALID, reasons=(reason,)))))
     assert any(f"next: {advice}, then" in line for _, advice in MENDED_BY)
+
+
+def test_a_search_is_not_told_to_choose_another_rate() -> None:
+    """It chooses its rates itself, and its arguments are those of ``load.capacity``."""
+    for begin in ("client late: 3 ms", "rate not reached: 1 of 2"):
+        test = named("test_z", judgement(Verdict.INVALID, "capacity", reasons=(begin,)))
+        searched = session(replace(start(), search=Search(Objective(0.9, 0.05))))
+        test.runs[0] = replace(test.runs[0], sessions=(searched,))
+        line = next_step(run_of(test))
+        assert line.startswith("next: let the client keep up, load.capacity(..., processes=...), then run it again: ")
 
 
 def test_a_recording_is_run_again_as_one() -> None:

@@ -33,7 +33,7 @@ NEXT_PROBES: Final = 4
 """Probes that are so near to the capacity that chance can show the contrary of the truth."""
 
 BATCHES: Final = 24
-"""Of a probe, at every look; the first look is after as many ticks."""
+"""Of a probe, at every look; the first look is after as many ticks, and each other one after a multiple of it."""
 
 LOWER_QUANTILE: Final = 0.9
 """Of the latencies: what is beyond it tells how slow requests cluster."""
@@ -42,13 +42,19 @@ SECONDS: Final = 19.2
 """Measured time of a probe at most, unless its objective or a low rate needs more, or its test says otherwise."""
 
 MOST_SECONDS: Final = 76.8
-"""Of a probe whose low rate needs that."""
+"""Of a probe whose low rate needs that, unless its test says more."""
 
 OBJECTIVES_LONG: Final = 40
 """So many times the objective a probe may last at least, which is some queues' memory."""
 
 SPARE: Final = 1.5
 """Times the requests that show a share of 0 to be low enough: the true one is above 0."""
+
+SETTLE_SECONDS: Final = 0.5
+SETTLE_OBJECTIVES: Final = 10
+LONGEST_SETTLE_SECONDS: Final = 2.0
+"""A probe begins with an empty queue: of it is thrown away the first of these, or so many times the objective between
+it and the last; and the objective itself at least, before which a good answer need not have come."""
 
 STUCK_SECONDS: Final = 1.0
 """A request that has waited for so long, and for twice as long as any other took, is stuck."""
@@ -64,33 +70,40 @@ class Looks:
     """When a probe is looked at.
 
     Args:
-        count: How many looks there are at most; each is after twice the time of the one before.
+        ticks: After how many ticks each look is: twice as many as the one before, but for the last.
     """
 
-    count: int
+    ticks: tuple[int, ...]
 
     @classmethod
     def within(cls, seconds: float) -> Looks:
-        """As many as there are within a time; one at least."""
-        return cls(1 + max(0, math.floor(math.log2(seconds / (BATCHES * TICK_SECONDS)) + 1e-9)))
+        """As many as there are within a time, the last at its end; one at least."""
+        last = max(1, math.floor(seconds / (BATCHES * TICK_SECONDS) + 1e-9))
+        doubled = (1 << number for number in range(last.bit_length()))
+        return cls(tuple(BATCHES * times for times in (*(each for each in doubled if each < last), last)))
 
     @classmethod
-    def at(cls, rate: float, objective: Objective) -> Looks:
-        """As many as it takes at a rate to show that an objective is met, where no test says for how long to look."""
-        wanted = max(SECONDS, OBJECTIVES_LONG * objective.seconds)
-        needed = SPARE * requests_to_show(objective.allowed, cls.within(wanted).level, BATCHES) / rate
+    def at(cls, rate: float, objective: Objective, seconds: float | None = None) -> Looks:
+        """As many as it takes at a rate to show that an objective is met.
+
+        Args:
+            rate: Requests a second.
+            objective: The objective.
+            seconds: For how long to look where neither a low rate nor the objective takes longer; None where no test
+                says so.
+        """
+        usual = SECONDS if seconds is None else seconds
+        wanted = max(usual, OBJECTIVES_LONG * objective.seconds)
+        level = cls.within(max(wanted, MOST_SECONDS)).level
+        needed = SPARE * requests_to_show(objective.allowed, level, BATCHES) / rate
         # Rounded up: what is too short by a little decides nothing.
-        return cls.within(min(MOST_SECONDS, max(wanted, 2 * needed if needed > wanted else 0.0)))
+        longer = BATCHES * TICK_SECONDS * math.ceil(needed / (BATCHES * TICK_SECONDS))
+        return cls.within(max(wanted, min(MOST_SECONDS, longer)))
 
     @property
     def level(self) -> float:
         """Error rate of a look, of either side."""
-        return ERROR / 2 / NEXT_PROBES / self.count
-
-    @property
-    def ticks(self) -> tuple[int, ...]:
-        """After how many ticks each look is."""
-        return tuple(BATCHES << number for number in range(self.count))
+        return ERROR / 2 / NEXT_PROBES / len(self.ticks)
 
 
 def least_rate(objective: Objective, seconds: float | None) -> float:
@@ -98,11 +111,27 @@ def least_rate(objective: Objective, seconds: float | None) -> float:
 
     Args:
         objective: The objective.
-        seconds: Measured time of a probe at most; None where no test says so.
+        seconds: See ``Looks.at``.
     """
-    most = MOST_SECONDS if seconds is None else seconds
-    looks = Looks.within(most)
+    looks = Looks.within(max(MOST_SECONDS, OBJECTIVES_LONG * objective.seconds, seconds or 0.0))
     return requests_to_show(objective.allowed, looks.level, BATCHES) / (looks.ticks[-1] * TICK_SECONDS)
+
+
+def seconds_to_show(probe: Probe, objective: Objective) -> float:
+    """How long to look at a rate to show that it meets an objective, if a probe of it has not decided that.
+
+    Twice as long as the probe, or what it takes where requests are worth as much as in it.
+    """
+    looks = Looks.within(2 * probe.seconds)
+    worth = probe.requests / probe.effective if probe.effective > 0 else 1.0
+    needed = SPARE * worth * requests_to_show(objective.allowed, looks.level, BATCHES) / probe.rate
+    return max(2 * probe.seconds, needed)
+
+
+def settle_seconds(objective: Objective) -> float:
+    """Time of a probe that is thrown away."""
+    usual = min(max(SETTLE_SECONDS, SETTLE_OBJECTIVES * objective.seconds), LONGEST_SETTLE_SECONDS)
+    return max(usual, objective.seconds)
 
 
 @dataclass

@@ -9,13 +9,15 @@ from pytest_gpuserve.gate.metric import CAPACITY, METRICS
 from pytest_gpuserve.measure.capacity import searches_of
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.trial.assertions import Measured
+from pytest_gpuserve.trial.observed import Observed
 
 if TYPE_CHECKING:
     from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.trial.assertions import Run
 
-_OF_A_LOAD: Final = frozenset({*METRICS, "latency"}) - {CAPACITY, "cold_start"}
+_GATED: Final = frozenset({*METRICS, "latency"}) - {CAPACITY, "cold_start"}
+_SEEN: Final = frozenset(name for name in vars(Observed) if not name.startswith("_"))
 
 
 class CapacityRun:
@@ -78,9 +80,10 @@ class CapacityRun:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in _OF_A_LOAD:
+        if name in _GATED | _SEEN:
+            what = "gate" if name in _GATED else "look at"
             raise UsageProblem(
                 f"load.capacity(...) has no {name}: it loads the server at many rates",
-                remedies=[f"gate its {name} under one load: load(..., schedule=Poisson(rate=...))"],
+                remedies=[f"{what} its {name} under one load: load(..., schedule=Poisson(rate=...))"],
             )
         raise AttributeError(f"a search has no {name!r}; it has capacity, cold_start, interval and searches")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import resource
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load.driver import most_under_way
+from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
 from pytest_gpuserve.measure.capacity import Objective
 from pytest_gpuserve.trial.shape import LoadShape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from typing_extensions import Self
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.source import EngineSource
@@ -23,6 +28,10 @@ PRECISION: Final = 0.05
 
 USERS: Final = 16
 """Who wait for each answer, and by whose rate the first one is guessed."""
+
+LONGEST_OBJECTIVE: Final = 3.0
+"""Seconds. Between two rates a server is given five for what is under way, and a rate is tried for too short a time to
+tell good latencies that are longer from a queue that grows."""
 
 LEAST_IN_FLIGHT: Final = 256
 OBJECTIVES_IN_FLIGHT: Final = 8
@@ -39,7 +48,8 @@ class SearchShape(LoadShape):
         objective: What the capacity has to meet.
         precision: Ratio less 1 of two neighbouring rates at which the search ends.
         arrivals: When requests are due.
-        probe_seconds: Measured time of a rate at most; None for as long as its objective takes.
+        probe_seconds: Measured time of a rate at most, unless a low rate or the objective takes longer; None for the
+            usual.
 
     Raises:
         UsageProblem: An argument is out of range.
@@ -72,11 +82,21 @@ class SearchShape(LoadShape):
         return {"load": f"capacity, {self.arrivals} arrivals", "objective": allowed, **words}
 
     def at(self, rate: float) -> Schedule:
-        """The load of a rate."""
-        most = max(LEAST_IN_FLIGHT, self.processes, round(OBJECTIVES_IN_FLIGHT * rate * self.objective.seconds))
+        """The load of a rate, with as many requests under way as are wanted and the limit on open files allows."""
+        _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = min(self.in_flight_at(rate), self.processes * max(1, files - OWN_FILES))
         if self.arrivals == "constant":
             return Constant(rate, max_in_flight=most)
         return Poisson(rate, max_in_flight=most)
+
+    def in_flight_at(self, rate: float) -> int:
+        """The most requests that are to be under way at a rate: more are only waiting."""
+        return max(LEAST_IN_FLIGHT, self.processes, round(OBJECTIVES_IN_FLIGHT * rate * self.objective.seconds))
+
+    def for_users(self, least: int) -> Self:
+        """The same search, by so many users at least until rates are tried."""
+        users = most_under_way(self.schedule)
+        return self if users is None or users >= least else replace(self, schedule=Closed(least))
 
 
 def search_shape(
@@ -121,10 +141,13 @@ def search_shape(
             remedies=["load.capacity(server.post(...), p99=50 * ms)"],
         )
     ((name, value),) = given.items()
-    if not (_is_number(value) and 1e-5 <= value <= 60):
+    if not (_is_number(value) and 1e-5 <= value <= LONGEST_OBJECTIVE):
         raise UsageProblem(
-            f"load.capacity({name}=...) is a latency of 0.00001 to 60 seconds, not {value!r}",
-            remedies=[f"from pytest_gpuserve import ms; load.capacity(..., {name}=50 * ms)"],
+            f"load.capacity({name}=...) is a latency of 0.00001 to {LONGEST_OBJECTIVE:g} seconds, not {value!r}",
+            remedies=[
+                f"from pytest_gpuserve import ms; load.capacity(..., {name}=50 * ms)",
+                "of slower answers gate the latency at a rate: load(..., schedule=Poisson(rate=...), seconds=...)",
+            ],
         )
     if timeout is None:
         timeout = max(10.0, 4 * value)

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
 
 from pytest_gpuserve.device.contention import cores_taken_by_others, cpu_share, read_cpu
 from pytest_gpuserve.device.host import read_host
-from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load.driver import Engines, most_under_way
 from pytest_gpuserve.load.shares import share_reasons, shares
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.validity import reasons
 from pytest_gpuserve.measure.capacity import Finding, Search
 from pytest_gpuserve.measure.conditions import WindowCondition, judge_windows
 from pytest_gpuserve.measure.window import Start
-from pytest_gpuserve.trial.capacity.outcome import problem_of
+from pytest_gpuserve.servers.replicas import addresses_of
+from pytest_gpuserve.trial.capacity.counted import CountedLoads
+from pytest_gpuserve.trial.capacity.outcome import not_its_own, problem_of
 from pytest_gpuserve.trial.capacity.planning import FIRST_SHARE, Planner, search_for
-from pytest_gpuserve.trial.capacity.probing import Looks, Probing, least_rate
+from pytest_gpuserve.trial.capacity.probing import Looks, Probing, least_rate, settle_seconds
+from pytest_gpuserve.trial.capacity.taken import Taken
 from pytest_gpuserve.trial.lookout import Lookout, nobody
+from pytest_gpuserve.trial.replicas import ReplicaShares
 from pytest_gpuserve.trial.shape import TICK_SECONDS
 from pytest_gpuserve.trial.watch import Watch, client_of, our_processes
 from pytest_gpuserve.units import format_rate
@@ -33,20 +37,15 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.validity import Reason
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.capacity import Probe
-    from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.capacity.shape import SearchShape
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.watch import Progress
 
 GUESS_SECONDS: Final = 1.0
-"""Measured time of the users by whose rate the first one is guessed."""
-
-SETTLE_SECONDS: Final = 0.5
-SETTLE_OBJECTIVES: Final = 10
-LONGEST_SETTLE_SECONDS: Final = 2.0
-"""A probe begins with an empty queue: of it is thrown away the first of these, or so many times the objective between
-it and the last."""
+GUESS_ANSWERS: Final = 4
+"""Measured time of the users by whose rate the first one is guessed, and what they wait for beyond it, up to the time
+in which a request must be answered; a failed request is not waited beyond."""
 
 MOST_DISTURBED: Final = 3
 """Probes that are made again because the cards were disturbed."""
@@ -61,14 +60,6 @@ class ProbeProgress(Protocol):
 
     def probe(self, text: str) -> None:
         """Hear which rate is tried, and between which ones the capacity lies; empty when the search is over."""
-
-
-class _Taken(NamedTuple):
-    """A probe with what it was made of."""
-
-    probe: Probe
-    ticks: list[Tick]
-    window: Window
 
 
 @dataclass
@@ -92,7 +83,7 @@ class SearchedStart:
     progress: Progress
     lookout: Lookout = field(default_factory=nobody)
     interrupted: bool = False
-    _taken: list[_Taken] = field(default_factory=list)
+    _taken: list[Taken] = field(default_factory=list)
     _conditions: list[WindowCondition] = field(default_factory=list)
     _taken_cores: float = 0.0
     _cpu_share: float | None = None
@@ -103,6 +94,7 @@ class SearchedStart:
         errors = max(self.shape.allowed_errors, ANY_ERRORS)
         shape = replace(self.shape, allowed_errors=errors)
         self._watch = Watch(self.instance, self.target, shape, self.check, self.progress, self._seconds_left)
+        self._counted = CountedLoads(self._watch)
 
     @property
     def problems(self) -> list[str]:
@@ -126,8 +118,8 @@ class SearchedStart:
             used = read_cpu(our_processes(self.instance.members()))
             self._taken_cores, self._cpu_share = cores_taken_by_others(cpu, used), cpu_share(cpu, used)
             self._judge_cards()
-            problem = "" if self.problems else problem_of(self._search)
-            self.problems.extend([problem] if problem else [])
+            if not self.problems:
+                self.problems.extend(self._why_nothing())
         except KeyboardInterrupt:
             self.interrupted = True
             self.problems.append(f"interrupted by Ctrl-C after {len(self._taken)} probes: not decided")
@@ -139,6 +131,13 @@ class SearchedStart:
     @property
     def _search(self) -> Search:
         return Search(self.shape.objective, tuple(taken.probe for taken in self._taken))
+
+    def _why_nothing(self) -> list[str]:
+        """Why nothing may be concluded from the search, now that its probes are known."""
+        replicas = ReplicaShares(addresses_of(self.instance))
+        search, allowed_errors = self._search, self.shape.allowed_errors
+        problem = problem_of(search)
+        return [*not_its_own(search, self._taken, replicas, allowed_errors), *([problem] if problem else [])]
 
     def _start(self) -> Start:
         """What is kept: of the windows that of the highest rate that met the objective, or of the lowest that did not.
@@ -167,7 +166,8 @@ class SearchedStart:
         """Requests a second that users reach who wait for each answer; None where there was trouble."""
         self._show("warming up")
         warmup_ticks = max(1, round(self.shape.warmup_seconds / TICK_SECONDS))
-        ticks = self._load(self.shape.schedule, warmup_ticks, round(GUESS_SECONDS / TICK_SECONDS))
+        most_ticks = math.ceil((GUESS_SECONDS + self.shape.timeout_seconds) / TICK_SECONDS)
+        ticks = self._load(self.shape.schedule, warmup_ticks, most_ticks, _answered)
         totals = total(ticks)
         if self.problems:
             return None
@@ -175,6 +175,7 @@ class SearchedStart:
             kinds = ", ".join(f"{kind}: {count}" for kind, count in sorted(totals.errors.items())) or "none came"
             self.problems.append(f"nothing measured: no request was answered well while it was warmed up ({kinds})")
             return None
+        self._counted.begin()
         return totals.requests / totals.seconds
 
     def _load(
@@ -191,6 +192,7 @@ class SearchedStart:
         measured: list[Tick] = []
         # The rate that is tried once more is not to have the same luck.
         self._loads += 1
+        self._counted.load()
         plan = msgspec.structs.replace(watch.plan(schedule), seed=self.shape.seed + self._loads)
         with Engines(plan, self.shape.processes, self.shape.source) as engines:
             self.lookout.loaded_by(engines.pids)
@@ -200,13 +202,16 @@ class SearchedStart:
                 if not self.problems and enough(measured):
                     break
             if not self.problems:
+                self._counted.halt()
                 # What is still under way would be in the next one's way.
                 engines.halt(seed=self.shape.seed)
         return measured
 
     def _ticks(self, engines: Engines, count: int) -> list[Tick]:
         self._ticks_left -= count
-        return self._watch.ticks(engines, count)
+        ticks = self._watch.ticks(engines, count)
+        self._counted.add(ticks)
+        return ticks
 
     def _probe(self, rate: float, search: Search) -> Probe | None:
         """Try a rate, anew where the cards were disturbed meanwhile; None where there is trouble."""
@@ -227,11 +232,10 @@ class SearchedStart:
                 self.problems.extend(judge_windows(self._conditions, most_rejected_share=0.0).invalid)
                 return None
 
-    def _tried(self, rate: float) -> _Taken | None:
+    def _tried(self, rate: float) -> Taken | None:
         objective = self.shape.objective
         schedule = self.shape.at(rate)
-        seconds = self.shape.probe_seconds
-        looks = Looks.at(rate, objective) if seconds is None else Looks.within(seconds)
+        looks = Looks.at(rate, objective, self.shape.probe_seconds)
         probing = Probing(objective, rate, looks, self.shape.allowed_errors)
         found: list[Probe] = []
 
@@ -240,10 +244,20 @@ class SearchedStart:
             found.extend([probe] if probe is not None else [])
             return probe is not None
 
-        settle_seconds = min(max(SETTLE_SECONDS, SETTLE_OBJECTIVES * objective.seconds), LONGEST_SETTLE_SECONDS)
-        ticks = self._load(schedule, math.ceil(settle_seconds / TICK_SECONDS), looks.ticks[-1], enough)
+        ticks = self._load(schedule, math.ceil(settle_seconds(objective) / TICK_SECONDS), looks.ticks[-1], enough)
+        doubts = () if self.problems or not found else self._counted.doubts(rate)
         window = None if self.problems or not found else self._watch.window(ticks, None)
-        return None if window is None else _Taken(found[0], ticks, window)
+        if window is None:
+            return None
+        return Taken(self._as_bounded(found[0], ticks), ticks, window, doubts)
+
+    def _as_bounded(self, probe: Probe, ticks: Sequence[Tick]) -> Probe:
+        """Say that it was the client's limit, where that on open files made requests wait."""
+        most, wanted = most_under_way(self.shape.at(probe.rate)), self.shape.in_flight_at(probe.rate)
+        if most is None or most >= wanted or not any(tick.held for tick in ticks):
+            return probe
+        text = f"client saturated: with the hard limit on open files it has {most} requests under way at most"
+        return replace(probe, client="; ".join(filter(None, (probe.client, text))))
 
     def _reasons(self, ticks: Sequence[Tick], schedule: Schedule) -> list[Reason]:
         """Why nothing could be concluded from these ticks, if they were a load by itself; fit to be shown."""
@@ -272,6 +286,14 @@ class SearchedStart:
 
     def _seconds_left(self) -> float:
         return max(0, self._ticks_left) * TICK_SECONDS
+
+
+def _answered(ticks: Sequence[Tick]) -> bool:
+    """Whether users have been waited for long enough to guess a rate."""
+    totals = total(ticks)
+    return totals.seconds >= GUESS_SECONDS - TICK_SECONDS / 2 and (
+        totals.requests >= GUESS_ANSWERS or totals.error_count > 0
+    )
 
 
 def _standing(rate: float, search: Search) -> str:

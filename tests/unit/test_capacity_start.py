@@ -1,0 +1,139 @@
+"""A start that is searched: that it is the server, with all its replicas, under its load alone."""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from pytest_gpuserve.load.schedule import Poisson
+from pytest_gpuserve.load.source import LOCAL
+from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.measure.capacity import Finding
+from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.trial.capacity.shape import SearchShape, search_shape
+from pytest_gpuserve.trial.capacity.start import _answered
+from tests.fakes.simulated_deployment import Deployment, search_deployment
+from tests.fakes.simulated_queue import Queue
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.measure.capacity import Search
+    from pytest_gpuserve.measure.window import Start
+
+QUEUE = Queue(lambda random: random.expovariate(100.0), workers=2)
+"""Of two workers who can do 100 a second each."""
+
+
+def shape(**arguments: Any) -> SearchShape:  # noqa: ANN401 -- whatever a search takes
+    """A short search."""
+    usual: dict[str, Any] = {
+        "precision": 0.5,
+        "arrivals": "poisson",
+        "seconds": 2.4,
+        "warmup_seconds": 0.5,
+        "starts": 2,
+        "timeout": None,
+        "processes": 1,
+        "seed": 0,
+        "check": "some",
+        "allowed_errors": 0.0,
+        "source": LOCAL,
+    }
+    return search_shape({"p90": 0.1}, **{**usual, **arguments})
+
+
+def search_of(start: Start) -> Search:
+    """Its search."""
+    assert start.search is not None
+    return start.search
+
+
+def test_a_sound_server_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone or as several replicas, counting or not, with nothing to be said against it."""
+    for deployment in (Deployment((QUEUE,)), Deployment((QUEUE,) * 3), Deployment((QUEUE,) * 2, counts=True)):
+        start, problems = search_deployment(deployment, shape(), monkeypatch)
+        assert problems == []
+        value = search_of(start).value
+        assert value is not None
+        assert 100 < value / len(deployment.queues) < 220
+
+
+def test_a_dead_replica_is_named_where_its_errors_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 20: 5 % of all requests fail, 6 % may, and the others meet p90; there is no capacity of 20."""
+    deployment = Deployment((QUEUE,) * 20, dead=frozenset({7}))
+    start, problems = search_deployment(deployment, shape(allowed_errors=0.06), monkeypatch)
+    assert problems[0].startswith("replica host7:8000: it answered nothing")
+    assert len([problem for problem in problems if problem.startswith("replica")]) == 1
+    assert search_of(start).value is None
+
+
+def test_a_replica_that_fails_too_often_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among the requests of all its errors would be few enough."""
+    deployment = Deployment((QUEUE,) * 10, failing={3: 0.4})
+    _, problems = search_deployment(deployment, shape(allowed_errors=0.08), monkeypatch)
+    (problem,) = problems
+    assert problem.startswith("replica host3:8000: ")
+    assert "8 % may: status 503" in problem
+
+
+def test_a_dead_replica_is_named_where_nothing_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no error is allowed each rate is missed: the replica is told before the objective."""
+    deployment = Deployment((QUEUE,) * 2, dead=frozenset({1}))
+    start, problems = search_deployment(deployment, shape(), monkeypatch)
+    assert search_of(start).low is None
+    assert problems[0].startswith("replica host1:8000: it answered nothing")
+    assert problems[-1].startswith("objective missed")
+
+
+def test_replicas_of_which_nothing_is_known_are_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ticks do not tell whose requests they count."""
+    deployment = Deployment((QUEUE,) * 2)
+    monkeypatch.setattr("tests.fakes.simulated_deployment.together", lambda seen: next(iter(seen.values())))
+    _, problems = search_deployment(deployment, shape(), monkeypatch)
+    assert any(problem.startswith("replicas: what each of the 2 did is not known") for problem in problems)
+
+
+def test_another_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server answered a third more than was sent to it."""
+    deployment = Deployment((QUEUE,), counts=True, others=0.33)
+    _, problems = search_deployment(deployment, shape(), monkeypatch)
+    assert [problem.split(":")[0] for problem in problems] == ["another client"]
+
+
+@pytest.mark.parametrize(("since", "told"), [(0, True), (99, False)])
+def test_what_was_compiled_meanwhile_is_told(since: int, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001 -- a parameter of the test
+    """Where the lowest rate that missed missed it whenever it was tried, and each time models were compiled."""
+    deployment = Deployment((QUEUE,), counts=True, compiles=since)
+    _, problems = search_deployment(deployment, shape(), monkeypatch)
+    assert [problem.split(":")[0] for problem in problems] == (["compiled under load"] if told else [])
+
+
+def test_the_limit_on_open_files_is_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that wait because of it do not make a rate the server's capacity."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (60, 60))
+    made = Deployment.ticks
+
+    def held(self: Deployment, schedule: object, seed: int) -> Any:  # noqa: ANN401 -- ticks
+        many = isinstance(schedule, Poisson) and schedule.rate > 100
+        for tick in made(self, schedule, seed):
+            yield msgspec.structs.replace(tick, due=2 * tick.sent, held=tick.sent) if many else tick
+
+    monkeypatch.setattr(Deployment, "ticks", held)
+    start, problems = search_deployment(Deployment((QUEUE,)), shape(), monkeypatch)
+    assert any("28 requests under way at most" in probe.client for probe in search_of(start).probes)
+    (problem,) = problems
+    assert "hard limit on open files" in problem
+    assert any(probe.finding is Finding.MISSED for probe in search_of(start).probes)
+
+
+def test_the_first_guess_waits_for_answers() -> None:
+    """For a few, and a second; not where requests fail."""
+    nothing = [Tick(number, number * 10**8, (number + 1) * 10**8) for number in range(30)]
+    assert not any(_answered(nothing[:count]) for count in range(1, 31))
+    answers = Latencies({bucket_of(10**9): 4}, 4 * 10**9, 10**9)
+    answered = Tick(30, 30 * 10**8, 31 * 10**8, requests=4, latency=answers)
+    assert _answered([*nothing, answered])
+    assert not _answered([*nothing[:8], Tick(8, 8 * 10**8, 9 * 10**8, requests=4, latency=answers)])
+    assert _answered([*nothing, Tick(30, 30 * 10**8, 31 * 10**8, errors={"refused": 1})])
