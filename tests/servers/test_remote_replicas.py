@@ -170,9 +170,9 @@ def test_the_slow_one_is_named_and_makes_nothing_invalid(tmp_path: Path) -> None
 
 
 def test_the_one_that_fails_is_named(tmp_path: Path) -> None:
-    """A quarter of its requests may be few of all, and is too much of its own."""
-    with replicas(tmp_path, "ms=8", "ms=8 fail=4") as servers:
-        _, problems = loaded(remote(servers).post("/infer", body=b"fox", expect=b"FOX"), allowed_errors=0.2)
+    """Half of its requests are a quarter of all, which is allowed, and too much of its own."""
+    with replicas(tmp_path, "ms=8", "ms=8 fail=2") as servers:
+        _, problems = loaded(remote(servers).post("/infer", body=b"fox", expect=b"FOX"), allowed_errors=0.35)
         bad = address(servers[1])
     assert any(problem.startswith(f"replica {bad}: ") and "503" in problem for problem in problems), problems
 
