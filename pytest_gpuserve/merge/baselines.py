@@ -9,21 +9,19 @@ a test has no opinion on its entry.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.device import DeviceLock
-from pytest_gpuserve.errors import BaselineUnusable, DeviceProblem, UsageProblem
+from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.store.atomic import write_whole
 from pytest_gpuserve.store.baseline import read, write
-from pytest_gpuserve.store.files import LONGEST_WAIT_SECONDS
+from pytest_gpuserve.store.files import alone
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.store.schema import Entry
@@ -56,7 +54,7 @@ def merge_baselines(folders: Sequence[str], into: str) -> list[str]:
     """
     _check_folder(into)
     named = {name: _files(name) for name in dict.fromkeys(folders)}
-    with _alone(into):
+    with alone(f"nothing is written into {into}", "merges baselines"):
         places = sorted({place for files in named.values() for place in files})
         changes, lines, conflicts, passed_over = {}, [], [], []
         for place in places:
@@ -159,20 +157,6 @@ def _check_place(folder: str, place: str, found: Mapping[str, Stored]) -> None:
             f"{folder} has baselines of {' and '.join(devices)} at {place}, where none is looked for",
             remedies=[f"name the folder that has the folder {devices[0]}, such as {folder}/baselines"],
         )
-
-
-@contextmanager
-def _alone(into: str) -> Iterator[None]:
-    """While nobody else on this machine writes baselines; see ``store.files``."""
-    lock = DeviceLock("baselines", command="merges baselines")
-    try:
-        held = lock.acquire(wait_seconds=LONGEST_WAIT_SECONDS, on_wait=lambda *_: None)
-    except DeviceProblem as problem:
-        raise BaselineUnusable(
-            f"nothing is written into {into}: {problem.summary}", found=problem.found, looked=problem.looked
-        ) from None
-    with held:
-        yield
 
 
 def _write_all(changes: Mapping[Path, Mapping[str, Entry]]) -> None:

@@ -64,7 +64,7 @@ class LocalFiles:
 
     def change(self, path: Path, known: Mapping[str, Stored] | None, decide: Decide) -> dict[str, Stored]:  # noqa: ARG002 -- the last writer's entry stays, and git shows what it replaced
         """See `BaselineFiles`."""
-        with _alone(path):
+        with alone(f"baseline file {path} is not written", "writes baselines"):
             there = read(path)
             write(path, changed(there, decide(there)))
             # Read back what was written, checks and all: a file that we could not read tomorrow must fail today.
@@ -81,19 +81,22 @@ def changed(there: Mapping[str, Stored], changes: Mapping[str, Entry | None]) ->
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Change a file while no other process changes one: another worker may record beside it.
+def alone(what: str, command: str) -> Iterator[None]:
+    """Change baselines while no other process changes any: another worker may record beside it.
 
     One lock for all baselines of the machine: a change takes a moment, and no lock files are left in projects.
+
+    Args:
+        what: Says in an error that nothing was written, and where: ``baseline file F is not written``.
+        command: What whoever waits is told of us.
+
+    Raises:
+        BaselineUnusable: Others were at it for too long.
     """
-    lock = DeviceLock("baselines", command="writes baselines")
+    lock = DeviceLock("baselines", command=command)
     try:
         held = lock.acquire(wait_seconds=LONGEST_WAIT_SECONDS, on_wait=lambda *_: None)
     except DeviceProblem as problem:
-        raise BaselineUnusable(
-            f"baseline file {path} is not written: {problem.summary}",
-            found=problem.found,
-            looked=problem.looked,
-        ) from None
+        raise BaselineUnusable(f"{what}: {problem.summary}", found=problem.found, looked=problem.looked) from None
     with held:
         yield
