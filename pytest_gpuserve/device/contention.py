@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from pytest_gpuserve.device.host_cpu import busy_seconds
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -37,14 +39,10 @@ def read_cpu(ours: Iterable[psutil.Process]) -> CpuReading:
     """Read the counters of the host and of our processes; one that has ended in between counts as nothing."""
     used = sum(_used(process) for process in ours)
     times = psutil.cpu_times()
-    stolen = getattr(times, "steal", 0.0)
-    # The kernel counts the time of guests of this host within user and nice already.
-    idle = times.idle + getattr(times, "iowait", 0.0)
-    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
     return CpuReading(
         at_seconds=time.monotonic(),
-        busy_seconds=sum(times) - idle - stolen - guests,
-        stolen_seconds=stolen,
+        busy_seconds=busy_seconds(times._asdict()),
+        stolen_seconds=getattr(times, "steal", 0.0),
         ours_seconds=used,
     )
 

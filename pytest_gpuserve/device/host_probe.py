@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
+from pytest_gpuserve.device.host_cpu import busy_seconds
 from pytest_gpuserve.device.sample import HostSample, Watched
 
 if TYPE_CHECKING:
@@ -244,13 +245,9 @@ def below(roots: Iterable[int], children: Mapping[int, Iterable[int]], among: Co
 
 def read_host_counters() -> HostSample:
     """Look at the host: CPU, load, swap."""
-    times = psutil.cpu_times()
-    idle = times.idle + getattr(times, "iowait", 0.0)
-    # The kernel counts the time of guests of this host within user and nice already; stolen time nobody here has used.
-    elsewhere = sum(getattr(times, name, 0.0) for name in ("steal", "guest", "guest_nice"))
     swap = psutil.swap_memory()
     return HostSample(
-        busy_seconds=sum(times) - idle - elsewhere,
+        busy_seconds=busy_seconds(psutil.cpu_times()._asdict()),
         load=psutil.getloadavg()[0],
         swap_used_bytes=swap.used,
         swapped_bytes=swap.sin + swap.sout,
