@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.outputs import NOT_WRITTEN, STEP_SUMMARY, Form, Written, write_outputs
+from pytest_gpuserve.outputs import NOT_WRITTEN, STEP_SUMMARY, UNLISTED, Form, Written, write_outputs
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import FAILED, rows_of
@@ -55,6 +55,7 @@ def write_results(
         unlisted_failures: As for `Ending`.
     """
     wanted = tuple(outputs)
+    closing = replace(closing, unlisted=session.config.stash.get(UNLISTED, None))
     shown = partial(without_secrets, environment=os.environ)
     others = write_outputs([output for output in wanted if output.form is not Form.JSON], closing, shown)
     if others.failed:

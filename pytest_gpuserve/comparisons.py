@@ -7,7 +7,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.options import MEASURING
+from pytest_gpuserve.items import MEASURING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

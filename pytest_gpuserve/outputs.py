@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.report.results import Unlisted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -56,6 +57,9 @@ EXPORTS: Final = {
 
 NOT_WRITTEN: Final = ("ERROR", "not written")
 """How the lines begin of files that are not there: of those that were asked for, and of others."""
+
+UNLISTED: Final = pytest.StashKey[Unlisted]()
+"""What a result says of tests that it does not list, where they are dealt out to several runners."""
 
 _FILES: Final = (
     ("gpuserve_json", Form.JSON, "write the results as JSON"),

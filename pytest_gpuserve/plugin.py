@@ -16,6 +16,7 @@ import pytest
 from pytest_gpuserve import hookspecs
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.fixtures import (
+    SESSION_NAME,
     _gpuserve_engine,
     _gpuserve_judge,
     _gpuserve_measuring,
@@ -29,18 +30,9 @@ from pytest_gpuserve.fixtures import (
     load,
     published,
 )
+from pytest_gpuserve.items import COLLECTED, NODEID, measures, needs_device
 from pytest_gpuserve.markers import FULL_HELP, MARKER_HELP, check_markers
-from pytest_gpuserve.options import (
-    COLLECTED,
-    MEASURING,
-    NEEDS_DEVICE,
-    NODEID,
-    SELFTEST_NAME,
-    SESSION_NAME,
-    Update,
-    add_options,
-    read_settings,
-)
+from pytest_gpuserve.options import add_options, read_settings
 from pytest_gpuserve.outputs import clear_outputs
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.server_fixtures import (
@@ -54,6 +46,7 @@ from pytest_gpuserve.server_fixtures import (
     torch_worker,
     triton_server,
 )
+from pytest_gpuserve.settings import Update
 from pytest_gpuserve.sharding import BeforeTheyAreDealtOut
 from pytest_gpuserve.workers import (
     Controller,
@@ -69,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from pytest_gpuserve.device import Device
-    from pytest_gpuserve.options import Settings
+    from pytest_gpuserve.settings import Settings
 
 __all__ = [
     "_gpuserve_engine",
@@ -101,6 +94,9 @@ NO_NAME: Final = ("auto", "cpu")
 
 TELLS_ONLY: Final = ("collectonly", "help", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow")
 """pytest's options with which no test is run."""
+
+SELFTEST_NAME: Final = "gpuserve-selftest"
+"""Name under which what runs the self-test is registered as a plugin."""
 
 REFUSED: Final = pytest.StashKey[str]()
 """Of a worker of pytest-xdist: why it may not measure; empty if it may."""
@@ -175,13 +171,13 @@ def _make_session(session: pytest.Session) -> None:
     config = session.config
     for item in session.items:
         check_markers(item)
-    ours = [item for item in session.items if NEEDS_DEVICE in getattr(item, "fixturenames", ())]
+    ours = [item for item in session.items if needs_device(item)]
     if not ours or config.option.collectonly:
         return
     from pytest_gpuserve.session import GateSession
 
     settings = read_settings(config)
-    measuring = any(_measures(item) for item in ours)
+    measuring = any(map(measures, ours))
     if is_worker(config):
         from pytest_gpuserve.devices import find_devices
         from pytest_gpuserve.process.relatives import belong_to
@@ -199,7 +195,7 @@ def _make_session(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse to measure beside other workers of pytest-xdist where they would measure each other."""
     refused = item.config.stash.get(REFUSED, "")
-    if refused and _measures(item):
+    if refused and measures(item):
         pytest.fail(refused, pytrace=False)
 
 
@@ -237,15 +233,10 @@ def _or_usage_error(call: Any) -> Any:  # noqa: ANN401 -- passes through whateve
         raise pytest.UsageError(str(problem)) from None
 
 
-def _measures(item: pytest.Item) -> bool:
-    return MEASURING in getattr(item, "fixturenames", ())
-
-
 def _is_to_measure(config: pytest.Config, settings: Settings) -> bool:
     """Whether the options alone tell that this run is there to measure, and not only to run a project's other tests."""
     named = config.getoption("--gpu") is not None and settings.gpu not in NO_NAME
-    compared = settings.against is not None or settings.against_python is not None
-    return named or compared or settings.update is not Update.NOTHING
+    return named or settings.side_by_side or settings.update is not Update.NOTHING
 
 
 def _workers_refused(config: pytest.Config, devices: Sequence[Device]) -> str:

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pytest_gpuserve.device import Device, Holder
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
-    from pytest_gpuserve.options import Settings
     from pytest_gpuserve.report.selftest import SelftestResult
     from pytest_gpuserve.selftest.plan import Planned
     from pytest_gpuserve.selftest.run import Made
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.settings import Settings
     from pytest_gpuserve.trial.handle import Starter
 
 CYCLE_SECONDS: Final = 180.0

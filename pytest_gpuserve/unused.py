@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.options import COLLECTED, MEASURING, plain_id
+from pytest_gpuserve.items import COLLECTED, measures, plain_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ def settle_unused(
             used.setdefault(measurement.place.path, set()).add(measurement.place.key)
     # A test that was skipped before it measured leaves its file undecided.
     for item in items:
-        if MEASURING in getattr(item, "fixturenames", ()) and not measurements.get(plain_id(item)):
+        if measures(item) and not measurements.get(plain_id(item)):
             used.pop(ledger.place(plain_id(item), "").path, None)
     for path, keys in used.items():
         for key in ledger.unused(path, keys):

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpuserve.options import MEASURING, Update, plain_id
+from pytest_gpuserve.items import measures, plain_id
 from pytest_gpuserve.outputs import Written
 from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.settings import Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
-    from pytest_gpuserve.options import Settings
     from pytest_gpuserve.report.results import SessionResult, TestResult
+    from pytest_gpuserve.settings import Settings
 
 TOLD: Final = "gpuserve"
 """What a worker is told, among its ``workerinput``."""
@@ -104,7 +105,7 @@ class Worker:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Say with a test's first report that it measures, and with its last one what it has measured."""
         report = yield
-        if MEASURING in getattr(item, "fixturenames", ()) and report.when in {"setup", "teardown"}:
+        if measures(item) and report.when in {"setup", "teardown"}:
             nodeid = plain_id(item)
             tests = {nodeid} if report.when == "teardown" else set()
             self._handed |= tests

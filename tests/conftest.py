@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.fakes.nvml.build import build_fake_nvml
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -79,6 +81,14 @@ def no_process_is_left() -> Iterator[None]:
     """Fail a test that leaves a child behind; what belongs to its module was there before it, and is not looked at."""
     with _none_left():
         yield
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the fake of NVML's C library; scripts for it belong elsewhere, for all tests share it."""
+    folder = tmp_path_factory.mktemp("nvml")
+    build_fake_nvml(folder)
+    return folder
 
 
 @contextmanager

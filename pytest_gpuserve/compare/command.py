@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Compares two results, or two states of the baselines: A is the reference, B is judged.",
         epilog=EPILOG,
     )
-    what = "a result file, a baseline file, a folder of baselines, REV: or REV:PATH"
+    what = "a result file, a baseline file, a folder of baselines, the address of one, REV: or REV:PATH"
     parser.add_argument("a", metavar="A", help=f"the reference: {what}")
     parser.add_argument("b", metavar="B", help=f"what is judged: {what}")
     parser.add_argument("--device", metavar="NAME", default="", help="only loads of this device, such as T4 or cpu")

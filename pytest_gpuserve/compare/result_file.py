@@ -149,8 +149,10 @@ def loads_of(name: str, result: ResultRecord) -> Iterator[Load]:
         result: Its content.
 
     Raises:
-        UsageProblem: It does not name its host or its device.
+        UsageProblem: It does not name its host or its device; one without tests has no need to.
     """
+    if not result.tests:
+        return
     host, device = result.host.get("id"), result.gpu.get("name")
     if not (isinstance(host, str) and host and isinstance(device, str) and device):
         raise UsageProblem(f"{name} does not name the host and the device that it was measured on")
@@ -173,9 +175,19 @@ def loads_of(name: str, result: ResultRecord) -> Iterator[Load]:
                 tolerances={each.metric: each.tolerance for each in verdicts if each.tolerance is not None},
                 asked=frozenset(each.metric for each in verdicts),
                 problems=(*run.problems, *([] if test.outcome != "interrupted" else [INTERRUPTED])),
-                beside="" if run.base is None else run.base.name,
+                beside=_beside(run, verdicts),
                 is_result=True,
             )
+
+
+def _beside(run: RunRecord, verdicts: list[VerdictRecord]) -> str:
+    """Whom a load's sessions were measured side by side with; empty for nobody.
+
+    What a stored baseline judges was measured alone, whoever then had the last word.
+    """
+    if run.base is None or any(verdict.reference_kind == "baseline" for verdict in verdicts):
+        return ""
+    return run.base.name
 
 
 def occasion_of(name: str, result: ResultRecord) -> str:

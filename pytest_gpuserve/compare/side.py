@@ -13,11 +13,13 @@ import msgspec
 from pytest_gpuserve.compare.load import Key, Load, Sample
 from pytest_gpuserve.compare.repository import HASH_SHOWN, Repository
 from pytest_gpuserve.compare.result_file import is_result, loads_of, read_result
+from pytest_gpuserve.compare.storage import fetched
 from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.reduced import reduced_by_metric
 from pytest_gpuserve.store.baseline import Stored, read
+from pytest_gpuserve.store.elsewhere.address import Address, is_address, parse_address
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
 
 if TYPE_CHECKING:
@@ -73,8 +75,12 @@ def read_side(text: str, folder: Path, baseline_dir: Path) -> Side:
     Raises:
         UsageProblem: There is no such file, folder or revision, or it holds no baselines and no results.
         BaselineUnusable: A baseline file cannot be read or trusted.
+        StorageProblem: What is in a storage cannot be fetched.
     """
-    path = folder / text
+    address = parse_address(text, called="") if is_address(text) else None
+    if isinstance(address, Address):
+        return _in_storage(address)
+    path = folder / text if address is None else address
     if path.is_dir():
         files = sorted(path.rglob("*.json"))
         inside = {file: file.relative_to(path) for file in files}
@@ -87,7 +93,7 @@ def read_side(text: str, folder: Path, baseline_dir: Path) -> Side:
     if path.exists():
         return _side(text, [_on_disk(path, text, [baseline_dir])], is_folder=False)
     rev, colon, inner = text.partition(":")
-    if not colon:
+    if not colon or address is not None:
         raise UsageProblem(f"there is no file or folder {text}", looked=[str(path)], remedies=[REVISIONS])
     repository = Repository.around(folder, f"{text}, which is no file,")
     commit = repository.commit(rev).hash
@@ -185,6 +191,22 @@ def baseline_key(path: PurePosixPath, root: PurePosixPath, name: str, device: st
     return Key(device, "/".join(below), name)
 
 
+def _in_storage(address: Address) -> Side:
+    folder, files = fetched(address)
+    root = PurePosixPath("/", folder.url.partition("://")[2])
+    documents = [Document(folder.of(name), root / name, root, data) for name, data in files.items()]
+    is_folder = folder == address
+    side = _side(address.url, documents, is_folder=is_folder)
+    folders = {part for name in files for part in name.split("/")[:-1]}
+    if is_folder and folders.isdisjoint(key.device for key in side.loads):
+        # What lies at the top of the folder of one device was not listed.
+        raise UsageProblem(
+            f"{address} is a folder of one device's baselines",
+            remedies=["name the folder above it, with --device=NAME for the loads of one device"],
+        )
+    return side
+
+
 def _on_disk(path: Path, name: str, roots: Sequence[Path]) -> Document:
     place = path.absolute().as_posix()
     root = _root_of(place, [each.absolute().as_posix() for each in roots])
@@ -203,6 +225,8 @@ def _root_of(path: str, roots: Sequence[str]) -> PurePosixPath:
 def _side(name: str, documents: Sequence[Document], *, is_folder: bool) -> Side:
     if not is_folder and is_result(documents[0].data):
         result = read_result(documents[0].name, documents[0].data)
+        if not (result.tests or result.gpu):
+            raise UsageProblem(f"{name} has nothing to compare: it is of a runner without a test that measures")
         told = ", ".join(filter(None, (result.at, (result.commit or "")[:HASH_SHOWN])))
         return Side(f"{name} ({told})" if told else name, _by_key(name, loads_of(name, result)))
     loads = []

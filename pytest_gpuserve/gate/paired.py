@@ -143,7 +143,7 @@ class LimitEvidence(EstimatedChange):
 def default_prior(metric: Metric) -> Prior:
     """What is believed of a metric before anything was measured, with 3 degrees of freedom.
 
-    The sd is 1.5 %, of p99 3 %, of memory 0.7 %, of a cold start and of a capacity 7.1 %.
+    The sd is 1.5 %, of p99 3 %, of memory 0.7 %, of a cold start 7.1 %.
     """
     return Prior(max(metric.default_pair_sd, metric.sd_floor) ** 2, _DEFAULT_DOF)
 

@@ -3,7 +3,8 @@
 Two kinds of history know it: the starts of stored sessions, whose pooled variance counts twice because a pair has two
 starts, and the rounds of past paired comparisons, whose spread about their own mean is that of start pairs plus that
 inside a round, which is taken off. Both are centred, so they hold whatever the comparison found. What a start's own
-windows scatter is not taken off the first kind, which errs on the careful side.
+windows scatter is not taken off the first kind, which errs on the careful side. But where that is most of what there
+is, as of a capacity, the first kind says nothing of starts, and is left out.
 
 Few degrees of freedom must not rule: two starts that happen to agree would promise that all do. So history is mixed
 with the default prior, whose weight falls in a straight line from its own degrees of freedom without history to none
@@ -43,7 +44,7 @@ def learn_prior(metric: Metric, stored: Sequence[Sequence[float]], paired: Seque
         ValueError: A log cost is NaN or infinite.
     """
     default = default_prior(metric)
-    starts_squares, starts_dof = _pooled(stored)
+    starts_squares, starts_dof = _pooled(stored if metric.own_error is None else ())
     pairs_squares, pairs_dof = _pooled([[point.x for point in rounds] for rounds in paired])
     dof = starts_dof + pairs_dof
     if not dof:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.metric import OF_A_START
+from pytest_gpuserve.gate.metric import COLD_START
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,14 +79,13 @@ def look_index(rounds: int, blocks_in_last_round: int) -> int | None:
 def first_look(metric: Metric) -> int:
     """The first look that a metric takes part in.
 
-    A p99 of three blocks rests on too few requests. A cold start takes two rounds: the first start of all may find its
-    files on the disk, which the other server then finds in memory, so the first round is left out where there is a
-    second (`trial.course.judged_rounds`). A capacity takes two as well: a round has one number of it, and how far two
-    lie apart is only seen of several.
+    A p99 of three blocks rests on too few requests, and half a search is none. A cold start takes two rounds: the first
+    start of all may find its files on the disk, which the other server then finds in memory, so the first round is left
+    out where there is a second (`trial.course.judged_rounds`).
     """
-    if metric.name in OF_A_START:
+    if metric.name == COLD_START:
         return _SECOND_ROUND
-    return 1 if metric.quantile is not None and metric.quantile >= _TAIL_FROM else 0
+    return 1 if metric.own_error is not None or (metric.quantile is not None and metric.quantile >= _TAIL_FROM) else 0
 
 
 def levels(alpha: float = ALPHA, looks: int = len(LOOKS)) -> tuple[float, ...]:

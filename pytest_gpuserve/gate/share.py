@@ -12,12 +12,20 @@ more than ten that are independent. So requests are counted by batches, stretche
   (E. L. Korn and B. I. Graubard, "Confidence intervals for proportions with small expected number of positive counts
   estimated from survey data", Survey Methodology 24, 1998, 193-201).
 
+Batches may still resemble the one before, of a slow queue those of a short look. Then the variance of their mean is
+larger than their spread tells, by ``(1 + r) / (1 - r)`` if each keeps a share r of what the one before was beyond the
+mean (M. S. Bartlett, "On the theoretical specification and sampling properties of autocorrelated time-series", Journal
+of the Royal Statistical Society, supplement 8, 1946, 27-41). Of n batches r is seen too small by ``(1 + 4 r) / n``,
+which is added (M. G. Kendall, "Note on bias in the estimation of autocorrelation", Biometrika 41, 1954, 403-404).
+
 Where no request was slow yet, nothing is known of how they cluster. So the design effect of a second, lower limit is
-looked at as well, which a tenth of the requests exceeds, and the larger one of the two holds.
+looked at as well, which a tenth of the requests exceeds, and the larger one of the two holds. What batches keep of the
+one before is only looked at for the limit itself: of a server at rest its chance would make too much of a few requests.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -29,6 +37,12 @@ if TYPE_CHECKING:
 
 FEWEST_BATCHES: Final = 8
 """Of fewer the spread is not known well enough for anything to be concluded."""
+
+MOST_LIKENESS: Final = 0.7
+"""Of a batch to the one before: beyond it so few batches tell no difference."""
+
+LEAST_SQUARES: Final = 1e-6
+"""Of requests; what is less is left by rounding, where all batches have the same share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +111,9 @@ def share_of(batches: Sequence[Batch], level: float) -> Share:
     share = sum(batch.beyond for batch in batches) / requests
     if len(batches) < FEWEST_BATCHES:
         return Share(share, 0.0)
+    beyond = [(batch.requests, batch.beyond) for batch in batches]
     effect = max(
-        _design_effect([(batch.requests, batch.beyond) for batch in batches]),
+        _design_effect(beyond) * _persistence(beyond),
         _design_effect([(batch.requests, batch.beyond_lower) for batch in batches]),
     )
     # Requests that are spread more evenly than by chance are taken for no more than they are.
@@ -127,9 +142,26 @@ def _design_effect(counts: Sequence[tuple[int, int]]) -> float:
     share = sum(beyond for _, beyond in counts) / requests
     if not 0 < share < 1:
         return 1.0
-    squares = math.fsum((beyond - share * count) ** 2 for count, beyond in counts)
+    squares = math.fsum(each**2 for each in _away(counts))
     variance = len(counts) / (len(counts) - 1) * squares / requests**2
     return variance / (share * (1 - share) / requests)
+
+
+def _persistence(counts: Sequence[tuple[int, int]]) -> float:
+    """The variance of the mean of batches to that of such as do not resemble the one before them."""
+    away = _away(counts)
+    squares = math.fsum(each**2 for each in away)
+    if squares < LEAST_SQUARES:
+        return 1.0
+    seen = math.fsum(one * other for one, other in itertools.pairwise(away)) / squares
+    likeness = min(MOST_LIKENESS, max(0.0, seen + (1 + 4 * seen) / len(away)))
+    return (1 + likeness) / (1 - likeness)
+
+
+def _away(counts: Sequence[tuple[int, int]]) -> list[float]:
+    """By how many requests beyond the limit each batch has more than its share."""
+    share = sum(beyond for _, beyond in counts) / sum(count for count, _ in counts)
+    return [beyond - share * count for count, beyond in counts]
 
 
 def _beta(x: float, a: float, b: float) -> float:

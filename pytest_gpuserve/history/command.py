@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     if not lines:
         print("there is nothing to draw: no baseline and no result fits", file=sys.stderr)  # noqa: T201 -- a command
     if given.html is not None:
-        print(f"{len(lines)} lines drawn in {given.html}", file=sys.stderr)  # noqa: T201 -- a command
+        print(f"{len(lines)} {'line' if len(lines) == 1 else 'lines'} drawn in {given.html}", file=sys.stderr)  # noqa: T201 -- a command
     if text:
         print(text)  # noqa: T201 -- a command
     return 0 if lines else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpuserve.load.request import Expect, check_answer
+from pytest_gpuserve.load.request import Expect, check_answer, is_right
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -122,8 +122,8 @@ class AnswerCheck:
     def _belongs_to(self, alike: int, body: bytes) -> int | None:
         for index, first in enumerate(self._first_alike):
             # Each different expectation once; where nothing is expected, nothing is recognised.
-            candidate = index == first != alike and self._expects[index] is not None
-            if candidate and check_answer(self._expects[index], body) is None:
+            expect = self._expects[index] if index == first != alike else None
+            if expect is not None and is_right(expect, body):
                 return index
         return None
 

@@ -1,14 +1,17 @@
-"""The arguments of the command."""
+"""The arguments of the command, and what is said of those that are wrong."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.schedule import LEAST, MOST
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MOST_COUNTED: Final = 10**12
 """Beyond, a mistake is surer than a wish."""
@@ -67,6 +70,39 @@ def make_parser() -> argparse.ArgumentParser:
     back.add_argument("--allowed-errors", type=_share, default=0.0, metavar="SHARE", help="default: 0")
     back.add_argument("--json", action="store_true", help="print JSON instead of the summary")
     return parser
+
+
+def only_with(arguments: argparse.Namespace, name: str, fits: bool, what: str) -> None:  # noqa: FBT001 -- it reads as a sentence
+    """See that an argument is not given where it means nothing.
+
+    Args:
+        arguments: Of the command.
+        name: Of the argument, as its attribute.
+        fits: Whether it means something.
+        what: With what it would.
+
+    Raises:
+        UsageProblem: It is given all the same.
+    """
+    if getattr(arguments, name) and not fits:
+        raise UsageProblem(f"--{name.replace('_', '-')} means something only with {what}")
+
+
+def of_option(option: str, problem: UsageProblem, *, remedies: Sequence[str] = ()) -> UsageProblem:
+    """Name the option whose value has this problem."""
+    return UsageProblem(f"{option}: {problem.summary}", found=problem.found, remedies=remedies)
+
+
+def read_file(file: Path, option: str) -> bytes:
+    """Read a file that an option names.
+
+    Raises:
+        UsageProblem: It cannot be read.
+    """
+    try:
+        return file.read_bytes()
+    except OSError as problem:
+        raise UsageProblem(f"{option} {file} cannot be read", found=str(problem)) from problem
 
 
 class _Parser(argparse.ArgumentParser):

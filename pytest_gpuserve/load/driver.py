@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load import beside
 from pytest_gpuserve.load.engine.http2_codec import check_endpoint
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.engine_process import EngineProcess
@@ -75,8 +76,9 @@ class Engines:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes."""
-        return tuple(engine.pid for engine in self._engines)
+        """The processes on this host, our own first: of workers on a cluster those that its nodes run here too."""
+        own = [engine.pid for engine in self._engines]
+        return tuple(dict.fromkeys([*own, *(pid for teller in own for pid in beside.pids(teller))]))
 
     def next_tick(self) -> Tick:
         """Return the next report of all engines together, waiting for it; not to be asked for after the last.

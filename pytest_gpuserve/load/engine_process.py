@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.load import beside
 from pytest_gpuserve.load.wire import LENGTH, MAX_MESSAGE_BYTES, Order, Plan, Ready, Report, Tick, frame
 
 if TYPE_CHECKING:
@@ -106,8 +107,10 @@ class EngineProcess:
         Raises:
             LoadFailed: It died, or fell silent.
         """
-        if not isinstance(self._next(seconds), Ready):
+        report = self._next(seconds)
+        if not isinstance(report, Ready):
             raise self._garbled("a tick before it was ready")
+        beside.hear(self.pid, report.processes)
 
     def wait_ready_again(self, seconds: float) -> None:
         """Throw away the ticks that it wrote before it heard that it should begin anew.
@@ -118,8 +121,9 @@ class EngineProcess:
         Raises:
             LoadFailed: It died, or fell silent.
         """
-        while not isinstance(self._next(seconds), Ready):
+        while not isinstance(report := self._next(seconds), Ready):
             pass
+        beside.hear(self.pid, report.processes)
         self.ended = False
 
     def next_tick(self) -> Tick:
@@ -138,6 +142,7 @@ class EngineProcess:
         """End the process; it ends by itself when its input is closed."""
         if self._log.closed:
             return
+        beside.forget(self.pid)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._selector.close()

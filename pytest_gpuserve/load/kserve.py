@@ -18,7 +18,6 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.kserve_arrays import (
     LENGTH,
     NUMPY,
-    SHOWN,
     as_array,
     datatype_of,
     described,
@@ -28,6 +27,7 @@ from pytest_gpuserve.load.kserve_arrays import (
     shown,
 )
 from pytest_gpuserve.load.request import Request
+from pytest_gpuserve.process.excerpt import begin_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -177,7 +177,7 @@ def http_header(body: bytes) -> tuple[dict[str, Any], int]:
         ValueError: It is not such an answer, or the server's error; the text is one line.
     """
     if body[:1] != b"{":
-        raise ValueError(f"no answer of KServe v2: {body[:SHOWN]!r}")
+        raise ValueError(f"no answer of KServe v2: {one_line(repr(begin_of(body)))}")
     try:
         # Scanned as Latin-1, where every byte is a character and offsets are the same; read as UTF-8.
         _, end = _SCANNER.raw_decode(body.decode("latin-1"))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import struct
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.process.excerpt import excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SHOWN: Final = 80
+_SHOWN: Final = 320
 
 Array: TypeAlias = Any
 """A numpy array. Not by its own name, which type checkers alone would need numpy for."""
@@ -160,9 +162,8 @@ def shown(name: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Make a line of bounded length of any text."""
-    line = " ".join(text.split())
-    return line if len(line) <= 4 * SHOWN else f"{line[: 4 * SHOWN]}..."
+    """Make a line of bounded length of any text; of a longer one the begin, without this process's secrets."""
+    return " ".join((text if len(text) <= _SHOWN else excerpt(text, os.environ, most=_SHOWN)).split())
 
 
 def datatype_of(what: str, array: Array) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.load.kserve import Inference, Place, decode_http
-from pytest_gpuserve.load.kserve_arrays import described, extra, from_raw, from_values
+from pytest_gpuserve.load.kserve_arrays import described, extra, from_raw, from_values, one_line
+from pytest_gpuserve.process.excerpt import begin_of
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.kserve_arrays import Tensors
@@ -66,9 +67,9 @@ def grpc_response(body: bytes) -> Any:  # noqa: ANN401 -- a generated class
     try:
         response = _messages().ModelInferResponse.FromString(body)
     except extra("google.protobuf.message").DecodeError:
-        raise ValueError(f"no answer of KServe v2: {body[:80]!r}") from None
+        raise ValueError(f"no answer of KServe v2: {one_line(repr(begin_of(body)))}") from None
     if not response.outputs:
-        raise ValueError(f"an answer without outputs: {body[:80]!r}")
+        raise ValueError(f"an answer without outputs: {one_line(repr(begin_of(body)))}")
     return response
 
 

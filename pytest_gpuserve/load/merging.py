@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def merge_ticks(ticks: Sequence[Tick]) -> Tick:
     """Make one tick of those that the engines of a load report for the same time; exact, whatever their order.
 
-    Only of an error's sample the first engine's is kept.
+    It is as long as they are on average: where clocks went apart, what engines did is still that of one tick each, and
+    not of the time from the first one's begin to the last one's end. Only at the end of a load it lasts as long as the
+    longest. Only of an error's sample the first engine's is kept.
 
     Raises:
         ValueError: There are none, or their numbers differ.
@@ -26,14 +28,15 @@ def merge_ticks(ticks: Sequence[Tick]) -> Tick:
     numbers = {tick.number for tick in ticks}
     if len(numbers) != 1:
         raise ValueError(f"ticks of one number belong together, not of {sorted(numbers)}")
+    ends = [tick.end_ns for tick in ticks]
     samples: dict[str, str] = {}
     for tick in ticks:
         for kind, sample in tick.error_samples.items():
             samples.setdefault(kind, sample)
     return Tick(
         number=ticks[0].number,
-        begin_ns=min(tick.begin_ns for tick in ticks),
-        end_ns=max(tick.end_ns for tick in ticks),
+        begin_ns=sum(tick.begin_ns for tick in ticks) // len(ticks),
+        end_ns=max(ends) if any(tick.last for tick in ticks) else sum(ends) // len(ends),
         requests=sum(tick.requests for tick in ticks),
         latency=_pooled(tick.latency for tick in ticks),
         service=_pooled(tick.service for tick in ticks),

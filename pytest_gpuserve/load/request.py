@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.url import authority_of
+from pytest_gpuserve.process.excerpt import begin_of, excerpt
 from pytest_gpuserve.units import digest
 
 Expect = bytes | Callable[[bytes], object]
@@ -17,6 +20,9 @@ A function says yes by returning something true. It says no by raising (``Assert
 returning anything else: ``None`` is what a forgotten ``return`` and a search without a match give. It runs in the
 pytest process, off the timing path.
 """
+
+BODY_CHARACTERS: Final = 80
+"""Of a body, as Python writes it, in what is said of a wrong answer."""
 
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
@@ -103,5 +109,18 @@ def check_answer(expect: Expect | None, body: bytes) -> str | None:
     return None if right else f"{getattr(expect, '__name__', expect)} returned {verdict!r} for {_short(body)}"
 
 
+def is_right(expect: Expect, body: bytes) -> bool:
+    """Whether an answer is right; what is wrong with it says `check_answer`."""
+    if isinstance(expect, bytes):
+        return body == expect
+    try:
+        return bool(expect(body))
+    except Exception:  # noqa: BLE001 -- as above
+        return False
+
+
 def _short(body: bytes) -> str:
-    return repr(body[:80]) + (f"... ({len(body)} bytes)" if len(body) > 80 else "")
+    text = repr(begin_of(body))
+    if len(text) <= BODY_CHARACTERS:
+        return text
+    return f"{excerpt(text, os.environ, most=BODY_CHARACTERS)} ({len(body)} bytes)"

@@ -1,11 +1,13 @@
-"""Runs a load to its end, or until enough is known, or until Ctrl-C."""
+"""Runs a load to its end, or until enough is known, or until Ctrl-C or the loss of an engine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load.lost import lost_in_mid_load
 from pytest_gpuserve.load.shares import RunningShares, share_reasons
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.totals import RunningTotals
@@ -53,7 +55,7 @@ def run_load(
     on_tick: Callable[[RunningTotals, Tick], None] | None = None,
     source: EngineSource = LOCAL,
 ) -> Outcome:
-    """Run a load and add up what happened.
+    """Run a load and add up what happened; one that is lost in mid-load is kept, with the reason.
 
     Args:
         plan: The load; without an end of its own it needs ``until``, or somebody's Ctrl-C.
@@ -63,18 +65,19 @@ def run_load(
         check: Of the answers.
         allowed_errors: Share of the requests that may fail.
         ceiling: Tells, once it is known what was sent and answered, what the client reaches on this host; not asked
-            after Ctrl-C.
+            after Ctrl-C, nor of a load that was lost.
         until: Sees what was measured after every tick; the load ends when it returns True.
         on_tick: Hears of every tick, with all that came before it, for a progress line.
         source: Where the workers come from.
 
     Raises:
-        LoadFailed: An engine failed.
+        LoadFailed: An engine failed before the first tick.
         UsageProblem: The limit on open files is too low.
     """
     running, of_each = RunningTotals(), RunningShares()
     complaints: list[Complaint] = []
     interrupted = False
+    lost: LoadFailed | None = None
     begin_ns: int | None = None
     ceiling_per_second: float | None = None
     try:
@@ -97,22 +100,23 @@ def run_load(
             ceiling_per_second = ceiling(measured)
     except KeyboardInterrupt:
         interrupted = True
+    except LoadFailed as problem:
+        if begin_ns is None:
+            # It never began: nothing was measured that an error could lose.
+            raise
+        lost = problem
     totals = running.totals()
-    found = list(
-        reasons(
-            totals,
-            schedule=plan.schedule,
-            processes=processes,
-            cores=cores,
-            allowed_errors=allowed_errors,
-            ceiling_per_second=ceiling_per_second,
-        )
+    found = _cut_short(lost, interrupted=interrupted)
+    found += reasons(
+        totals,
+        schedule=plan.schedule,
+        processes=processes,
+        cores=cores,
+        allowed_errors=allowed_errors,
+        ceiling_per_second=ceiling_per_second,
     )
     found += share_reasons(of_each.totals(), plan.schedule, among=cores)
-    if interrupted:
-        found.insert(0, Reason(ReasonKind.INTERRUPTED, "interrupted by Ctrl-C: not decided"))
-    if check is not None:
-        found.extend(answer_reasons(check, complaints))
+    found += [] if check is None else answer_reasons(check, complaints)
     checked = check.checked if check is not None and check.expects_something else None
     return Outcome(totals, tuple(found), interrupted, checked, ceiling_per_second)
 
@@ -120,6 +124,13 @@ def run_load(
 def _errors_alone(tick: Tick) -> Tick:
     """What counts of a tick of the warm-up."""
     return Tick(tick.number, tick.end_ns, tick.end_ns, errors=tick.errors, error_samples=tick.error_samples)
+
+
+def _cut_short(lost: LoadFailed | None, *, interrupted: bool) -> list[Reason]:
+    """Why a load ended before it was to."""
+    if interrupted:
+        return [Reason(ReasonKind.INTERRUPTED, "interrupted by Ctrl-C: not decided")]
+    return [] if lost is None else [Reason(ReasonKind.LOST, lost_in_mid_load(lost))]
 
 
 def answer_reasons(check: AnswerCheck, complaints: list[Complaint]) -> list[Reason]:

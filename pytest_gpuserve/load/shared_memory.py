@@ -24,7 +24,9 @@ from pytest_gpuserve.load.kserve import Input, Output, Place, http_request
 from pytest_gpuserve.load.kserve_grpc import grpc_message
 from pytest_gpuserve.load.shared_outputs import ALIGNMENT, Layout, padded
 from pytest_gpuserve.load.wire import Outputs, unwritten
+from pytest_gpuserve.process.excerpt import excerpt
 from pytest_gpuserve.process.kept import Kept
+from pytest_gpuserve.process.secrets import secret_headers
 
 if TYPE_CHECKING:
     import ssl
@@ -41,6 +43,7 @@ _SWEPT_SECONDS: Final = 10.0
 _REGISTER_SECONDS: Final = 10.0
 _UNREGISTER_SECONDS: Final = 5.0
 _TEXT_SHOWN: Final = 300
+_MOST_READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +182,9 @@ class _Server:
         except (OSError, http.client.HTTPException) as problem:
             raise self._failed("could not be asked to use", f"{type(problem).__name__}: {problem}") from problem
         if status != http.client.OK:
-            raise self._failed("does not take", f"status {status}: {text}")
+            known = {**os.environ, **secret_headers(self.headers)}
+            said = " ".join(excerpt(text, known, most=_TEXT_SHOWN).split())
+            raise self._failed("does not take", f"status {status}: {said}")
 
     def unregister(self, name: str) -> None:
         """Let the server forget the region, and wait until it has; one that is gone has forgotten it."""
@@ -203,8 +208,7 @@ class _Server:
         try:
             connection.request(method, f"/v2/systemsharedmemory/region/{name}/{action}", body, dict(self.headers))
             with connection.getresponse() as response:
-                text = response.read(_TEXT_SHOWN).decode(errors="replace")
-                return response.status, " ".join(text.split())
+                return response.status, response.read(_MOST_READ_BYTES).decode(errors="replace")
         finally:
             connection.close()
 

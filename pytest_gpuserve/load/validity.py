@@ -56,6 +56,7 @@ class ReasonKind(str, Enum):
     ERRORS = "errors"
     WRONG = "wrong answers"
     INTERRUPTED = "interrupted"
+    LOST = "lost in mid-load"
 
     def __str__(self) -> str:
         return self.value

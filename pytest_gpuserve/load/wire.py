@@ -120,8 +120,26 @@ def unwritten(byte_size: int) -> bytes:
     return (UNWRITTEN * (byte_size // len(UNWRITTEN) + 1))[:byte_size]
 
 
+class HostProcess(msgspec.Struct, frozen=True):
+    """A process of the host of who is told.
+
+    Args:
+        pid: Its number.
+        began_ticks: When it began, in clock ticks since the host's start (``/proc/PID/stat``): numbers are given again.
+    """
+
+    pid: int
+    began_ticks: int
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The engine has read its plan and can begin."""
+    """The engine has read its plan and can begin.
+
+    Args:
+        processes: That make its load on its owner's host, below it or not.
+    """
+
+    processes: tuple[HostProcess, ...] = ()
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
@@ -204,6 +222,7 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         last: Whether the load has ended with it.
         workers: Of a tick of several workers, what each of them did, in the order of their parts and without answers;
             see ``merging.together``.
+        packed: Of a tick that is kept for long, ``workers`` as ``shares.packed`` writes it; never told.
     """
 
     number: int
@@ -237,6 +256,7 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
     host_cores: int = 0
     last: bool = False
     workers: dict[str, Tick] = {}
+    packed: bytes = b""
 
 
 Report = Ready | Tick

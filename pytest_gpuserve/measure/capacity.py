@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.measure.crossing import Crossing, Point, crossing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_gpuserve.measure.window import Session, Start
 
-NEAR: Final = 1.5
-"""Ratio of a probe's rate to the end of the interval, up to which it tells something of the share within."""
+SAMPLES: Final = 8
+"""The last probes of a search, all of one length, where the capacity was thought to lie: by them it is known."""
 
-FIRST_SLOPE: Final = 10.0
-MOST_STEPS: Final = 100
-SMALL_STEP: Final = 1e-10
-FARTHEST: Final = 500.0
-"""Of the regression: where it begins and ends, and beyond which log odds are all the same."""
+ALIKE: Final = 0.1
+"""By so much their measured times may differ: ticks do not end to the microsecond."""
+
+ENDS: Final = 2
+"""Probes that a search has at least before them: one of a rate that met the objective, and one that missed it."""
+
+NEAR: Final = 2.0
+"""Ratio of a probe's rate to those of the samples, up to which it tells something of the share there."""
+
+FULL: Final = 0.5
+FULL_WORTH: Final = 2.0
+"""Of a probe of which more requests than this were slow the queue only grew: it tells on which side the capacity lies,
+and how slow a longer look would have found them to be nobody knows. It counts for no more requests than the second."""
+
+LEAST_SD: Final = 0.002
+"""Of the log of a capacity: samples that agree better do so by chance."""
 
 
 class Finding(str, Enum):
@@ -118,23 +132,60 @@ class Search:
         return min((rate for rate in self._rates(Finding.MISSED) if rate > max(met, default=0.0)), default=None)
 
     @property
+    def samples(self) -> tuple[Probe, ...]:
+        """The last probes, where the capacity was thought to lie; none where the search did not come so far."""
+        last = self.probes[-SAMPLES:]
+        if len(self.probes) < SAMPLES + ENDS:
+            return ()
+        seconds = [probe.seconds for probe in last]
+        return last if max(seconds) <= (1 + ALIKE) * min(seconds) else ()
+
+    @property
     def value(self) -> float | None:
         """The capacity, requests a second; None where an end of its interval is not known.
 
         Within the interval, where the share of slow requests is what the objective allows, by a regression of the share
-        on the log rate in which the probes of the interval and those around it take part.
+        on the log rate in which the samples take part, and the probes around them.
         """
         low, high = self.low, self.high
         if low is None or high is None:
             return None
-        near = [probe for probe in self.probes if low / NEAR <= probe.rate <= high * NEAR]
-        points = [(math.log(probe.rate), probe.share, probe.effective) for probe in near]
-        found = crossing(points, self.objective.allowed)
+        found = self._crossing(low, high)
         if found is None:
             return math.sqrt(low * high)
         # Twice, for the exponential of neither end is the very end.
-        within = math.exp(min(max(found, math.log(low)), math.log(high)))
+        within = math.exp(min(max(found.x, math.log(low)), math.log(high)))
         return min(max(within, low), high)
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """The log of the capacity as each sample has it; their mean is that of `value`. Empty where nobody knows.
+
+        Each has moved the crossing by its influence; that of all samples together is theirs in common. They are what a
+        jackknife calls pseudo-values (R. G. Miller, "The jackknife -- a review", Biometrika 61, 1974, 1-15).
+        """
+        samples, low, high, value = self.samples, self.low, self.high, self.value
+        if not samples or low is None or high is None or value is None or not _worth(samples):
+            return ()
+        found = self._crossing(low, high)
+        if found is None:
+            return ()
+        influences = found.influences[-len(samples) :]
+        common = statistics.fmean(influences)
+        return tuple(math.log(value) + len(samples) * (each - common) for each in influences)
+
+    @property
+    def squared_error(self) -> float | None:
+        """Squared standard error of the log of `value`, by the spread of the samples; None where it is not known.
+
+        Where they say that the capacity lies outside the interval, what they are off by is added.
+        """
+        parts, low, high, value = self.parts, self.low, self.high, self.value
+        if not parts or low is None or high is None or value is None:
+            return None
+        found = self._crossing(low, high)
+        off = 0.0 if found is None else found.x - math.log(value)
+        return max(statistics.variance(parts) / len(parts), LEAST_SD**2) + off**2
 
     def at(self, rate: float | None, finding: Finding) -> list[Probe]:
         """The probes of a rate that showed this."""
@@ -147,44 +198,32 @@ class Search:
     def _rates(self, finding: Finding) -> list[float]:
         return [probe.rate for probe in self.probes if probe.finding is finding]
 
+    def _crossing(self, low: float, high: float) -> Crossing | None:
+        """Where the share is what is allowed; the samples are the last of its points."""
+        samples = self.samples
+        if samples:
+            middle = math.exp(statistics.fmean(math.log(probe.rate) for probe in samples))
+            low = high = middle
+        others = self.probes[: len(self.probes) - len(samples)]
+        points = [
+            Point(
+                math.log(probe.rate), probe.share, min(probe.effective, FULL_WORTH if probe.share > FULL else math.inf)
+            )
+            for probe in others
+            if low / NEAR <= probe.rate <= high * NEAR
+        ]
+        # Alike as they are, so are their clusters. Weighed by its own, a sample with many slow requests, which cluster
+        # more, would count for less, and the capacity be too high.
+        worth = _worth(samples)
+        points += [Point(math.log(probe.rate), probe.share, worth * probe.requests) for probe in samples]
+        return crossing(points, self.objective.allowed)
 
-def crossing(points: Sequence[tuple[float, float, float]], wanted: float) -> float | None:
-    """Return where a share that rises with x is the wanted one, by logistic regression; None where it does not rise.
 
-    It is how a dose is found (J. Berkson, "Application of the logistic function to bio-assay", Journal of the American
-    Statistical Association 39, 1944, 357-365; D. J. Finney, "Probit Analysis", 3rd ed. 1971), with effective counts
-    because requests cluster (P. McCullagh and J. A. Nelder, "Generalized Linear Models", 2nd ed. 1989, 4.5).
-
-    Args:
-        points: Each an x, the share there, and of how many independent requests.
-        wanted: Inside (0, 1).
-    """
-    known = [(x, (weight * share + wanted) / (weight + 1), weight + 1) for x, share, weight in points]
-    middle = math.fsum(x * weight for x, _, weight in known) / math.fsum(weight for _, _, weight in known)
-    height, slope = math.log(wanted / (1 - wanted)), FIRST_SLOPE
-    for _ in range(MOST_STEPS):
-        # Newton's method for the log likelihood, whose only maximum it is.
-        gradient, curvature = [0.0, 0.0], [0.0, 0.0, 0.0]
-        for x, share, weight in known:
-            away = x - middle
-            fitted = 1 / (1 + math.exp(-max(-FARTHEST, min(FARTHEST, height + slope * away))))
-            missing, spread = weight * (share - fitted), weight * fitted * (1 - fitted)
-            gradient[0] += missing
-            gradient[1] += missing * away
-            curvature[0] += spread
-            curvature[1] += spread * away
-            curvature[2] += spread * away**2
-        determinant = curvature[0] * curvature[2] - curvature[1] ** 2
-        if determinant <= 0:
-            return None
-        up = (curvature[2] * gradient[0] - curvature[1] * gradient[1]) / determinant
-        steeper = (curvature[0] * gradient[1] - curvature[1] * gradient[0]) / determinant
-        # Far from it a whole step leads too far.
-        part = min(1.0, 1.0 / max(abs(up), 1e-300), max(1.0, abs(slope)) / max(abs(steeper), 1e-300))
-        height, slope = height + part * up, slope + part * steeper
-        if abs(up) + abs(steeper) < SMALL_STEP * (1 + abs(slope)):
-            break
-    return middle + (math.log(wanted / (1 - wanted)) - height) / slope if slope > 0 else None
+def _worth(samples: Sequence[Probe]) -> float:
+    """Independent requests that a request of these is worth, on average; 0 where one does not know it."""
+    if not samples or any(probe.effective <= 0 for probe in samples):
+        return 0.0
+    return 1 / statistics.fmean(probe.requests / probe.effective for probe in samples)
 
 
 def searches_of(sessions: Sequence[Session]) -> list[Search]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.metric import COLD_START, OF_A_START, Metric, log_cost, requests_needed
+from pytest_gpuserve.gate.metric import CAPACITY, COLD_START, METRICS, OF_A_START, Metric, log_cost, requests_needed
 from pytest_gpuserve.gate.paired import RoundPoint
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, capacities, cold_starts, value_of
 from pytest_gpuserve.measure.rounds import ARMS, Arm, Round
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 FEWEST_GROUPS = 2
 """Neighbouring blocks are put together until a quantile has its requests; a single group would not know its spread."""
 
+IN_COMMON: Final = 1.5
+"""Times as much the ratio of two capacities varies as pairs of samples tell, by counting over simulated queues of one
+worker: each sample is where those before it had the capacity, so that they share what those were wrong about. Stored
+sessions need no such factor, for their arrivals are the same in all of them."""
+
 OF_ONE_SERVER: Final = frozenset({"gpu_memory"})
 """Metrics of the whole card that no time slice tells apart: of a server that shares it they are not known."""
 
@@ -28,8 +33,9 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
     """Reduce a round to its block differences: log cost of the candidate minus that of the base, positive is worse.
 
     A rate is the mean of its windows' log costs. A quantile is taken of an arm's windows of a block together, and the
-    batching ratio of their totals: neither is a mean over windows. A cold start or a capacity gives one difference,
-    whatever the blocks: that of the two starts, or where each server had several, of their mean log costs.
+    batching ratio of their totals: neither is a mean over windows. A cold start gives one difference, whatever the
+    blocks: that of the two starts, or where each server had several, of their mean log costs. Two searches give one for
+    each pair of samples: those of one number have the arrivals in common, whose chance cancels.
 
     Energy and utilisation are those of the whole card, on which the other server rests meanwhile; see `points`. Memory
     is the card's as well, and so that of both servers unless they ran by turns.
@@ -40,6 +46,12 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
     """
     if not measured.blocks:
         raise NotMeasured(f"{metric.name} is not known: no block was measured")
+    if metric.name == CAPACITY:
+        pairs = zip(*(_parts(measured, arm) for arm in ARMS), strict=True)
+        # The cost of a capacity is its inverse.
+        differences = [base - candidate for base, candidate in pairs]
+        middle = statistics.fmean(differences)
+        return RoundPoint(tuple(middle + IN_COMMON * (each - middle) for each in differences))
     if metric.name in OF_A_START:
         base, candidate = (
             statistics.fmean(log_cost(metric, value) for value in _of_starts(metric, [measured], arm)) for arm in ARMS
@@ -71,6 +83,16 @@ def _of_starts(metric: Metric, rounds: Sequence[Round], arm: Arm) -> list[float]
         return cold_starts([seconds for side in sides for seconds in side.cold_start_seconds])
     # A side without searches was loaded otherwise, which has to be said.
     return capacities([search for side in sides for search in side.searches or (None,)])
+
+
+def _parts(measured: Round, arm: Arm) -> tuple[float, ...]:
+    """The log of a server's capacity as each sample of its search has it; of several searches their means."""
+    # Whether it is known at all.
+    _of_starts(METRICS[CAPACITY], [measured], arm)
+    parts = [search.parts for search in measured.sides[arm].searches]
+    if not all(parts):
+        raise NotMeasured(f"{CAPACITY} is not known well enough: how well a search knows it, its samples do not tell")
+    return tuple(statistics.fmean(each) for each in zip(*parts, strict=True))
 
 
 def _demand_load(metric: Metric, rounds: Sequence[Round]) -> None:

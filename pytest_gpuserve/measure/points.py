@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NO_WINDOW_SPREAD: Final = OF_A_START | {"gpu_memory"}
 """Metrics whose windows say nothing of how well a start knows them: those are none of a window's, memory is a maximum.
-Only the spread between starts judges them."""
+Only the spread between starts judges them, or what a search tells of itself."""
 
 
 class NotMeasured(GpuserveError):
@@ -38,7 +38,7 @@ class Point:
 
     Args:
         y: Mean over its starts of the log cost; for the batching ratio the log cost of the session's ratio of totals.
-        u: Squared standard error of ``y``, as the session's own windows show it; 0 where they show nothing.
+        u: Squared standard error of ``y``, as the session's own windows or searches show it; 0 where they show nothing.
     """
 
     y: float
@@ -62,6 +62,9 @@ def point(metric: Metric, session: Session, tolerance: float) -> Point:
         if metric.name == "batching_ratio"
         else statistics.fmean(costs)
     )
+    if metric.own_error is not None and not all(inside):
+        # Of starts that do not know their error the others say nothing.
+        return Point(y=y, u=0.0)
     return Point(y=y, u=statistics.fmean(inside) / len(inside))
 
 
@@ -72,6 +75,15 @@ def pooled_value(metric: Metric, sessions: Sequence[Session]) -> float:
         NotMeasured: There is nothing to compute it from.
     """
     return value_of_starts(metric, [start for session in sessions for start in session.starts])
+
+
+def too_few_requests(metric: Metric, sessions: Sequence[Session], tolerance: float) -> str:
+    """Tell that a pooled quantile has too few requests behind it; empty where they are enough, or it is no quantile."""
+    needed = requests_needed(metric, tolerance)
+    answered = sum(start.requests for session in sessions for start in session.starts)
+    if metric.quantile is None or answered >= needed:
+        return ""
+    return f"{metric.name} needs {needed} requests, there are {answered}"
 
 
 def value_of_starts(metric: Metric, starts: Sequence[Start]) -> float:
@@ -282,7 +294,9 @@ def _enough(session: Session, needed: int) -> int:
 
 
 def _squared_error(metric: Metric, start: Start) -> float:
-    """Squared standard error of a start's mean log cost, from the spread of its windows."""
+    """Squared standard error of a start's mean log cost, from the spread of its windows, or of a search's samples."""
+    if metric.name == CAPACITY:
+        return 0.0 if start.search is None else start.search.squared_error or 0.0
     if metric.name in NO_WINDOW_SPREAD:
         return 0.0
     costs = []

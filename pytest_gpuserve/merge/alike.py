@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 NOT_TOLD: Final = "not told"
 
-_NONE_WRITTEN: Final = (
-    "look for the runner that has written none: it has broken down, or had no test that measures, in which case deal"
-    " out fewer groups (--splits)"
-)
+_NONE_WRITTEN: Final = "look for the runner that has written none: it has broken down, or lacks --gpuserve-json"
 
 MODES: Final = {
     None: NOT_TOLD,
@@ -41,8 +38,16 @@ def check_alike(shards: Sequence[Shard], *, rerun: bool = False) -> None:
             those that there have to be is missing.
     """
     for shard in shards:
-        if not _device(shard):
+        if not shard.device and not shard.is_idle:
             raise UsageProblem(f"{shard.name} does not name the device that it was measured on")
+    # What a runner does that measures nothing is of no matter, but for which code it does it.
+    busy = [shard for shard in shards if not shard.is_idle]
+    if not busy:
+        raise UsageProblem(
+            "none of the results has a test that measures",
+            found=some_of([shard.name for shard in shards]),
+            remedies=["merge them with those of the other groups"],
+        )
     _check(
         shards,
         lambda shard: shard.head.commit or NOT_TOLD,
@@ -50,16 +55,19 @@ def check_alike(shards: Sequence[Shard], *, rerun: bool = False) -> None:
         "merge what was measured at one commit",
     )
     _check(
-        shards, _device, "the results are not of devices of one name", "merge those of each device into one of its own"
+        busy,
+        lambda shard: shard.device,
+        "the results are not of devices of one name",
+        "merge those of each device into one of its own",
     )
     _check(
-        shards,
+        busy,
         lambda shard: MODES[shard.head.mode],
         "the results are not of runs that did the same",
         "merge those that gate, and not those that record or compare with something else",
     )
     _check(
-        shards,
+        busy,
         lambda shard: shard.head.against or NOT_TOLD,
         "the results were not measured beside the same code",
         "let all runners compare with one commit: --against=HASH",
@@ -68,13 +76,18 @@ def check_alike(shards: Sequence[Shard], *, rerun: bool = False) -> None:
 
 
 def check_measured(shards: Sequence[Shard]) -> None:
-    """Check that every test that was dealt out was measured, or skipped, by one of the shards.
+    """Check that every test that was dealt out was one of some shard: measured, skipped, or one that measures nothing.
 
     Raises:
         UsageProblem: One was not: the runners have dealt them out differently.
     """
     dealt = {nodeid for shard in shards for nodeid in shard.head.dealt or ()}
     lost = sorted(dealt - {nodeid for shard in shards for nodeid in shard.tests})
+    # A shard that does not say which tests it had may have had any of them.
+    if not _silent(shards):
+        said = [shard.head.unlisted for shard in shards if shard.head.unlisted is not None]
+        others = {nodeid for each in said for nodeid in each.dealt}
+        lost += sorted(others - {nodeid for each in said for nodeid in each.own})
     if lost:
         raise UsageProblem(
             f"{len(lost)} test{'s were' if len(lost) > 1 else ' was'} run by none of the runners",
@@ -97,7 +110,10 @@ def check_expected(names: Sequence[str], expected: int) -> None:
         raise UsageProblem(
             f"--expect={expected}: there are only {len(names)} results, so not all tests were measured",
             found=", ".join(names) or "none",
-            remedies=[_NONE_WRITTEN, "tests that are run again, by whatever runner, add no result"],
+            remedies=[
+                f"{_NONE_WRITTEN}, or had no test that measures: then expect fewer",
+                "tests that are run again, by whatever runner, add no result",
+            ],
         )
 
 
@@ -109,16 +125,25 @@ def remarks(shards: Sequence[Shard]) -> list[str]:
         lines.append("the code under test is not known: nobody can say that it was the same everywhere")
     if len(shards) > 1 and any(head.commit is not None and not head.clean for head in heads):
         lines.append("measured with changes that are not committed: nobody can say that they were the same everywhere")
-    for name in sorted({name for head in heads for name in head.software}):
-        versions = sorted({head.software.get(name, "none") for head in heads})
-        if len(versions) > 1:
-            lines.append(f"versions of {name} differ: {some_of(versions)}")
+    software = [shard.head.software for shard in shards if not shard.is_idle]
+    for name in sorted({name for versions in software for name in versions}):
+        found = sorted({versions.get(name, "none") for versions in software})
+        if len(found) > 1:
+            lines.append(f"versions of {name} differ: {some_of(found)}")
+    silent = _silent(shards)
+    if silent:
+        lines.append(
+            "nobody can say whether all tests that measure nothing were run: it is not known which there were in"
+            f" {some_of(silent)}"
+        )
     return lines
 
 
-def _device(shard: Shard) -> str:
-    name = shard.head.gpu.get("name")
-    return name if isinstance(name, str) else ""
+def _silent(shards: Sequence[Shard]) -> list[str]:
+    """The shards of a suite that was dealt out that do not say which of its other tests they had."""
+    heads = [shard.head for shard in shards]
+    numbers = {head.shard.number for head in heads if head.shard is not None and head.unlisted is None}
+    return [f"group {number}" for number in sorted(numbers)]
 
 
 def _check(shards: Sequence[Shard], fact: Callable[[Shard], str], problem: str, remedy: str) -> None:

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 PASSING: Final = frozenset({"passed", "skipped"})
 """Outcomes of tests by which pytest does not fail; any other one is a failure, known or not."""
 
+NO_TESTS: Final = 5
+"""pytest's exit status where there was no test to run."""
+
 _MEANINGS: Final = {
     2: "it was interrupted, or a file could not be collected",
     3: "an internal error",
     4: "a wrong argument, or something could not be written",
-    5: "there were no tests",
+    NO_TESTS: "there were no tests",
 }
 """Of pytest's exit statuses, but those of tests that have all passed or have not."""
 
@@ -53,13 +56,25 @@ def problems_of(shards: Sequence[Shard], *, rerun: bool) -> dict[int, str]:
         shards: All of them, by when they began.
         rerun: Whether one that was run again as a whole need not have ended well before.
     """
-    found = {place: problem for place, shard in enumerate(shards) if (problem := problem_of(shard))}
+    found = {
+        place: problem
+        for place, shard in enumerate(shards)
+        if not _was_dealt_nothing(shard) and (problem := problem_of(shard))
+    }
     sound = [shard for place, shard in enumerate(shards) if place not in found]
     return {
         place: problem
         for place, problem in found.items()
         if not (rerun and any(_is_again(later, shards[place]) for later in sound))
     }
+
+
+def _was_dealt_nothing(shard: Shard) -> bool:
+    """Whether pytest found no test to run because all that there are were for other runners."""
+    head = shard.head
+    if not shard.is_idle or head.unlisted is None or head.ending is None or head.ending.exit_status != NO_TESTS:
+        return False
+    return not head.unlisted.own and bool(head.dealt or head.unlisted.dealt)
 
 
 def _is_again(later: Shard, earlier: Shard) -> bool:
@@ -70,7 +85,20 @@ def _is_again(later: Shard, earlier: Shard) -> bool:
     if other.shard is None and not earlier.tests:
         # It may be any other runner's.
         return False
+    if not _ran_unlisted_again(later, earlier):
+        return False
     return set(later.tests) >= set(earlier.tests) and _planned(later) >= _planned(earlier)
+
+
+def _ran_unlisted_again(later: Shard, earlier: Shard) -> bool:
+    """Whether the tests that measure nothing were run again as well; where that is not known they were not.
+
+    What an older version wrote says nothing of them, but whether one of them failed.
+    """
+    one, other, ending = later.head.unlisted, earlier.head.unlisted, earlier.head.ending
+    if other is None:
+        return ending is None or (ending.complete and not ending.unlisted_failures)
+    return one is not None and set(one.own) >= set(other.own)
 
 
 def _planned(shard: Shard) -> int:

@@ -19,7 +19,7 @@ from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.merge.record import ShownRun, ShownTest, ShownVerdict
+    from pytest_gpuserve.merge.record import Head, ShownRun, ShownTest, ShownVerdict
     from pytest_gpuserve.merge.shard import Plain, Shard
 
 _UPDATES: Final = {"update": "--baseline-update", "update-new": "--baseline-update-new"}
@@ -56,7 +56,7 @@ class Merged:
     @property
     def header(self) -> str:
         """On what, what and how much was measured, in a line."""
-        first, count = self.joined.shards[0].head, len(self.joined.shards)
+        first, count = self._first, len(self.joined.shards)
         mode = "" if first.mode is None else f"{MODES[first.mode]}, "
         return (
             f"{first.gpu['name']}, {mode}{count} result{'s' if count > 1 else ''} merged,"
@@ -73,11 +73,11 @@ class Merged:
 
         A run that did not end as its tests say is in it as an error, so that no report takes it for a pass.
         """
-        shards, first = self.joined.shards, self.joined.shards[0].head
+        shards, busy, first = self.joined.shards, self._busy, self._first
         results = {f"result {number}": _told(shard) for number, shard in self._numbered()}
         return SessionResult(
-            gpu={**_common(shard.head.gpu for shard in shards), "results": results},
-            host=_common(shard.head.host for shard in shards),
+            gpu={**_common(shard.head.gpu for shard in busy), "results": results},
+            host=_common(shard.head.host for shard in busy),
             tests=(
                 *self.tests,
                 *(
@@ -91,7 +91,7 @@ class Merged:
             at=self._at,
             commit=first.commit,
             clean=self._clean,
-            software=_common(shard.head.software for shard in shards),
+            software=_common(shard.head.software for shard in busy),
             stored=first.mode != "against" if first.mode is not None else self._asks_baselines,
             update=_UPDATES.get(first.mode or "", ""),
             against=first.against or "",
@@ -99,17 +99,17 @@ class Merged:
 
     def plain(self) -> Plain:
         """All of it as a result file, from which it can be merged with others."""
-        shards, first = self.joined.shards, self.joined.shards[0].head
+        shards, busy, first = self.joined.shards, self._busy, self._first
         return {
             SCHEMA: RESULT_SCHEMA,
             "at": self._at or None,
             "commit": first.commit,
             "clean": None if first.commit is None else self._clean,
-            "software": _common(shard.head.software for shard in shards),
+            "software": _common(shard.head.software for shard in busy),
             # Where they differ nothing is said of them all: a host's id is missing then, so that nobody takes what
             # several have measured for the sample of one.
-            "gpu": _common(shard.head.gpu for shard in shards),
-            "host": _common(shard.head.host for shard in shards),
+            "gpu": _common(shard.head.gpu for shard in busy),
+            "host": _common(shard.head.host for shard in busy),
             "mode": first.mode,
             "against": first.against,
             "header": self.header,
@@ -119,6 +119,16 @@ class Merged:
             SHARDS: [{**shard.plain_head, TESTS: list(shard.tests)} for shard in shards],
             REPLACED: [{"shard": each.shard + 1, "test": each.test.plain} for each in self.joined.replaced],
         }
+
+    @property
+    def _busy(self) -> tuple[Shard, ...]:
+        """The shards that could measure, of which there is one at least."""
+        return tuple(shard for shard in self.joined.shards if not shard.is_idle)
+
+    @property
+    def _first(self) -> Head:
+        """Where all of them agree, the word of the first."""
+        return self._busy[0].head
 
     @property
     def _at(self) -> str:
@@ -227,6 +237,8 @@ def _told(shard: Shard) -> str:
     head = shard.head
     place = head.gpu.get("pci_bus_id")
     number = "" if head.shard is None else f"group {head.shard.number} of {head.shard.of}, "
+    if shard.is_idle:
+        return f"{number}no test that measures, began {head.at or NOT_TOLD}"
     count = len(shard.tests)
     return (
         f"{number}{head.gpu['name']}{f' at {place}' if place else ''} on host {head.host.get('id') or NOT_TOLD},"

@@ -96,6 +96,13 @@ class Comparisons(msgspec.Struct, frozen=True):
     among: Count
 
 
+class Unlisted(msgspec.Struct, frozen=True):
+    """A ``report.results.Unlisted``."""
+
+    dealt: list[str]
+    own: list[str]
+
+
 class Ending(msgspec.Struct, frozen=True):
     """A ``report.results.Ending``."""
 
@@ -120,6 +127,7 @@ class Head(msgspec.Struct, frozen=True):
         shard: Which of several shards it is.
         comparisons: How many comparisons it reckoned with.
         dealt: Of one of several shards, the ids of the tests of all of them that measure.
+        unlisted: Of one of several shards, the tests that measure nothing.
         against: Whom it was measured beside; None where comparisons are with stored baselines.
         ending: How pytest ended.
     """
@@ -136,5 +144,6 @@ class Head(msgspec.Struct, frozen=True):
     shard: ShardNumber | None = None
     comparisons: Comparisons | None = None
     dealt: list[str] | None = None
+    unlisted: Unlisted | None = None
     against: str | None = None
     ending: Ending | None = None

@@ -71,6 +71,17 @@ class Shard:
         """What people call it."""
         return " and ".join(self.files)
 
+    @property
+    def device(self) -> str:
+        """The name of what it was measured on; empty where it does not say."""
+        name = self.head.gpu.get("name")
+        return name if isinstance(name, str) else ""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is of a runner to which no test that measures was dealt."""
+        return self.head.shard is not None and not self.tests and not self.device
+
 
 class _Listed(msgspec.Struct):
     tests: list[str]

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.errors import GpuserveError
 
+FAILED: Final = 1
+"""Exit status of what was tried and did not succeed."""
+
 REFUSED: Final = 2
 """Exit status of a wrong argument, or of a file that cannot be used; argparse has the same."""
 
@@ -47,6 +50,12 @@ def refused(problem: GpuserveError) -> int:
     """Tell on standard error what cannot be used, without secrets, and return the exit status that says so."""
     print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
     return REFUSED
+
+
+def failed(problem: GpuserveError) -> int:
+    """Tell on standard error what did not succeed, without secrets, and return the exit status that says so."""
+    print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
+    return FAILED
 
 
 def masked(text: str) -> str:

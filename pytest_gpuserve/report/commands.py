@@ -23,6 +23,15 @@ UPDATE: Final = "--baseline-update"
 UPDATE_NEW: Final = "--baseline-update-new"
 ACCEPT: Final = (UPDATE, "--reason=why it is worth it")
 
+CLOSER: Final = "look closer, beside the code before"
+CLOSER_BY_ANCHOR: Final = "look closer, beside the code of its anchor"
+"""What comes before a regression is accepted that only a stored number shows: the machine may have drifted."""
+
+_DRIFT: Final = "drift: the baseline here is the anchor"
+_ACCEPTED_AT: Final = re.compile(rf"{_DRIFT}, .{{1,40}} accepted at ([0-9a-f]{{7,64}}) on ")
+_SIDE_BY_SIDE: Final = re.compile(r"(not settled )?side by side with .{1,80} (it is|either:) ")
+"""How reasons begin of what was looked at side by side, whatever came of it."""
+
 _BUDGET: Final = re.compile(r"the test's budget of (\d{1,9}) s; raise it with --gpuserve-budget")
 _NO_ENTRY: Final = re.compile(r"has no entry ['\"]")
 
@@ -69,6 +78,45 @@ def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool) ->
     """
     options = options_for([judgement]) if stored else ()
     return command([nodeid], gpu, *options) if options and nodeid.isprintable() else ""
+
+
+def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str) -> str:
+    """``look closer, ...: pytest ...`` for a regression that only a stored number shows; empty for anything else.
+
+    Args:
+        judgement: What came of it.
+        nodeid: The test.
+        gpu: The baseline set.
+        before: As `code_before` says.
+    """
+    alone = judgement.verdict is Verdict.REGRESSED and judgement.reference_kind == "baseline"
+    if not alone or not nodeid.isprintable() or any(map(_SIDE_BY_SIDE.match, judgement.reasons)):
+        return ""
+    anchor = anchor_of(judgement)
+    revision = before if anchor is None else anchor
+    what = CLOSER if anchor is None else CLOSER_BY_ANCHOR
+    return f"{what}: {command([nodeid], gpu, f'--against={revision}')}" if before and revision else ""
+
+
+def code_before(commit: str | None, *, clean: bool) -> str:
+    """The revision that a measurement is looked at beside: of a checkout with changes its commit; empty without git.
+
+    Args:
+        commit: The code under test; None where it is not known.
+        clean: Whether it was that commit, unchanged.
+    """
+    if commit is None:
+        return ""
+    return "HEAD~1" if clean else "HEAD"
+
+
+def anchor_of(judgement: Judgement) -> str | None:
+    """The commit of the anchor from which it has drifted, empty where that cannot be asked; None of what has not."""
+    reasons = judgement.reasons
+    if not any(reason.startswith(_DRIFT) for reason in reasons):
+        return None
+    found = next((match[1] for reason in reasons if (match := _ACCEPTED_AT.match(reason))), "")
+    return "" if any("side by side" in reason for reason in reasons) else found
 
 
 def tightening_command(nodeid: str, gpu: str) -> str:

@@ -39,7 +39,12 @@ PAIRED = frozenset({"against", "duel"})
 
 
 def explain(
-    judgement: Judgement, other_changes: Mapping[str, float], command: str, attribution: Sequence[str] = ()
+    judgement: Judgement,
+    other_changes: Mapping[str, float],
+    command: str,
+    attribution: Sequence[str] = (),
+    *,
+    closer: str = "",
 ) -> list[str]:
     """Explain a judgement, headline first.
 
@@ -48,6 +53,7 @@ def explain(
         other_changes: How the run's other metrics moved, as fractions; those that only a test asks for are not told.
         command: What to type next; empty if nothing helps.
         attribution: What of the server's time moved with it, a line each; see ``report/attribution.py``.
+        closer: How to look closer before that is typed, as `closer_command` says; empty where it was looked at.
     """
     lines = [headline(judgement)]
     if judgement.interval is not None:
@@ -68,8 +74,9 @@ def explain(
     decided = judgement.verdict in DECIDED
     lines.extend(() if decided else reasons)
     lines.extend(attribution[:WEIGHTIEST] if explained else ())
+    lines.extend([f"first {closer}"] if closer else [])
     if command:
-        lines.append(f"{_purpose(judgement.verdict)}: {command}")
+        lines.append(f"{_purpose(judgement.verdict)}{', if that shows it' if closer else ''}: {command}")
     lines.extend(reasons if decided else ())
     if explained:
         if moved:

@@ -2,8 +2,9 @@
 
 A property is named ``gpuserve.METRIC.FIELD``, and of a load with a name ``gpuserve.LOAD.METRIC.FIELD``. Where a metric
 was compared with several references, these are of the one that has the last word, and a further one has its kind in the
-name: ``gpuserve.throughput.limit.verdict``. Values are plain numbers in the units of ``--gpuserve-json``; what is not
-known is not there.
+name: ``gpuserve.throughput.limit.verdict``. What was measured to settle what a baseline says of a
+load is one of its references. Values are plain numbers in the units of ``--gpuserve-json``; what is not known is not
+there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.ranking import Row, rows_of
 from pytest_gpuserve.report.results import TestResult
@@ -32,11 +34,14 @@ def properties(runs: Iterable[RunResult], shown: Callable[[str], str] = str) -> 
         runs: The loads.
         shown: Makes each text in them fit to be shown.
     """
+    loads: dict[str, list[Row]] = {}
+    for row in rows_of(TestResult("", "", list(runs))):
+        loads.setdefault(row.run.label if row.run.settles is None else row.run.settles, []).append(row)
     return [
         (name, value)
-        for run in runs
-        for place, judgement in _places(rows_of(TestResult("", "", [run])))
-        for name, value in _fields(f"gpuserve.{_within(shown(run.label))}{place}", judgement, shown)
+        for label, rows in loads.items()
+        for place, judgement in _places(rows)
+        for name, value in _fields(f"gpuserve.{_within(shown(label))}{place}", judgement, shown)
     ]
 
 
@@ -48,13 +53,20 @@ def _within(label: str) -> str:
 def _places(rows: Sequence[Row]) -> Iterator[tuple[str, Judgement]]:
     """The judgements of a load, each with a name that no other has."""
     taken: set[str] = set()
-    for row in sorted(rows, key=lambda each: (not each.counts, _KINDS.index(each.judgement.reference_kind))):
+    for row in sorted(rows, key=_by_weight):
         plain = row.judgement.metric.name
         kind = f"{plain}.{row.judgement.reference_kind}"
         numbered = (f"{kind}.{number}" for number in range(2, len(rows) + 2))
         name = next(name for name in (plain, kind, *numbered) if name not in taken)
         taken.add(name)
         yield name, row.judgement
+
+
+def _by_weight(row: Row) -> tuple[bool, int, int]:
+    """What decides comes first: the code of an anchor where it finds a regression; else it lets the others decide."""
+    by_anchor = 0 if row.judgement.verdict is Verdict.REGRESSED else 2
+    settling = 1 if row.run.settles is None else by_anchor
+    return not row.counts, settling, _KINDS.index(row.judgement.reference_kind)
 
 
 def _fields(place: str, judgement: Judgement, shown: Callable[[str], str]) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.capacity import is_searched
-from pytest_gpuserve.report.commands import UPDATE, command, options_for
+from pytest_gpuserve.report.commands import (
+    CLOSER,
+    CLOSER_BY_ANCHOR,
+    UPDATE,
+    anchor_of,
+    code_before,
+    command,
+    options_for,
+)
 from pytest_gpuserve.report.ranking import is_side_by_side, ranked
 from pytest_gpuserve.report.totals import RECORDABLE, improvements
 
@@ -48,8 +56,6 @@ MENDED_BY: Final = (
 )
 """How reasons begin, and what they ask for."""
 
-_DRIFT: Final = "drift: the baseline here is the anchor"
-_ACCEPTED_AT: Final = re.compile(rf"{_DRIFT}, .{{1,40}} accepted at ([0-9a-f]{{7,64}}) on ")
 _BASE: Final = re.compile(
     r"(?:(?P<hash>[0-9a-f]{12,64})|(?P<revision>\S+) \([0-9a-f]{12}\))?(?:(?:^| with )the packages of (?P<python>.+))?"
 )
@@ -70,7 +76,7 @@ def _regressed(result: SessionResult, rows: Sequence[Row]) -> str:
     stored = [row for row in rows if _is_stored(result, row)]
     alone = [row for row in stored if not _is_side_by_side(row)]
     # A recording was asked to accept it already, and only lacks the reason.
-    closer = _closer(result, alone) if result.commit is not None and not result.update else ""
+    closer = "" if result.update else _closer(result, alone)
     if closer:
         return closer
     if stored:
@@ -95,7 +101,7 @@ def _inconclusive(result: SessionResult, rows: Sequence[Row]) -> str:
     if advised:
         return _advised(result, advised)
     alone = [row for row in rows if _is_stored(result, row) and not _is_side_by_side(row)]
-    return _closer(result, alone) if result.commit is not None else ""
+    return _closer(result, alone)
 
 
 _STEPS: Final[Mapping[Verdict, Callable[[SessionResult, Sequence[Row]], str]]] = {
@@ -119,16 +125,17 @@ def _advised(result: SessionResult, rows: Sequence[Row]) -> str:
 
 
 def _closer(result: SessionResult, rows: Sequence[Row]) -> str:
-    anchors = [_anchor(row) for row in rows]
+    anchors = [anchor_of(row.judgement) for row in rows]
     steps = [row for row, anchor in zip(rows, anchors, strict=True) if anchor is None]
+    before = code_before(result.commit, clean=result.clean)
+    if not before:
+        return ""
     if steps or not rows:
-        # Of a checkout with changes the code before them is its commit.
-        before = "HEAD~1" if result.clean else "HEAD"
-        return _line("look closer, side by side with the code before", result, steps, f"--against={before}")
+        return _line(CLOSER, result, steps, f"--against={before}")
     # Beside the code before, what has come in small steps is one of them, and passes.
     accepted = next(filter(None, anchors), "")
     same = [row for row, anchor in zip(rows, anchors, strict=True) if accepted and anchor == accepted]
-    return _line("look closer, side by side with the code of its anchor", result, same, f"--against={accepted}")
+    return _line(CLOSER_BY_ANCHOR, result, same, f"--against={accepted}")
 
 
 def _again(what: str, result: SessionResult, rows: Sequence[Row], *options: str) -> str:
@@ -176,15 +183,6 @@ def _is_stored(result: SessionResult, row: Row) -> bool:
 
 def _is_side_by_side(row: Row) -> bool:
     return is_side_by_side(row.test, row.run, row.judgement.metric)
-
-
-def _anchor(row: Row) -> str | None:
-    """The commit of the anchor from which it has drifted, empty where that cannot be asked; None of what has not."""
-    reasons = row.judgement.reasons
-    if not any(reason.startswith(_DRIFT) for reason in reasons):
-        return None
-    found = next((match[1] for reason in reasons if (match := _ACCEPTED_AT.match(reason))), "")
-    return "" if any("side by side" in reason for reason in reasons) else found
 
 
 def _advice(row: Row) -> str:

@@ -63,6 +63,7 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         "header": result.header,
         "shard": None if result.shard is None else dict(zip(("number", "of"), result.shard, strict=True)),
         "dealt": None if result.shard is None else list(result.dealt),
+        "unlisted": None if result.unlisted is None else asdict(result.unlisted),
         "comparisons": {"planned": result.planned, "among": result.among} if result.among else None,
         # Only tests that measure are listed, and nothing else tells of what else has failed, or was never run.
         "ending": None if result.ending is None else asdict(result.ending),

@@ -92,6 +92,19 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Unlisted:
+    """The tests that a result does not list, for they measure nothing, where they are dealt out to several runners.
+
+    Args:
+        dealt: Ids of those of all runners.
+        own: Ids of those that this runner had to run.
+    """
+
+    dealt: tuple[str, ...]
+    own: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SessionResult:
     """Everything that a session has to say, or one worker of it.
 
@@ -112,6 +125,7 @@ class SessionResult:
         planned: Comparisons that its own tests make, as far as their code tells.
         among: Comparisons among which its claims had to stand: with those of all other runners that it knows of.
         dealt: Where there are several runners, the ids of the tests of all of them that measure.
+        unlisted: Where there are several runners, the tests that measure nothing; None where that is not known.
         against: Whom it was measured beside, as people call it; empty where comparisons are with stored baselines.
         ending: How pytest ended; None as long as it has not.
     """
@@ -132,5 +146,6 @@ class SessionResult:
     planned: int = 0
     among: int = 0
     dealt: tuple[str, ...] = ()
+    unlisted: Unlisted | None = None
     against: str = ""
     ending: Ending | None = None

@@ -13,7 +13,7 @@ from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.imports import installed_versions
 from pytest_gpuserve.servers.inherited import digests, inherited_environment
-from pytest_gpuserve.servers.relocation import PYTHONPATH
+from pytest_gpuserve.servers.relocation import telling
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
@@ -123,9 +123,7 @@ class App:
         environment = relocation.environment(
             self.environment, inherited=inherited_environment(os.environ), python=self.python, cwd=folder
         )
-        # An inherited variable that names the checkout, such as PWD, makes no other server.
-        telling = {name: value for name, value in environment.items() if name in self.environment or name == PYTHONPATH}
-        if replace(moved, environment=telling) == self:
+        if replace(moved, environment=telling(environment, self.environment)) == self:
             raise NotInRevision(
                 f"nothing of {self.fixture}({self.shown}) would be another on the other side",
                 found=f"its app is {self.file}, its interpreter {self.python}",

@@ -77,8 +77,16 @@ class Instance:
 
     def shown(self, text: str, headers: Mapping[str, str]) -> str:
         """Something that it said, without the secrets that it was given by its variables or these headers."""
+        return without_secrets(text, self._known_with(headers))
+
+    def excerpt(self, text: str, headers: Mapping[str, str], *, most: int) -> str:
+        """The begin of something that it said, as `shown`, in so many characters."""
+        return excerpt(text, self._known_with(headers), most=most)
+
+    def _known_with(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """All that it may repeat of its variables and of these headers."""
         environment = os.environ if self.process is None else self.process.command.env
-        return without_secrets(text, {**environment, **secret_headers(headers)})
+        return {**environment, **secret_headers(headers)}
 
     def counters(self) -> Counters | None:
         """Read its batching counters; see ``ServerKind.read_counters``."""

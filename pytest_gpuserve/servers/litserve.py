@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +14,11 @@ from pytest_gpuserve.measure.window import COMPUTE, SERVER, StageTime
 from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.facts import read_facts
 from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, Reading, read_tally
-from pytest_gpuserve.servers.inside.litserve_app import ANSWERS, EXECUTIONS, FACTS, MODULE, READY_PATH
+from pytest_gpuserve.servers.inside.litserve_answers import READY_PATH
+from pytest_gpuserve.servers.inside.litserve_app import MODULE
+from pytest_gpuserve.servers.inside.litserve_files import ANSWERS, EXECUTIONS, FACTS
 from pytest_gpuserve.servers.own_package import with_own_package
+from pytest_gpuserve.servers.socket_path import check_length
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,14 +57,11 @@ class LitServe:
             ServerFailed: LitServe's Unix sockets would not fit into that folder's name.
         """
         folder = _folder(site)
-        if len(os.fsencode(folder)) > LONGEST_SOCKET_FOLDER:
-            raise ServerFailed(
-                f"litserve_server: LitServe makes Unix sockets in a folder of at most {LONGEST_SOCKET_FOLDER}"
-                " characters",
-                found=f"{folder} has {len(os.fsencode(folder))}",
-                looked=["TMPDIR", tempfile.gettempdir()],
-                remedies=["run with a shorter folder for temporary files, such as TMPDIR=/tmp"],
-            )
+        check_length(
+            folder,
+            LONGEST_SOCKET_FOLDER,
+            f"litserve_server: LitServe makes Unix sockets in a folder of at most {LONGEST_SOCKET_FOLDER} characters",
+        )
         folder.mkdir()
         return Launch(
             argv=(

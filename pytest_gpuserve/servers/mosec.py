@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +15,7 @@ from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SE
 from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.metric_names import bucket_counts
 from pytest_gpuserve.servers.prometheus import Sample, is_count, scrape
+from pytest_gpuserve.servers.socket_path import check_length
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,13 +78,11 @@ class Mosec:
             ServerFailed: mosec's Unix sockets would not fit into that folder's name.
         """
         sockets = site.folder / "mosec"
-        if len(os.fsencode(sockets)) > LONGEST_SOCKET_FOLDER:
-            raise ServerFailed(
-                f"mosec_server: mosec makes Unix sockets in a folder of at most {LONGEST_SOCKET_FOLDER} characters",
-                found=f"{sockets} has {len(os.fsencode(sockets))}",
-                looked=["TMPDIR", tempfile.gettempdir()],
-                remedies=["run with a shorter folder for temporary files, such as TMPDIR=/tmp"],
-            )
+        check_length(
+            sockets,
+            LONGEST_SOCKET_FOLDER,
+            f"mosec_server: mosec makes Unix sockets in a folder of at most {LONGEST_SOCKET_FOLDER} characters",
+        )
         return Launch(
             argv=(
                 self.app.python,

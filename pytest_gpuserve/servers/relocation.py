@@ -206,5 +206,17 @@ class Relocation:
         return text[: ends[0]]
 
 
+def telling(environment: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Of a server's variables those that may make another server of it.
+
+    An inherited one that names the checkout, such as ``PWD``, does not.
+
+    Args:
+        environment: As `Relocation.environment` returns them.
+        own: The server's own variables.
+    """
+    return {name: value for name, value in environment.items() if name in own or name == PYTHONPATH}
+
+
 def _with_slash(before: str, path: Path) -> str:
     return f"{path}/" if before.endswith("/") else str(path)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,6 +15,7 @@ from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.inside.torch_tally import read_tally
 from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
 from pytest_gpuserve.servers.own_package import with_own_package
+from pytest_gpuserve.servers.socket_path import check_length
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,13 +120,9 @@ class TorchWorker:
         Raises:
             ServerFailed: The queue's socket would have too long a name in that folder.
         """
-        if len(os.fsencode(site.queue)) > LONGEST_SOCKET:
-            raise ServerFailed(
-                f"torch_worker: the path of a Unix socket has {LONGEST_SOCKET} bytes at most",
-                found=f"{site.queue} has {len(os.fsencode(site.queue))}",
-                looked=["TMPDIR", tempfile.gettempdir()],
-                remedies=["run with a shorter folder for temporary files, such as TMPDIR=/tmp"],
-            )
+        check_length(
+            site.queue, LONGEST_SOCKET, f"torch_worker: the path of a Unix socket has {LONGEST_SOCKET} bytes at most"
+        )
         options = {
             "model": self.app.file,
             "callable": self.callable,

@@ -20,7 +20,7 @@ from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch
 from pytest_gpuserve.servers.imports import installed_versions
 from pytest_gpuserve.servers.inherited import digests, inherited_environment
-from pytest_gpuserve.servers.relocation import PYTHONPATH
+from pytest_gpuserve.servers.relocation import PYTHONPATH, telling
 from pytest_gpuserve.servers.triton_counters import STATISTICS, counters_of
 from pytest_gpuserve.servers.triton_http import ask_triton, read_configs, roles_of
 from pytest_gpuserve.servers.triton_install import find_triton
@@ -242,9 +242,7 @@ class Triton:
             python=self.python if self.image else relocation.interpreter(self.python),
         )
         environment = self._environment(relocation, folder)
-        # An inherited variable that names the checkout, such as PWD, makes no other server.
-        telling = {name: value for name, value in environment.items() if name in self.environment or name == PYTHONPATH}
-        if replace(moved, environment=telling) == self:
+        if replace(moved, environment=telling(environment, self.environment)) == self:
             raise NotInRevision(
                 f"nothing of triton_server({self.shown}) would be another on the other side",
                 found=f"its model repository is {self.repository}, its interpreter {self.python}",

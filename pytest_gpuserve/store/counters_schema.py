@@ -7,7 +7,7 @@ import msgspec
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import StageTime
-from pytest_gpuserve.store.schema import Count, NotNegative  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.store.fields import Count, NotNegative  # noqa: TC001 -- msgspec reads the annotations
 
 
 class StageRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

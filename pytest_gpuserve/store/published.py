@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 
 from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
+from pytest_gpuserve.store.fields import Count, NotNegative, Value  # noqa: TC001 -- msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,9 +36,6 @@ Word = str | int | float
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Line = Annotated[int, msgspec.Meta(ge=1)]
-Above0 = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
-From0 = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
-Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +59,7 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Printed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A throughput as it was printed."""
 
-    throughput: Above0
+    throughput: Value
     unit: Text
 
 
@@ -94,11 +92,11 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule: Literal["closed", "steps", "burst", "none"]
     lines: dict[str, Line] = {}
     printed: Printed | None = None
-    values: dict[str, Above0] = {}
-    breakdown: dict[str, From0] = {}
+    values: dict[str, Value] = {}
+    breakdown: dict[str, NotNegative] = {}
     counters: dict[str, Count] = {}
     answers: dict[str, Count] = {}
-    histogram: list[tuple[From0, Count]] = []
+    histogram: list[tuple[NotNegative, Count]] = []
     settings: dict[str, Word] = {}
     effective: dict[str, Word] = {}
     bias: list[Text] = []

@@ -6,7 +6,6 @@ Unlike in a baseline, failed requests stay in their windows: a test may allow so
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
 import msgspec
 
@@ -21,8 +20,9 @@ from pytest_gpuserve.store.counters_schema import (
     settings_of,
     settings_record,
 )
-from pytest_gpuserve.store.schema import Count, Moment, NotNegative, Positive, WindowRecord, window_of, window_record
+from pytest_gpuserve.store.fields import Count, Moment, NotNegative, Positive  # noqa: TC001 -- msgspec reads them
 from pytest_gpuserve.store.search_schema import SearchRecord, search_of, search_record
+from pytest_gpuserve.store.window_schema import WindowRecord, window_of, window_record
 
 HISTOGRAMS = ("lag", "service", "first_token", "between_tokens")
 """Fields of a ``Client`` that are histograms."""
@@ -71,7 +71,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sides: dict[Arm, SideRecord]
     at: Moment
     by_turns: bool
-    rejected: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+    rejected: Count
     foreign_cores: NotNegative
     problems: tuple[str, ...]
 

@@ -11,66 +11,20 @@ Schema history (an older file names the way to this one, a newer one asks for a 
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.settings import Setting
-from pytest_gpuserve.measure.window import CardUse, Session, StageTime, Start, Window
+from pytest_gpuserve.measure.window import Session, Start
+from pytest_gpuserve.store.fields import Count, Hash, Moment, NotNegative, Positive, Value, rounded
 from pytest_gpuserve.store.search_schema import SearchRecord, search_of, search_record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from pytest_gpuserve.store.window_schema import WindowRecord, window_of, window_record
 
 SCHEMA = 1
 
-Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
-Moment = Annotated[
-    str, msgspec.Meta(pattern=r"^[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]\+00:00\Z")
-]
-NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
-Hash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{7,64}\Z")]
-Value = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
-"""Of a metric in its unit; the memory of eight cards in bytes is more than ``Positive`` may be."""
-
 How = Literal["recorded", "tightened", "loosened"]
 """How an anchor came to its number: as the first one, as a better one, or as a worse one that has a reason."""
-
-_STAGE = re.compile(r"([^\s=]{1,200})=([0-9][0-9.e+-]{0,11})/([1-9][0-9]{0,14})")
-_CARD_VALUE = re.compile(r"([a-z_]{1,20})=([0-9][0-9.e+-]{0,11})")
-_CARD_FIELDS = {
-    "joules": "joules",
-    "memory": "memory_bytes",
-    "utilisation": "utilisation",
-    "sm_clock": "sm_clock_mhz",
-}
-"""Names in the file, in its order, and those of `CardUse`."""
-
-
-class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A ``Window``; the histogram as ``Histogram.to_text`` writes it.
-
-    Args:
-        stages: ``name=seconds/count`` of each stage in the order of their names, so that a window stays one line; left
-            out where the server counts none.
-        cards: ``joules=12.5 memory=1.2e+09 utilisation=0.8 sm_clock=1350`` in this order, a ``CardUse`` in joules,
-            bytes, a share and MHz; without what is not known, and left out where nothing is.
-    """
-
-    seconds: Positive
-    requests: Count
-    errors: dict[str, Count]
-    latency: str
-    latency_sum_seconds: NotNegative
-    latency_max_seconds: NotNegative
-    client_cpu_seconds: NotNegative
-    items: Count | None
-    batches: Count | None
-    stages: str = ""
-    cards: str = ""
 
 
 class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -238,29 +192,12 @@ Summary = dict[str, dict[str, Value]]
 """For each entry the metrics' values, for the reader of a diff; checked against the samples when read."""
 
 
-def window_record(window: Window) -> WindowRecord:
-    """Turn a window into its record."""
-    return WindowRecord(
-        seconds=_rounded(window.seconds),
-        requests=window.requests,
-        errors=dict(window.errors),
-        latency=window.latency.to_text(),
-        latency_sum_seconds=_rounded(window.latency_sum_seconds),
-        latency_max_seconds=_rounded(window.latency_max_seconds),
-        client_cpu_seconds=_rounded(window.client_cpu_seconds),
-        items=window.items,
-        batches=window.batches,
-        stages=_stages_text(window.stages),
-        cards=_cards_text(window.cards),
-    )
-
-
 def start_record(start: Start) -> StartRecord:
     """Turn a start into its record."""
     return StartRecord(
-        cold_start_seconds=None if start.cold_start_seconds is None else _rounded(start.cold_start_seconds),
+        cold_start_seconds=None if start.cold_start_seconds is None else rounded(start.cold_start_seconds),
         discarded=start.discarded,
-        foreign_cores=_rounded(start.foreign_cores),
+        foreign_cores=rounded(start.foreign_cores),
         windows=[window_record(window) for window in start.windows],
         search=search_record(start.search),
     )
@@ -290,84 +227,3 @@ def session_of(record: SessionRecord) -> Session:
         answers=record.answers,
         answers_checked=record.answers_checked,
     )
-
-
-def window_of(record: WindowRecord, path: str) -> Window:
-    """Read a window back.
-
-    Raises:
-        ValueError: Its histogram, stages or cards cannot be read, or do not fit it; the text begins with the field's
-            path.
-    """
-    try:
-        latency = Histogram.from_text(record.latency)
-    except ValueError as problem:
-        raise ValueError(f"{path}.latency: {problem}") from None
-    if latency.total != record.requests:
-        raise ValueError(f"{path}.latency holds {latency.total} latencies, but .requests is {record.requests}")
-    if any(record.errors.values()):
-        raise ValueError(f"{path}.errors holds failed requests; such a window is never recorded")
-    try:
-        stages = _stages_of(record.stages)
-    except ValueError as problem:
-        raise ValueError(f"{path}.stages: {problem}") from None
-    try:
-        cards = _cards_of(record.cards)
-    except ValueError as problem:
-        raise ValueError(f"{path}.cards: {problem}") from None
-    return Window(
-        seconds=record.seconds,
-        requests=record.requests,
-        errors=record.errors,
-        latency=latency,
-        latency_sum_seconds=record.latency_sum_seconds,
-        latency_max_seconds=record.latency_max_seconds,
-        items=record.items,
-        batches=record.batches,
-        client_cpu_seconds=record.client_cpu_seconds,
-        stages=stages,
-        cards=cards,
-    )
-
-
-def _stages_text(stages: Mapping[str, StageTime]) -> str:
-    return " ".join(f"{name}={stages[name].seconds:g}/{stages[name].count}" for name in sorted(stages))
-
-
-def _stages_of(text: str) -> dict[str, StageTime]:
-    """Read what ``_stages_text`` wrote, and nothing else."""
-    stages = {}
-    for token in text.split(" ") if text else ():
-        found = _STAGE.fullmatch(token)
-        if found is None:
-            raise ValueError(f"{token[:60]!r} is not NAME=SECONDS/COUNT")
-        stages[found[1]] = StageTime(float(found[2]), int(found[3]))
-    if _stages_text(stages) != text:
-        raise ValueError(f"{text[:60]!r} is not written as this version writes it")
-    return stages
-
-
-def _cards_text(cards: CardUse | None) -> str:
-    known = {} if cards is None else {name: getattr(cards, field) for name, field in _CARD_FIELDS.items()}
-    return " ".join(f"{name}={value:g}" for name, value in known.items() if value is not None)
-
-
-def _cards_of(text: str) -> CardUse | None:
-    """Read what ``_cards_text`` wrote, and nothing else."""
-    if not text:
-        return None
-    found = {}
-    for token in text.split(" "):
-        value = _CARD_VALUE.fullmatch(token)
-        if value is None or value[1] not in _CARD_FIELDS:
-            raise ValueError(f"{token[:60]!r} is not NAME=NUMBER, where NAME is one of {', '.join(_CARD_FIELDS)}")
-        found[_CARD_FIELDS[value[1]]] = float(value[2])
-    cards = CardUse(**found)
-    if _cards_text(cards) != text:
-        raise ValueError(f"{text[:60]!r} is not written as this version writes it")
-    return cards
-
-
-def _rounded(value: float) -> float:
-    # Six digits are finer than any clock's meaning here, and keep diffs short.
-    return float(f"{value:.6g}")

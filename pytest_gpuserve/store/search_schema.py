@@ -7,10 +7,7 @@ from typing import Annotated
 import msgspec
 
 from pytest_gpuserve.measure.capacity import Finding, Objective, Probe, Search
-
-Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+from pytest_gpuserve.store.fields import Count, NotNegative, Positive, rounded
 
 
 class ProbeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -40,9 +37,7 @@ def search_record(search: Search | None) -> SearchRecord | None:
     if search is None or not search.probes:
         return None
     objective = search.objective
-    return SearchRecord(
-        objective.quantile, _rounded(objective.seconds), [_probe_record(each) for each in search.probes]
-    )
+    return SearchRecord(objective.quantile, rounded(objective.seconds), [_probe_record(each) for each in search.probes])
 
 
 def search_of(record: SearchRecord | None, path: str) -> Search | None:
@@ -70,19 +65,14 @@ def search_of(record: SearchRecord | None, path: str) -> Search | None:
 
 def _probe_record(probe: Probe) -> ProbeRecord:
     return ProbeRecord(
-        rate=_rounded(probe.rate),
+        rate=rounded(probe.rate),
         finding=probe.finding,
-        seconds=_rounded(probe.seconds),
+        seconds=rounded(probe.seconds),
         requests=probe.requests,
         slow=probe.slow,
         # Rounded, it may not come to more than there are.
-        effective=min(_rounded(probe.effective), float(probe.requests)),
-        latency=None if probe.latency is None else _rounded(probe.latency),
+        effective=min(rounded(probe.effective), float(probe.requests)),
+        latency=None if probe.latency is None else rounded(probe.latency),
         reason=probe.reason,
         client=probe.client,
     )
-
-
-def _rounded(value: float) -> float:
-    # As of windows: six digits are finer than any clock's meaning here.
-    return float(f"{value:.6g}")

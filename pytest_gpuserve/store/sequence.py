@@ -13,8 +13,8 @@ import msgspec
 # msgspec reads the annotations of what it decodes.
 from pytest_gpuserve.gate.sequential import Seen  # noqa: TC001
 from pytest_gpuserve.gate.verdict import Verdict  # noqa: TC001
+from pytest_gpuserve.store.fields import Moment, Positive  # noqa: TC001
 from pytest_gpuserve.store.round_schema import RoundRecord, round_of, round_record
-from pytest_gpuserve.store.schema import Moment, Positive  # noqa: TC001
 from pytest_gpuserve.store.sealed import HistoryUnusable, encode, seal
 
 if TYPE_CHECKING:

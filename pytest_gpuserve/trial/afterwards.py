@@ -13,13 +13,12 @@ from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.trial.anchor_verdict import screened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.store.baseline import Stored
-    from pytest_gpuserve.trial.arena import Arena
+    from pytest_gpuserve.trial.case import Case
     from pytest_gpuserve.trial.claims import Claims
-    from pytest_gpuserve.trial.ledger import Ledger
     from pytest_gpuserve.trial.measurement import Measurement
     from pytest_gpuserve.trial.recording import Recorder
     from pytest_gpuserve.trial.stored_court import StoredCourt
@@ -32,30 +31,15 @@ class Afterwards:
     """Judges the rest of a test.
 
     Args:
-        arena: Says what comparisons are with.
-        ledger: The baselines of the device.
+        case: The test.
         recorder: Says what is recorded anew.
         stored: Judges by baselines.
-        tolerance_of: The tolerance of each metric.
-        metrics: Names of those that the test's code mentions.
     """
 
-    def __init__(
-        self,
-        *,
-        arena: Arena,
-        ledger: Ledger,
-        recorder: Recorder,
-        stored: StoredCourt,
-        tolerance_of: Callable[[Metric], float],
-        metrics: frozenset[str],
-    ) -> None:
-        self._arena = arena
-        self._ledger = ledger
+    def __init__(self, case: Case, recorder: Recorder, stored: StoredCourt) -> None:
+        self._case = case
         self._recorder = recorder
         self._stored = stored
-        self._tolerance_of = tolerance_of
-        self._metrics = metrics
 
     def judgements(self, measurements: Iterable[Measurement]) -> list[tuple[Measurement, Judgement]]:
         """What was not asserted of the loads that were compared with a baseline, or with what stands for one.
@@ -63,23 +47,23 @@ class Afterwards:
         Of a metric that a load does not have, such as the batches of a server that counts none, there is nothing. Of a
         duel neither: its limits stand in the test alone.
         """
-        claims = self._arena.claims.aside()
+        claims = self._case.arena.claims.aside()
         found = []
         for measurement in measurements:
             if not measurement.compared:
                 continue
             judged = {name for name, _ in measurement.judgements}
             for name, metric in METRICS.items():
-                if name in self._metrics and name not in judged and measurement.value(metric) is not None:
+                if name in self._case.policy.metrics and name not in judged and measurement.value(metric) is not None:
                     found.append((measurement, self._judged(measurement, metric, claims).unasserted()))
         return found
 
     def _judged(self, measurement: Measurement, metric: Metric, claims: Claims) -> Judgement:
-        if self._arena.against is not None:
+        if self._case.arena.against is not None:
             if measurement.paired is None or measurement.absent:
                 return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
-            return measurement.paired.aside(claims).judge(metric, self._tolerance_of(metric))
-        stored = self._ledger.find(measurement.place)
+            return measurement.paired.aside(claims).judge(metric, self._case.tolerance_of(metric))
+        stored = self._case.ledger.find(measurement.place)
         if self._recorder.wants(stored):
             judged = self._stored.judge(measurement, metric, stored)
             told = self._recorder.judge(measurement, metric, stored, judged, self._stored.shared(measurement))
@@ -92,6 +76,6 @@ class Afterwards:
         self, measurement: Measurement, stored: Stored | None, judgement: Judgement, claims: Claims
     ) -> Judgement:
         """The verdict after the anchor was asked too; its commit, which alone could clear it of a drift, is not."""
-        sessions, tolerance = measurement.run.sessions, self._tolerance_of(judgement.metric)
-        judgement, drift = screened(judgement, stored, sessions, here=self._arena.here, tolerance=tolerance)
+        sessions, tolerance = measurement.run.sessions, self._case.tolerance_of(judgement.metric)
+        judgement, drift = screened(judgement, stored, sessions, here=self._case.arena.here, tolerance=tolerance)
         return judgement if drift is None else self._stored.final(measurement, drift.claim.because(UNASKED), claims)

@@ -10,6 +10,7 @@ import msgspec
 from pytest_gpuserve.gate.anchor import AnchorPoint, judge_anchor
 from pytest_gpuserve.store.anchor import MOST_MOVES, Anchored, find, is_since, replaced
 from pytest_gpuserve.store.baseline import Stored
+from pytest_gpuserve.store.fields import rounded
 from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, MoveRecord, session_of
 from pytest_gpuserve.trial.anchor_verdict import costs_here, incompatible, named, point_of
 from pytest_gpuserve.units import format_change, format_value
@@ -126,6 +127,8 @@ class Renewing:
         stays = "within tolerance"
         if result.is_beyond:
             stays = "worse than the tolerance" if result.has_drifted else "worse than the tolerance, but not surely"
+        elif -result.evidence.estimate > result.evidence.too_much:
+            stays = "not shown to be better"
         kept = None if own else msgspec.structs.replace(anchored.of, metrics=[anchored.line])
         return _Decision(kept, None, f"{text}, {stays}, anchor stays at {was}")
 
@@ -224,7 +227,7 @@ class Renewing:
 def _line(metric: Metric, anchor: AnchorPoint, how: How, reason: str) -> AnchoredRecord:
     return AnchoredRecord(
         metric=metric.name,
-        value=float(f"{metric.value_at(anchor.y):.6g}"),
+        value=rounded(metric.value_at(anchor.y)),
         unit=metric.unit,
         sessions=anchor.sessions,
         occasions=anchor.occasions,

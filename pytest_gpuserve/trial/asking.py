@@ -14,6 +14,7 @@ from pytest_gpuserve.load.kserve_arrays import extra
 from pytest_gpuserve.load.kserve_grpc import decode_answer
 from pytest_gpuserve.load.request import check_answer
 from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.process.excerpt import begin_of
 from pytest_gpuserve.process.queue_format import GOOD, ask_queue
 from pytest_gpuserve.process.tls import verified_tls
 from pytest_gpuserve.servers.causes import with_likely_cause
@@ -36,12 +37,9 @@ DEATH_SECONDS: Final = 1.0
 """By then it is known whether a server that hung up has died."""
 
 TEXT_SHOWN: Final = 1000
-"""Characters of a refusal that its error shows; all of it is its ``body``."""
+"""Characters that an error shows of what the server said; all of a refusal is its ``body``."""
 
 _RECEIVED_BYTES: Final = 1 << 18
-
-_TEXT_READ: Final = 1 << 16
-"""Bytes that secrets are looked for in; more than are shown, for one must not be cut in two before it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,8 @@ def ask_once(target: Target, running: Instance, timeout_seconds: float) -> Answe
     except (OSError, Malformed) as problem:
         raise _unanswered(target, running, what, problem, timeout_seconds) from None
     if not reply.is_good:
-        said = running.shown(reply.body[:_TEXT_READ].decode(errors="replace"), request.headers)[:TEXT_SHOWN]
+        text = begin_of(reply.body).decode(errors="replace")
+        said = running.excerpt(text, request.headers, most=TEXT_SHOWN)
         raise Refused(
             f"the {running.kind.name} server refuses {what}",
             found=": ".join(part for part in (reply.status and f"status {reply.status}", said) if part),
@@ -230,7 +229,7 @@ def _unanswered(
         is_late = False
     error = ServerFailed(
         f"the {running.kind.name} server does not answer {what}",
-        found=running.shown(found, target.requests[0].headers),
+        found=running.excerpt(found, target.requests[0].headers, most=TEXT_SHOWN),
         remedies=[f"if it only needs longer, allow more: ask(timeout={2 * timeout_seconds:g})"] if is_late else [],
         log_tail="" if process is None else process.tail(),
     )

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.measure.points import pooled_value
 from pytest_gpuserve.roofline import peak_of, share_of_peak
 from pytest_gpuserve.trial.observed import Observed
+from pytest_gpuserve.trial.sides import Sides, example, no_truth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytest_gpuserve.device.card import Card
+    from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.roofline import Peak, Work
     from pytest_gpuserve.store.published import PublishedEntry
-
-T = TypeVar("T")
 
 
 class Judge(Protocol):
@@ -58,109 +55,6 @@ class Comparison:
         return self.holds
 
 
-class Sides(Generic[T]):
-    """The metrics, as attributes of a run or of a reference: ``x.throughput``, ``x.latency.p99``."""
-
-    def __init__(self, make: Callable[[Metric], T]) -> None:
-        self._make = make
-
-    @property
-    def throughput(self) -> T:
-        """Requests answered a second."""
-        return self._make(METRICS["throughput"])
-
-    @property
-    def latency(self) -> Latency[T]:
-        """Latencies in seconds, from send to last byte."""
-        return Latency(self._make)
-
-    @property
-    def batching_ratio(self) -> T:
-        """Items in an executed batch, on average, by the server's own counters."""
-        return self._make(METRICS["batching_ratio"])
-
-    @property
-    def energy_per_inference(self) -> T:
-        """Joules of all cards by answered request, idle power included; lower is better.
-
-        A request of several items is one inference. Energy is a whole card's: beside ``--against`` the other server
-        rests on it meanwhile, whose idle power is in both numbers alike.
-        """
-        return self._make(METRICS["energy_per_inference"])
-
-    @property
-    def gpu_memory(self) -> T:
-        """The most bytes that were allocated on the cards, by whatever process; lower is better.
-
-        Beside ``--against`` it is known only of servers that run by turns: ``gpuserve(one_at_a_time=True)``.
-        """
-        return self._make(METRICS["gpu_memory"])
-
-    @property
-    def gpu_utilisation(self) -> T:
-        """Share of the time, 0 to 1, in which a kernel ran on the cards, as their mean; higher is better.
-
-        Only at the same load: of an open loop a quicker model answers the same requests in less of the card's time.
-        It says that a kernel ran, not how much of the card it used.
-        """
-        return self._make(METRICS["gpu_utilisation"])
-
-    @property
-    def cold_start(self) -> T:
-        """Seconds from the launch of the server's process to its first answer, a value for each start; lower is better.
-
-        Files that the first start of all finds on the disk, later ones find in memory.
-        """
-        return self._make(METRICS["cold_start"])
-
-    @property
-    def capacity(self) -> T:
-        """The highest rate that meets a latency objective, requests a second; higher is better.
-
-        Only ``load.capacity(...)`` finds it.
-        """
-        return self._make(METRICS["capacity"])
-
-    def __bool__(self) -> NoReturn:
-        _no_truth(type(self).__name__.lower(), "throughput")
-
-    def __getattr__(self, name: str) -> NoReturn:
-        _no_such_metric(type(self).__name__.lower(), name)
-
-
-class Latency(Generic[T]):
-    """The quantiles of a latency."""
-
-    def __init__(self, make: Callable[[Metric], T]) -> None:
-        self._make = make
-
-    @property
-    def p50(self) -> T:
-        """The median."""
-        return self._make(METRICS["latency.p50"])
-
-    @property
-    def p90(self) -> T:
-        """The 90th percentile."""
-        return self._make(METRICS["latency.p90"])
-
-    @property
-    def p95(self) -> T:
-        """The 95th percentile."""
-        return self._make(METRICS["latency.p95"])
-
-    @property
-    def p99(self) -> T:
-        """The 99th percentile."""
-        return self._make(METRICS["latency.p99"])
-
-    def __bool__(self) -> NoReturn:
-        _no_truth("latency", "latency.p99")
-
-    def __getattr__(self, name: str) -> NoReturn:
-        _no_such_metric("latency", name)
-
-
 @dataclass(frozen=True, eq=False)
 class Reference:
     """A metric of something that a run is compared with; the baseline's has a value only within that comparison.
@@ -188,7 +82,7 @@ class Reference:
         return f"{self.kind}.{self.metric.name}"
 
     def __bool__(self) -> NoReturn:
-        _no_truth(f"{self.kind}.{self.metric.name}", self.metric.name, self.kind)
+        no_truth(f"{self.kind}.{self.metric.name}", self.metric.name, self.kind)
 
     def compared(self, run: Run) -> Comparison:
         """Let the run's judge compare the run with it."""
@@ -197,7 +91,7 @@ class Reference:
     def _refuse(self, operator: str) -> NoReturn:
         raise UsageProblem(
             f"`{self.kind}.{self.metric.name} {operator} ...` gates nothing",
-            remedies=[_example(self.metric, self.kind)],
+            remedies=[example(self.metric, self.kind)],
         )
 
 
@@ -303,7 +197,7 @@ class Measured:
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> NoReturn:
-        _no_truth(self.metric.name, self.metric.name)
+        no_truth(self.metric.name, self.metric.name)
 
     def _compare(self, other: object, operator: str, *, wants_higher: bool) -> Comparison:
         if wants_higher is not self.metric.higher_is_better:
@@ -313,7 +207,7 @@ class Measured:
                 raise UsageProblem(
                     f"{self.metric.name} can only be compared with a {other.kind} value of the same metric,"
                     f" not with {other.metric.name}",
-                    remedies=[_example(self.metric, other.kind)],
+                    remedies=[example(self.metric, other.kind)],
                 )
             return other.compared(self.run)
         # Every metric is above 0, so a limit of 0 or below holds for all of them, or for none.
@@ -322,7 +216,7 @@ class Measured:
         raise UsageProblem(
             f"{self.metric.name} can be compared with baseline.{self.metric.name} or with a finite number",
             found=f"{other!r}",
-            remedies=[_example(self.metric)],
+            remedies=[example(self.metric)],
         )
 
     def _refuse(self, operator: str, other: object) -> NoReturn:
@@ -334,23 +228,7 @@ class Measured:
         raise UsageProblem(
             f"`{self.metric.name} {operator} {shown}` gates nothing: {why}",
             remedies=[
-                _example(self.metric, owner),
+                example(self.metric, owner),
                 *([f"or, as a limit, `{self.metric.name} {gate} {other}`"] if limit else []),
             ],
         )
-
-
-def _example(metric: Metric, owner: str = "baseline") -> str:
-    operator = ">=" if metric.higher_is_better else "<="
-    return f"write `assert run.{metric.name} {operator} {owner}.{metric.name}`"
-
-
-def _no_truth(what: str, metric: str, owner: str = "baseline") -> NoReturn:
-    raise UsageProblem(f"{what} is neither true nor false", remedies=[_example(METRICS[metric], owner)])
-
-
-def _no_such_metric(owner: str, name: str) -> NoReturn:
-    # Python asks for dunder names on its own account and expects exactly this answer.
-    if name.startswith("_"):
-        raise AttributeError(name)
-    raise AttributeError(f"{owner} has no metric {name!r}; there are: {', '.join(METRICS)}")

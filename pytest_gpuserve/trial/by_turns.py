@@ -60,7 +60,7 @@ def round_by_turns(
 
     Raises:
         ServerFailed: A server could not be started.
-        LoadFailed: A load engine failed.
+        LoadFailed: A load could not be begun.
     """
     coin = random.Random(f"{terms.seed} {number}")  # noqa: S311 -- a fair coin, not a secret
     order = ABBA if coin.random() < 0.5 else BAAB
@@ -121,7 +121,7 @@ def _turn(
             again = disturbed.add([(arm, condition) for condition in conditions])
             for text in dict.fromkeys(text for condition in conditions for text in condition.unknown):
                 lookout.note(f"telemetry unknown: {text}")
-            if window is not None and not again:
+            if window is not None and not again and not contender.problems:
                 contender.judge()
             side = side_with_telemetry(contender.side(), lookout, measured)
             problems = [problem if arm == "candidate" else f"the base: {problem}" for problem in contender.problems]

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.load.schedule import is_open
-from pytest_gpuserve.load.totals import total
+from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.validity import LATENCIES_LONG
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.rounds import Arm, Side
@@ -97,9 +98,11 @@ class Contender:
     def started(cls, arm: Arm, target: Target, shape: LoadShape, progress: Progress, stack: ExitStack) -> Contender:
         """Start the server, warm it up, and leave it at rest; both it and its engines end with the stack.
 
+        Trouble in the warm-up, and engines that are lost in it, stand in its ``problems``; it takes no turns then.
+
         Raises:
             ServerFailed: It could not be started.
-            LoadFailed: A load engine failed.
+            LoadFailed: Its load could not be begun.
         """
         instance = stack.enter_context(target.started())
         check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
@@ -107,13 +110,20 @@ class Contender:
         stack.enter_context(watch.sharing())
         ticks: list[Tick] = []
         warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
-        if shape.finite:
-            with Engines(*watch.warmup(), shape.source) as engines:
+        try:
+            if shape.finite:
+                with Engines(*watch.warmup(), shape.source) as engines:
+                    ticks = watch.ticks(engines, warmup_ticks)
+                # What is measured is a load of its own, which has yet to begin.
+                watch.so_far = RunningTotals()
+            engines = stack.enter_context(Engines(watch.plan(shape.schedule), shape.processes, shape.source))
+            if not shape.finite:
                 ticks = watch.ticks(engines, warmup_ticks)
-        engines = stack.enter_context(Engines(watch.plan(shape.schedule), shape.processes, shape.source))
-        if not shape.finite:
-            ticks = watch.ticks(engines, warmup_ticks)
-        engines.halt(seed=shape.seed)
+            engines.halt(seed=shape.seed)
+        except LoadFailed as problem:
+            if not watch.so_far.seconds:
+                raise
+            watch.lose(problem)
         return cls(arm, watch, shape, engines, _warmup=ticks)
 
     @property
@@ -152,13 +162,21 @@ class Contender:
     def turn(self, pace: Pace, *, seed: int) -> Window | None:
         """Load it for a window, and leave the load on: who is next may be the same. None where there was trouble.
 
+        Engines that are lost meanwhile are trouble too.
+
         Args:
             pace: How long.
             seed: Of random arrivals, if the load has to be begun.
-
-        Raises:
-            LoadFailed: A load engine failed.
         """
+        if self.problems:
+            return None
+        try:
+            return self._taken(pace, seed)
+        except LoadFailed as problem:
+            self._lose(problem)
+            return None
+
+    def _taken(self, pace: Pace, seed: int) -> Window | None:
         if not self._loading:
             self.watch.ended = False
             self._loading = True
@@ -200,14 +218,18 @@ class Contender:
         return self.watch.instance.members()
 
     def rest(self) -> None:
-        """End its load; the server goes on.
-
-        Raises:
-            LoadFailed: A load engine failed.
-        """
+        """End its load; the server goes on. Engines that are lost meanwhile are a problem."""
         if self._loading:
-            self.engines.halt(seed=self.shape.seed)
+            try:
+                self.engines.halt(seed=self.shape.seed)
+            except LoadFailed as problem:
+                self._lose(problem)
             self._loading = False
+
+    def _lose(self, problem: LoadFailed) -> None:
+        self.watch.lose(problem)
+        # They are not to be told to rest any more: who is stuck would be waited for again.
+        self._loading = False
 
     def judge(self) -> None:
         """Look at all turns together for what shows that not the server was measured."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.trial.assertions import Comparison, Run, Sides
+from pytest_gpuserve.trial.sides import Sides
 
 if TYPE_CHECKING:
     from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.trial.assertions import Comparison, Run
 
 
 class DuelJudge(Protocol):

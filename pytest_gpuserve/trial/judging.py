@@ -88,18 +88,11 @@ class TestJudge:
             looked=looked,
             docket=self._docket,
         )
-        self._recorder = Recorder(ledger, policy, tolerance_of)
+        self._recorder = Recorder(self._case)
         self._paired = PairedCourt(self._case)
         self._stored = StoredCourt(self._case, self._paired)
         self._anchors = AnchorCourt(self._case, self._paired, self._stored)
-        self._afterwards = Afterwards(
-            arena=arena,
-            ledger=ledger,
-            recorder=self._recorder,
-            stored=self._stored,
-            tolerance_of=tolerance_of,
-            metrics=policy.metrics,
-        )
+        self._afterwards = Afterwards(self._case, self._recorder, self._stored)
         self._first_looks = FirstLooks(
             self._case,
             self,
@@ -321,4 +314,4 @@ class TestJudge:
             for measurement in self.measurements
             if not self._stored.is_foreign(measurement, self._case.ledger.find(measurement.place))
         ]
-        return [*written, *self._recorder.proposals(here, self.nodeid)]
+        return [*written, *self._recorder.proposals(here)]

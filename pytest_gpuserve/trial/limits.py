@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.gate.metric import requests_needed
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.pairs import demand_own_card
-from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value, too_few_requests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,12 +35,11 @@ def judge_limit(
         value = pooled_value(metric, measurement.run.sessions)
     except NotMeasured as problem:
         return Judgement.invalid(metric, "limit", str(problem), reference=limit)
-    needed = requests_needed(metric, tolerance)
-    requests = sum(start.requests for session in measurement.run.sessions for start in session.starts)
-    if metric.quantile is not None and requests < needed:
+    too_few = too_few_requests(metric, measurement.run.sessions, tolerance)
+    if too_few:
         finite = measurement.shape.finite
         more = "give the schedule more" if finite else "give it longer: load(..., seconds=...)"
-        reason = f"{metric.name} needs {needed} requests, there are {requests}; {more}"
+        reason = f"{too_few}; {more}"
         return Judgement(metric, Verdict.INCONCLUSIVE, "limit", value=value, reference=limit, reasons=(reason,))
     good = value >= limit if metric.higher_is_better else value <= limit
     return Judgement(

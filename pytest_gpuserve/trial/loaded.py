@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpuserve.device.contention import cores_taken_by_others, cpu_share, read_cpu
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ceiling import load_ceiling
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.load.totals import RunningTotals, total
-from pytest_gpuserve.load.validity import one_line
-from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
+from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, judge_windows
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.steady import truncate
-from pytest_gpuserve.measure.window import Start, Window
 from pytest_gpuserve.trial.lengthening import windows_wanted
-from pytest_gpuserve.trial.lookout import Lookout, nobody
+from pytest_gpuserve.trial.one_start import OneStart
 from pytest_gpuserve.trial.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS
-from pytest_gpuserve.trial.watch import Watch, client_of, our_processes
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.answers import AnswerCheck
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import Target
-    from pytest_gpuserve.trial.shape import LoadShape
-    from pytest_gpuserve.trial.watch import Progress
+    from pytest_gpuserve.measure.window import Start, Window
+    from pytest_gpuserve.trial.watch import Reading
 
 
 class _Measured(NamedTuple):
@@ -48,40 +41,12 @@ class _Measured(NamedTuple):
 
 
 @dataclass
-class LoadedStart:
-    """One start under load.
+class LoadedStart(OneStart):
+    """One start under load."""
 
-    Args:
-        instance: The running server.
-        target: What is sent.
-        shape: When.
-        check: Of the answers.
-        progress: Told how it gets on.
-        lookout: Looks after the cards meanwhile.
-        interrupted: Whether Ctrl-C cut it short.
-    """
-
-    instance: Instance
-    target: Target
-    shape: LoadShape
-    check: AnswerCheck
-    progress: Progress
-    lookout: Lookout = field(default_factory=nobody)
-    interrupted: bool = False
-    _kept: list[_Measured] = field(default_factory=list)
+    _measured: list[_Measured] = field(default_factory=list)
     _goal: int = 0
-    _conditions: list[WindowCondition] = field(default_factory=list)
-    _judged: int = 0
-    _taken_cores: float = 0.0
-    _cpu_share: float | None = None
-
-    def __post_init__(self) -> None:
-        self._watch = Watch(self.instance, self.target, self.shape, self.check, self.progress, self._seconds_left)
-
-    @property
-    def problems(self) -> list[str]:
-        """Why nothing may be concluded from it."""
-        return self._watch.problems
+    _sifted: int = 0
 
     def measure(self) -> Start:
         """Warm up, measure, lengthen where needed, cut off what was not steady.
@@ -101,35 +66,24 @@ class LoadedStart:
                     ceiling = load_ceiling(plan, self.shape.processes, self._totals(discard))
                 self._watch.judge(self._ticks(discard), self._windows[discard:], ceiling)
         except KeyboardInterrupt:
-            self.interrupted = True
-            self.problems.append(f"interrupted by Ctrl-C after {len(self._kept)} windows: not decided")
+            self._interrupt(f"{len(self._measured)} windows")
         except LoadFailed as problem:
             if not self._watch.so_far.seconds:
                 # It never began: nothing was measured that an error could lose.
                 raise
-            self.problems.append(_lost(problem))
+            self._watch.lose(problem)
         finally:
             self.progress.clear()
-        windows = self._windows[discard:]
-        return Start(
-            self.lookout.with_cards(windows),
-            self.instance.cold_start_seconds,
+        return replace(
+            self._kept(self._windows[discard:], self._totals(discard), ceiling),
             discarded=discard,
             steady=steady,
-            foreign_cores=self._taken_cores,
-            cpu_share=self._cpu_share,
-            client=client_of(self._totals(discard), ceiling),
-            cold_start_parts=self.instance.cold_start_parts,
-            settings=self.instance.settings,
-            counters=added([each.counted for each in self._kept[discard:] if each.counted is not None]),
-            telemetry=self.lookout.telemetry(windows),
-            idle_watts=self.lookout.idle_watts,
-            rejected=tuple("; ".join(condition.rejected) for condition in self._conditions if condition.rejected),
+            counters=added([each.counted for each in self._measured[discard:] if each.counted is not None]),
         )
 
     @property
     def _windows(self) -> list[Window]:
-        return [measured.window for measured in self._kept]
+        return [measured.window for measured in self._measured]
 
     def _cut(self, windows: list[Window]) -> tuple[int, bool]:
         """How many windows to cut off the front, and whether the rest is steady."""
@@ -147,7 +101,7 @@ class LoadedStart:
         return total(self._ticks(discard))
 
     def _ticks(self, discard: int) -> list[Tick]:
-        return [tick for measured in self._kept[discard:] for tick in measured.ticks]
+        return [tick for measured in self._measured[discard:] for tick in measured.ticks]
 
     def _load(self) -> None:
         """Measure the windows, and who used the CPU meanwhile."""
@@ -171,22 +125,31 @@ class LoadedStart:
             if not shape.finite:
                 self._watch.ticks(engines, warmup_ticks)
                 before = self._watch.read_counters() if not self.problems else None
-            cpu = read_cpu(our_processes(self.instance.members()))
-            while not self.problems and not self._watch.ended and not self._complete():
-                ticks = self._watch.ticks(engines, TICKS_A_WINDOW)
-                after = self._watch.read_counters() if not self.problems else None
-                found = self._watch.counted(before, after)
-                before = after
-                window = self._watch.window(ticks, found)
-                if window is not None:
-                    self._kept.append(_Measured(window, ticks, found))
-                    # Of the one before, as a rule: to wait until this one was seen to its end would hold the load up.
-                    self._sift(wait=False)
-            self._sift(wait=True)
-            self._judge_rejected()
-            used = read_cpu(our_processes(self.instance.members()))
-            self._taken_cores = cores_taken_by_others(cpu, used)
-            self._cpu_share = cpu_share(cpu, used)
+            with self._host_watched():
+                while not self.problems and not self._watch.ended and not self._complete():
+                    before = self._window(engines, before)
+                self._sift(wait=True)
+                self._judge_rejected()
+
+    def _window(self, engines: Engines, before: Reading | None) -> Reading | None:
+        """Measure a window.
+
+        Args:
+            engines: The load.
+            before: What the server had counted at its begin; None where it does not count.
+
+        Returns:
+            What it had counted at its end.
+        """
+        ticks = self._watch.ticks(engines, TICKS_A_WINDOW)
+        after = self._watch.read_counters() if not self.problems else None
+        found = self._watch.counted(before, after)
+        window = self._watch.window(ticks, found)
+        if window is not None:
+            self._measured.append(_Measured(window, ticks, found))
+            # Of the one before, as a rule: to wait until this one was seen to its end would hold the load up.
+            self._sift(wait=False)
+        return after
 
     def _complete(self) -> bool:
         """Whether enough was measured, and none of it has to be measured again."""
@@ -198,15 +161,15 @@ class LoadedStart:
         Args:
             wait: Whether to judge the last one too, which may not have been seen to its end yet.
         """
-        fresh = self._kept[self._judged :]
+        fresh = self._measured[self._sifted :]
         conditions = self.lookout.judge([measured.window for measured in fresh], wait=wait)
         self.problems.extend(self.lookout.problems())
         self._conditions += conditions
         good = [measured for measured, found in zip(fresh, conditions, strict=False) if not found.rejected]
-        self._kept[self._judged : self._judged + len(conditions)] = good
-        self._judged += len(good)
+        self._measured[self._sifted : self._sifted + len(conditions)] = good
+        self._sifted += len(good)
         dropped = len(conditions) - len(good)
-        wanted = max(self._goal, self._judged)
+        wanted = max(self._goal, self._sifted)
         if dropped and not self.problems and self._rejected > MOST_REJECTED_SHARE * (self._rejected + wanted):
             # Too many were lost, even if no other one was.
             self.problems.extend(judge_windows(self._conditions).invalid)
@@ -217,9 +180,7 @@ class LoadedStart:
         return sum(bool(condition.rejected) for condition in self._conditions)
 
     def _judge_rejected(self) -> None:
-        found = judge_windows(self._conditions)
-        for text in found.unknown:
-            self.lookout.note(text)
+        found = self._judged()
         if self.problems:
             return
         self.problems.extend(found.invalid)
@@ -263,10 +224,3 @@ class LoadedStart:
         if shape.finite:
             return shape.schedule.seconds - self._watch.so_far.seconds if isinstance(shape.schedule, Steps) else None
         return shape.warmup_seconds + self._goal * WINDOW_SECONDS - self._watch.so_far.seconds
-
-
-def _lost(problem: LoadFailed) -> str:
-    """Say in one line what became of the load: a process of it says why in the last line of its log."""
-    said = [line for line in problem.log_tail.splitlines() if line.strip()]
-    why = said[-1] if said else problem.found
-    return f"lost in mid-load: {problem.summary}" + (f": {one_line(why)}" if why else "")

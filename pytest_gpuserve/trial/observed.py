@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.schedule import Steps
@@ -17,11 +18,14 @@ from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.trial.quantiles import Quantiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.settings import Setting
-    from pytest_gpuserve.measure.window import Session, Start
+    from pytest_gpuserve.measure.window import Session, Start, Window
+
+GAP_NS: Final = 50_000_000
+"""Half a tick: windows of one load follow each other more closely, and a load takes longer to end and to begin."""
 
 
 class Observed:
@@ -39,6 +43,14 @@ class Observed:
     @property
     def _starts(self) -> list[Start]:
         return [start for session in self.sessions for start in session.starts]
+
+    @property
+    def loads(self) -> int:
+        """How often the load was begun: once a start, and side by side as often as it was a server's turn.
+
+        At the begin and the end of each, what is under way is counted by the server and the client on either side.
+        """
+        return sum(_stretches(start.windows) for start in self._starts)
 
     @property
     def summary(self) -> Summary:
@@ -162,3 +174,11 @@ class Observed:
     def problems(self) -> tuple[str, ...]:
         """Why nothing may be concluded from this run; empty when all is well."""
         return tuple(problem for session in self.sessions for problem in session.problems)
+
+
+def _stretches(windows: Sequence[Window]) -> int:
+    """Into how many stretches gaps divide windows; each one whose time is not known, for it was kept, is one."""
+    gaps = (
+        not earlier.end_ns or later.begin_ns - earlier.end_ns > GAP_NS for earlier, later in itertools.pairwise(windows)
+    )
+    return 1 + sum(gaps) if windows else 0

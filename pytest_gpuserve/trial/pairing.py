@@ -119,12 +119,13 @@ class Pairing:
     def measure(self, blocks: int) -> None:
         """Measure until a round has so many blocks: the one whose servers still run, or a new one.
 
-        A full round ends its servers. Trouble ends the round, and stands in its ``problems``.
+        A full round ends its servers. Trouble ends the round, and stands in its ``problems``; so does a load that was
+        lost after it had begun.
 
         Raises:
             BaseFailed: The base could not be started.
             ServerFailed: The candidate could not be started.
-            LoadFailed: A load engine failed.
+            LoadFailed: A load could not be begun.
         """
         try:
             if self.by_turns:
@@ -254,6 +255,8 @@ class Pairing:
             if contender.varies:
                 # A load that goes on would have other requests than the one that the other server begins with.
                 contender.rest()
+            if self._problems(opened):
+                return
             window = contender.turn(opened.pace, seed=seeds[order[: len(windows)].count(arm)])
             if window is None:
                 return

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.store.published import NothingPublished, read_published, select, suites
-from pytest_gpuserve.trial.assertions import Comparison, Reference, Sides
+from pytest_gpuserve.trial.assertions import Comparison, Reference
+from pytest_gpuserve.trial.sides import Sides
 from pytest_gpuserve.units import format_value
 
 if TYPE_CHECKING:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.metric import requests_needed
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.load.kserve import HEADER_LENGTH
 from pytest_gpuserve.load.schedule import Burst, Closed, Steps
 from pytest_gpuserve.measure.pairs import demand_own_card
-from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value, too_few_requests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,10 +59,9 @@ def judge_published(
     reasons = disagreements(entry, measurement.run.card, measurement.shape.schedule, requests)
     if reasons:
         return Judgement.missing(metric, "published", *reasons, f"published: {entry.provenance}", value=value)
-    needed = requests_needed(metric, tolerance)
-    answered = sum(start.requests for session in measurement.run.sessions for start in session.starts)
-    if metric.quantile is not None and answered < needed:
-        reasons = [f"{metric.name} needs {needed} requests, there are {answered}: give it longer", *_notes(entry)]
+    too_few = too_few_requests(metric, measurement.run.sessions, tolerance)
+    if too_few:
+        reasons = [f"{too_few}: give it longer", *_notes(entry)]
         return Judgement(
             metric, Verdict.INCONCLUSIVE, "published", value=value, reference=reference, reasons=tuple(reasons)
         )

@@ -17,28 +17,25 @@ from pytest_gpuserve.trial.stored_verdict import not_measured
 from pytest_gpuserve.units import format_change, format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.store.baseline import Stored
-    from pytest_gpuserve.trial.ledger import Ledger
+    from pytest_gpuserve.trial.case import Case
     from pytest_gpuserve.trial.measurement import Measurement
-    from pytest_gpuserve.trial.policy import Policy
 
 
 class Recorder:
     """Decides what is recorded of a test, and writes it.
 
     Args:
-        ledger: The baselines of the device.
-        policy: What was asked.
-        tolerance_of: The tolerance of each metric.
+        case: The test.
     """
 
-    def __init__(self, ledger: Ledger, policy: Policy, tolerance_of: Callable[[Metric], float]) -> None:
-        self._ledger = ledger
-        self._policy = policy
-        self._tolerance_of = tolerance_of
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._ledger = case.ledger
+        self._policy = case.policy
 
     def wants(self, stored: Stored | None) -> bool:
         """Whether this run records a load that has this baseline so far."""
@@ -72,7 +69,7 @@ class Recorder:
             # Nothing to compare with, but what is recorded must be good enough to compare with tomorrow.
             try:
                 for session in measurement.run.sessions:
-                    point(metric, session, self._tolerance_of(metric))
+                    point(metric, session, self._case.tolerance_of(metric))
             except NotMeasured as problem:
                 return not_measured(metric, problem)
             # That there was nothing is why it is recorded; that there was another workload is worth saying.
@@ -94,7 +91,7 @@ class Recorder:
             return None
         if stored.entry.workload != dict(measurement.workload.must_match):
             return None
-        here, tolerance = self._ledger.here, self._tolerance_of(metric)
+        here, tolerance = self._ledger.here, self._case.tolerance_of(metric)
         anchored = standing(metric, stored, here).anchored
         if anchored is None:
             return None
@@ -136,19 +133,18 @@ class Recorder:
             measurement.workload,
             measurement.run.sessions,
             reason=self._policy.reason,
-            gated=[Gated(metric, self._tolerance_of(metric)) for metric in _compared(measurement)],
+            gated=[Gated(metric, self._case.tolerance_of(metric)) for metric in _compared(measurement)],
         )
         return [
             f"{place.key}: {recorded.done} in {place.shown}",
             *(f"{place.key}: {change}" for change in recorded.changes),
         ]
 
-    def proposals(self, measurements: Iterable[Measurement], nodeid: str) -> list[str]:
+    def proposals(self, measurements: Iterable[Measurement]) -> list[str]:
         """Say of what got better, and is not recorded, how to hold on to it.
 
         Args:
             measurements: Of a test that passed, where they were compared with stored baselines of this host.
-            nodeid: The test.
         """
         lines = []
         for measurement in measurements:
@@ -160,7 +156,7 @@ class Recorder:
                 if (answer := measurement.answers[metric.name, "baseline"]).verdict is Verdict.IMPROVED
             ]
             if better:
-                command = tightening_command(nodeid, self._ledger.here.device.name)
+                command = tightening_command(self._case.nodeid, self._ledger.here.device.name)
                 found = ", ".join(map(_improved, better))
                 lines.append(f"{measurement.place.key}: {found}; to tighten its baseline: {command}")
         return lines

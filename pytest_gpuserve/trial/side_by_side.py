@@ -116,7 +116,7 @@ class SideBySide:
         Raises:
             BaseFailed: The base could not be started.
             ServerFailed: The candidate could not be started.
-            LoadFailed: A load engine failed.
+            LoadFailed: A load could not be begun.
         """
         began = time.monotonic()
         first = not self.rounds

@@ -11,9 +11,11 @@ import msgspec
 import psutil
 
 from pytest_gpuserve.device.host import read_host
-from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.errors import LoadFailed, ServerFailed
+from pytest_gpuserve.load import beside
+from pytest_gpuserve.load.lost import lost_in_mid_load
 from pytest_gpuserve.load.run import answer_reasons
-from pytest_gpuserve.load.shares import share_reasons, shares
+from pytest_gpuserve.load.shares import packed, share_reasons, shares
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.validity import SATURATED_SHARE, one_line, reasons
 from pytest_gpuserve.load.wire import Plan, Tick
@@ -21,6 +23,7 @@ from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_be
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
 from pytest_gpuserve.process.relatives import run_processes
 from pytest_gpuserve.servers.replicas import addresses_of, sites_of
+from pytest_gpuserve.trial.another_client import BothCounts
 from pytest_gpuserve.trial.replicas import ReplicaShares, warmup_of
 from pytest_gpuserve.trial.shape import TICK_SECONDS, WINDOW_SECONDS
 from pytest_gpuserve.units import format_fraction, format_seconds
@@ -44,11 +47,6 @@ STUCK_SECONDS: Final = 1.0
 """A shorter wait is not called stuck, however fast the other answers were."""
 
 
-OTHERS_SHARE: Final = 0.05
-"""By so much the server may have answered more requests than we sent: what it counts and what we saw are not looked at
-at the same instant."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A reading of a server's counters.
@@ -62,33 +60,6 @@ class Reading:
     counters: Counters
     at_seconds: float
     took_seconds: float
-
-
-@dataclass
-class _Seen:
-    """What server and client have each counted of the same stretches of time, to be held against each other.
-
-    Args:
-        server_requests: What the server answered.
-        server_seconds: The time in which it did.
-        unsure_seconds: How far the ends of that time may be from those of ours.
-        readings: Of its counters, each of which it may count as a request.
-        client_requests: What we sent: a request that failed here may have been answered there.
-        client_seconds: The time in which we did.
-        client_peak: The most requests a second in any tick.
-        latency_seconds: Of all our requests together.
-        last: The reading at the end of the last stretch, which the next one begins with if it follows at once.
-    """
-
-    server_requests: int = 0
-    server_seconds: float = 0.0
-    unsure_seconds: float = 0.0
-    readings: int = 0
-    client_requests: int = 0
-    client_seconds: float = 0.0
-    client_peak: float = 0.0
-    latency_seconds: float = 0.0
-    last: Reading | None = None
 
 
 class Progress(Protocol):
@@ -127,7 +98,7 @@ class Watch:
     so_far: RunningTotals = field(default_factory=RunningTotals)
     ended: bool = False
     _complaints: list[Complaint] = field(default_factory=list)
-    _seen: _Seen = field(default_factory=_Seen)
+    _both: BothCounts = field(default_factory=BothCounts)
     _tick_end_seconds: float | None = None
     _shared: SharedTensors | None = None
     _replicas: ReplicaShares = field(default_factory=ReplicaShares)
@@ -181,8 +152,8 @@ class Watch:
             self._tick_end_seconds = tick.end_ns / 1e9
             self._replicas.hear(tick)
             self._look(tick)
-            # Looked at, the answers themselves are not needed any more.
-            tick = msgspec.structs.replace(tick, answers=[])
+            # Looked at, the answers themselves are not needed any more, and what each worker did only in the end.
+            tick = packed(msgspec.structs.replace(tick, answers=[]))
             ticks.append(tick)
             self.so_far.add(tick)
             self.progress.show(self.so_far, tick, self.seconds_left())
@@ -194,11 +165,7 @@ class Watch:
         if totals.nanoseconds <= 0:
             return None
         if counted is not None and counted.requests is not None:
-            seen = self._seen
-            seen.client_requests += totals.requests + totals.error_count
-            seen.client_seconds += totals.seconds
-            seen.client_peak = max(seen.client_peak, *map(_rate, ticks))
-            seen.latency_seconds += totals.latency.sum_ns / 1e9
+            self._both.sent(ticks, totals)
         return Window(
             seconds=totals.seconds,
             requests=totals.requests,
@@ -240,16 +207,12 @@ class Watch:
             )
             return None
         if counted.requests is not None:
-            seen = self._seen
-            seen.server_requests += counted.requests
-            seen.server_seconds += after.at_seconds - before.at_seconds
-            # What one stretch has too much at a reading that it shares, the next one has too little.
-            seen.unsure_seconds += after.took_seconds + (
-                -before.took_seconds if before is seen.last else before.took_seconds
-            )
-            seen.readings += 1
-            seen.last = after
+            self._both.answered(counted.requests, before, after)
         return counted
+
+    def lose(self, problem: LoadFailed) -> None:
+        """Note that the load was lost after it had begun."""
+        self.problems.append(self._shown(lost_in_mid_load(problem)))
 
     def judge(self, ticks: Sequence[Tick], windows: Sequence[Window], ceiling: float | None) -> None:
         """Note what shows that not the server was measured.
@@ -277,7 +240,7 @@ class Watch:
         found += share_reasons(shares(ticks), shape.schedule, among=cores)
         self.problems.extend(self._shown(str(reason)) for reason in found)
         self.problems.extend(self._replicas.problems(windows, allowed_errors=shape.allowed_errors))
-        self.problems.extend(_another_client(self._seen, finite=shape.finite))
+        self.problems.extend(self._both.problems(finite=shape.finite))
         compiled = sum(window.stages[COMPILING].count for window in windows if COMPILING in window.stages)
         if compiled:
             self.problems.append(
@@ -355,43 +318,17 @@ def client_of(totals: Totals, ceiling: float | None) -> Client:
     )
 
 
-def _rate(tick: Tick) -> float:
-    """Requests a second, of a short last tick too."""
-    return tick.requests / max(TICK_SECONDS, (tick.end_ns - tick.begin_ns) / 1e9)
-
-
-def _another_client(seen: _Seen, *, finite: bool) -> list[str]:
-    """Whether the server answered more requests than we sent it.
-
-    Args:
-        seen: What both counted.
-        finite: Whether all of the load was measured, from before its begin to its end. Then its requests are compared
-            as they are; else rates are, for the server's stretch of time and ours do not begin and end together.
-    """
-    if seen.client_seconds <= 0 or seen.server_seconds <= 0:
-        return []
-    sent = seen.client_requests * (1.0 if finite else seen.server_seconds / seen.client_seconds)
-    in_flight = seen.latency_seconds / seen.client_seconds
-    allowed = 2 + 2 * in_flight + seen.readings + (0.0 if finite else seen.client_peak * seen.unsure_seconds)
-    if seen.server_requests <= sent * (1 + OTHERS_SHARE) + allowed:
-        return []
-    text = (
-        f"another client: the server answered {seen.server_requests / seen.server_seconds:.0f} requests a second, we"
-        f" sent it {sent / seen.server_seconds:.0f}; make sure that nobody else uses it"
-    )
-    return [text]
-
-
 def our_processes(beyond: Iterable[int] = ()) -> list[psutil.Process]:
     """This process and all below it: the engines, the keepers, and through them the servers.
 
-    Under pytest-xdist they are those of the other workers too: that these share the host is what was asked for.
+    So are the workers that a cluster's node runs for us on this host. Under pytest-xdist they are those of the other
+    workers too: that these share the host is what was asked for.
 
     Args:
         beyond: Pids of servers that are below somebody else; see ``Instance.members``.
     """
     found = {process.pid: process for process in run_processes()}
-    for pid in beyond:
+    for pid in (*beyond, *beside.pids()):
         with contextlib.suppress(psutil.Error):
             found.setdefault(pid, psutil.Process(pid))
     return list(found.values())

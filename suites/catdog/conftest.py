@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    class Device(Protocol):
-        """What this suite asks of the device under test."""
-
-        @property
-        def name(self) -> str:
-            """Its name, as ``--gpu`` takes it."""
-
-        @property
-        def is_gpu(self) -> bool:
-            """Whether it is a card, not the CPU."""
-
-        def environment(self) -> dict[str, str]:
-            """Variables with which a process can use it and no other card."""
+    from pytest_gpuserve.device import Device
 
 
 @pytest.fixture(scope="session")

@@ -62,7 +62,7 @@ def check_counted(counted: Counters, requests: int, users: int) -> None:
     Args:
         counted: Within the measured windows of all starts.
         requests: That were answered in them.
-        users: Under way at most, at the begin and at the end of each start together.
+        users: Under way at most, at the begin and at the end of each load together.
     """
     parts = counted.parts
     assert mean_batch(parts[ENSEMBLE]) == 1.0
@@ -102,7 +102,7 @@ def test_codegen(
         seconds=30.0 if full_size else 3.0,
         timeout=60.0,
     )
-    counted, starts = run.counters, sum(len(session.starts) for session in run.sessions)
+    counted = run.counters
     sweep.add(
         run,
         output_len=output_len,
@@ -114,7 +114,7 @@ def test_codegen(
         postprocessing_share_by_execution=share_by_execution(counted.parts, POSTPROCESSING),
         mean_queue_us=mean_queue_us(counted.parts),
     )
-    check_counted(counted, run.summary.requests, users * starts)
+    check_counted(counted, run.summary.requests, users * run.loads)
     assert run.throughput >= baseline.throughput
     assert run.latency.p50 <= baseline.latency.p50
     assert run.latency.p90 <= baseline.latency.p90

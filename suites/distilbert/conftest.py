@@ -18,15 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from pytest_gpuserve.device import Device
     from pytest_gpuserve.trial.assertions import Run
     from pytest_gpuserve.trial.handle import ServerHandle
-
-    class Device(Protocol):
-        """What this suite asks of the device under test."""
-
-        @property
-        def is_gpu(self) -> bool:
-            """Whether it is a card, not the CPU."""
 
     class MakeMosec(Protocol):
         """What the ``mosec_distilbert`` fixture is."""

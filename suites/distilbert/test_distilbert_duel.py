@@ -11,7 +11,7 @@ from suites.distilbert.payload import FOX, HEADER_LENGTH, INFER_PATH, kserve_bod
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.fixtures import MakeDuel
+    from pytest_gpuserve.fixture_types import MakeDuel
     from suites.distilbert.conftest import MakeMosec, MakePyTriton
 
 

@@ -12,7 +12,7 @@ from suites.distilbert.settings import AS_PUBLISHED, FULL_SECONDS, PUBLISHED_REQ
 from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.fixtures import FindPublished, Load
+    from pytest_gpuserve.fixture_types import FindPublished, Load
     from pytest_gpuserve.trial.handle import Target
     from suites.distilbert.conftest import MakeMosec, MakePyTriton
 

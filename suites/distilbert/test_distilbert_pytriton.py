@@ -23,7 +23,7 @@ from suites.distilbert.settings import (
 from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.fixtures import Load
+    from pytest_gpuserve.fixture_types import Load
     from pytest_gpuserve.trial.assertions import Baseline
     from suites.distilbert.conftest import Keep, MakePyTriton
 

@@ -15,7 +15,7 @@ from suites.distilbert.settings import EQUALISED
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from suites.distilbert.conftest import Device
+    from pytest_gpuserve.device import Device
     from suites.sweep import Row, Sweep
 
 PARAMETERS = 66_955_010

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,15 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from pytest_gpuserve.device import Device
     from pytest_gpuserve.trial.handle import ServerHandle, Target
     from suites.resnet.apps.resnet import ResNet
-
-    class Device(Protocol):
-        """What this suite asks of the device under test."""
-
-        @property
-        def is_gpu(self) -> bool:
-            """Whether it is a card, not the CPU."""
 
 
 MODEL = "apps/resnet.py:resnet18"

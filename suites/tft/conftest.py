@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,16 +19,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pytest_gpuserve.device import Device
     from pytest_gpuserve.load.tensors import Comparator
     from pytest_gpuserve.trial.handle import ServerHandle, Target
     from suites.tft.apps.tft.data import Examples
-
-    class Device(Protocol):
-        """What this suite asks of the device under test."""
-
-        @property
-        def is_gpu(self) -> bool:
-            """Whether it is a card, not the CPU."""
 
 
 EXAMPLES = 16

@@ -133,28 +133,28 @@ def check_identities(run: Run, *, batch: int, concurrency: int) -> None:
     # At its ends a start may have lost what one period of each user takes.
     lost = 2 * run.summary.mean / min(start.seconds for start in starts)
     assert littles_law(row) > LEAST_LITTLE - lost, warning_of(row)
-    check_counts(run.counters, run.summary.requests, row, starts=len(starts))
+    check_counts(run.counters, run.summary.requests, row, loads=run.loads)
 
 
-def check_counts(counters: Counters, answered: int, row: dict[str, float], *, starts: int) -> None:
+def check_counts(counters: Counters, answered: int, row: dict[str, float], *, loads: int) -> None:
     """Assert that the server's counts agree with each other and with the client's.
 
     Args:
         counters: Of the server, over the measured windows.
         answered: Requests that the client got answers to, in the same windows.
         row: Of the published table.
-        starts: Of which these are the sum: at both ends of each, what is under way is counted on either side.
+        loads: Of which these are the sum: at both ends of each, what is under way is counted on either side.
     """
     batch, users = int(row[BATCH]), int(row[CONCURRENCY])
     assert counters.requests is not None
     # Triton tells its counters while it counts: some have a batch already that has just ended, and others not yet.
-    torn = 2 * INSTANCES * starts
+    torn = 2 * INSTANCES * loads
     assert abs(sum(counters.batch_sizes.values()) - counters.batches) <= torn
     sized = sum(int(size) * count for size, count in counters.batch_sizes.items())
     assert abs(sized - counters.items) <= batch * users * torn
     # A request is counted when it has been executed, a batch of several users at once.
-    assert abs(counters.items - batch * counters.requests) <= 2 * batch * users * starts
-    assert abs(counters.requests - answered) <= 2 * users * starts + 0.02 * answered
+    assert abs(counters.items - batch * counters.requests) <= 2 * batch * users * loads
+    assert abs(counters.requests - answered) <= 2 * users * loads + 0.02 * answered
     assert batch <= counters.items / counters.batches <= batch * users
 
 

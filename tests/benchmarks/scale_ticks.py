@@ -16,10 +16,10 @@ import numpy as np
 
 from pytest_gpuserve.load.engine.tally import Tally
 from pytest_gpuserve.load.merging import merge_ticks
-from pytest_gpuserve.load.ray.clock import Offset, in_our_time
+from pytest_gpuserve.load.ray.clock import Exchange, Track
 from pytest_gpuserve.load.ray.gathering import Gathering
 from pytest_gpuserve.load.ray.messages import News
-from pytest_gpuserve.load.shares import shares
+from pytest_gpuserve.load.shares import packed, shares
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.wire import LENGTH, Tick, frame
 from tests.benchmarks.merged_p99 import Q, nearest_rank
@@ -139,7 +139,7 @@ def gather(workers: Sequence[Worker]) -> Gathered:
     count = len(rows)
 
     tracemalloc.start()
-    kept = [_read(data) for data in passed]
+    kept = [packed(_read(data)) for data in passed]
     kept_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -160,12 +160,13 @@ def gather(workers: Sequence[Worker]) -> Gathered:
 
 
 def _coordinate(names: Sequence[str], news: Sequence[Sequence[bytes]]) -> list[bytes]:
-    gathering, offset = Gathering(names), Offset(1, 0)
+    gathering, clock = Gathering(names), Track()
+    clock.hear(Exchange(0, 1, 1, 0))
     passed = []
     for reports in news:
         for part, data in enumerate(reports):
             for tick in msgspec.msgpack.decode(data, type=News).ticks:
-                gathering.add(part, in_our_time(tick, offset))
+                gathering.add(part, clock.in_our_time(tick))
         passed += [frame(tick) for tick in gathering.take()]
     return passed
 
@@ -176,7 +177,7 @@ def _take(passed: Sequence[bytes]) -> None:
     for data in passed:
         tick = _read(data)
         so_far.add(tick)
-        kept.append(tick)
+        kept.append(packed(tick))
     # Each tick is part of a window, and of the whole measurement in the end.
     total(kept)
     total(kept)

@@ -12,13 +12,14 @@ from pytest_gpuserve.load.engine import http2_codec as codec
 from pytest_gpuserve.load.engine import http2_connection
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.http2_codec import DATA, END_HEADERS, END_STREAM, HEADERS, frame
+from pytest_gpuserve.load.engine.lane import text_of
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.wire import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.load.engine.lane import Lane
+    from pytest_gpuserve.load.engine.lane import Lane, Sample
 
 SECOND_NS = 1_000_000_000
 ENDPOINT = Endpoint("grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo")
@@ -190,9 +191,9 @@ class Recorder:
         self.answers.append((lane.place, body, keep))
         self._ended(lane, keep=keep)
 
-    def refused(self, lane: Lane, now_ns: int, kind: str, sample: str, *, keep: bool) -> None:
+    def refused(self, lane: Lane, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
         """Note a failure."""
-        self.failures.append((lane.place, kind, sample, keep))
+        self.failures.append((lane.place, kind, text_of(sample), keep))
         self._ended(lane, keep=keep)
 
     def lost(self, lane: Lane, kind: str, sample: str) -> None:

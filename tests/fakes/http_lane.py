@@ -6,13 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 from pytest_gpuserve.load.engine.http1 import Http1, HttpLane
+from pytest_gpuserve.load.engine.lane import text_of
 from pytest_gpuserve.load.engine.reactor import READABLE
 from pytest_gpuserve.load.wire import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_gpuserve.load.engine.lane import Lane
+    from pytest_gpuserve.load.engine.lane import Lane, Sample
 
 PAYLOAD = b"request"
 
@@ -141,9 +142,9 @@ class User:
         if keep and self._goes_on:
             self._send()
 
-    def refused(self, lane: Lane, now_ns: int, kind: str, sample: str, *, keep: bool) -> None:
+    def refused(self, lane: Lane, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
         """Note it, and go on."""
-        self.events.append(("refused", kind, sample, keep))
+        self.events.append(("refused", kind, text_of(sample), keep))
         if keep and self._goes_on:
             self._send()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import struct
-import threading
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +17,7 @@ from pytest_gpuserve.load.shared_memory import FOLDER
 from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.remote import Remote, reached
 from pytest_gpuserve.trial.handle import ServerHandle
+from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,11 +137,5 @@ def _read(given: dict[str, Any]) -> bytes:
 @contextmanager
 def memory_server(habit: Habit = "right", token: str = "") -> Iterator[MemoryServer]:
     """Run it."""
-    with MemoryServer(habit, token) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    with in_a_thread(MemoryServer(habit, token)) as server:
+        yield server

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
+from pytest_gpuserve.fixtures import SESSION_NAME
 from pytest_gpuserve.measure.window import CardUse
-from pytest_gpuserve.options import SESSION_NAME
 from tests.fakes.scripted_contender import ScriptedContender, ScriptedContenders
 from tests.fakes.scripted_sessions import SCRIPT_NAME, ScriptedSessions, kind_of
 
@@ -124,8 +124,10 @@ class _Contender(ScriptedContender):
         contender.build, contender.seconds = build, build.cold_start_seconds()
         return contender
 
-    def turn(self, pace: Pace, *, seed: int) -> Window:
+    def turn(self, pace: Pace, *, seed: int) -> Window | None:
         window = super().turn(pace, seed=seed)
+        if window is None:
+            return None
         # What is discarded later is told by what was returned here.
         self._windows[-1] = self.build.window(window)
         return self._windows[-1]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.errors import LoadFailed, ServerFailed
+from pytest_gpuserve.load.lost import lost_in_mid_load
 from pytest_gpuserve.measure.rounds import Side
 from pytest_gpuserve.trial.contender import Pace
 from tests.fakes.scripted_sessions import STARTS_NAME, Noise, Script, client_of, kind_of, show, speed_of, window_of
@@ -104,8 +105,8 @@ class ScriptedContender:
         """As if windows were long enough."""
         return Pace(settle=2, window=10)
 
-    def turn(self, pace: Pace, *, seed: int) -> Window:
-        """Make up a window, with what it has in common with the other server's.
+    def turn(self, pace: Pace, *, seed: int) -> Window | None:
+        """Make up a window, with what it has in common with the other server's; none where the script says so.
 
         Raises:
             KeyboardInterrupt: Where the script says so.
@@ -113,6 +114,9 @@ class ScriptedContender:
         self.makers.turns += 1
         if self.makers.turns == self.script.interrupted_turn:
             raise KeyboardInterrupt
+        if self.makers.turns == self.script.lost_turn:
+            self.problems.append(lost_in_mid_load(LoadFailed("the load engine died", found="exit status -9")))
+            return None
         block = Noise(msgspec.structs.replace(self.script, noise=BLOCK_NOISE * self.script.noise), f"block {seed}")
         speed = self.speed * block.factor() * self.noise.factor()
         window = window_of(self.script, speed, self.noise.factor())

@@ -38,6 +38,9 @@ PROBES: Final = (
 )
 """Of the capacity, what was found there, and the share of slow requests: the capacity lies in the middle."""
 
+SAMPLED: Final = (0.008, 0.009, 0.0095, 0.01, 0.01, 0.0105, 0.011, 0.012)
+"""Share of slow requests in the samples at the capacity."""
+
 REQUESTS: Final = 10_000
 
 
@@ -54,7 +57,7 @@ def searched_start(script: Script, noise: Noise, speed: float, shape: SearchShap
             effective=REQUESTS,
             latency=shape.objective.seconds * share,
         )
-        for share, finding, slow in PROBES
+        for share, finding, slow in (*PROBES, *((1.0, Finding.UNDECIDED, slow) for slow in SAMPLED))
     )
     window = window_of(script, speed, 1.0)
     return Start((window,), 1.0, client=client_of((window,)), search=Search(shape.objective, probes))

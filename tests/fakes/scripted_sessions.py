@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
+from pytest_gpuserve.fixtures import SESSION_NAME
 from pytest_gpuserve.load.totals import RunningTotals
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client, Session, Start, Window
-from pytest_gpuserve.options import SESSION_NAME
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         memory_for_one: Whether a second server does not fit beside the first.
         paired_problems: Why nothing may be concluded from the candidate's side of a round.
         interrupted_turn: Number, from 1, of the window side by side that Ctrl-C cuts short; 0 for none.
+        lost_turn: Number, from 1, of the window side by side in which the load engines are lost; 0 for none.
     """
 
     seed: int = 0
@@ -95,6 +96,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_for_one: bool = False
     paired_problems: tuple[str, ...] = ()
     interrupted_turn: int = 0
+    lost_turn: int = 0
 
 
 @dataclass

@@ -12,10 +12,10 @@ import msgspec
 
 from pytest_gpuserve.load.ray.coordinator import Coordinator
 from pytest_gpuserve.load.ray.crew import Crew, Lost
-from pytest_gpuserve.load.ray.messages import News
-from pytest_gpuserve.load.ray.placing import identity
+from pytest_gpuserve.load.ray.messages import News, Whereabouts
+from pytest_gpuserve.load.ray.placing import PIDS, identity
 from pytest_gpuserve.load.ray.versions import Versions
-from pytest_gpuserve.load.wire import Again, Begin, Ready, Tick
+from pytest_gpuserve.load.wire import Again, Begin, HostProcess, Ready, Tick
 from tests.fakes.http_server import plan
 
 if TYPE_CHECKING:
@@ -29,12 +29,15 @@ VERSIONS: Final = Versions("3.11.7", "2.60.0", "0.1.0")
 
 FACT_SECONDS: Final = 30.0
 
+STARTED_NS: Final = 1_000_000_000_000
+"""When our clock is looked at first."""
+
 
 @dataclass
 class HandClock:
     """A clock that goes on by a microsecond whenever it is read, and otherwise only by hand."""
 
-    at_ns: int = 1_000_000_000_000
+    at_ns: int = STARTED_NS
 
     def now_ns(self) -> int:
         """Read it."""
@@ -47,7 +50,8 @@ class Script:
     """What a worker is like.
 
     Args:
-        ahead_ns: How far its clock is ahead of ours.
+        ahead_ns: How far its clock is ahead of ours at first.
+        drift_ppm: How much faster it runs.
         way_ns: How long each way of a call takes.
         first_ns: How much longer it takes to ask it for the time at first.
         begin_ns: How much longer it takes to tell it to begin.
@@ -60,6 +64,7 @@ class Script:
     """
 
     ahead_ns: int = 0
+    drift_ppm: int = 0
     way_ns: int = 10_000
     first_ns: int = 0
     begin_ns: int = 0
@@ -105,7 +110,9 @@ class ScriptedWorker:
 
     def there_ns(self) -> int:
         """What time it is there."""
-        return self.ours.now_ns() + self.script.ahead_ns + self.moved_ns
+        now_ns = self.ours.now_ns()
+        drift_ns = (now_ns - STARTED_NS) * self.script.drift_ppm // 1_000_000
+        return now_ns + self.script.ahead_ns + self.moved_ns + drift_ns
 
     async def _called(self, method: str) -> None:
         await asyncio.sleep(0)
@@ -139,6 +146,12 @@ class ScriptedWorker:
         self.part = part
         self.seeds.append(seed)
         return self.script.refuses
+
+    async def whereabouts(self) -> Whereabouts:
+        """See ``Remote``; the number that it tells is its part's."""
+        await self._called("whereabouts")
+        assert self.part is not None
+        return Whereabouts(identity(PIDS) if self.script.sees else "elsewhere", [HostProcess(self.part, 7)])
 
     async def clock(self) -> int:
         """See ``Remote``."""
@@ -233,9 +246,11 @@ class ScriptedOwner:
         await self.running
         raise AssertionError("the coordinator ended without a reason")
 
-    async def ready(self) -> None:
+    async def ready(self) -> Ready:
         """Wait until the load can begin."""
-        assert isinstance(await self.next(), Ready)
+        report = await self.next()
+        assert isinstance(report, Ready)
+        return report
 
     async def tick(self) -> Tick:
         """Return the next report, which is a tick."""

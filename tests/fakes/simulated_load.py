@@ -95,6 +95,7 @@ class Simulation:
         self.opened: list[int] = []
         self.lanes: set[SimulatedLane] = set()
         self.most_opening = 0
+        self.said = 0
         self.most_lanes_at_once = 0
         self.ended_ns: int | None = None
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -267,10 +268,14 @@ class SimulatedLane(Lane):
         if reply.lost:
             loop.lost(self, reply.kind, "lost")
         elif reply.kind:
-            loop.refused(self, now_ns, reply.kind, "refused", keep=reply.keep)
+            loop.refused(self, now_ns, reply.kind, self._say, keep=reply.keep)
         else:
             request.good = True
             loop.answered(self, now_ns, BODY, reply.keep)
+
+    def _say(self) -> str:
+        self._simulation.said += 1
+        return "refused"
 
     def hang_up(self) -> None:
         """Be closed by the server in good order, while idle."""

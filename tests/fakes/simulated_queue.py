@@ -7,6 +7,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.schedule import Poisson
@@ -14,13 +15,13 @@ from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.validity import ReasonKind, reasons
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import bucket_of
-from pytest_gpuserve.trial.capacity.planning import FIRST_SHARE, Planner, search_for
-from pytest_gpuserve.trial.capacity.probing import Looks, Probing, least_rate, settle_seconds
+from pytest_gpuserve.trial.capacity.planning import Planner, Try, search_for
+from pytest_gpuserve.trial.capacity.probing import Probing
+from pytest_gpuserve.trial.capacity.times import Looks, least_rate, settle_seconds
 from pytest_gpuserve.trial.shape import TICK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from random import Random
 
     from pytest_gpuserve.measure.capacity import Objective, Probe, Search
 
@@ -40,20 +41,27 @@ class Queue:
     service: Callable[[Random], float]
     workers: int = 1
 
-    def ticks(self, rate: float, random: Random) -> Iterator[Tick]:
-        """Load it, from an empty queue on; endless."""
+    def ticks(self, rate: float, arrivals: Random, services: Random | None = None) -> Iterator[Tick]:
+        """Load it, from an empty queue on; endless.
+
+        Args:
+            rate: Requests a second.
+            arrivals: When they come.
+            services: How long each takes; None where the same chance draws both.
+        """
+        services = arrivals if services is None else services
         free = [0.0] * self.workers
-        due = random.expovariate(rate)
+        due = arrivals.expovariate(rate)
         ends: list[tuple[float, float]] = []
         for number in itertools.count():
             begin, end = number * TICK_SECONDS, (number + 1) * TICK_SECONDS
             arrived, under_way = 0, 0.0
             while due < end:
-                done = max(due, free[0]) + self.service(random)
+                done = max(due, free[0]) + self.service(services)
                 heapq.heapreplace(free, done)
                 heapq.heappush(ends, (done, done - due))
                 arrived += 1
-                due += random.expovariate(rate)
+                due += arrivals.expovariate(rate)
             latencies = []
             while ends and ends[0][0] < end:
                 done, took = heapq.heappop(ends)
@@ -99,6 +107,8 @@ def search_queue(
     *,
     seconds: float | None = None,
     precision: float = 0.05,
+    known: float | None = None,
+    seed: int | None = None,
 ) -> Search:
     """Search it as a start of a server is searched.
 
@@ -109,15 +119,25 @@ def search_queue(
         random: Arrivals and service times.
         seconds: Measured time of a rate at most.
         precision: How far apart the last rates are.
+        known: The capacity of an earlier start; None for none.
+        seed: Of the samples' arrivals; None for such as no other search has.
     """
+    least = least_rate(objective, seconds)
+    planner = Planner.beginning(guess=guess, known=known, precision=precision, least=least)
+    common = random.random() if seed is None else seed
+    lengths: list[Looks] = []
     settle_ticks = math.ceil(settle_seconds(objective) / TICK_SECONDS)
 
-    def take(rate: float, search: Search) -> Probe:
-        del search
-        looks = Looks.at(rate, objective, seconds)
-        probing = Probing(objective, rate, looks)
+    def take(which: Try, _: Search) -> Probe:
+        rate, number = which.rate, which.sample
+        if number is None:
+            looks, arrivals = Looks.at(rate, objective, seconds), random
+        else:
+            lengths.append(Looks.of_sample(rate, objective, seconds))
+            looks, arrivals = lengths[0], Random(f"{common} {number}")
+        probing = Probing(objective, rate, looks, is_sample=number is not None, is_patient=which.is_last_resort)
         measured: list[Tick] = []
-        for tick in itertools.islice(queue.ticks(rate, random), settle_ticks, None):
+        for tick in itertools.islice(queue.ticks(rate, arrivals, random), settle_ticks, None):
             measured.append(tick)
             if probing.add(tick):
                 totals = total(measured)
@@ -127,4 +147,9 @@ def search_queue(
                     return probe
         raise AssertionError("a probe ends at its last look")
 
-    return search_for(objective, Planner(FIRST_SHARE * guess, precision, least_rate(objective, seconds)), take)
+    return search_for(objective, planner, take)
+
+
+def loaded_seconds(search: Search) -> float:
+    """For how long a server is loaded by the rates of a search, what is thrown away included."""
+    return sum(probe.seconds + settle_seconds(search.objective) for probe in search.probes)

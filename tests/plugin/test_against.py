@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -209,6 +210,20 @@ def test_what_cannot_be_trusted_is_invalid(project: Project, checkout: Checkout)
     assert "wrong answers: 3 of 90" in text_of(result)
     project.script = Script()
     project.run("--against=HEAD").assert_outcomes(passed=1)
+
+
+def test_a_load_that_is_lost_in_mid_round_is_invalid(project: Project, checkout: Checkout) -> None:
+    """That test alone fails, no server is left, and the tests after it are measured and decided."""
+    project.test_file.with_name("test_second.py").write_text(project.test_file.read_text())
+    checkout.commit("another test")
+    project.script = Script(lost_turn=5)
+    result = project.run("--against=HEAD", JSON)
+    result.assert_outcomes(passed=1, failed=1)
+    tests = json.loads((project.path / "out.json").read_text())["tests"]
+    assert [verdict["verdict"] for test in tests for verdict in test["verdicts"]] == ["INVALID", "PASS"]
+    assert "lost in mid-load: the load engine died: exit status -9" in text_of(result)
+    assert says_no_traceback(result)
+    assert checkout.left_behind() == []
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["by marker", "out of memory"])

@@ -55,14 +55,19 @@ def test_a_capacity_is_recorded_gated_and_told(searched: Project) -> None:
     assert verdict["value"] == pytest.approx(1000, rel=0.03)
     entry = searched.entry()
     assert entry["workload"]["objective"] == "p99 <= 0.05 s"
-    assert {probe["finding"] for probe in entry["sessions"][0]["starts"][0]["search"]["probes"]} == {"met", "missed"}
+    assert {probe["finding"] for probe in entry["sessions"][0]["starts"][0]["search"]["probes"]} == {
+        "met",
+        "missed",
+        "undecided",
+    }
     summary = json.loads(searched.baseline.read_text())["summary"]["test_it"]
     assert set(summary) == {"capacity", "cold_start"}
     run = searched.result()["run"]
     assert len(run["searches"]) == run["starts"] == 2 * run["sessions"]
     for search in run["searches"]:
         assert search["low"] < search["capacity"] < search["high"]
-        assert [probe["finding"] for probe in search["probes"]] == ["met", "met", "missed", "missed"]
+        findings = [probe["finding"] for probe in search["probes"]]
+        assert findings == ["met", "met", "missed", "missed", *["undecided"] * 8]
     assert run["throughput"] is None
     assert set(run["latency"].values()) == {None}
     page = (searched.path / "out.html").read_text()
@@ -137,12 +142,12 @@ def test_two_revisions_are_searched_by_turns(checkout: Checkout) -> None:
     project.run("--against=HEAD").assert_outcomes(passed=1)
     servers = [line.split()[0] for line in checkout.servers()]
     assert servers == ["start", "end"] * (len(servers) // 2)
-    assert len(servers) >= 8
+    assert len(servers) >= 4
     project.run("--against=HEAD", "--gpuserve-json=out.json").assert_outcomes(passed=1)
     assert checkout.servers() == []
     (verdict,) = project.result()["verdicts"]
     assert (verdict["metric"], verdict["reference_kind"]) == ("capacity", "against")
-    assert verdict["rounds"] >= 2
+    assert verdict["rounds"] >= 1
 
 
 def test_a_regression_is_confirmed_by_turns(checkout: Checkout) -> None:

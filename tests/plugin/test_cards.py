@@ -13,7 +13,6 @@ import pytest
 
 from pytest_gpuserve.device import DeviceLock
 from tests.fakes.nvml import cards
-from tests.fakes.nvml.build import build_fake_nvml
 from tests.fakes.nvml.cards import Error, Script, second
 from tests.fakes.scripted_sessions import LOCKS_VARIABLE
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
@@ -25,14 +24,6 @@ if TYPE_CHECKING:
     from tests.plugin.conftest import Project
 
 SECOND_T4 = second(cards.T4)
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the fake of NVML's C library."""
-    folder = tmp_path_factory.mktemp("nvml")
-    build_fake_nvml(folder)
-    return folder
 
 
 class Machine:

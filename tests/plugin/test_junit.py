@@ -10,14 +10,12 @@ import pytest
 
 from tests.fakes.nvml import cards
 from tests.plugin.conftest import text_of
-from tests.plugin.test_cards import Machine, library
+from tests.plugin.test_cards import Machine
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.plugin.conftest import Project
-
-__all__ = ["library"]
 
 SUITE = """
 import pytest

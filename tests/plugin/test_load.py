@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.fakes.scripted_sessions import Script
+from tests.fakes.terminal import in_a_terminal
 from tests.plugin.conftest import REPOSITORY, busy_machine, says_no_traceback, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from tests.plugin.conftest import Project
@@ -247,7 +245,7 @@ def _shown(output: str) -> list[str]:
 def test_progress_line(real_project: Project) -> None:
     """On a terminal a real load of more than 2 s shows how it gets on, and removes the line again."""
     real_project.test_file.write_text(ONE.format(body="load(fox, concurrency=4, seconds=2)"))
-    output = _in_a_terminal(_pytest(real_project), real_project.path, _environment(real_project, COLUMNS="100"))
+    output = in_a_terminal(_pytest(real_project), real_project.path, _environment(real_project), seconds=180)
     assert "1 passed" in output
     shown = _shown(output)
     assert shown
@@ -270,31 +268,5 @@ def test_who_sees_no_progress_line(
         "from pytest_gpuserve import progress\n\nprogress.QUIET_SECONDS = progress.EVERY_SECONDS = 0\n"
     )
     project.test_file.write_text(ONE.format(body="load(fox, concurrency=4)"))
-    environment = _environment(project, COLUMNS="100", **more)
-    output = _in_a_terminal(_pytest(project, *options), project.path, environment)
+    output = in_a_terminal(_pytest(project, *options), project.path, _environment(project, **more), seconds=180)
     assert bool(_shown(output)) is wanted
-
-
-def _in_a_terminal(argv: Sequence[str], cwd: Path, environment: dict[str, str]) -> str:
-    """Run a command on a terminal of its own and return all that it wrote there."""
-    owner, terminal = pty.openpty()
-    chunks: list[bytes] = []
-
-    def read() -> None:
-        while True:
-            try:
-                chunks.append(os.read(owner, 1 << 16))
-            except OSError:
-                return
-
-    reader = threading.Thread(target=read)
-    with subprocess.Popen(argv, cwd=cwd, env=environment, stdin=terminal, stdout=terminal, stderr=terminal) as process:
-        reader.start()
-        try:
-            process.wait(180)
-        finally:
-            process.kill()
-            os.close(terminal)
-            reader.join()
-            os.close(owner)
-    return b"".join(chunks).decode()

@@ -11,7 +11,6 @@ import pytest
 from pytest_gpuserve.merge.command import main
 from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.workers import Worker
-from tests.fakes.nvml.build import build_fake_nvml
 from tests.plugin.conftest import text_of
 from tests.plugin.test_cards import Machine
 from tests.plugin.test_xdist import Workers
@@ -21,14 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.plugin.conftest import Project
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the fake of NVML's C library."""
-    folder = tmp_path_factory.mktemp("nvml")
-    build_fake_nvml(folder)
-    return folder
 
 
 @pytest.fixture

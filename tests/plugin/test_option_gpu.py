@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fakes.nvml.build import build_fake_nvml, fake_environment
+from tests.fakes.nvml.build import fake_environment
 from tests.plugin.conftest import says_no_traceback, text_of
 
 if TYPE_CHECKING:
@@ -15,23 +15,15 @@ if TYPE_CHECKING:
     from tests.plugin.conftest import Project
 
 
-@pytest.fixture(scope="module")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fake of NVML's C library behind the real Python binding: there is no card on this machine."""
-    folder = tmp_path_factory.mktemp("nvml")
-    build_fake_nvml(folder)
-    return folder
-
-
 DEVICE_TEST = """
 def test_device(device):
     print("DEVICE", device.name, device.is_gpu, device.environment())
 """
 
 
-def with_cards(project: Project, nvml: Path, *products: str) -> None:
+def with_cards(project: Project, library: Path, *products: str) -> None:
     """Let the project's machine have these cards."""
-    project.environment.update(fake_environment(nvml, list(products)))
+    project.environment.update(fake_environment(library, list(products)))
     project.test_file.write_text(DEVICE_TEST)
 
 
@@ -44,9 +36,9 @@ def test_absent_card_is_exit_4(project: Project) -> None:
     assert "--gpu=cpu" in text_of(result)
 
 
-def test_other_card_is_exit_4(project: Project, nvml: Path) -> None:
+def test_other_card_is_exit_4(project: Project, library: Path) -> None:
     """`--gpu=T4` beside an H200 is refused before anything is collected, and the H200 is offered."""
-    with_cards(project, nvml, "NVIDIA H200")
+    with_cards(project, library, "NVIDIA H200")
     result = project.run("--gpu=T4")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert says_no_traceback(result)
@@ -54,31 +46,31 @@ def test_other_card_is_exit_4(project: Project, nvml: Path) -> None:
     assert "--gpu=H200" in text_of(result)
 
 
-def test_card_is_found_by_name(project: Project, nvml: Path) -> None:
+def test_card_is_found_by_name(project: Project, library: Path) -> None:
     """`--gpu=T4` takes the T4 among several cards, and gives servers that card alone, by its UUID."""
-    with_cards(project, nvml, "NVIDIA H200", "Tesla T4")
+    with_cards(project, library, "NVIDIA H200", "Tesla T4")
     result = project.run("--gpu=T4", "-s")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*DEVICE T4 True*CUDA_VISIBLE_DEVICES*GPU-*"])
 
 
-def test_auto_takes_the_card_that_is_there(project: Project, nvml: Path) -> None:
+def test_auto_takes_the_card_that_is_there(project: Project, library: Path) -> None:
     """Without `--gpu` the card that is there is measured on, and the header says so."""
-    with_cards(project, nvml, "NVIDIA A100-SXM4-80GB")
+    with_cards(project, library, "NVIDIA A100-SXM4-80GB")
     result = project.run("-s")
     result.stdout.fnmatch_lines(["gpuserve: A100-SXM4-80GB (NVIDIA A100-SXM4-80GB)*", "*DEVICE A100-SXM4-80GB True*"])
 
 
-def test_cpu_hides_the_cards_from_servers(project: Project, nvml: Path) -> None:
+def test_cpu_hides_the_cards_from_servers(project: Project, library: Path) -> None:
     """`--gpu=cpu` means the CPU also where there is a card: servers see none."""
-    with_cards(project, nvml, "NVIDIA H200")
+    with_cards(project, library, "NVIDIA H200")
     result = project.run("--gpu=cpu", "-s")
     result.stdout.fnmatch_lines(["*DEVICE cpu False*'CUDA_VISIBLE_DEVICES': ''*"])
 
 
-def test_broken_driver_is_no_cpu(project: Project, nvml: Path) -> None:
+def test_broken_driver_is_no_cpu(project: Project, library: Path) -> None:
     """A driver that NVML cannot talk to is an error, not a quiet fall-back to the CPU's baselines."""
-    with_cards(project, nvml, "NVIDIA H200")
+    with_cards(project, library, "NVIDIA H200")
     project.environment["FAKE_NVML_INIT_ERROR"] = "18"
     result = project.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR

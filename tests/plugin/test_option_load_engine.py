@@ -8,7 +8,6 @@ import pytest
 
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.nvml import cards
-from tests.fakes.nvml.build import build_fake_nvml
 from tests.fakes.ray_nodes import folder_of_ray
 from tests.plugin.conftest import busy_machine, says_no_traceback, text_of
 from tests.plugin.test_cards import SECOND_T4, Machine
@@ -129,10 +128,10 @@ def test_a_run_that_needs_no_cluster_starts_none(project: Project, recorded: Pat
     project.run("--load-engine=ray").assert_outcomes(passed=2)
 
 
-def test_workers_of_xdist_tell_it_once(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_workers_of_xdist_tell_it_once(
+    project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Each looks at the cluster, and the controller tells what they found, with exit code 4."""
-    library = tmp_path_factory.mktemp("nvml")
-    build_fake_nvml(library)
     Machine(project, library, tmp_path_factory.mktemp("machine")).script(cards.T4, SECOND_T4)
     told = refused(project, "-p", "xdist.plugin", "-n2", f"--load-engine=127.0.0.1:{free_port()}")
     assert told.count("could not be joined") == 1

@@ -13,7 +13,7 @@ from pytest_gpuserve.outputs import EXPORTS, STEP_SUMMARY, Form, Output, read_ou
 from tests.fakes.nvml import cards
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
-from tests.plugin.test_cards import Machine, library
+from tests.plugin.test_cards import Machine
 from tests.unit.html_page import Page
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tests.plugin.conftest import Project
 
     Read = Callable[..., tuple[Output, ...]]
-
-__all__ = ["library"]
 
 
 @pytest.fixture

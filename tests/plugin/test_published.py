@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.fakes.nvml import cards
-from tests.fakes.nvml.build import build_fake_nvml
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
 from tests.unit.published_files import published_file, record
 
@@ -30,14 +29,6 @@ def test_it(mosec_server, load{fixtures}, published):
 """
 
 THROUGHPUT = "assert run.throughput >= number.throughput"
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the fake of NVML's C library."""
-    folder = tmp_path_factory.mktemp("nvml")
-    build_fake_nvml(folder)
-    return folder
 
 
 @pytest.fixture

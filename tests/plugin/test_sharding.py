@@ -134,6 +134,107 @@ def test_runners_that_deal_out_differently(suite: Suite) -> None:
     assert f"1 test was run by none of the runners\n  found: {NAMES[2]}" in said
 
 
+ONE = "suites/perf/test_perf.py::test_it"
+PLAIN = [f"suites/perf/test_z.py::test_{name}" for name in "abc"]
+
+
+@pytest.fixture
+def mixed(suite: Suite) -> Suite:
+    """One test that measures, with a baseline, and behind it three that do not; the last two are group 2."""
+    suite.project.write()
+    suite.project.speed(1)
+    plain = suite.project.test_file.with_name("test_z.py")
+    plain.write_text("".join(f"def test_{name}():\n    pass\n\n" for name in "abc"))
+    suite.group(1, "--baseline-update").assert_outcomes(passed=2, deselected=2)
+    suite.group(1, "--gpuserve-json=1.json").assert_outcomes(passed=2, deselected=2)
+    return suite
+
+
+def read_of(suite: Suite, number: int) -> dict[str, Any]:
+    """The result that a runner has written."""
+    found: dict[str, Any] = json.loads((suite.project.path / f"{number}.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist.plugin", "-n1")], ids=["", "xdist"])
+def test_a_group_without_a_test_that_measures_is_there(mixed: Suite, workers: tuple[str, ...]) -> None:
+    """It writes a result without tests, which says where it is, and with which the others are one."""
+    result = mixed.group(2, "--gpuserve-json=2.json", *workers)
+    result.assert_outcomes(passed=2, **({} if workers else {"deselected": 2}))
+    result.stdout.fnmatch_lines(["gpuserve: no test of group 2 measures; results: */2.json"])
+    one, other = (read_of(mixed, number) for number in (1, 2))
+    assert (other["tests"], other["gpu"], other["mode"]) == ([], {}, "gate")
+    assert other["shard"] == {"number": 2, "of": 2}
+    assert one["dealt"] == other["dealt"] == [ONE]
+    assert one["unlisted"] == {"dealt": PLAIN, "own": PLAIN[:1]}
+    assert other["unlisted"] == {"dealt": PLAIN, "own": PLAIN[1:]}
+    assert other["ending"] == {"exit_status": 0, "complete": True, "unlisted_failures": 0}
+    status, said = mixed.merge("1.json", "2.json", "--expect=2")
+    assert status == 0, said
+    assert "group 2 of 2, no test that measures" in said
+
+
+def test_with_q_nothing_is_said_of_it(mixed: Suite) -> None:
+    """As of any result; and without the option there is none."""
+    assert "measures" not in text_of(mixed.group(2, "-q", "--gpuserve-json=2.json"))
+    assert read_of(mixed, 2)["tests"] == []
+    (mixed.project.path / "2.json").unlink()
+    assert "measures" not in text_of(mixed.group(2))
+    mixed.group(2, "--gpuserve-json=2.json", "--collect-only")
+    assert not (mixed.project.path / "2.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "ending"),
+    [
+        ("assert False", (), {"exit_status": 1, "complete": True, "unlisted_failures": 1}),
+        ("assert False", ("-x",), {"exit_status": 1, "complete": False, "unlisted_failures": 1}),
+        ("pytest.exit('enough', returncode=0)", (), {"exit_status": 0, "complete": False, "unlisted_failures": 0}),
+        ("pass", ("--setup-only",), {"exit_status": 0, "complete": False, "unlisted_failures": 0}),
+    ],
+)
+def test_how_such_a_group_ended_counts(
+    mixed: Suite, body: str, arguments: tuple[str, ...], ending: dict[str, object]
+) -> None:
+    """A test of it that fails, or was never run, is no pass for them all."""
+    plain = mixed.project.test_file.with_name("test_z.py")
+    plain.write_text("import pytest\n" + plain.read_text().replace("b():\n    pass", f"b():\n    {body}"))
+    mixed.group(2, "--gpuserve-json=2.json", *arguments)
+    assert read_of(mixed, 2)["ending"] == ending
+    status, said = mixed.merge("1.json", "2.json")
+    assert status == 1
+    assert " of 2 is no pass: " in said
+
+
+def test_a_group_to_which_no_test_was_dealt_is_there(mixed: Suite) -> None:
+    """The exit status is that of no tests, and nobody lacks anything."""
+    chosen = ("-k", "test_it", "--gpuserve-json")
+    assert mixed.group(1, *chosen, "1.json").ret == 0
+    assert mixed.group(2, *chosen, "2.json").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    status, said = mixed.merge("1.json", "2.json")
+    assert status == 0, said
+
+
+def test_a_test_that_measures_nothing_and_was_dealt_to_nobody_is_missed(mixed: Suite) -> None:
+    """With other durations on one runner; it is named."""
+    durations = dict.fromkeys([ONE, *PLAIN], 1.0)
+    (mixed.project.path / ".test_durations").write_text(json.dumps({**durations, PLAIN[1]: 1000.0}))
+    mixed.group(2, "--gpuserve-json=2.json").assert_outcomes(passed=1, deselected=3)
+    status, said = mixed.merge("1.json", "2.json")
+    assert status == 2
+    assert f"1 test was run by none of the runners\n  found: {PLAIN[1]}" in said
+
+
+def test_a_result_that_cannot_be_written_is_told(mixed: Suite) -> None:
+    """By pytest's exit status for a wrong argument too."""
+    plain = mixed.project.test_file.with_name("test_z.py")
+    (mixed.project.path / "results").mkdir()
+    plain.write_text(plain.read_text().replace("b():\n    pass", "b():\n    __import__('os').rmdir('results')"))
+    result = mixed.group(2, "-q", "--gpuserve-json=results/2.json")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(["gpuserve: no test of group 2 measures; ERROR: --gpuserve-json=results/2.json: *"])
+
+
 def test_what_all_runners_compare_is_known_to_each(suite: Suite) -> None:
     """A runner counts the tests that are left once they were selected, and before they are dealt out."""
     (suite.project.path / "conftest.py").write_text(COUNTING)

@@ -16,7 +16,6 @@ from pytest_gpuserve import progress
 from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.schema import Entry
 from tests.fakes.nvml import cards
-from tests.fakes.nvml.build import build_fake_nvml
 from tests.fakes.scripted_sessions import Script
 from tests.fakes.terminal import RESTORE, SAVE, Screen, in_a_terminal
 from tests.plugin.conftest import REPOSITORY, text_of
@@ -222,10 +221,10 @@ def test_rounds_are_told_side_by_side(project: Project, checkout: Checkout) -> N
 
 
 @pytest.mark.slow
-def test_workers_say_nothing_meanwhile(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_workers_say_nothing_meanwhile(
+    project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """What workers of pytest-xdist wrote would stand in the middle of the controller's lines."""
-    library = tmp_path_factory.mktemp("nvml")
-    build_fake_nvml(library)
     machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
     machine.script(cards.T4, SECOND_T4)
     result = eager(project).run("-p", "xdist.plugin", "-n2", "--gpu=T4")

@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from pytest_gpuserve.device.contention import read_cpu
-from pytest_gpuserve.options import MEASURING, NODEID, Update
+from pytest_gpuserve.items import MEASURING, NODEID
 from pytest_gpuserve.outputs import STEP_SUMMARY, Form, Output
 from pytest_gpuserve.report.results import SessionResult, TestResult
+from pytest_gpuserve.settings import Update
 from pytest_gpuserve.units import digest
 from pytest_gpuserve.workers import Controller, Worker, pack, unpack
 from tests.fakes.nvml import cards
-from tests.fakes.nvml.build import build_fake_nvml
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
 from tests.plugin.test_cards import SECOND_T4, Machine
 
@@ -76,14 +76,6 @@ def pytest_runtest_setup(item):
     assert item.nodeid.endswith("::test_it@a")
 """
 """Does to ids what pytest-xdist does under ``--dist=loadgroup``; pytest 9.2 takes no notice of how 3.8 does it."""
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the fake of NVML's C library."""
-    folder = tmp_path_factory.mktemp("nvml")
-    build_fake_nvml(folder)
-    return folder
 
 
 class Workers:
@@ -283,7 +275,8 @@ def gathered(path: Path, reports: Iterable[Any], *, dist: str) -> dict[str, str]
     for report in reports:
         report.node = worker
         controller.pytest_runtest_logreport(report)
-    controller.pytest_sessionfinish(config)
+    session: Any = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()))
+    controller.pytest_sessionfinish(session)
     tests = [(test["nodeid"], test["outcome"]) for test in json.loads(path.read_text())["tests"]]
     assert len(dict(tests)) == len(tests)
     return dict(tests)

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
@@ -34,6 +33,7 @@ from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import Serving, Totals, plan, serving
 from tests.fakes.load_processes import ACTOR, COORDINATOR, ENGINE, below
 from tests.fakes.ray_nodes import ray_nodes
+from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,15 +159,9 @@ def counting() -> Iterator[tuple[int, Counter[str]]]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 -- the standard library's
             """Say nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+    with in_a_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as listening:
         listening.daemon_threads = True
-        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield listening.server_address[1], counts
-        finally:
-            listening.shutdown()
-            thread.join()
+        yield listening.server_address[1], counts
 
 
 @pytest.mark.parametrize(
@@ -282,6 +276,15 @@ def _listens(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def test_workers_that_a_cluster_runs_on_this_host_are_told(
+    server: Serving, source: EngineSource, nodes: RayNodes
+) -> None:
+    """The engines and what speaks for them, that what they use is not taken for somebody else's."""
+    with Engines(plan(server.port), 2, source) as engines:
+        engines.next_tick()
+        assert set(engines.pids[1:]) == {process.pid for process in below(nodes.pid, ENGINE, ACTOR)}
 
 
 # -- who is killed

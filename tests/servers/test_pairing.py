@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.totals import RunningTotals
+    from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.rounds import Arm, Round
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.trial.contender import Pace
@@ -203,6 +205,51 @@ def test_trouble_of_one_server_ends_the_round(
     assert problems, pair.rounds
     assert all(problem.startswith(f"{whose}{expected}") for problem in problems)
     assert len(pair.rounds[-1].blocks) < BLOCKS
+
+
+class Striker(Seen):
+    """Kills the load engine of whoever is loaded, after so many ticks."""
+
+    def __init__(self, strike_at: int) -> None:
+        super().__init__()
+        self.strike_at = strike_at
+        self.loaded: Contender | None = None
+
+    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
+        """Hear of a tick."""
+        super().show(totals, tick, seconds_left)
+        if self.ticks == self.strike_at:
+            assert self.loaded is not None, "it is yet to begin"
+            (pid,) = self.loaded.engines.pids
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("one_at_a_time", [False, True])
+def test_a_killed_load_engine_makes_the_round_invalid(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, one_at_a_time: bool
+) -> None:
+    """In mid-turn: the round says whose it was and how it ended, and both servers and all engines end."""
+    monkeypatch.setattr(by_turns, "TURNS_ALONE", 1)
+    # A warm-up is 3 ticks, and the first of a turn is thrown away.
+    striker = Striker(strike_at=4 if one_at_a_time else 7)
+    turn = Contender.turn
+
+    def watched(one: Contender, pace: Pace, *, seed: int) -> Window | None:
+        striker.loaded = one
+        return turn(one, pace, seed=seed)
+
+    monkeypatch.setattr(Contender, "turn", watched)
+    there = Deployments(folder)
+    how = terms(by_turns=one_at_a_time)
+    with pairing(there.target("base"), there.target("candidate"), how, striker) as pair:
+        pair.measure(1)
+        assert there.running == 0
+        assert not below_engines()
+    (measured,) = pair.rounds
+    assert striker.loaded is not None
+    whose = "the base: " if striker.loaded.arm == "base" else ""
+    assert trouble(measured) == [f"{whose}lost in mid-load: the load engine died: exit status -9"]
+    assert measured.blocks == ()
 
 
 def below_engines() -> list[psutil.Process]:

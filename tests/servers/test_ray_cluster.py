@@ -34,6 +34,7 @@ from pytest_gpuserve.load.wire import Endpoint, Plan
 from tests.fakes.children.toolkit import alive, eventually
 from tests.fakes.http_server import Serving, serving
 from tests.fakes.ray_nodes import folder_of_ray, ray_nodes
+from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -310,14 +311,8 @@ class Quiet(BaseHTTPRequestHandler):
 def answering(host: str) -> Iterator[tuple[int, set[str]]]:
     """Run a server there; yields its port and who has asked it."""
     asked: set[str] = set()
-    with ThreadingHTTPServer((host, 0), type("Answering", (Quiet,), {"asked": asked})) as listening:
-        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield listening.server_address[1], asked
-        finally:
-            listening.shutdown()
-            thread.join()
+    with in_a_thread(ThreadingHTTPServer((host, 0), type("Answering", (Quiet,), {"asked": asked}))) as listening:
+        yield listening.server_address[1], asked
 
 
 @pytest.mark.slow

@@ -15,10 +15,7 @@ from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant
 from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.process.ports import free_port
-from pytest_gpuserve.server_factory import ServerFactory
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.servers.metric_names import MetricNames
-from pytest_gpuserve.servers.remote import Remote, reached
 from pytest_gpuserve.trial import contender
 from pytest_gpuserve.trial.contender import Contender, Pace
 from pytest_gpuserve.trial.loaded import LoadedStart
@@ -29,35 +26,19 @@ from tests.fakes.children.toolkit import HERE
 from tests.fakes.http_server import BODY, serving
 from tests.plugin.conftest import is_busy
 from tests.servers.deployments import Starts, Unseen
+from tests.servers.somebody import COUNTERS, FACTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Start
-    from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import ServerHandle, Starter, Target
-
-COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
+    from pytest_gpuserve.trial.handle import ServerHandle, Target
 
 USERS: Final = 6
 """A multiple of two and of three replicas."""
-
-
-def start_of(timeout_seconds: float) -> Starter:
-    """What a session starts remote servers with."""
-
-    def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
-        assert isinstance(kind, Remote)
-        return reached(kind, ask, timeout_seconds=timeout_seconds)
-
-    return start
-
-
-FACTORY = ServerFactory(start_of, str)
 
 
 @contextmanager

@@ -9,39 +9,20 @@ import pytest
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.ports import free_port, is_here
-from pytest_gpuserve.server_factory import ServerFactory
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import Relocation
-from pytest_gpuserve.servers.remote import Remote, reached
 from tests.fakes.certificates import Certificates, make_certificates
 from tests.fakes.children.toolkit import HERE
 from tests.fakes.http_server import BODY, serving
 from tests.servers.deployments import Starts, loaded
+from tests.servers.somebody import COUNTERS, FACTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import Starter
-
-COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
-
-
-def start_of(timeout_seconds: float) -> Starter:
-    """What a session starts remote servers with."""
-
-    def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
-        assert isinstance(kind, Remote)
-        return reached(kind, ask, timeout_seconds=timeout_seconds)
-
-    return start
-
-
-FACTORY = ServerFactory(start_of, str)
 
 
 @pytest.fixture

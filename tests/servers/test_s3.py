@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from pytest_gpuserve.compare.command import main as compare
 from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
 from pytest_gpuserve.store.elsewhere.address import Address
 from pytest_gpuserve.store.elsewhere.filesystem import MARKER, S3Folder, open_remote
@@ -23,6 +24,7 @@ from pytest_gpuserve.store.elsewhere.shared import SharedFiles
 from pytest_gpuserve.store.elsewhere.unsent import Unsent
 from pytest_gpuserve.trial.ledger import Ledger, Workload
 from tests.fakes.s3_server import S3, SECRET, s3_server
+from tests.unit.baseline_repository import TEST, BaselineRepository, entry_of
 from tests.unit.builders import COMMIT, OTHER_COMMIT, here, session
 
 if TYPE_CHECKING:
@@ -99,6 +101,20 @@ def test_files_are_listed_and_fetched(s3: S3, address: Address) -> None:
         assert remote.fetch("cpu/c.json") is None
         s3.put(key(address, "cpu/a.json"), b"three")
         assert remote.listing()["cpu/a.json"] != held.version
+
+
+def test_a_bucket_is_compared_with_a_folder(
+    s3: S3, address: Address, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``compare`` reads a folder in a bucket, and a file of it, as it reads what lies on the disk."""
+    local = BaselineRepository(tmp_path)
+    s3.put(key(address, FILE), local.write({TEST: entry_of()}).read_bytes())
+    for side in (address.url, address.of(FILE)):
+        assert compare([side, str(local.baselines)]) == 0
+        assert "the same sessions in both: cpu x/test_y.json" in capsys.readouterr().out
+    assert compare([address.of("cpu/none.json"), str(local.baselines)]) == 2
+    assert f"there is no file {address.of('cpu/none.json')}" in capsys.readouterr().err
+    gc.collect()
 
 
 def test_an_empty_folder_is_empty(address: Address) -> None:

@@ -96,7 +96,7 @@ def shard(
     )
     plain: Plain = json.loads(document(result))
     # Said by each test that is about them.
-    for name in ("mode", "shard", "comparisons", "dealt", "against"):
+    for name in ("mode", "shard", "comparisons", "dealt", "unlisted", "against"):
         plain.pop(name, None)
     plain.update({name: value for name, value in head.items() if value is not None})
     every = [verdict for test in plain["tests"] for verdict in test["verdicts"]]

@@ -14,13 +14,14 @@ from pytest_gpuserve.load.validity import Reason, ReasonKind
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.capacity import Finding, Objective
 from pytest_gpuserve.measure.histogram import bucket_of
-from pytest_gpuserve.trial.capacity.probing import (
+from pytest_gpuserve.trial.capacity.probing import Probing
+from pytest_gpuserve.trial.capacity.times import (
     BATCHES,
     MOST_SECONDS,
     OBJECTIVES_LONG,
+    SAMPLE_BATCHES,
     SECONDS,
     Looks,
-    Probing,
     least_rate,
     seconds_to_show,
     settle_seconds,
@@ -63,9 +64,11 @@ def probed(
     looks: Looks = LOOKS,
     objective: Objective = P99,
     allowed_errors: float = 0.0,
+    is_sample: bool = False,
+    is_patient: bool = False,
 ) -> tuple[Probe, int]:
     """The probe of these ticks, and how many of them it took."""
-    probing = Probing(objective, 2000.0, looks, allowed_errors)
+    probing = Probing(objective, 2000.0, looks, allowed_errors, is_sample=is_sample, is_patient=is_patient)
     ticks: list[Tick] = []
     for number in range(looks.ticks[-1]):
         ticks.append(make(number))
@@ -151,9 +154,41 @@ def test_what_is_clear_is_decided_at_once() -> None:
 
 
 def test_the_allowed_share_is_not_decided() -> None:
-    """At the very share that is allowed all looks are taken, and nothing is said."""
+    """At the very share that is allowed nothing is said, and only where there is no lower rate all looks are taken."""
     found, ticks = probed(lambda number: tick(number, slow=2))
+    assert (found.finding, ticks) == (Finding.UNDECIDED, LOOKS.ticks[0])
+    found, ticks = probed(lambda number: tick(number, slow=2), is_patient=True)
     assert (found.finding, ticks) == (Finding.UNDECIDED, LOOKS.ticks[-1])
+
+
+def test_what_time_would_decide_is_not_given_up() -> None:
+    """A share of a fifth less than is allowed is shown to be so by the last look, which takes all the time there is."""
+    thousands = Looks.within(76.8)
+    found, ticks = probed(lambda number: tick(number, 500, slow=4), looks=thousands)
+    assert found.finding is Finding.MET
+    assert ticks > thousands.ticks[0]
+
+
+@pytest.mark.parametrize("slow", [0, 2, 40])
+def test_a_sample_decides_nothing_by_its_latencies(slow: int) -> None:
+    """It has one look, and tells the share; what fails, or is not answered, misses at any rate."""
+    looks = Looks.of_sample(2000.0, P99)
+    assert looks.ticks == (60,)
+    found, _ = probed(lambda number: tick(number, slow=slow), looks=looks, is_sample=True)
+    assert (found.finding, found.share) == (Finding.UNDECIDED, slow / 200)
+    assert found.effective > 0
+    failed, _ = probed(lambda number: tick(number, failed=1), looks=looks, is_sample=True)
+    unanswered, _ = probed(lambda number: tick(number, due=230), looks=looks, is_sample=True)
+    assert failed.finding is unanswered.finding is Finding.MISSED
+
+
+@pytest.mark.parametrize("seconds", [1.2, 2.4, 19.2, 60.0])
+@pytest.mark.parametrize("rate", [30.0, 150.0, 1e4])
+def test_a_sample_takes_a_part_of_the_time_of_a_probe(rate: float, seconds: float) -> None:
+    """In whole batches; the more time a rate is given, the longer it is."""
+    (ticks,) = Looks.of_sample(rate, P99, seconds).ticks
+    assert ticks % SAMPLE_BATCHES == 0
+    assert ticks == pytest.approx(0.3125 * Looks.at(rate, P99, seconds).ticks[-1], abs=SAMPLE_BATCHES / 2 + 13)
 
 
 def test_slow_requests_in_one_cluster_decide_nothing() -> None:
@@ -165,7 +200,7 @@ def test_slow_requests_in_one_cluster_decide_nothing() -> None:
 @pytest.mark.parametrize(
     ("kind", "finding"),
     [
-        (ReasonKind.GROWING, Finding.MISSED),
+        (ReasonKind.GROWING, Finding.UNDECIDED),
         (ReasonKind.IN_FLIGHT, Finding.UNDECIDED),
         (ReasonKind.NOTHING, Finding.UNDECIDED),
         (ReasonKind.SATURATED, Finding.UNDECIDED),
@@ -176,6 +211,19 @@ def test_slow_requests_in_one_cluster_decide_nothing() -> None:
 def test_no_rate_is_met_by_what_would_be_invalid(kind: ReasonKind, finding: Finding) -> None:
     """Good latencies alone are not enough; only a late client, whose lateness is in the latencies, may meet it."""
     assert probed(tick, [reason(kind)])[0].finding is finding
+
+
+@pytest.mark.parametrize(("lag_ns", "client"), [(3_000_000, False), (20_000_000, True)])
+def test_a_little_lateness_does_not_make_a_sample_the_clients(lag_ns: int, *, client: bool) -> None:
+    """Of the objective it is too little to move the share of slow requests."""
+    lags = Latencies({bucket_of(lag_ns): 200}, 200 * lag_ns, lag_ns)
+
+    def make(number: int) -> Tick:
+        return msgspec.structs.replace(tick(number, slow=2), service=_taken(FAST), lag=lags)
+
+    found, _ = probed(make, [reason(ReasonKind.LATE)], looks=Looks.of_sample(2000.0, P99), is_sample=True)
+    assert found.finding is Finding.UNDECIDED
+    assert bool(found.client) is client
 
 
 @pytest.mark.parametrize(
@@ -195,12 +243,13 @@ def test_a_little_lateness_is_not_why_a_server_is_slow(lag_ns: int | None, servi
     assert bool(found.client) is client
 
 
-def test_a_queue_that_grows_for_a_moment_is_looked_at_again() -> None:
-    """Near the capacity chance makes it grow: it misses only at the last look, and then is told, and no INVALID."""
-    for slow in (0, 2):
-        found, ticks = probed(partial(tick, slow=slow), [reason(ReasonKind.GROWING)])
-        assert (found.finding, ticks) == (Finding.MISSED, LOOKS.ticks[-1])
-        assert found.reason.startswith("overloaded")
+def test_a_queue_that_grows_is_neither_met_nor_missed() -> None:
+    """That of a slow server grows for seconds at any rate: all looks are taken, and it is told why none decided."""
+    found, ticks = probed(tick, [reason(ReasonKind.GROWING)])
+    assert (found.finding, ticks) == (Finding.UNDECIDED, LOOKS.ticks[-1])
+    assert found.reason.startswith("overloaded")
+    slow, _ = probed(partial(tick, slow=40), [reason(ReasonKind.GROWING)])
+    assert slow.finding is Finding.MISSED
 
 
 def test_requests_that_stay_unanswered_miss() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
+from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.measure.capacity import Finding, Objective, Probe, Search, crossing
+from pytest_gpuserve.measure.capacity import SAMPLES, Finding, Objective, Probe, Search
 from pytest_gpuserve.trial.capacity.outcome import problem_of
-from pytest_gpuserve.trial.capacity.planning import MOST_PROBES, MOST_UNDECIDED, Planner, search_for
+from pytest_gpuserve.trial.capacity.planning import ABOVE, BELOW, MOST_PROBES, Planner, Try, search_for
 
 P99 = Objective(0.99, 0.050)
 UNHURRIED = settings(deadline=None)
@@ -32,11 +35,11 @@ def found(*probes: Probe) -> Search:
 def searched(capacity: float, first: float, *, precision: float = 0.05, undecided: float = 0.0) -> Search:
     """A search by an oracle that knows the capacity, but for rates so close to it."""
 
-    def take(rate: float, _: Search) -> Probe:
-        distance = math.log(rate / capacity)
-        if abs(distance) < undecided:
-            return probe(rate, Finding.UNDECIDED, share=0.01 * math.exp(distance))
-        return probe(rate, Finding.MET if distance < 0 else Finding.MISSED)
+    def take(which: Try, _: Search) -> Probe:
+        distance = math.log(which.rate / capacity)
+        if abs(distance) < undecided or which.sample is not None:
+            return probe(which.rate, Finding.UNDECIDED, share=min(1.0, 0.01 * math.exp(10 * distance)))
+        return probe(which.rate, Finding.MET if distance < 0 else Finding.MISSED)
 
     return search_for(P99, Planner(first, precision, 1.0), take)
 
@@ -55,22 +58,64 @@ def test_a_search_ends_around_the_capacity(capacity: float, guess: float, precis
     assert problem_of(search) == ""
 
 
-def test_undecided_rates_are_not_gone_into_for_ever() -> None:
-    """Where time decides nothing near the capacity, a few rates there are tried, and the interval lies around them."""
+def test_where_nothing_is_decided_samples_are_taken() -> None:
+    """One rate within the interval that time does not decide is enough: the rest is spent where the capacity is."""
     search = searched(500.0, 400.0, undecided=0.15)
-    assert sum(each.finding is Finding.UNDECIDED for each in search.probes) <= MOST_UNDECIDED
+    seeking = search.probes[:-SAMPLES]
+    assert sum(each.finding is Finding.UNDECIDED for each in seeking) == 1
+    assert search.samples == search.probes[-SAMPLES:]
     assert search.low is not None
     assert search.high is not None
     assert search.low < 500.0 * math.exp(-0.15)
     assert search.high > 500.0 * math.exp(0.15)
-    assert search.value == pytest.approx(500.0, rel=0.05)
+    assert search.value == pytest.approx(500.0, rel=0.02)
+    assert [each.rate for each in search.samples[2:]] == pytest.approx([500.0] * (SAMPLES - 2), rel=0.05)
 
 
-def test_the_upper_end_is_tried_once_more() -> None:
-    """A moment in which the machine stood still, and a good rate missed, does not become the capacity."""
+@pytest.mark.parametrize("change", [0.4, 0.7, 1.0, 1.3, 3.0])
+def test_what_is_known_only_changes_where_it_begins(change: float) -> None:
+    """A search around the capacity of an earlier start finds that of this one, also where it has changed much."""
+    planner = Planner.beginning(guess=1.0, known=500.0, precision=0.05, least=1.0)
+    tried: list[float] = []
+
+    def take(which: Try, _: Search) -> Probe:
+        tried.append(which.rate)
+        distance = math.log(which.rate / (500.0 * change))
+        if which.sample is None:
+            return probe(which.rate, Finding.MET if distance < 0 else Finding.MISSED)
+        return probe(which.rate, Finding.UNDECIDED, share=min(1.0, 0.01 * math.exp(10 * distance)))
+
+    search = search_for(P99, planner, take)
+    assert search.value == pytest.approx(500.0 * change, rel=0.03)
+    assert tried[0] == pytest.approx(500.0 / BELOW)
+    if change in {0.7, 1.0, 1.3}:
+        assert tried[1] == pytest.approx(500.0 * ABOVE)
+
+
+def test_the_lowest_rate_of_all_is_the_last_resort() -> None:
+    """It is told, so that its probe is not given up; none of the others is."""
+    tried: list[Try] = []
+
+    def take(which: Try, _: Search) -> Probe:
+        tried.append(which)
+        return probe(which.rate, Finding.MISSED)
+
+    search_for(P99, Planner(100.0, 0.05, 20.0), take)
+    assert [each.is_last_resort for each in tried] == [False] * (len(tried) - 1) + [True]
+
+
+@pytest.mark.parametrize("undecided", [False, True])
+def test_the_upper_end_is_tried_once_more(undecided: bool) -> None:  # noqa: FBT001 -- a parameter
+    """A moment in which the machine stood still, and a good rate missed, does not become the capacity.
+
+    Nor where a rate below it was given up undecided.
+    """
     disturbed: list[float] = []
 
-    def take(rate: float, _: Search) -> Probe:
+    def take(which: Try, _: Search) -> Probe:
+        rate = which.rate
+        if which.sample is not None or (undecided and 500 < rate < 600):
+            return probe(rate, Finding.UNDECIDED)
         if 600 < rate < 700 and not disturbed:
             disturbed.append(rate)
             return probe(rate, Finding.MISSED)
@@ -126,29 +171,6 @@ def test_shares_that_do_not_rise_leave_the_middle() -> None:
 
 
 @UNHURRIED
-@given(slope=st.floats(3, 200), place=st.floats(-1, 1), wanted=st.sampled_from([0.5, 0.1, 0.05, 0.01]))
-def test_the_regression_finds_what_it_was_made_of(slope: float, place: float, wanted: float) -> None:
-    """Of points on a logistic curve it finds where that crosses, but for the one request that is added to each."""
-    height = math.log(wanted / (1 - wanted))
-    points = [
-        (x, 1 / (1 + math.exp(-(height + slope * (x - place)))), 1e7)
-        for x in (place + step / slope for step in (-2.0, -0.5, 1.0, 2.0))
-    ]
-    assert crossing(points, wanted) == pytest.approx(place, abs=0.01 / slope + 1e-6)
-
-
-@UNHURRIED
-@given(
-    points=st.lists(st.tuples(st.floats(0, 12), st.floats(0, 1), st.floats(0, 1e6)), min_size=1, max_size=12),
-    wanted=st.sampled_from([0.5, 0.1, 0.05, 0.01]),
-)
-def test_the_regression_is_a_number_or_nothing(points: list[tuple[float, float, float]], wanted: float) -> None:
-    """Whatever the points are: separated, falling, or all at one place."""
-    where = crossing(points, wanted)
-    assert where is None or not math.isnan(where)
-
-
-@UNHURRIED
 @given(
     probes=st.lists(st.tuples(st.sampled_from([100.0, 110, 121, 133, 146]), st.sampled_from(list(Finding))), max_size=9)
 )
@@ -166,18 +188,20 @@ def test_whatever_was_found_the_interval_is_one(probes: list[tuple[float, Findin
 
 
 @UNHURRIED
-@given(findings=st.lists(st.sampled_from(list(Finding)), min_size=MOST_PROBES, max_size=MOST_PROBES))
+@given(
+    findings=st.lists(st.sampled_from(list(Finding)), min_size=MOST_PROBES + SAMPLES, max_size=MOST_PROBES + SAMPLES)
+)
 def test_a_search_always_ends(findings: list[Finding]) -> None:
     """Whatever its probes show, after so many it is over, and says why where it found nothing."""
     left = iter(findings)
-    search = search_for(P99, Planner(100.0, 0.05, 10.0), lambda rate, _: probe(rate, next(left)))
-    assert 1 <= len(search.probes) <= MOST_PROBES
+    search = search_for(P99, Planner(100.0, 0.05, 10.0), lambda which, _: probe(which.rate, next(left)))
+    assert 1 <= len(search.probes) <= MOST_PROBES + SAMPLES
     assert (search.value is None) <= bool(problem_of(search))
 
 
 def test_an_objective_that_is_never_met_is_told_with_its_rate() -> None:
     """At the lowest rate that can be decided the search ends, and says what was seen there."""
-    search = search_for(P99, Planner(100.0, 0.05, 20.0), lambda rate, _: probe(rate, Finding.MISSED))
+    search = search_for(P99, Planner(100.0, 0.05, 20.0), lambda which, _: probe(which.rate, Finding.MISSED))
     assert min(each.rate for each in search.probes) == 20.0
     text = problem_of(search)
     assert text.startswith("objective missed: at 20.0/s, the lowest rate that was tried, p99 is 40.0 ms")
@@ -217,3 +241,58 @@ def test_a_client_at_an_undecided_rate_is_told() -> None:
     """A rate within the interval that was not decided because of the client makes it the client's."""
     undecided = probe(102, Finding.UNDECIDED, client="client late: by 3 ms")
     assert problem_of(found(probe(100, Finding.MET), undecided, probe(105, Finding.MISSED))).startswith("client late")
+
+
+def sampled(shares: list[float], *, rate: float = 100.0, effective: float = 5000.0) -> Search:
+    """A search with samples of these shares at a rate."""
+    ends = (probe(rate / 1.5, Finding.MET), probe(1.5 * rate, Finding.MISSED))
+    samples = (replace(probe(rate, Finding.UNDECIDED, share=share), effective=effective) for share in shares)
+    return found(*ends, *samples)
+
+
+def test_samples_are_the_last_probes_of_one_length() -> None:
+    """Of a search that was cut short, or made without, there are none, and nobody knows how well it knows."""
+    whole = sampled([0.01] * SAMPLES)
+    assert whole.samples == whole.probes[-SAMPLES:]
+    shorter = replace(whole.probes[-2], seconds=5.0)
+    for other in (sampled([0.01] * (SAMPLES - 1)), replace(whole, probes=(*whole.probes[:-1], shorter))):
+        assert other.samples == ()
+        assert other.parts == ()
+        assert other.squared_error is None
+    unknown = sampled([0.01] * SAMPLES, effective=0.0)
+    assert (unknown.parts, unknown.squared_error) == ((), None)
+
+
+def test_a_capacity_is_the_mean_of_its_parts() -> None:
+    """On the log scale; a sample with more slow requests has a lower one, and they tell how well it is known."""
+    search = sampled([0.006, 0.008, 0.009, 0.01, 0.01, 0.011, 0.013, 0.014])
+    assert search.value is not None
+    assert statistics.fmean(search.parts) == pytest.approx(math.log(search.value), abs=1e-9)
+    assert list(search.parts) == sorted(search.parts, reverse=True)
+    assert search.squared_error == pytest.approx(statistics.variance(search.parts) / SAMPLES)
+    even = sampled([0.01] * SAMPLES).squared_error
+    assert even is not None
+    assert search.squared_error is not None
+    assert 0 < even < search.squared_error
+
+
+def test_a_search_knows_how_well_it_knows() -> None:
+    """Over searches of a server whose shares are known, the values spread as the samples tell, by counting."""
+    values, told = [], []
+    for seed in range(150):
+        random = Random(seed)
+
+        def take(which: Try, _: Search, random: Random = random) -> Probe:
+            share = 1 / (1 + math.exp(math.log(19) - 8 * math.log(which.rate / 100)))
+            slow = sum(random.random() < share for _ in range(150))
+            finding = Finding.UNDECIDED if which.sample is not None or 80 < which.rate < 130 else None
+            finding = finding or (Finding.MET if which.rate < 100 else Finding.MISSED)
+            return Probe(which.rate, finding, 10.0, 150, slow, 100.0, None)
+
+        search = search_for(Objective(0.95, 0.05), Planner(70.0, 0.05, 1.0), take)
+        assert search.value is not None
+        assert search.squared_error is not None
+        values.append(math.log(search.value / 100))
+        told.append(search.squared_error)
+    assert abs(statistics.fmean(values)) < 0.02
+    assert statistics.stdev(values) == pytest.approx(math.sqrt(statistics.fmean(told)), rel=0.25)

@@ -54,6 +54,15 @@ def test_requests_that_cluster_are_worth_fewer() -> None:
     assert uneven.effective < 100
 
 
+def test_batches_that_resemble_the_one_before_are_worth_fewer() -> None:
+    """The same batches tell less where the slow ones follow each other: of a queue that is long for several of them."""
+    slow, quick = Batch(100, 15, 20), Batch(100, 2, 8)
+    together = share_of([slow] * 6 + [quick] * 18, LEVEL)
+    apart = share_of([slow, quick, quick, quick] * 6, LEVEL)
+    assert together.value == apart.value
+    assert together.effective < apart.effective / 4
+
+
 def test_a_lower_limit_tells_of_clusters_before_anything_was_slow() -> None:
     """Where no request is slow yet, but those beyond a lower limit cluster, it is not shown that few are."""
     calm = [Batch(400, 0, 40)] * 12

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.schedule import Poisson
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.wire import Latencies, Tick
-from pytest_gpuserve.measure.capacity import Finding
+from pytest_gpuserve.measure.capacity import SAMPLES, Finding
 from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.trial.capacity.planning import BELOW
 from pytest_gpuserve.trial.capacity.shape import SearchShape, search_shape
 from pytest_gpuserve.trial.capacity.start import _answered
 from tests.fakes.simulated_deployment import Deployment, search_deployment
@@ -58,6 +60,66 @@ def test_a_sound_server_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
         value = search_of(start).value
         assert value is not None
         assert 100 < value / len(deployment.queues) < 220
+
+
+def test_a_later_start_is_searched_around_what_an_earlier_one_was_found_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All copies of a shape know it; and the arrivals of a sample are those of the same one of the other start."""
+    seeds: list[int] = []
+    made = Deployment.ticks
+
+    def told(self: Deployment, schedule: object, seed: int) -> Any:  # noqa: ANN401 -- ticks
+        seeds.append(seed)
+        return made(self, schedule, seed)
+
+    monkeypatch.setattr(Deployment, "ticks", told)
+    asked = shape()
+    first, _ = search_deployment(Deployment((QUEUE,)), asked, monkeypatch)
+    value = search_of(first).value
+    assert value is not None
+    assert asked.known.capacity == value
+    of_first, seeds[:] = seeds[-SAMPLES:], []
+    second, problems = search_deployment(Deployment((QUEUE,)), asked, monkeypatch)
+    assert problems == []
+    assert search_of(second).probes[0].rate == pytest.approx(value / BELOW)
+    assert seeds[-SAMPLES:] == of_first
+    assert len(set(seeds)) == len(seeds)
+    assert shape().known.capacity is None
+
+
+def test_a_start_with_problems_is_no_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be believed is not where the next one begins."""
+    asked = shape()
+    _, problems = search_deployment(Deployment((QUEUE,), counts=True, others=0.33), asked, monkeypatch)
+    assert problems
+    assert asked.known.capacity is None
+
+
+@pytest.mark.parametrize("lost_at", [1, 4])
+def test_a_search_that_is_lost_is_a_problem_once_it_has_begun(lost_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that fails after something was measured makes it INVALID; before, it is an error of the test."""
+    made = Deployment.ticks
+
+    def failing(self: Deployment, schedule: object, seed: int) -> Any:  # noqa: ANN401 -- ticks
+        if self.loads + 1 == lost_at:
+            raise LoadFailed("a load engine ended", found="killed by a test")
+        yield from made(self, schedule, seed)
+
+    monkeypatch.setattr(Deployment, "ticks", failing)
+    if lost_at == 1:
+        with pytest.raises(LoadFailed):
+            search_deployment(Deployment((QUEUE,)), shape(), monkeypatch)
+        return
+    _, problems = search_deployment(Deployment((QUEUE,)), shape(), monkeypatch)
+    assert problems == ["lost in mid-load: a load engine ended: killed by a test"]
+
+
+def test_a_disturbed_sample_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capacity is made of samples: one in which a model was compiled is not the server's."""
+    start, _ = search_deployment(Deployment((QUEUE,), counts=True), shape(), monkeypatch)
+    loads = len(search_of(start).probes)
+    late = Deployment((QUEUE,), counts=True, compiles=loads - 2)
+    _, problems = search_deployment(late, shape(), monkeypatch)
+    assert [problem.split(":")[0] for problem in problems] == ["compiled under load"]
 
 
 def test_a_dead_replica_is_named_where_its_errors_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from pytest_gpuserve.compare import command as compare
 from pytest_gpuserve.doctor import command as doctor
-from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.history import command as history
-from pytest_gpuserve.process.command_line import INTERRUPTED, refused, run_command
+from pytest_gpuserve.load import command as load
+from pytest_gpuserve.process.command_line import INTERRUPTED, failed, refused, run_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +42,16 @@ def test_an_error_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch, capsy
     assert "name another" in told.err
 
 
+def test_what_failed_is_told_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit status tells it from a wrong argument."""
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    assert failed(LoadFailed("no load", found=SECRET)) == 1
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "no load\n  found: <HF_TOKEN>\n")
+
+
 def test_the_doctor_tells_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its only argument that can be refused is a path, which may be one to a secret place."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
@@ -63,7 +74,7 @@ def test_a_command_gets_this_process_s_arguments(monkeypatch: pytest.MonkeyPatch
     assert asked == [["a", "b"]]
 
 
-@pytest.mark.parametrize("module", [compare, doctor, history], ids=["compare", "doctor", "history"])
+@pytest.mark.parametrize("module", [compare, doctor, history, load], ids=["compare", "doctor", "history", "load"])
 def test_ctrl_c_is_no_traceback(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit status 130, as shells count it, of each command."""
 

@@ -28,6 +28,7 @@ from tests.unit.baseline_repository import (
     result_text,
 )
 from tests.unit.builders import here
+from tests.unit.plain_git import only_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,11 +41,7 @@ SLOWER = tuple(0.6 * speed for speed in STEADY)
 @pytest.fixture(autouse=True)
 def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No configuration of the machine, and no repository around."""
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    only_below(tmp_path, monkeypatch)
     monkeypatch.setenv("COLUMNS", "160")
 
 
@@ -193,7 +190,7 @@ def test_outside_of_a_checkout_revisions_cannot_be_had(
         ('{"schema": 2, "tests": []}', "written by a newer pytest-gpuserve"),
         ('{"schema": 2, "entries": {}, "summary": {}}', "written by a newer pytest-gpuserve"),
         ('{"schema": 1, "tests": [{}]}', "is no result of --gpuserve-json that can be used"),
-        ('{"schema": 1, "gpu": {}, "host": {}, "tests": []}', "does not name the host and the device"),
+        ('{"schema": 1, "gpu": {}, "host": {}, "tests": []}', "has nothing to compare"),
         ('{"schema": 1, "summary": {}, "entries": {}}', "holds no baselines"),
         ("\ud800", "is not whole JSON"),
     ],
@@ -208,6 +205,15 @@ def test_a_file_that_cannot_be_used_is_told(
         assert status == 2
         assert "odd.json" in text
         assert says in text
+
+
+@pytest.mark.parametrize("unnamed", ["gpu", "host"])
+def test_a_result_of_nobody_is_told(tmp_path: Path, said: Said, unnamed: str) -> None:
+    """What was measured without a host or a device is no sample of any."""
+    plain = {**json.loads(result_text()), unnamed: {}}
+    status, text = said(write(tmp_path, "odd.json", json.dumps(plain)), write(tmp_path, "good.json", result_text()))
+    assert status == 2
+    assert "odd.json does not name the host and the device that it was measured on" in text
 
 
 def test_a_file_of_a_revision_that_cannot_be_used_is_told(repository: BaselineRepository, said: Said) -> None:
@@ -433,6 +439,16 @@ def test_side_by_side_is_not_compared_with_alone(tmp_path: Path, said: Said) -> 
     status, text = said(alone, beside)
     assert status == 1
     assert "B was measured side by side with another server, A alone: two numbers" in text
+
+
+def test_what_a_stored_baseline_judged_was_alone(tmp_path: Path, said: Said) -> None:
+    """Its commit may have had the last word, side by side: the sessions that the file has are those before."""
+    alone = write(tmp_path, "alone.json", result_text(day=1))
+    plain = json.loads(result_text(base={"name": "the baseline's commit (0123456789ab)"}))
+    verdict = {"metric": "throughput", "reference_kind": "baseline", "value": 1000.0, "tolerance": 0.05, "run": ""}
+    plain["tests"][0]["verdicts"] = [verdict, {**verdict, "reference_kind": "against"}]
+    status, text = said(alone, write(tmp_path, "settled.json", json.dumps(plain)))
+    assert (status, "two numbers" in text) == (0, False)
 
 
 def test_a_test_that_measured_nothing_is_missing(tmp_path: Path, said: Said) -> None:

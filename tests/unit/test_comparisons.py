@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuserve.comparisons import compared_metrics, planned_comparisons
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.options import MEASURING
+from pytest_gpuserve.items import MEASURING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,20 +7,19 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuserve.device.card import UNSUPPORTED
+from tests.fakes.children.toolkit import ROOT, printed
 from tests.fakes.nvml import cards
-from tests.fakes.nvml.build import LIBRARY, build_fake_nvml, fake_environment
+from tests.fakes.nvml.build import LIBRARY, fake_environment
 from tests.fakes.nvml.cards import Error, FakeCard, Moment, Script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-ROOT = Path(__file__).parents[2]
+    from pathlib import Path
 
 PRINT_CARDS = """
 import dataclasses, json, os, sys
@@ -32,14 +31,6 @@ for script in sys.argv[1:] or [os.environ.get("FAKE_NVML_SCRIPT")]:
 """
 
 
-@pytest.fixture(scope="module")
-def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with the fake library."""
-    folder = tmp_path_factory.mktemp("nvml")
-    build_fake_nvml(folder)
-    return folder
-
-
 def read_cards(environment: dict[str, str]) -> dict[str, Any]:
     """List the cards in a fresh process."""
     (answer,) = read_each(environment)
@@ -48,17 +39,7 @@ def read_cards(environment: dict[str, str]) -> dict[str, Any]:
 
 def read_each(environment: dict[str, str], *scripts: str) -> list[dict[str, Any]]:
     """List the cards of each script; anything on the process's standard error, a traceback above all, is a failure."""
-    done = subprocess.run(
-        [sys.executable, "-c", PRINT_CARDS, *scripts],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in printed(PRINT_CARDS, *scripts, env=environment).splitlines()]
 
 
 def has_real_library() -> bool:
@@ -70,36 +51,36 @@ def has_real_library() -> bool:
     return True
 
 
-def read_script(library_folder: Path, folder: Path, script: Script) -> dict[str, Any]:
+def read_script(library: Path, folder: Path, script: Script) -> dict[str, Any]:
     """List the cards of a script in a fresh process."""
-    return read_cards(cards.write(script, folder, library=library_folder))
+    return read_cards(cards.write(script, folder, library=library))
 
 
 def read_failing(
-    library_folder: Path, folder: Path, card: FakeCard, errors: Sequence[Error]
+    library: Path, folder: Path, card: FakeCard, errors: Sequence[Error]
 ) -> list[tuple[Error, dict[str, Any]]]:
     """List a card once with each of the errors, all in one process."""
     environment: dict[str, str] = {}
     for number, error in enumerate(errors):
         own = folder / str(number)
         own.mkdir()
-        environment = cards.write(Script((card,), (error,)), own, library=library_folder)
+        environment = cards.write(Script((card,), (error,)), own, library=library)
     scripts = [str(folder / str(number) / "nvml.script") for number in range(len(errors))]
     return list(zip(errors, read_each(environment, *scripts), strict=True))
 
 
-def read_card(library_folder: Path, folder: Path, card: FakeCard) -> dict[str, Any]:
+def read_card(library: Path, folder: Path, card: FakeCard) -> dict[str, Any]:
     """The one card of a machine, of which nothing is a problem."""
-    answer = read_script(library_folder, folder, Script((card,)))
+    answer = read_script(library, folder, Script((card,)))
     assert answer["problem"] == ""
     (read,) = answer["cards"]
     found: dict[str, Any] = read
     return found
 
 
-def test_every_fact_of_every_card_is_read(library_folder: Path, tmp_path: Path) -> None:
+def test_every_fact_of_every_card_is_read(library: Path, tmp_path: Path) -> None:
     """Two cards give two entries with all facts, in NVML's order, and no problem."""
-    answer = read_script(library_folder, tmp_path, Script((cards.H200, replace(cards.T4, power_limit_watts=65.5))))
+    answer = read_script(library, tmp_path, Script((cards.H200, replace(cards.T4, power_limit_watts=65.5))))
     assert answer["problem"] == ""
     assert answer["absent"] is False
     assert [card["name"] for card in answer["cards"]] == ["H200", "T4"]
@@ -130,12 +111,10 @@ def test_every_fact_of_every_card_is_read(library_folder: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("code", [3, 13, 26], ids=["not-supported", "driver-too-old", "given-up"])
-def test_a_fact_that_a_card_does_not_have_is_none(library_folder: Path, code: int) -> None:
+def test_a_fact_that_a_card_does_not_have_is_none(library: Path, code: int) -> None:
     """Unsupported memory, power, clock and MIG queries leave None, a reason that is no failure, and no problem."""
     answer = read_cards(
-        fake_environment(
-            library_folder, ["Tesla T4"], memory_error=code, power_error=code, clock_error=code, mig_error=code
-        )
+        fake_environment(library, ["Tesla T4"], memory_error=code, power_error=code, clock_error=code, mig_error=code)
     )
     assert answer["problem"] == ""
     (card,) = answer["cards"]
@@ -156,25 +135,25 @@ def test_a_fact_that_a_card_does_not_have_is_none(library_folder: Path, code: in
         (replace(cards.T4, application_graphics_clock=None), "None"),
     ],
 )
-def test_set_application_clocks_are_seen(library_folder: Path, tmp_path: Path, fake: FakeCard, expected: str) -> None:
+def test_set_application_clocks_are_seen(library: Path, tmp_path: Path, fake: FakeCard, expected: str) -> None:
     """One clock off its default says that somebody has set them; that none is takes all four, else it is unknown."""
-    card = read_card(library_folder, tmp_path, fake)
+    card = read_card(library, tmp_path, fake)
     assert str(card["application_clocks_set"]) == expected
     assert ("application_clocks_set" in card["unknown"]) is (expected == "None")
 
 
-def test_ecc_and_persistence_are_those_of_now(library_folder: Path, tmp_path: Path) -> None:
+def test_ecc_and_persistence_are_those_of_now(library: Path, tmp_path: Path) -> None:
     """Off is False and not unknown, and ECC is the current mode, not the one that waits for a reset."""
-    card = read_card(library_folder, tmp_path, replace(cards.T4, ecc=0, persistence=0))
+    card = read_card(library, tmp_path, replace(cards.T4, ecc=0, persistence=0))
     assert (card["ecc"], card["persistence"]) == (False, False)
 
 
 # -- instances of a divided card
 
 
-def test_a_divided_card_is_its_instances(library_folder: Path, tmp_path: Path) -> None:
+def test_a_divided_card_is_its_instances(library: Path, tmp_path: Path) -> None:
     """In its place stand its instances: name, UUID and memory are their own, the rest is the card's."""
-    answer = read_script(library_folder, tmp_path, Script((cards.DIVIDED_A100,)))
+    answer = read_script(library, tmp_path, Script((cards.DIVIDED_A100,)))
     assert answer["problem"] == ""
     assert [card["name"] for card in answer["cards"]] == [
         "A100-SXM4-80GB-MIG-1g.10gb",
@@ -187,24 +166,24 @@ def test_a_divided_card_is_its_instances(library_folder: Path, tmp_path: Path) -
     assert last["index"] == 0
 
 
-def test_mig_is_the_mode_of_now(library_folder: Path, tmp_path: Path) -> None:
+def test_mig_is_the_mode_of_now(library: Path, tmp_path: Path) -> None:
     """The current mode counts, not the one that waits for a reset: a whole card has no profile."""
-    card = read_card(library_folder, tmp_path, cards.A100)
+    card = read_card(library, tmp_path, cards.A100)
     assert (card["name"], card["mig"], card["mig_profile"]) == ("A100-SXM4-80GB", False, None)
 
 
-def test_a_divided_card_without_instances_is_a_problem(library_folder: Path, tmp_path: Path) -> None:
+def test_a_divided_card_without_instances_is_a_problem(library: Path, tmp_path: Path) -> None:
     """It can be used neither whole nor in part, and is never taken for the whole card."""
-    answer = read_script(library_folder, tmp_path, Script((replace(cards.DIVIDED_A100, slices=()), cards.T4)))
+    answer = read_script(library, tmp_path, Script((replace(cards.DIVIDED_A100, slices=()), cards.T4)))
     assert [card["name"] for card in answer["cards"]] == ["T4"]
     assert answer["problem"].startswith("card 0 is divided (MIG mode is on), but has no instance")
     assert answer["absent"] is False
 
 
-def test_an_instance_without_a_profile_is_a_problem(library_folder: Path, tmp_path: Path) -> None:
+def test_an_instance_without_a_profile_is_a_problem(library: Path, tmp_path: Path) -> None:
     """A name that does not say which share it is must not be measured on."""
     nameless = replace(cards.DIVIDED_A100.slices[0], profile="")
-    answer = read_script(library_folder, tmp_path, Script((replace(cards.DIVIDED_A100, slices=(nameless,)),)))
+    answer = read_script(library, tmp_path, Script((replace(cards.DIVIDED_A100, slices=(nameless,)),)))
     assert answer["cards"] == []
     assert "card 0, MIG instance 0: " in answer["problem"]
     assert "no profile" in answer["problem"]
@@ -213,11 +192,11 @@ def test_an_instance_without_a_profile_is_a_problem(library_folder: Path, tmp_pa
 # -- each call may fail
 
 
-def called_functions(library_folder: Path, folder: Path, card: FakeCard) -> list[str]:
+def called_functions(library: Path, folder: Path, card: FakeCard) -> list[str]:
     """The functions of the library that listing a card calls, in the order of their first call."""
     trace = folder / "trace"
     trace.unlink(missing_ok=True)
-    environment = cards.write(Script((card,)), folder, library=library_folder)
+    environment = cards.write(Script((card,)), folder, library=library)
     read_cards({**environment, "FAKE_NVML_TRACE": str(trace)})
     return list(dict.fromkeys(trace.read_text().split()))
 
@@ -237,17 +216,17 @@ REFUSING = {
 
 
 @pytest.mark.parametrize("card", [cards.T4, cards.DIVIDED_A100], ids=["whole", "divided"])
-def test_each_function_may_fail(library_folder: Path, tmp_path: Path, card: FakeCard) -> None:
+def test_each_function_may_fail(library: Path, tmp_path: Path, card: FakeCard) -> None:
     """Whichever call fails, there is no traceback: a fact is unknown with NVML's words, or the card is refused by them.
 
     The functions are those that a trace of the library shows.
     """
-    functions = called_functions(library_folder, tmp_path, card)
+    functions = called_functions(library, tmp_path, card)
     assert len(functions) > 15
-    whole = read_script(library_folder, tmp_path, Script((card,)))
+    whole = read_script(library, tmp_path, Script((card,)))
     words = {15: "GPU is lost", 999: "Unknown Error"}
     errors = [Error(function, code) for function in functions for code in words]
-    for error, answer in read_failing(library_folder, tmp_path, card, errors):
+    for error, answer in read_failing(library, tmp_path, card, errors):
         if error.function in REFUSING:
             assert answer["cards"] == [], error
             assert words[error.code] in answer["problem"], error
@@ -261,18 +240,18 @@ def test_each_function_may_fail(library_folder: Path, tmp_path: Path, card: Fake
             assert error.function == "nvmlShutdown" or any(words[error.code] in why for why in reasons), error
 
 
-def test_each_function_may_be_unsupported(library_folder: Path, tmp_path: Path) -> None:
+def test_each_function_may_be_unsupported(library: Path, tmp_path: Path) -> None:
     """On a whole card only what names it refuses; all else that it does not support is unknown."""
-    errors = [Error(function) for function in called_functions(library_folder, tmp_path, cards.T4)]
+    errors = [Error(function) for function in called_functions(library, tmp_path, cards.T4)]
     needed = REFUSING - {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode"}
-    for error, answer in read_failing(library_folder, tmp_path, cards.T4, errors):
+    for error, answer in read_failing(library, tmp_path, cards.T4, errors):
         assert (answer["cards"] == []) is (error.function in needed), error
 
 
-def test_an_instance_that_is_lost_leaves_the_others(library_folder: Path, tmp_path: Path) -> None:
+def test_an_instance_that_is_lost_leaves_the_others(library: Path, tmp_path: Path) -> None:
     """Of three instances the second cannot be read: two are listed, and the problem names the third."""
     error = Error("nvmlDeviceGetMigDeviceHandleByIndex", 15, card=0, moment=Moment(call=2, only=True))
-    answer = read_script(library_folder, tmp_path, Script((cards.DIVIDED_A100,), (error,)))
+    answer = read_script(library, tmp_path, Script((cards.DIVIDED_A100,), (error,)))
     assert [card["mig_profile"] for card in answer["cards"]] == ["1g.10gb", "3g.40gb"]
     assert answer["problem"].startswith("card 0, MIG instance 1: ")
 
@@ -281,15 +260,15 @@ def test_an_instance_that_is_lost_leaves_the_others(library_folder: Path, tmp_pa
     ("code", "words"),
     [(18, "Driver/library version mismatch"), (9, "Driver Not Loaded"), (4, "Insufficient Permissions")],
 )
-def test_a_library_that_does_not_start_is_quoted(library_folder: Path, code: int, words: str) -> None:
+def test_a_library_that_does_not_start_is_quoted(library: Path, code: int, words: str) -> None:
     """An error of nvmlInit gives no cards and NVML's own words, and does not count as a machine without a card."""
-    answer = read_cards(fake_environment(library_folder, ["Tesla T4"], init_error=code))
+    answer = read_cards(fake_environment(library, ["Tesla T4"], init_error=code))
     assert answer == {"cards": [], "problem": f"NVML said: {words}", "absent": False}
 
 
-def test_a_machine_without_a_card_says_so(library_folder: Path) -> None:
+def test_a_machine_without_a_card_says_so(library: Path) -> None:
     """No device at all is a problem in words, of the harmless kind."""
-    answer = read_cards(fake_environment(library_folder, []))
+    answer = read_cards(fake_environment(library, []))
     assert answer == {"cards": [], "problem": "NVML found no NVIDIA card on this machine", "absent": True}
 
 
@@ -311,27 +290,27 @@ def test_a_damaged_library_is_not_a_missing_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fact", ["handle", "name", "uuid", "memory", "mig"])
-def test_a_card_that_cannot_be_named_is_a_problem(library_folder: Path, fact: str) -> None:
+def test_a_card_that_cannot_be_named_is_a_problem(library: Path, fact: str) -> None:
     """A lost second card leaves the first, and a problem that names its index and NVML's words."""
-    answer = read_cards(fake_environment(library_folder, ["Tesla T4", "NVIDIA H200"], **{f"{fact}_error": "15@1"}))
+    answer = read_cards(fake_environment(library, ["Tesla T4", "NVIDIA H200"], **{f"{fact}_error": "15@1"}))
     assert [card["name"] for card in answer["cards"]] == ["T4"]
     assert answer["absent"] is False
     assert answer["problem"].startswith("card 1: ")
     assert "GPU is lost" in answer["problem"]
 
 
-def test_an_empty_name_is_a_problem(library_folder: Path) -> None:
+def test_an_empty_name_is_a_problem(library: Path) -> None:
     """A card without a name gets no made-up one."""
-    answer = read_cards(fake_environment(library_folder, ["", "Tesla T4"]))
+    answer = read_cards(fake_environment(library, ["", "Tesla T4"]))
     assert [card["name"] for card in answer["cards"]] == ["T4"]
     assert answer["problem"] == "card 0: NVML gave an empty name"
 
 
 @pytest.mark.parametrize("error", [{}, {"name_error": 15}, {"driver_error": 999}], ids=["well", "card", "driver"])
-def test_each_start_of_the_library_has_its_end(library_folder: Path, tmp_path: Path, error: dict[str, int]) -> None:
+def test_each_start_of_the_library_has_its_end(library: Path, tmp_path: Path, error: dict[str, int]) -> None:
     """NVML is shut down as often as it was initialised, also when reading fails."""
     calls = tmp_path / "calls"
-    read_cards(fake_environment(library_folder, ["Tesla T4"], calls=str(calls), **error))
+    read_cards(fake_environment(library, ["Tesla T4"], calls=str(calls), **error))
     assert calls.read_text().split() == ["init", "shutdown"]
 
 

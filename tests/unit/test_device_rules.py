@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import fields, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -15,11 +12,12 @@ import pytest
 from pytest_gpuserve.device import Card, Host
 from pytest_gpuserve.device.rules import DEVICE_RULES, HOST_RULES, Comparison, Kind, changes, compare, kind_of, markdown
 from pytest_gpuserve.store.schema import DeviceRecord, HostRecord
+from tests.fakes.children.toolkit import ROOT, printed
 from tests.fakes.nvml import cards
-from tests.fakes.nvml.build import build_fake_nvml
 from tests.fakes.nvml.cards import MIB, Error, Script, second
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PRINT_RECORDS = """
 import json, os, sys
@@ -84,29 +82,17 @@ COMPARABLE = [
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def records(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What a baseline would say of each card, read through the real binding."""
-    library = tmp_path_factory.mktemp("nvml")
-    build_fake_nvml(library)
     environment: dict[str, str] = {}
     paths = []
     for number, script in enumerate(SCRIPTS.values()):
-        folder = library / str(number)
-        folder.mkdir()
+        folder = tmp_path_factory.mktemp(str(number))
         environment = cards.write(script, folder, library=library)
         paths.append(environment["FAKE_NVML_SCRIPT"])
-    done = subprocess.run(
-        [sys.executable, "-c", PRINT_RECORDS, *paths],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    lines = printed(PRINT_RECORDS, *paths, env=environment).splitlines()
     found = {}
-    for name, line in zip(SCRIPTS, done.stdout.splitlines(), strict=True):
+    for name, line in zip(SCRIPTS, lines, strict=True):
         (found[name],) = json.loads(line)
     return found
 

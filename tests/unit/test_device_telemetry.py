@@ -30,7 +30,6 @@ from pytest_gpuserve.measure.conditions import (
     judge_windows,
 )
 from pytest_gpuserve.measure.samples import telemetry_between
-from tests.fakes.nvml.build import build_fake_nvml
 from tests.fakes.nvml.cards import (
     DIVIDED_A100,
     FUNCTION_NOT_FOUND,
@@ -82,14 +81,6 @@ OF_FUNCTION = {
     "nvmlDeviceGetTotalEccErrors": ("uncorrected_ecc",),
 }
 """What is not known where a function fails."""
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with the fake library."""
-    folder = tmp_path_factory.mktemp("nvml")
-    build_fake_nvml(folder)
-    return folder
 
 
 def sample_script(script: Script, folder: Path, library: Path, uuids: list[str], until: Callable[[Seen], bool]) -> Seen:

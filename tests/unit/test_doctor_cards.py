@@ -7,16 +7,17 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.fakes.children.toolkit import printed
 from tests.fakes.nvml import cards
-from tests.fakes.nvml.build import build_fake_nvml, fake_environment
+from tests.fakes.nvml.build import fake_environment
 from tests.fakes.nvml.cards import Course, Error, FakeCard, Moment, Process, Script, Step, second
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 QUICK = """
 import json, os, sys
@@ -34,28 +35,11 @@ for script in sys.argv[2:]:
 """Runs of the command that look at no server, which other tests are about, and for a moment only."""
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the fake of NVML's C library."""
-    folder = tmp_path_factory.mktemp("nvml")
-    build_fake_nvml(folder)
-    return folder
-
-
 def told(environment: dict[str, str], *scripts: str, options: tuple[str, ...] = ("--json",)) -> list[tuple[int, str]]:
     """Exit status and text for each script; whatever is on standard error, a traceback above all, is a failure."""
-    done = subprocess.run(
-        [sys.executable, "-c", QUICK, json.dumps(options), *(scripts or ["-"])],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    text = printed(QUICK, json.dumps(options), *(scripts or ["-"]), env=environment, seconds=110)
     runs = []
-    for run in done.stdout.split("\x00\n")[:-1]:
+    for run in text.split("\x00\n")[:-1]:
         shown, _, status = run.rstrip().rpartition("\n")
         runs.append((int(status), shown))
     return runs

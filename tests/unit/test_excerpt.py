@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.process.excerpt import SHOWN_CHARACTERS, excerpt
+from pytest_gpuserve.process.excerpt import SHOWN_CHARACTERS, begin_of, excerpt
 from pytest_gpuserve.process.secrets import without_secrets
 
 SECRET = "hf_abcdefghijkl"
@@ -26,7 +26,45 @@ def test_a_long_text_is_cut_at_a_word_and_says_so() -> None:
     """The word that would be cut in two is left out."""
     assert excerpt("one two three", {}, most=9) == "one two …"
     assert excerpt("one,two", {}, most=5) == "one,…"
-    assert excerpt("x" * 300, {}) == "…"
+    assert excerpt("x" * 255, {}) == "…"
+
+
+@pytest.mark.parametrize("around", ["{}", "b'{}'", '"{}"'])
+@pytest.mark.parametrize(("word", "part"), [("1" * 256, 32), ("ab/+" * 75, 37), ("f" * 5000, 200), ("x" * 70_000, 200)])
+def test_of_one_long_word_an_eighth_is_shown(around: str, word: str, part: int) -> None:
+    """An answer of base64, hex digits or numbers is told from another; of no token so much is shown that it opens."""
+    quote = around.partition("{")[0]
+    shown = excerpt(around.format(word), KNOWN)
+    assert shown == quote + word[: min(part, SHOWN_CHARACTERS - len(quote))] + "…"
+
+
+@pytest.mark.parametrize("before", range(SHOWN_CHARACTERS))
+def test_a_long_word_with_the_begin_of_a_known_secret_is_left_out(before: int) -> None:
+    """Its own four first characters are enough, wherever among what would be shown they stand."""
+    shown = excerpt("x" * before + SECRET[:-1] + "x" * 5000, KNOWN)
+    assert SECRET[:4] not in shown
+    assert (shown == "…") == (before <= SHOWN_CHARACTERS - 4)
+
+
+def test_the_begin_of_what_is_no_secret_is_shown() -> None:
+    """Only what is named like a secret is one, and a value as short as others is none."""
+    assert excerpt("x" * 5000, {"HOME": "x" * 20, "A_TOKEN": "xxxxx"}) == "x" * SHOWN_CHARACTERS + "…"
+
+
+def test_a_long_word_that_is_not_cut_is_shown_whole() -> None:
+    """It is another one that the end would cut, and that is left out."""
+    assert excerpt(f"{'x' * 260} one two", {}, most=266) == f"{'x' * 260} one …"
+
+
+def test_a_long_word_behind_others_is_left_out() -> None:
+    """There is something to see without it, and it may be a token of any length that others know."""
+    assert excerpt(f"the token is {'x' * 5000}", {}) == "the token is …"
+
+
+def test_a_known_secret_of_any_length_is_none_of_it() -> None:
+    """A long token that is known is masked before anything is cut."""
+    token = "eyJ" + "abcdefghij" * 100
+    assert excerpt(repr(f"{token} {'x ' * 200}".encode()), {"A_TOKEN": token}, most=20) == "b'<A_TOKEN> x x x x …"
 
 
 @pytest.mark.parametrize("before", range(SHOWN_CHARACTERS - len(SECRET) - 12, SHOWN_CHARACTERS + 1))
@@ -64,3 +102,18 @@ def test_no_text_leaks_a_secret(words: list[str], secret: str, place: int, most:
 def test_a_secret_across_the_end_of_what_is_looked_at_is_none_of_it() -> None:
     """Of a huge text only the begin is looked at, which may end within a secret, close behind short names of others."""
     assert excerpt(PHRASE * 100, {"_PWD": PHRASE}) == "…"
+
+
+def test_the_begin_of_a_short_answer_is_all_of_it() -> None:
+    """As bytes, whatever it came in."""
+    assert begin_of(b"right") == begin_of(bytearray(b"right")) == b"right"
+
+
+@pytest.mark.parametrize("letter", ["x", "ä", "\N{GRINNING FACE}"])
+def test_the_begin_of_a_large_answer_is_seen_to_be_no_more(letter: str) -> None:
+    """However many bytes a character takes, its excerpt knows of the rest, which may cut a secret in two."""
+    phrase = f"{letter} " * 400
+    answer = (phrase * 1000).encode()
+    assert len(begin_of(answer)) < len(answer)
+    for text in (begin_of(answer).decode(errors="replace"), repr(begin_of(answer))):
+        assert excerpt(text, {"_PWD": phrase}) == "…"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import re
-import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.exports.prometheus import FAMILIES, LATENCY, document
 from pytest_gpuserve.report.results import TestResult
+from tests.fakes.threads import in_a_thread
 from tests.unit.builders import judgement, session, start, window
 from tests.unit.exported import (
     NAMES,
@@ -236,14 +236,8 @@ def gateway() -> Iterator[tuple[int, list[str]]]:
         def log_message(self, *_: object) -> None:
             """Be silent."""
 
-    with HTTPServer(("127.0.0.1", 0), Gateway) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server.server_port, pushed
-        finally:
-            server.shutdown()
-            thread.join()
+    with in_a_thread(HTTPServer(("127.0.0.1", 0), Gateway)) as server:
+        yield server.server_port, pushed
 
 
 @pytest.mark.parametrize(("more", "status"), [("", 200), ("gpuserve_verdict 1 1735786800000\n", 400)])

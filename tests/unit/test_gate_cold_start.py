@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
@@ -11,23 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.occasions import withstand_drift
-from pytest_gpuserve.gate.paired import default_prior, paired_verdict
-from pytest_gpuserve.gate.sequential import LOOKS, first_look, levels
-from pytest_gpuserve.gate.stored import LOOKS as SESSIONS
-from pytest_gpuserve.gate.stored import SessionPoint, judge_stored
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.pairs import round_point
-from pytest_gpuserve.measure.points import point
 from pytest_gpuserve.measure.rounds import Side
 from tests.fakes.scripted_pairing import ScriptedPairing, a_comparison, round_of
 from tests.unit.builders import session, start
+from tests.unit.counted_verdicts import against_three, beside, shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpuserve.gate.paired import RoundPoint
     from pytest_gpuserve.measure.rounds import Round
+    from pytest_gpuserve.measure.window import Session
 
 COLD_START = METRICS["cold_start"]
 TOLERANCE = COLD_START.default_tolerance
@@ -66,53 +57,26 @@ class Starts:
 
 
 def side_by_side(starts: Starts, seed: int) -> Verdict:
-    """What a comparison comes to that measures on until it is decided."""
+    """What a comparison comes to that measures on until it is decided; its first round is left out."""
     random = Random(f"cold {starts} {seed}")
-    points: list[RoundPoint] = []
-    for look, (rounds, _) in enumerate(LOOKS):
-        if len(points) < rounds:
-            points.append(round_point(COLD_START, starts.round(random, len(points)), TOLERANCE))
-        if look < first_look(COLD_START):
-            continue
-        verdict, _, _ = paired_verdict(
-            COLD_START, points[1:], default_prior(COLD_START), tolerance=TOLERANCE, level=levels()[look]
-        )
-        if verdict is not Verdict.INCONCLUSIVE:
-            return verdict
-    return Verdict.INCONCLUSIVE
+    return beside(COLD_START, lambda number: starts.round(random, number), left_out=1)
 
 
 def by_baseline(change: float, seed: int) -> Verdict:
     """What the gate says of sessions of two starts each, against three recorded ones."""
     random = Random(f"stored {change} {seed}")
 
-    def measured(growth: float) -> SessionPoint:
+    def measured(growth: float) -> Session:
         seconds = [10.0 * (1 + growth) * math.exp(random.gauss(0.0, START_SD)) for _ in range(2)]
-        reduced = point(COLD_START, session(*(start(cold_start_seconds=each) for each in seconds)), TOLERANCE)
-        return SessionPoint("host-a", reduced.y, reduced.u, 2)
+        return session(*(start(cold_start_seconds=each) for each in seconds))
 
-    stored = [measured(0.0) for _ in range(3)]
-    now: list[SessionPoint] = []
-    while len(now) < SESSIONS:
-        now.append(measured(change))
-        result = withstand_drift(
-            judge_stored(COLD_START, stored, now, tolerance=TOLERANCE), {"then": [known.y for known in stored]}
-        )
-        if result.verdict is not Verdict.INCONCLUSIVE:
-            return result.verdict
-    return Verdict.INCONCLUSIVE
-
-
-def shares(judge: Callable[[int], Verdict]) -> dict[Verdict, float]:
-    """How often each verdict came."""
-    counted = Counter(judge(seed) for seed in range(RUNS))
-    return {verdict: counted[verdict] / RUNS for verdict in Verdict}
+    return against_three(COLD_START, measured, change)
 
 
 @pytest.mark.parametrize("first", [1.0, FROM_DISK])
 def test_side_by_side_an_identical_build_is_hardly_ever_called_changed(first: float) -> None:
     """Whichever of the two finds its files on the disk at the first start of all."""
-    found = shares(lambda seed: side_by_side(Starts(0.0, first), seed))
+    found = shares(lambda seed: side_by_side(Starts(0.0, first), seed), RUNS)
     assert found[Verdict.REGRESSED] + found[Verdict.IMPROVED] <= WRONG
     assert found[Verdict.PASS] >= 0.9
 
@@ -120,7 +84,7 @@ def test_side_by_side_an_identical_build_is_hardly_ever_called_changed(first: fl
 @pytest.mark.parametrize("first", [1.0, FROM_DISK])
 def test_side_by_side_a_start_that_takes_half_as_long_again_never_passes(first: float) -> None:
     """It is found, also where the first start of all would hide it: that round is left out."""
-    found = shares(lambda seed: side_by_side(Starts(0.5, first), seed))
+    found = shares(lambda seed: side_by_side(Starts(0.5, first), seed), RUNS)
     assert found[Verdict.PASS] + found[Verdict.IMPROVED] == 0
     assert found[Verdict.REGRESSED] >= 0.99
 
@@ -128,7 +92,7 @@ def test_side_by_side_a_start_that_takes_half_as_long_again_never_passes(first: 
 @pytest.mark.parametrize("first", [1.0, FROM_DISK])
 def test_side_by_side_what_is_too_much_hardly_ever_passes(first: float) -> None:
     """At the edge of the tolerance."""
-    found = shares(lambda seed: side_by_side(Starts(TOLERANCE, first), seed))
+    found = shares(lambda seed: side_by_side(Starts(TOLERANCE, first), seed), RUNS)
     assert found[Verdict.PASS] + found[Verdict.IMPROVED] <= WRONG + 0.02
 
 
@@ -155,13 +119,13 @@ def test_memory_of_servers_that_shared_the_card_is_invalid_and_says_what_helps()
 
 def test_against_a_baseline_an_identical_build_is_hardly_ever_called_changed() -> None:
     """And most of them pass, with three sessions recorded."""
-    found = shares(lambda seed: by_baseline(0.0, seed))
+    found = shares(lambda seed: by_baseline(0.0, seed), RUNS)
     assert found[Verdict.REGRESSED] + found[Verdict.IMPROVED] <= WRONG
     assert found[Verdict.PASS] >= 0.8
 
 
 def test_against_a_baseline_a_start_that_takes_half_as_long_again_is_found() -> None:
     """It never passes, and is mostly REGRESSED after a few sessions."""
-    found = shares(lambda seed: by_baseline(0.5, seed))
+    found = shares(lambda seed: by_baseline(0.5, seed), RUNS)
     assert found[Verdict.PASS] + found[Verdict.IMPROVED] == 0
     assert found[Verdict.REGRESSED] >= 0.8

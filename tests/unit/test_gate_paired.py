@@ -273,7 +273,7 @@ def test_a_round_of_one_block_is_not_taken_for_an_exact_one() -> None:
         ("gpu_memory", 0.00707),
         ("gpu_utilisation", 0.015),
         ("cold_start", 0.0707),
-        ("capacity", 0.0707),
+        ("capacity", 0.015),
     ],
 )
 def test_the_default_prior_is_wide(name: str, sd: float) -> None:

@@ -15,6 +15,7 @@ from pytest_gpuserve.gate.paired import RoundPoint, default_prior
 from pytest_gpuserve.gate.priors import MOST_DOF, learn_prior
 
 THROUGHPUT = METRICS["throughput"]
+CAPACITY = METRICS["capacity"]
 P99 = METRICS["latency.p99"]
 BATCHING = METRICS["batching_ratio"]
 
@@ -93,6 +94,14 @@ def test_starts_that_agree_exactly_promise_no_less_than_the_floor(metric: Metric
     assert math.sqrt(many.variance) == pytest.approx(metric.sd_floor)
     one = learn_prior(metric, [[1.0, 1.0]], [])
     assert math.sqrt(one.variance) > 0.8 * math.sqrt(default_prior(metric).variance)
+
+
+def test_stored_starts_that_know_their_error_say_nothing_of_starts() -> None:
+    """Most of their spread is that error, which rounds tell apart, and so count as ever."""
+    rounds = [[RoundPoint((0.05, -0.03, 0.01)), RoundPoint((0.02, 0.03, -0.05))]] * 2
+    assert learn_prior(CAPACITY, [[0.0, 0.3]] * 8, []) == default_prior(CAPACITY)
+    assert learn_prior(CAPACITY, [[0.0, 0.3]] * 8, rounds) == learn_prior(CAPACITY, [], rounds)
+    assert learn_prior(CAPACITY, [], rounds).learned
 
 
 def test_a_wild_session_widens_the_prior() -> None:

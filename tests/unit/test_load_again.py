@@ -6,11 +6,9 @@ import gc
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -24,11 +22,14 @@ from pytest_gpuserve.load.engine import __main__ as engine_main
 from pytest_gpuserve.load.schedule import Burst, Poisson, Steps, Trace
 from pytest_gpuserve.load.source import LocalEngines
 from pytest_gpuserve.load.wire import Ready, frame
-from tests.fakes.children.toolkit import ROOT, alive, eventually
+from tests.fakes.children.toolkit import alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan, serving
+from tests.fakes.load_processes import owner_of_engine
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from pytest_gpuserve.load.schedule import Arrival, Schedule
 
@@ -279,9 +280,8 @@ def test_a_halted_engine_ends_with_its_owner(server: Serving, how: signal.Signal
         assert alive(copy) == fork
 
 
-@contextmanager
-def owner(port: int, *, fork: bool) -> Iterator[tuple[subprocess.Popen[str], int, int]]:
-    """Run a process that owns a halted engine; yields it, the engine's pid and that of a fork of the owner (or 0)."""
+def owner(port: int, *, fork: bool) -> AbstractContextManager[tuple[subprocess.Popen[str], int, int]]:
+    """Run a process that owns a halted engine; see `owner_of_engine`."""
     program = f"""
 import os, sys, time
 from pytest_gpuserve.load.driver import Engines
@@ -294,16 +294,7 @@ with Engines(plan({port}, "/ok?ms=5")) as engines:
         print(engines.pids[0], copy, flush=True)
     time.sleep(600)
 """
-    argv = [sys.executable, "-c", program]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
-        engine, copy = map(int, process.stdout.readline().split())
-        try:
-            yield process, engine, copy
-        finally:
-            process.kill()
-            if copy:
-                os.kill(copy, signal.SIGKILL)
+    return owner_of_engine(program, quiet=True)
 
 
 # -- failures

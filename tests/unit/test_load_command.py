@@ -18,7 +18,6 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,11 +32,12 @@ from hypothesis import strategies as st
 
 import pytest_gpuserve
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load import __main__ as command
-from pytest_gpuserve.load.__main__ import main
+from pytest_gpuserve.load import command, command_progress
+from pytest_gpuserve.load.command import main
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.children.toolkit import alive, eventually
 from tests.fakes.http_server import Serving, serving
+from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +47,8 @@ SAFETY_SECONDS = 60.0
 
 NOISE = ("client late", "in flight", "client saturated", "rate not reached")
 """Reasons that a busy machine alone can give."""
+
+SECRET = "hf_abcdefghijkl"
 
 TOKENS = 6
 GAP_SECONDS = 0.05
@@ -108,8 +110,8 @@ class Recorder:
 class Handler(BaseHTTPRequestHandler):
     """Answers by the path.
 
-    ``/echo`` with the request's body, ``/swap`` with another's, ``/tenth`` with every tenth an error, ``/stream`` with
-    tokens at known times, and all others with ``right``.
+    ``/echo`` with the request's body, ``/swap`` with another's, ``/tenth`` with every tenth an error, ``/denied`` with
+    an error that repeats the request's body, ``/stream`` with tokens at known times, and all others with ``right``.
     """
 
     protocol_version = "HTTP/1.1"
@@ -123,8 +125,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/stream":
             self._stream()
             return
-        status = 500 if self.path == "/tenth" and len(heard) % 10 == 0 else 200
-        answer = {"/echo": body, "/swap": {b"one": b"two", b"two": b"one"}.get(body, body)}.get(self.path, b"right")
+        status = 500 if self.path == "/denied" or (self.path == "/tenth" and len(heard) % 10 == 0) else 200
+        swapped = {b"one": b"two", b"two": b"one"}.get(body, body)
+        answer = {"/echo": body, "/denied": body, "/swap": swapped}.get(self.path, b"right")
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
@@ -156,16 +159,10 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def recorder() -> Iterator[Recorder]:
     """Run one for the test."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+    with in_a_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as listening:
         running = Recorder(listening.server_address[1])
         listening.RequestHandlerClass = type("Recording", (Handler,), {"recorder": running})
-        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield running
-        finally:
-            listening.shutdown()
-            thread.join()
+        yield running
 
 
 # -- running the command
@@ -597,6 +594,74 @@ def test_a_host_that_is_unknown(run: Command) -> None:
     assert "Traceback" not in err
 
 
+# -- secrets
+
+
+@pytest.mark.parametrize("told_by", ["environment", "header"])
+@pytest.mark.parametrize("before", [0, 270, 280, 290, 300])
+def test_an_answer_that_repeats_a_secret_is_shown_without_it(
+    monkeypatch: pytest.MonkeyPatch, recorder: Recorder, run: Command, told_by: str, before: int
+) -> None:
+    """Of this process or of the request, also where the begin that is shown ends within it."""
+    if told_by == "environment":
+        monkeypatch.setenv("HF_TOKEN", SECRET)
+    headers = ["--header", f"Authorization: Bearer {SECRET}"] if told_by == "header" else []
+    argv = [f"{recorder.url}/denied", "--body", f"{'no ' * (before // 3)}{SECRET}{' no' * 100}", *headers]
+    said = run.json(*argv, "--requests", 2, "--concurrency", 1)
+    assert said.values["error_kinds"] == {"status 500": 2}
+    assert "status 500" in said.reasons[0]
+    assert SECRET[:5] not in str(said.values)
+    status, out, _ = run.text(*argv, "--requests", 2, "--concurrency", 1)
+    assert status == 1
+    assert "[status 500]  2, the first: request 0: b'" in out
+    assert SECRET[:5] not in out
+
+
+@pytest.mark.parametrize("before", [60, 70, 80])
+def test_a_wrong_answer_that_repeats_a_secret_is_shown_without_it(
+    monkeypatch: pytest.MonkeyPatch, recorder: Recorder, run: Command, tmp_path: Path, before: int
+) -> None:
+    """As an error's is."""
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    right = tmp_path / "right"
+    right.write_text("right")
+    body = f"{'no ' * (before // 3)}{SECRET}{' no' * 100}"
+    said = run.json(f"{recorder.url}/echo", "--body", body, "--expect-file", right, "--requests", 2)
+    assert said.reasons[0].startswith("wrong answers: 2 of 2 checked")
+    assert SECRET[:5] not in str(said.values)
+
+
+def test_an_error_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch, run: Command) -> None:
+    """Of a wrong argument, and of a load that cannot be."""
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    assert "--body-file /no/<HF_TOKEN>/file" in run.refused(HTTP, "--body-file", f"/no/{SECRET}/file")
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise LoadFailed("no load", found=f"it said {SECRET}")
+
+    monkeypatch.setattr(command, "run_load", fail)
+    assert run.text(HTTP) == (1, "", "no load\n  found: it said <HF_TOKEN>\n")
+
+
+def test_a_reader_that_leaves_early_is_no_traceback(server: Serving) -> None:
+    """As of ``| head -1``."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = [f"http://127.0.0.1:{server.port}/ok", "--requests", "20", "--concurrency", "2"]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_gpuserve.load", *argv],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            timeout=SAFETY_SECONDS,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 # -- TLS
 
 
@@ -892,14 +957,44 @@ def test_ctrl_c_tells_what_was_measured_as_not_decided(server: Serving, in_json:
         assert f"\nINVALID:\n  {reason}\n" in out
 
 
-def test_ctrl_c_before_anything_runs_is_no_traceback(monkeypatch: pytest.MonkeyPatch, run: Command) -> None:
+@pytest.mark.parametrize("in_json", [True, False])
+def test_an_engine_that_is_lost_in_mid_load_is_invalid(server: Serving, in_json: bool) -> None:  # noqa: FBT001 -- a parameter
+    """Exit status 1; the numbers and the reason are there, and standard error is empty; no engine is left."""
+    url = f"http://127.0.0.1:{server.port}/ok?ms=5"
+    options = ["--duration", 300, "--processes", 2, *(["--json"] if in_json else [])]
+    with started(url, *options) as process:
+        # Some of it must have been reported, which is done ten times a second.
+        eventually(lambda: server.seen("/ok").requests > 0, "the load begins", SAFETY_SECONDS)
+        time.sleep(0.5)
+        engines = psutil.Process(process.pid).children()
+        engines[0].kill()
+        out, err = process.communicate(timeout=SAFETY_SECONDS)
+    assert (process.returncode, err) == (1, "")
+    assert len(engines) == 2
+    assert not any(alive(engine.pid) for engine in engines)
+    reason = "lost in mid-load: the load engine died: exit status -9"
+    if in_json:
+        values = json.loads(out)
+        assert (values["valid"], values["reasons"][0]) == (False, reason)
+        assert values["requests"] > 0
+    else:
+        assert "Latency distribution:" in out
+        assert f"\nINVALID:\n  {reason}\n" in out
+
+
+def test_ctrl_c_before_anything_runs_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As while files are read."""
 
     def interrupted(*_: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "_plan", interrupted)
-    assert run.text(HTTP) == (130, "", "")
+    monkeypatch.setattr(command, "plan_of", interrupted)
+    monkeypatch.setattr(sys, "argv", ["load", HTTP])
+    status = command.run()
+    told = capsys.readouterr()
+    assert (status, told.out, told.err) == (130, "", "")
 
 
 # -- the progress line
@@ -933,7 +1028,7 @@ LINE = re.compile(r"\r([^\r\x1b]*)\x1b\[K")
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Show progress after 0.2 s already."""
-    monkeypatch.setattr(command, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(command_progress, "QUIET_SECONDS", 0.2)
 
 
 def shown_on(screen: Screen, monkeypatch: pytest.MonkeyPatch, *argv: object) -> str:
@@ -1009,7 +1104,7 @@ def test_no_progress_in_ci_in_a_pipe_or_of_a_short_load(
     """Not a byte is written to standard error."""
     url = f"http://127.0.0.1:{server.port}/ok?ms=5"
     assert shown_on(Screen(60), monkeypatch, url, "--duration", 0.6) == ""
-    monkeypatch.setattr(command, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(command_progress, "QUIET_SECONDS", 0.2)
     main([url, "--duration", "0.6"])
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("CI", "true")

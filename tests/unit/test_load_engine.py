@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -38,9 +37,11 @@ from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan, serving
+from tests.fakes.load_processes import owner_of_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from pytest_gpuserve.load.schedule import Schedule
@@ -576,16 +577,9 @@ if copy == 0:
 print(engine.pid, copy, flush=True)
 time.sleep(600)
 """
-    argv = [sys.executable, "-c", program]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
-        engine, copy = map(int, process.stdout.readline().split())
-        try:
-            process.kill()
-            eventually(lambda: not alive(engine), "the engine is gone", ENDS_SECONDS)
-        finally:
-            process.kill()
-            os.kill(copy, signal.SIGKILL)
+    with owner_of_engine(program) as (process, engine, _):
+        process.kill()
+        eventually(lambda: not alive(engine), "the engine is gone", ENDS_SECONDS)
 
 
 def test_garbage_is_collected_where_lanes_were_lost_and_not_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -607,9 +601,10 @@ def test_garbage_is_collected_where_lanes_were_lost_and_not_too_often(monkeypatc
     assert collections == [1, 4, 5]
 
 
-@contextmanager
-def owner(port: int, *, fork: bool, reads: bool = True) -> Iterator[tuple[subprocess.Popen[str], int, int]]:
-    """Run a process that owns an engine; yields it, the engine's pid and that of a fork of the owner (or 0)."""
+def owner(
+    port: int, *, fork: bool, reads: bool = True
+) -> AbstractContextManager[tuple[subprocess.Popen[str], int, int]]:
+    """Run a process that owns an engine which is read, or not; see `owner_of_engine`."""
     target = "/ok?ms=5" if reads else "/numbered?distinct=1000000&bytes=100000&ms=20"
     program = f"""
 import msgspec, os, sys, time
@@ -625,16 +620,7 @@ print(engine.pids[0], copy if {fork} else 0, flush=True)
 while True:
     engine.next_tick() if {reads} else time.sleep(600)
 """
-    argv = [sys.executable, "-c", program]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
-        engine, copy = map(int, process.stdout.readline().split())
-        try:
-            yield process, engine, copy
-        finally:
-            process.kill()
-            if copy:
-                os.kill(copy, signal.SIGKILL)
+    return owner_of_engine(program)
 
 
 @pytest.mark.parametrize("reads", [True, False])

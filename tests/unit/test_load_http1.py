@@ -347,6 +347,26 @@ def test_an_answer_before_the_request_was_written_costs_the_connection(*, recogn
     assert user.socket.sent == PAYLOAD[:3]
 
 
+def test_what_a_server_says_of_an_error_is_not_cut() -> None:
+    """Who shortens it has to find secrets in it first, wherever they stand; and of any size it is told at once."""
+    body = b"no " * 1000
+    assert User().receive(ok(body, status="500 No")) == [("refused", "status 500", repr(body), True)]
+    answer = ok(BIG, status="500 No")
+    ((_, _, sample, _),) = User().receive(*(answer[at : at + (1 << 15)] for at in range(0, len(answer), 1 << 15)))
+    assert repr(BIG).startswith(str(sample)[:-1])
+    assert (1 << 16) < len(str(sample)) < len(BIG)
+
+
+def test_an_error_is_not_made_text_unless_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a page that takes as long as a request, and of most errors nobody keeps a sample."""
+    user = User()
+    samples: list[object] = []
+    monkeypatch.setattr(user, "refused", lambda *told, keep: samples.append(told[-1]))
+    monkeypatch.setattr(http1, "begin_of", lambda _: pytest.fail("it was made"))
+    user.receive(ok(b"no", status="500 No"))
+    assert [callable(sample) for sample in samples] == [True]
+
+
 def test_an_early_error_status_costs_the_connection_too() -> None:
     """A server that refuses a request by its header has not read the rest of it."""
     user = User(room=[3])

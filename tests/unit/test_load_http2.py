@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import http2_codec as codec
 from pytest_gpuserve.load.engine import http2_connection, lane
+from pytest_gpuserve.load.engine.grpc_answer import what_failed
 from pytest_gpuserve.load.engine.http2_codec import (
     ACK,
     CONTINUATION,
@@ -228,6 +229,19 @@ def test_failures_are_named_and_keep_the_lane(kind: str) -> None:
     assert "no model" in sample or "REFUSED_STREAM" in sample
     bench.receive(right(3))
     assert bench.issuer.answers == [(0, b"right", True)]
+
+
+def test_what_a_server_says_of_an_error_is_not_cut() -> None:
+    """Who shortens it has to find secrets in it first, wherever they stand; where nobody asks, it is not made text."""
+    words = "no " * 1000
+    trailers = codec.Fields(b"200", b"5", words.replace(" ", "%20").encode())
+    kind, sample = what_failed(trailers, trailers, b"")
+    assert callable(sample)
+    assert (kind, lane.text_of(sample)) == ("grpc status NOT_FOUND", words)
+    refusal = codec.Fields(b"503")
+    kind, sample = what_failed(refusal, codec.NO_FIELDS, bytearray(words.encode()))
+    assert callable(sample)
+    assert (kind, lane.text_of(sample)) == ("status 503", f"not from a gRPC server: {words.encode()!r}")
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -284,6 +284,7 @@ def test_a_failed_answer_is_counted_with_its_request() -> None:
     ).run()
     assert simulation.errors == {"status 503": 2}
     assert simulation.ticks[0].error_samples == {"status 503": "request 1: refused"}
+    assert simulation.said == 1, "what nobody keeps was made text"
     assert len(simulation.opened) == 1
     assert simulation.sends == [0, 10 * MS, 20 * MS, 30 * MS]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
-from pytest_gpuserve.load.__main__ import main
+from pytest_gpuserve.load.command import main
 from pytest_gpuserve.load.ray import cluster as cluster_module
 from pytest_gpuserve.load.ray import source as source_module
 from pytest_gpuserve.load.ray.address import ClusterAddress

@@ -12,19 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
+from pytest_gpuserve.load.ray.messages import Whereabouts
 from pytest_gpuserve.load.ray.placing import (
     NET,
+    PIDS,
     Replacements,
     elsewhere_problem,
     identity,
     needed_here,
+    processes_here,
     version_problem,
     worker_name,
 )
 from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.load.ray.wording import MOST_CHARACTERS, not_importable, plain
 from pytest_gpuserve.load.ray.worker import in_one_line
-from pytest_gpuserve.load.wire import Endpoint, Outputs, Tls
+from pytest_gpuserve.load.wire import Endpoint, HostProcess, Outputs, Tls
 from tests.fakes.http_server import plan
 
 if TYPE_CHECKING:
@@ -54,6 +57,15 @@ Traceback (most recent call last):
   File "function_manager.py", line 1, in _load_actor_class_from_gcs
 ModuleNotFoundError: No module named 'pytest_gpuserve'
 """
+
+
+@pytest.mark.parametrize(
+    ("pids", "here"), [(identity(PIDS), True), (identity(NET), False), ("", False)], ids=["ours", "others", "unknown"]
+)
+def test_only_processes_whose_numbers_are_ours_are_here(pids: str, *, here: bool) -> None:
+    """On another host, or in a container on this one, a number is another process's; and where that is not known."""
+    process = HostProcess(os.getpid(), 7)
+    assert processes_here(Whereabouts(pids, [process])) == ((process,) if here else ())
 
 
 def bound_for(*hosts: str, part: int = 0, **more: object) -> Plan:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.ray.cluster import Joining
 from pytest_gpuserve.load.ray.source import RaySource
+from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Constant
 from pytest_gpuserve.load.wire import frame
 from tests.fakes.children.toolkit import ROOT, alive, eventually
@@ -24,6 +27,8 @@ from tests.fakes.load_processes import ENGINE, below
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import psutil
 
     from pytest_gpuserve.load.source import EngineSource
 
@@ -54,16 +59,35 @@ def test_an_owner_has_one_engine_of_three_workers(server: Serving) -> None:
     """Load after load; whatever Ray prints meanwhile is no report."""
     load = plan(server.port, schedule=Constant(600), requests=90)
     with Engines(load, 3, stub()) as engines:
-        assert len(engines.pids) == 1
+        coordinator, *beside = engines.pids
         for seed in (2, 3):
             totals = Totals(engines).take_to_end()
             assert totals.requests == 90
             assert list(totals.ticks[0].workers) == [f"10.9.9.9/worker-{part}" for part in range(3)]
             engines.halt(seed=seed)
             engines.begin()
-        workers = below(engines.pids[0], ENGINE)
+        workers = below(coordinator, ENGINE)
         assert len(workers) == 3
+        assert sorted(beside) == sorted(process.pid for process in workers)
     eventually(lambda: not any(alive(process.pid) for process in workers), "the engines end")
+
+
+def test_large_answers_of_many_workers_fit_where_some_are_checked(server: Serving) -> None:
+    """Ten workers with an answer of 8 MB each in one tick: 80 MB cannot be told, the first one's can."""
+    load = plan(server.port, "/numbered?distinct=1000&bytes=8000000", connections=10, requests=10)
+    load = msgspec.structs.replace(load, tick_ns=30_000_000_000)
+    with Engines(load, 10, stub()) as engines:
+        totals = Totals(engines).take_to_end()
+    assert (totals.requests, sum(totals.answers.values()), totals.unchecked) == (10, 1, 9)
+
+
+def test_large_answers_that_are_all_to_be_checked_are_told_with_what_helps(server: Serving) -> None:
+    """Where nothing may be left out the load ends, and says how fewer are checked."""
+    load = plan(server.port, "/numbered?distinct=1000&bytes=8000000", connections=10, requests=10)
+    load = msgspec.structs.replace(load, tick_ns=30_000_000_000, keep_answers="all")
+    with Engines(load, 10, stub()) as engines, pytest.raises(LoadFailed) as caught:
+        Totals(engines).take_to_end()
+    assert last_line(caught.value).endswith("can be told; check fewer of the answers: load(check='some')")
 
 
 def test_many_reports_that_nobody_reads_yet_are_kept(server: Serving) -> None:
@@ -73,6 +97,21 @@ def test_many_reports_that_nobody_reads_yet_are_kept(server: Serving) -> None:
         totals = Totals(engines).take_to_end()
     assert totals.requests == 1500
     assert [tick.number for tick in totals.ticks] == list(range(len(totals.ticks)))
+
+
+def test_a_worker_that_is_lost_in_mid_load_is_the_reason_why_it_is_invalid(server: Serving) -> None:
+    """By its name, once, and not as the end of the coordinator; what was measured is kept."""
+    killed: list[psutil.Process] = []
+
+    def kill(*_: object) -> None:
+        if not killed:
+            killed.extend(below(os.getpid(), ENGINE)[:1])
+            killed[0].kill()
+
+    outcome = run_load(plan(server.port), processes=2, source=stub(), on_tick=kill)
+    assert outcome.totals.nanoseconds > 0
+    told = outcome.reasons[0].text
+    assert re.fullmatch(r"lost in mid-load: 10\.9\.9\.9/worker-[01]: the load engine died \(exit status -9\)", told)
 
 
 def test_a_library_that_is_absent_is_told_with_what_to_install(tmp_path: Path) -> None:

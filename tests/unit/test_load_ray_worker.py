@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from pytest_gpuserve.load.beside import host_process
+from pytest_gpuserve.load.ray import fitting
 from pytest_gpuserve.load.ray import worker as worker_module
-from pytest_gpuserve.load.ray.messages import News
-from pytest_gpuserve.load.ray.placing import NET, identity
+from pytest_gpuserve.load.ray.messages import News, Whereabouts
+from pytest_gpuserve.load.ray.placing import NET, PIDS, identity
 from pytest_gpuserve.load.ray.worker import Worker
 from pytest_gpuserve.load.schedule import Closed, Constant
 from pytest_gpuserve.load.wire import Again, Endpoint
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     import psutil
 
-    from pytest_gpuserve.load.wire import Plan, Tick
+    from pytest_gpuserve.load.wire import HostProcess, Plan, Tick
 
 SECOND = 1_000_000_000
 
@@ -205,6 +207,39 @@ def test_a_load_that_nobody_asks_about_ends(server: Serving, monkeypatch: pytest
         while not (news := news_of(worker)).problem:
             pass
         assert "nobody has asked" in news.problem
+
+
+def test_a_worker_tells_its_own_process_and_its_engines(server: Serving) -> None:
+    """With what tells them from others of the same number; before it has an engine, its own alone."""
+    assert whereabouts_of(Worker()) == Whereabouts(identity(PIDS), [known(os.getpid())])
+    with started(plan(server.port)) as worker:
+        (engine,) = engines()
+        assert whereabouts_of(worker) == Whereabouts(identity(PIDS), [known(os.getpid()), known(engine.pid)])
+
+
+def whereabouts_of(worker: Worker) -> Whereabouts:
+    """Ask a worker."""
+    return msgspec.msgpack.decode(worker.whereabouts(), type=Whereabouts)
+
+
+def known(pid: int) -> HostProcess:
+    """What there is to know of a process that is there."""
+    process = host_process(pid)
+    assert process is not None
+    return process
+
+
+def test_answers_that_are_too_many_for_all_workers_are_not_passed_on(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are counted as unchecked, but for those of every third tick, when it is the last of three workers' turn."""
+    monkeypatch.setattr(fitting, "MOST_BYTES", 0)
+    with started(plan(server.port, "/ok?ms=1", requests=200, connections=3), 2, 3) as worker:
+        begin(worker)
+        ticks = until_last(worker)
+    assert all(bool(tick.answers) == (tick.number % 3 == 2) for tick in ticks if tick.requests)
+    for tick in ticks:
+        assert sum(answer.count for answer in tick.answers) + tick.unchecked == tick.requests
 
 
 def test_a_worker_tells_which_files_it_sees() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.request import Expect, Request, check_answer
+from pytest_gpuserve.load.request import BODY_CHARACTERS, Expect, Request, check_answer, is_right
 
 KNOWN_METHODS = st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
 # Rich in what could break out of its place in a request.
@@ -156,9 +156,34 @@ def test_an_answer_is_right_unless_the_check_says_no(expect: Expect | None, comp
         assert "\n" not in found
 
 
+@pytest.mark.parametrize("expect", [b"cat", b"dog", lambda body: None, lambda body: body == b"cat", _says_no, _fails])
+def test_right_is_what_has_no_complaint(expect: Expect) -> None:
+    """Both say the same of every answer."""
+    assert is_right(expect, b"cat") == (check_answer(expect, b"cat") is None)
+
+
+@pytest.mark.parametrize("before", range(BODY_CHARACTERS - 20, BODY_CHARACTERS + 2))
+def test_a_complaint_shows_no_secret_nor_the_half_of_one(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
+    """Of the answer and of what was expected, wherever the end of what is shown falls."""
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijkl")
+    body = b"x" * (before % 2) + b" x" * (before // 2) + b" hf_abcdefghijkl" + b" x" * 50
+    for found in (check_answer(b"x", body), check_answer(body, b"x"), check_answer(_fails, body)):
+        assert found is not None
+        assert "hf_" not in found
+        assert f"({len(body)} bytes)" in found
+
+
 def test_a_complaint_about_a_long_answer_is_short() -> None:
     """Of a long answer only the beginning and the length are shown."""
     found = check_answer(b"x", b"y" * 100_000)
     assert found is not None
     assert "100000 bytes" in found
     assert len(found) < 200
+
+
+@pytest.mark.parametrize("letters", [b"0123456789", b"deadbeef", b"Zm9v+b/y"])
+def test_a_complaint_about_one_long_word_shows_its_begin(letters: bytes) -> None:
+    """Numbers, hex digits and base64 have no gap at which a body could be cut; it is seen what came all the same."""
+    body = letters * 700
+    begin = repr(body)[:BODY_CHARACTERS]
+    assert check_answer(b"x", body) == f"expected b'x', got {begin}… ({len(body)} bytes)"

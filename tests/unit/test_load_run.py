@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load import run
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.driver import Engines
@@ -152,6 +153,44 @@ def test_ctrl_c_while_the_ceiling_is_measured_loses_nothing(monkeypatch: pytest.
 
     outcome = run_load(PLAN, ceiling=interrupted)
     assert (outcome.totals.requests, kinds(outcome)) == (REQUESTS, [ReasonKind.INTERRUPTED])
+
+
+def lost(worker: str = "10.0.0.1/worker-1") -> LoadFailed:
+    """What the engines raise whose worker is gone."""
+    return LoadFailed("the load engine died", log_tail=f"noise\n\n{worker} was lost in mid-load: its node has died\n")
+
+
+def test_a_load_that_is_lost_keeps_what_was_measured_and_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first reason names who was lost; the engines are ended; what the client reaches is of no use any more."""
+    engines = Simulated(monkeypatch, [tick(0), tick(1), lost()])
+    asked: list[Totals] = []
+    outcome = run_load(PLAN, ceiling=asked.append)
+    assert (outcome.totals.requests, outcome.interrupted, engines.ended) == (2 * REQUESTS, False, True)
+    assert kinds(outcome) == [ReasonKind.LOST]
+    assert outcome.reasons[0].text == "10.0.0.1/worker-1 was lost in mid-load: its node has died"
+    assert asked == []
+
+
+def test_a_load_that_is_lost_in_its_warm_up_measured_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had begun, and says both."""
+    Simulated(monkeypatch, [tick(0), lost()])
+    assert kinds(run_load(PLAN, warmup_ns=10 * TICK_NS)) == [ReasonKind.LOST, ReasonKind.NOTHING]
+
+
+def test_what_else_speaks_against_a_load_that_is_lost_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors and wrong answers may be why it was lost."""
+    Simulated(monkeypatch, [tick(0, errors={"reset": 1}, answers=[Answers(0, b"wrong", 1, 0)]), lost()])
+    found = kinds(run_load(PLAN, check=AnswerCheck([b"right", None])))
+    assert found == [ReasonKind.LOST, ReasonKind.ERRORS, ReasonKind.WRONG]
+
+
+def test_a_load_that_never_began_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to keep, and its log says more than a line."""
+    engines = Simulated(monkeypatch, [lost()])
+    with pytest.raises(LoadFailed) as caught:
+        run_load(PLAN)
+    assert caught.value.log_tail
+    assert engines.ended
 
 
 def test_the_ceiling_is_asked_for_with_all_that_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:

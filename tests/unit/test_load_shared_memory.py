@@ -24,11 +24,12 @@ from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX, SharedTensors, sh
 from pytest_gpuserve.load.shared_outputs import ALIGNMENT
 from pytest_gpuserve.load.wire import unwritten
 from pytest_gpuserve.process.ports import free_port
+from tests.fakes.threads import in_a_thread
 
 np = pytest.importorskip("numpy")
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 X = np.arange(5, dtype=np.float32)
 INFERENCES = (
@@ -62,6 +63,7 @@ class Registry(ThreadingHTTPServer):
         self.regions: dict[str, dict[str, Any]] = {}
         self.seen = 0
         self.refused: set[int] = set()
+        self.refusal = b'{"error":\n"no room for it"}'
         self.reluctant = 0
 
 
@@ -81,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self.server.regions.pop(name, None)
         elif self.server.seen in self.server.refused:
-            answer, status = b'{"error":\n"no room for it"}', 500
+            answer, status = self.server.refusal, 500
         else:
             self.server.regions[name] = json.loads(body)
         self.server.seen += action == "register"
@@ -105,20 +107,15 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def registry() -> Iterator[Registry]:
     """A server that takes registrations."""
-    with Registry() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    with in_a_thread(Registry()) as server:
+        yield server
 
 
 @contextmanager
-def shared(registry: Registry, lanes: int = 3) -> Iterator[SharedTensors]:
+def shared(registry: Registry, lanes: int = 3, headers: Mapping[str, str] | None = None) -> Iterator[SharedTensors]:
     """Both payloads on some lanes."""
-    with share(INFERENCES, OUTPUTS, lanes=lanes, host="127.0.0.1", port=registry.server_address[1]) as memory:
+    port = registry.server_address[1]
+    with share(INFERENCES, OUTPUTS, lanes=lanes, host="127.0.0.1", port=port, headers=headers) as memory:
         yield memory
 
 
@@ -232,6 +229,17 @@ def test_a_server_that_refuses_is_told(registry: Registry, turn: int) -> None:
         pytest.fail("it was refused")
     assert not ours()
     assert not registry.regions
+
+
+@pytest.mark.parametrize("before", range(270, 304))
+def test_a_refusal_shows_no_secret_of_the_request(registry: Registry, before: int) -> None:
+    """Wherever the end of what is shown falls, nor the half of one."""
+    registry.refused = {0}
+    registry.refusal = b"x" * (before % 2) + b" x" * (before // 2) + b" hf_abcdefghijkl" + b" x" * 100
+    headers = {"Authorization": "Bearer hf_abcdefghijkl"}
+    with pytest.raises(LoadFailed, match="status 500: ") as caught, shared(registry, headers=headers):
+        pytest.fail("it was refused")
+    assert "hf_" not in str(caught.value)
 
 
 def test_a_server_that_is_not_there_is_told() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import tracemalloc
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,11 +13,14 @@ from msgspec.structs import replace
 
 from pytest_gpuserve.load.merging import merge_ticks, together
 from pytest_gpuserve.load.schedule import Closed, Constant
-from pytest_gpuserve.load.shares import share_reasons, shares
+from pytest_gpuserve.load.shares import packed, share_reasons, shares
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.validity import ReasonKind, reasons
 from pytest_gpuserve.load.wire import Answers, Latencies, Tick
 from pytest_gpuserve.measure.histogram import bucket_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MS = 1_000_000
 
@@ -141,6 +146,66 @@ def test_a_worker_that_had_nothing_to_do_is_no_reason() -> None:
     ticks = [together({"a": tick(), "b": Tick(0, 0, TICK_NS, cpu_ns=MS)})]
 
     assert share_reasons(shares(ticks), Closed(8)) == ()
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 200), st.sampled_from([0.01, 20.0]), st.floats(0, 1)), min_size=2, max_size=2
+        ),
+        max_size=4,
+    ),
+    st.sampled_from([None, 1, 2]),
+)
+def test_ticks_that_are_kept_give_the_same_shares_and_reasons(
+    rows: list[list[tuple[int, float, float]]], among: int | None
+) -> None:
+    """Nothing that a worker did is lost when its tick is packed, and what is told of it is the same to the letter."""
+    ticks = [
+        together(
+            {
+                f"n/worker-{part}": tick(number, requests=requests, lag_ms=lag_ms, cpu_share=cpu_share)
+                for part, (requests, lag_ms, cpu_share) in enumerate(row)
+            }
+        )
+        for number, row in enumerate(rows)
+    ]
+    kept = [packed(each) for each in ticks]
+
+    assert not any(each.workers for each in kept)
+    assert shares(kept) == shares(ticks)
+    assert share_reasons(shares(kept), Closed(8), among=among) == share_reasons(shares(ticks), Closed(8), among=among)
+    assert total(kept) == total(ticks)
+
+
+def test_a_tick_of_one_engine_is_kept_as_it_is() -> None:
+    """There is nothing to pack, and it has no shares afterwards either."""
+    alone = tick()
+
+    assert packed(alone) is alone
+    assert shares([packed(alone)]) == {}
+
+
+def memory_of(tick: Tick, keep: Callable[[Tick], Tick]) -> int:
+    """Bytes that a tick takes that was read and kept."""
+    told = msgspec.msgpack.encode(tick)
+    tracemalloc.start()
+    try:
+        kept = keep(msgspec.msgpack.decode(told, type=Tick))
+        assert kept.requests == tick.requests
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_workers_did_takes_a_tenth_of_the_memory_where_it_is_kept() -> None:
+    """Of 32 workers with a thousand different latencies each."""
+    latencies = Latencies({20_000 + bucket: 1 for bucket in range(1000)}, 1000, 9)
+    busy = replace(tick(), latency=latencies, service=latencies, answers=[])
+    whole = together({f"n/worker-{part}": busy for part in range(32)})
+    merged = memory_of(replace(whole, workers={}), packed)
+
+    assert memory_of(whole, packed) - merged < (memory_of(whole, lambda told: told) - merged) / 10
 
 
 def test_one_engine_alone_has_no_shares() -> None:

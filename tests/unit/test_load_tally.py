@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.load.engine import tally as tally_module
 from pytest_gpuserve.load.engine.tally import (
     ALL_ANSWER_BYTES,
     DISTINCT_ANSWER_BYTES,
@@ -23,6 +25,8 @@ from pytest_gpuserve.measure.histogram import bucket_of
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Tick
+
+SECRET, OTHER = "hf_abcdefghijkl", "sk-ABCDEFGHIJKL"
 
 DURATIONS = st.integers(0, 10**13) | st.integers(0, 3000)
 FAILED = st.tuples(st.sampled_from(["timeout", "protocol", "status 503"]), st.text(max_size=3))
@@ -220,8 +224,45 @@ def test_what_was_received_is_kept_or_counted(bodies: list[tuple[int, bytes]]) -
 def test_samples_of_errors_are_short() -> None:
     """A sample is cut, however much a server had to say."""
     tally = Tally()
-    tally.fail("status 500", "x" * 10_000)
-    assert len(close(tally).error_samples["status 500"]) == SAMPLE_CHARACTERS
+    tally.fail("status 500", "no " * 10_000)
+    assert SAMPLE_CHARACTERS - 3 <= len(close(tally).error_samples["status 500"]) <= SAMPLE_CHARACTERS + 1
+
+
+@pytest.mark.parametrize("before", range(SAMPLE_CHARACTERS - 32, SAMPLE_CHARACTERS + 2))
+def test_a_sample_shows_no_secret_nor_the_half_of_one(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
+    """Wherever its end falls; what only the owner knows for one is there whole, to be found, or not at all."""
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    for kind, secret in (("known here", SECRET), ("known to the owner", OTHER)):
+        tally = Tally()
+        tally.fail(kind, f"{'x' * (before % 2)}{' x' * (before // 2)} {secret}{' x' * 100}")
+        sample = close(tally).error_samples[kind]
+        assert not any(part in sample.replace(OTHER, "") for part in (SECRET[:5], OTHER[:5]))
+
+
+def test_only_the_first_of_a_kind_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make text of every failure and to look for secrets in it would make a load of failures slow."""
+    looked_at: list[str] = []
+
+    def looking(text: str, environment: object, *, most: int) -> str:
+        looked_at.append(text)
+        return text[:most]
+
+    made: list[str] = []
+
+    def said(text: str) -> str:
+        made.append(text)
+        return text
+
+    monkeypatch.setattr(tally_module, "excerpt", looking)
+    tally = Tally()
+    for number in range(3):
+        tally.fail("status 500", partial(said, f"a{number}"))
+        tally.fail("timeout", f"b{number}")
+    assert close(tally).error_samples == {"status 500": "a0", "timeout": "b0"}
+    tally.fail("timeout", "b3")
+    assert close(tally).error_samples == {"timeout": "b3"}
+    assert looked_at == ["a0", "b0", "b3"]
+    assert made == ["a0"]
 
 
 # -- requests under way

@@ -86,6 +86,9 @@ def pooled(parts: list[Latencies]) -> tuple[Counter[int], int, int]:
     return counts, sum(part.sum_ns for part in parts), max(part.max_ns for part in parts)
 
 
+NS = 10**9
+
+
 def tick(number: int = 0, begin_ns: int = 0, end_ns: int = 10**9, **fields: Any) -> Tick:  # noqa: ANN401 -- any of a tick's fields
     """A tick; a second long unless told."""
     return Tick(number, begin_ns, end_ns, **fields)
@@ -94,7 +97,7 @@ def tick(number: int = 0, begin_ns: int = 0, end_ns: int = 10**9, **fields: Any)
 @UNHURRIED
 @given(rows=ticks_of_engines())
 def test_merged_ticks_hold_what_the_engines_counted(rows: list[list[Tick]]) -> None:
-    """Counts and histograms of engines add exactly, and their time is all that any of them covers."""
+    """Counts and histograms of engines add exactly, and their time is what they cover on average, or until the end."""
     for row in rows:
         merged = merge_ticks(row)
         for name in (*SUMS, "in_flight", "users"):
@@ -103,11 +106,25 @@ def test_merged_ticks_hold_what_the_engines_counted(rows: list[list[Tick]]) -> N
             found = getattr(merged, name)
             assert (Counter(found.counts), found.sum_ns, found.max_ns) == pooled([getattr(part, name) for part in row])
         assert Counter(merged.errors) == sum((Counter(part.errors) for part in row), Counter())
-        assert merged.begin_ns == min(part.begin_ns for part in row)
-        assert merged.end_ns == max(part.end_ns for part in row)
+        ends = [part.end_ns for part in row]
+        assert merged.begin_ns == sum(part.begin_ns for part in row) // len(row)
+        assert merged.end_ns == (max(ends) if any(part.last for part in row) else sum(ends) // len(row))
         assert merged.oldest_ns == max(part.oldest_ns for part in row)
         assert merged.last is all(part.last for part in row)
         assert merged.number == row[0].number
+
+
+def test_clocks_that_went_apart_lengthen_no_window() -> None:
+    """Two engines half a tick apart do in each five ticks what they do in five ticks, of which the windows are made."""
+    tenth = NS // 10
+    rows = [
+        [tick(number, begin, begin + tenth, requests=50) for begin in (number * tenth, number * tenth + tenth // 2)]
+        for number in range(20)
+    ]
+    ticks = [merge_ticks(row) for row in rows]
+    windows = [total(ticks[first : first + 5]) for first in range(0, 20, 5)]
+    assert {window.throughput for window in windows} == {1000.0}
+    assert total(ticks).throughput == 1000.0
 
 
 @UNHURRIED

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.engine import worker as worker_module
-from pytest_gpuserve.load.engine.lane import IDLE
+from pytest_gpuserve.load.engine.lane import IDLE, text_of
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.worker import Seat, Worker
 from pytest_gpuserve.load.wire import Endpoint
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
 
-    from pytest_gpuserve.load.engine.lane import Lane
+    from pytest_gpuserve.load.engine.lane import Lane, Sample
 
 GUARD_SECONDS = 30.0
 BEAT_NS = 500_000
@@ -81,11 +81,12 @@ class Rig:
         self.told.append(("answered", lane.place, body))
         self.after(lane)
 
-    def refused(self, lane: Lane, now_ns: int, kind: str, sample: str, *, keep: bool) -> None:
+    def refused(self, lane: Lane, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
         """Note an error."""
         assert keep
         assert lane.sent_ns <= now_ns <= time.perf_counter_ns()
-        self.told.append((kind, lane.place, sample))
+        assert callable(sample) == (kind == "worker error"), "an answer is made text only where somebody asks"
+        self.told.append((kind, lane.place, text_of(sample)))
         self.after(lane)
 
     def lost(self, lane: Lane, kind: str, sample: str) -> None:
@@ -775,6 +776,16 @@ def test_a_load_through_a_worker_process(path: str) -> None:
             send(lane)
         rig.until(lambda: len(rig.told) == 300)
     assert wrong == []
+
+
+def test_what_a_worker_says_of_an_error_is_not_cut() -> None:
+    """Who shortens it has to find secrets in it first, wherever they stand."""
+    words = "no " * 1000
+    with scripted(1) as (rig, seats, peer):
+        seats[0].send(b"request")
+        peer.sendall(answer(1, words.encode(), status=1))
+        rig.until(lambda: len(rig.told) == 1)
+    assert rig.told == [("worker error", 0, words)]
 
 
 def test_an_error_of_the_worker_keeps_the_seat(path: str) -> None:

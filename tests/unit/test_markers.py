@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuserve.items import NODEID
 from pytest_gpuserve.markers import check_markers
-from pytest_gpuserve.options import NODEID
 
 PLAIN = "suites/perf/test_perf.py::test_it[4]"
 

@@ -20,6 +20,7 @@ from pytest_gpuserve.measure.points import (
     mean_sm_clock_mhz,
     point,
     pooled_value,
+    too_few_requests,
     value_of,
 )
 from pytest_gpuserve.measure.window import CardUse
@@ -331,3 +332,12 @@ def test_one_request_shows_that_there_was_load(metric: Metric) -> None:
     with pytest.raises(TooFewRequests, match="needs 1 requests") as caught:
         point(metric, session(quick, idle), 0.001)
     assert "a wider tolerance" not in str(caught.value)
+
+
+def test_a_pooled_quantile_tells_how_many_requests_it_lacks() -> None:
+    """Requests of all starts and sessions count together, and what is no quantile needs none."""
+    assert too_few_requests(P50, [session()], 0.04) == "latency.p50 needs 100 requests, there are 80"
+    assert too_few_requests(P50, [session()], 0.05) == ""
+    assert too_few_requests(P50, [session(), session()], 0.04) == ""
+    assert too_few_requests(P50, [], 0.05) == "latency.p50 needs 80 requests, there are 0"
+    assert too_few_requests(THROUGHPUT, [session()], 0.001) == ""

@@ -8,9 +8,11 @@ import pytest
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.outputs import STEP_SUMMARY
-from tests.unit.merge_files import Folder, a_test, again, merged, shard
+from tests.unit.builders import OTHER_COMMIT
+from tests.unit.merge_files import Folder, a_test, again, at, merged, shard
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pytest_gpuserve.merge.shard import Plain
@@ -158,8 +160,113 @@ def test_what_was_measured_beside_different_code_is_not_one() -> None:
     assert merged(one, other).plain()["against"] == "main (aaaaaaaaaaaa)"
 
 
-def test_a_group_without_tests_that_measure_is_explained() -> None:
-    """It writes no result, which is no breakdown: the remedy says so."""
+def test_a_group_that_wrote_no_result_is_looked_for() -> None:
+    """One without a test that measures writes one too, so that the runner has broken down, or was not asked to."""
     with pytest.raises(UsageProblem, match="missing") as problem:
         merged(group(1, "test_a"))
-    assert "--splits" in str(problem.value)
+    assert "--gpuserve-json" in str(problem.value)
+
+
+# -- runners to which no test that measures was dealt
+
+
+def idle(number: int, *own: str, dealt: Sequence[str] = (), status: int = 0, **head: Any) -> Plain:  # noqa: ANN401 -- fields of the file
+    """The result of one of two groups, in which no test measures: it names no device."""
+    fields = {
+        "shard": {"number": number, "of": 2},
+        "unlisted": {"dealt": [*own, *dealt], "own": list(own)},
+        "ending": ending(status),
+    }
+    return shard(began=3, gpu={}, host={}, **{**fields, **head})
+
+
+def busy(number: int, name: str, *own: str, dealt: Sequence[str] = (), **head: Any) -> Plain:  # noqa: ANN401 -- as above
+    """The result of one of two groups with one test that measures."""
+    return group(number, name, unlisted={"dealt": [*own, *dealt], "own": list(own)}, **head)
+
+
+def test_a_group_without_a_test_that_measures_is_counted() -> None:
+    """It is no device's, and all that is said of devices, of what was done and beside whom is of the others."""
+    measured = busy(2, "test_a", "plain_b", dealt=["plain_a"], mode="against", against="main", began=5)
+    both = merged(idle(1, "plain_a", dealt=["plain_b"], mode="gate"), measured, expected=2)
+    assert both.has_passed
+    assert (
+        both.header == "T4, side by side with another revision or interpreter, 2 results merged, 1 comparison planned"
+    )
+    assert both.places[0] == "result 1 of 2: group 1 of 2, no test that measures, began 2025-01-02T03:00:03+00:00"
+    plain = both.plain()
+    assert (plain["gpu"], plain["against"]) == (measured["gpu"], "main")
+    assert both.notes == ()
+    assert merged(again(both), measured).plain() == plain
+
+
+def test_what_fails_where_nothing_measures_is_no_pass() -> None:
+    """A test that measures nothing counts there as anywhere else, and so does a run that was stopped."""
+    measured = busy(2, "test_a")
+    assert not merged(idle(1, ending=ending(1, unlisted_failures=1)), measured).has_passed
+    assert not merged(idle(1, ending=ending(2)), measured).has_passed
+
+
+def test_what_measures_nothing_has_to_be_run_again_as_well() -> None:
+    """A group that failed or was stopped is mended by one that ran all of its tests, measuring or not, and no other."""
+    measured = busy(2, "test_a", "plain_c")
+    for broken in (ending(1, unlisted_failures=1), ending(1, complete=False)):
+        first = idle(1, "plain_a", "plain_b", dealt=["plain_c"], ending=broken)
+        whole = idle(1, "plain_b", "plain_a", dealt=["plain_c"])
+        assert merged(first, measured, {**whole, "at": at(10)}, rerun=True).has_passed
+        for part in (
+            idle(1, "plain_a", dealt=["plain_b", "plain_c"]),
+            idle(1, dealt=["plain_a", "plain_b", "plain_c"], status=5),
+            idle(1, "plain_a", "plain_b", unlisted=None),
+        ):
+            assert not merged(first, measured, {**part, "at": at(10)}, rerun=True).has_passed
+    failed = busy(1, "test_b", "plain_a", began=1, ending=ending(1, unlisted_failures=1))
+    assert merged(failed, measured, busy(1, "test_b", "plain_a", began=10), rerun=True).has_passed
+    assert not merged(failed, measured, busy(1, "test_b", began=10, dealt=["plain_a"]), rerun=True).has_passed
+
+
+def test_other_code_is_refused_where_nothing_measures_too() -> None:
+    """Its tests would be of another suite."""
+    with pytest.raises(UsageProblem, match="not of the same code"):
+        merged(idle(1, commit=OTHER_COMMIT), busy(2, "test_a"))
+
+
+def test_nothing_but_groups_in_which_nothing_measures_is_refused() -> None:
+    """There is no device, and no result."""
+    with pytest.raises(UsageProblem, match="none of the results has a test that measures") as problem:
+        merged(idle(1, "plain_a"), idle(2, "plain_b"))
+    assert "a.json, b.json" in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("without", "passes"),
+    [
+        (idle(1, dealt=["plain_a"], status=5), True),
+        # Nobody had any test, or it is not known, or it had one that was not run.
+        (idle(1, status=5), False),
+        (idle(1, dealt=["plain_a"], status=5, unlisted=None), False),
+        (idle(1, "plain_b", dealt=["plain_a"], status=5), False),
+        (idle(1, dealt=["plain_a"], status=4), False),
+    ],
+)
+def test_a_group_to_which_nothing_was_dealt_is_well(without: Plain, passes: bool) -> None:  # noqa: FBT001 -- a parameter
+    """By its exit status there were no tests: they were all for the others."""
+    assert merged(without, busy(2, "test_a", "plain_a")).has_passed is passes
+
+
+def test_a_test_that_measures_nothing_and_was_nobodys_is_missed() -> None:
+    """Runners that deal out differently leave such tests to nobody too, and they are named."""
+    one = busy(1, "test_a", "plain_a", dealt=["plain_b", "plain_c"])
+    with pytest.raises(UsageProblem, match="1 test was run by none") as problem:
+        merged(one, idle(2, "plain_c", dealt=["plain_a", "plain_b"]))
+    assert problem.value.found == "plain_b"
+    assert merged(one, idle(2, "plain_b", "plain_c", dealt=["plain_a"])).has_passed
+
+
+def test_what_is_not_known_of_other_tests_is_said() -> None:
+    """A file of an older version does not say which it had: it may have had any."""
+    old = group(1, "test_a")
+    both = merged(old, busy(2, "test_b", "plain_a", dealt=["plain_b"], began=1))
+    assert both.has_passed
+    assert both.notes[-1].endswith("it is not known which there were in group 1")
+    assert not merged(shard(a_test("test_a")), shard(a_test("test_b"), began=1)).notes

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.trial import provenance
 from pytest_gpuserve.trial.provenance import Revision, read_revision
+from tests.unit.plain_git import git, only_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,17 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No configuration of the machine, and no repository around the temporary folder."""
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-
-
-def git(root: Path, *arguments: str) -> str:
-    """Run git as somebody."""
-    command = ["git", "-c", "user.name=A", "-c", "user.email=a@example.invalid", "-C", str(root), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    only_below(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.trial.handle import ServerHandle
 from pytest_gpuserve.trial.worktree import Worktree
 from tests.fakes.children.toolkit import ROOT
+from tests.unit.plain_git import git, only_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,19 +56,11 @@ class Finder:
 @pytest.fixture(autouse=True)
 def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No configuration of the machine, no repository around, no variables of this test's own interpreter."""
-    for name in [name for name in os.environ if name.startswith(("GIT_", "PYTHON"))]:
+    only_below(tmp_path, monkeypatch)
+    for name in [name for name in os.environ if name.startswith("PYTHON")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-
-
-def git(root: Path, *arguments: str) -> str:
-    """Run git as somebody."""
-    command = ["git", "-c", "user.name=A", "-c", "user.email=a@example.invalid", "-C", str(root), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
 
 
 FIRST = {

@@ -10,36 +10,20 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.server_factory import ServerFactory
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.servers.remote import Remote
 from pytest_gpuserve.servers.replicas import Replicas
+from tests.unit.unstarted import FACTORY, UNTYPED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.servers.base import ServerKind
-    from pytest_gpuserve.trial.handle import Starter
 
 ONE, TWO, THREE = "http://10.0.0.1:8000", "http://10.0.0.2:8000", "https://10.0.0.3"
 
 COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
-
-
-def no_start(_: float) -> Starter:
-    """What a factory starts with: nothing is started here."""
-
-    def start(*_: object) -> Any:  # noqa: ANN401 -- never returns
-        pytest.fail("it was started")
-
-    return start
-
-
-FACTORY = ServerFactory(no_start, str)
-
-UNTYPED: Any = FACTORY
-"""The same for what a type checker would refuse."""
 
 
 def replicas(*urls: str, **arguments: Any) -> Replicas:  # noqa: ANN401 -- whatever `remote_server` takes

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
-from pytest_gpuserve.options import Update
+from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.report.commands import (
     ACCEPT,
     UPDATE,
     UPDATE_NEW,
+    closer_command,
+    code_before,
     command,
     command_for,
     options_for,
@@ -22,6 +23,7 @@ from pytest_gpuserve.report.commands import (
 )
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.results import SessionResult
+from pytest_gpuserve.settings import Update
 from tests.unit.builders import judgement, result_of
 
 UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
@@ -65,6 +67,55 @@ def test_a_failed_assertion_and_the_last_line_say_the_same(verdict: Verdict, rea
     found = command_for(judged, "t.py::test_z[50]", "T4", stored=True)
     assert next_step(SessionResult({"name": "T4"}, {}, (result_of("t.py::test_z[50]", judged),))).endswith(f": {found}")
     assert shlex.split(found)[3:] == options
+
+
+@pytest.mark.parametrize(("clean", "before"), [(True, "HEAD~1"), (False, "HEAD")])
+def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
+    """In git a regression that only a stored number shows is looked at first, by one command, whoever says it."""
+    judged = judgement(reasons=("it could not be settled side by side: git has no such commit",))
+    run = SessionResult(
+        {"name": "T4"}, {}, (result_of("t.py::test_z[50]", judged),), commit="0123456789ab", clean=clean
+    )
+    found = closer_command(judged, "t.py::test_z[50]", "T4", before=code_before("0123456789ab", clean=clean))
+    assert found == (
+        f"look closer, beside the code before: pytest 't.py::test_z[50]' --gpu=T4 --against={shlex.quote(before)}"
+    )
+    assert next_step(run) == f"next: {found}"
+
+
+def test_a_drift_is_looked_at_beside_its_anchor() -> None:
+    """Beside the code before, what has come in small steps is one of them, and passes."""
+    drift = (
+        "drift: the baseline here is the anchor, 1601/s accepted at 86559212ec23 on 2026-11-22. What has come since"
+        " adds up to -9.1 %, in steps that were let pass one by one; the tolerance is 5 %"
+    )
+    found = closer_command(judgement(reasons=(drift,)), "t", "cpu", before="HEAD~1")
+    assert found == "look closer, beside the code of its anchor: pytest t --gpu=cpu --against=86559212ec23"
+    unknown = drift.replace("86559212ec23", "code without a commit")
+    assert closer_command(judgement(reasons=(unknown,)), "t", "cpu", before="HEAD~1") == ""
+
+
+@pytest.mark.parametrize(
+    "judged",
+    [
+        judgement(kind="against"),
+        judgement(kind="limit"),
+        judgement(Verdict.INCONCLUSIVE),
+        judgement(Verdict.PASS),
+        judgement(reasons=("side by side with the baseline's commit it is PASS, but that cannot see: a driver",)),
+        judgement(reasons=("not settled side by side with the baseline's commit either: INCONCLUSIVE",)),
+    ],
+)
+def test_what_was_looked_at_side_by_side_is_not_again(judged: Judgement) -> None:
+    """Nor what is no regression by a stored number."""
+    assert closer_command(judged, "t", "cpu", before="HEAD~1") == ""
+
+
+def test_without_code_before_there_is_no_closer_look() -> None:
+    """Outside of git; and an id that cannot be typed makes no command."""
+    assert code_before(None, clean=True) == code_before(None, clean=False) == ""
+    assert closer_command(judgement(), "t", "cpu", before="") == ""
+    assert closer_command(judgement(), "t[\x1b]", "cpu", before="HEAD~1") == ""
 
 
 def test_options_are_for_all_of_them() -> None:

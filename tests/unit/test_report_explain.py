@@ -37,6 +37,15 @@ def test_a_regression_explains_itself() -> None:
     ]
 
 
+def test_a_closer_look_comes_before_the_number_is_accepted() -> None:
+    """Where only a stored number shows it, both commands stand together, in the order in which they are typed."""
+    lines = explain(judgement(), {}, "pytest t --baseline-update", closer="look closer: pytest t --against=HEAD~1")
+    assert lines[2:] == [
+        "first look closer: pytest t --against=HEAD~1",
+        "to accept the new number, if that shows it: pytest t --baseline-update",
+    ]
+
+
 def test_what_no_test_asked_for_does_not_explain() -> None:
     """Cold starts and cards vary on their own account, and stand in a text only as a gate's own."""
     moved = {"cold_start": 0.5, "gpu_memory": 0.5, "gpu_utilisation": -0.5, "energy_per_inference": 0.5}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -114,6 +115,15 @@ def test_a_quiet_run_says_why_tests_do_not_pass() -> None:
         named("test_b", judgement(Verdict.MISSING, reasons=("recorded",)), outcome="passed"),
     ]
     assert reason_lines(tests, only_bad=True) == ["REGRESSED: slow (test_a throughput)"]
+
+
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if not verdict.passes])
+@pytest.mark.parametrize("outcome", ["failed", "skipped", "error", "interrupted"])
+def test_a_quiet_run_keeps_every_reason_that_is_of_no_pass(verdict: Verdict, outcome: str) -> None:
+    """Whichever verdict it is, and however the test ended that did not pass."""
+    told = [judgement(verdict, reasons=("why", "and how")), judgement(Verdict.PASS, "latency.p50", reasons=("fine",))]
+    lines = reason_lines([named("test_a", *told, outcome=outcome)], only_bad=True)
+    assert lines == [f"{verdict}: why (test_a throughput)", f"{verdict}: and how (test_a throughput)"]
 
 
 @UNHURRIED

@@ -6,37 +6,19 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.server_factory import ServerFactory
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.mosec import Mosec
-
-if TYPE_CHECKING:
-    from pytest_gpuserve.trial.handle import Starter
+from tests.unit.unstarted import FACTORY, UNTYPED
 
 APP = "../fakes/mosec_app.py"
 COMMAND = ["./server", "--port={port}"]
 SECRET = "hf_abcdefghijkl"
-
-
-def no_start(_: float) -> Starter:
-    """What a factory starts with: nothing is started here."""
-
-    def start(*_: object) -> Any:  # noqa: ANN401 -- never returns
-        pytest.fail("it was started")
-
-    return start
-
-
-FACTORY = ServerFactory(no_start, str)
-
-UNTYPED: Any = FACTORY
-"""The same for what a type checker would refuse."""
 
 
 @pytest.mark.parametrize(

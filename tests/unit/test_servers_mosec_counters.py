@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.mosec import Mosec, batch_counters
 from pytest_gpuserve.servers.prometheus import Sample, read_samples, scrape
+from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,12 +110,8 @@ def web() -> Iterator[Web]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with in_a_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield Web(server.server_port, page)
-        server.shutdown()
-        thread.join()
 
 
 def counters(page: str, stage: str | None = None) -> Counters:

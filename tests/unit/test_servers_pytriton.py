@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +21,7 @@ from pytest_gpuserve.servers.base import Argument, Site
 from pytest_gpuserve.servers.inside.pytriton_app import Facts
 from pytest_gpuserve.servers.pytriton import TOKEN_HEADER, PyTriton
 from pytest_gpuserve.servers.triton_install import TritonInstall
+from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,13 +85,9 @@ def web() -> Iterator[Web]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with in_a_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         pages.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
         yield pages
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

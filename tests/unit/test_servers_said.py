@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pytest_gpuserve.servers.instance import FAILING_SECONDS, QUEUE_CHARACTERS, 
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.prometheus import Sample
 from pytest_gpuserve.servers.triton_http import ask_triton, read_configs
+from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,12 +68,8 @@ def served() -> Iterator[tuple[Page, int]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with in_a_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield page, server.server_port
-        server.shutdown()
-        thread.join()
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_config import ModelConfig, Step, Tensor, write_model
 from pytest_gpuserve.servers.triton_install import TritonInstall
-from tests.unit.test_relocation import git, only_this_git  # noqa: F401 -- a fixture for all tests here
+from tests.unit.plain_git import git
+from tests.unit.test_relocation import only_this_git  # noqa: F401 -- a fixture for all tests here
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,6 @@ from contextlib import closing
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
-from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 from uuid import uuid4
 
@@ -24,6 +23,7 @@ from pytest_gpuserve.store.elsewhere.filesystem import MOST_BYTES, open_remote
 from pytest_gpuserve.store.elsewhere.mirror import Mirror
 from pytest_gpuserve.store.elsewhere.names import MOST_FILES, is_baseline_name, is_for, versions_below
 from pytest_gpuserve.store.elsewhere.remote import StorageProblem
+from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
     import io
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
         ("abfs://container@account.dfs.core.windows.net/x", "abfs", "abfs://container@account.dfs.core.windows.net/x"),
         ("gs://bucket/a b/ü", "gs", "gs://bucket/a b/ü"),
         ("sftp://user@host/x", "sftp", "sftp://user@host/x"),
-        ("https://host/@team/x", "https", "https://host/@team/x"),
+        ("https://host/%40team/x", "https", "https://host/%40team/x"),
+        ("gs://bucket/x@2/y", "gs", "gs://bucket/x@2/y"),
     ],
 )
 def test_an_address_is_read(text: str, scheme: str, url: str) -> None:
@@ -99,13 +100,26 @@ def test_a_password_is_refused_and_not_told(user: str, password: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["https://{}@host/x", "s3://{}@bucket/x", "http://{}@host/../x", "file://{}@host/x"]
+    "address",
+    [
+        "https://{}@host/x",
+        "s3://{}@bucket/x",
+        "http://{}@host/../x",
+        "file://{}@host/x",
+        "https://ab/{}@host/x",
+        "https://ab/{}/@host/x",
+        "HTTP://{}/ab/c@host",
+        "webdavs://ab/{}@host/x",
+    ],
 )
-def test_a_token_is_refused_and_not_told(address: str) -> None:
-    """Where an address has no users, what stands before an @ may be a secret."""
+@pytest.mark.parametrize("called", ["--baseline-dir=", ""])
+def test_a_token_is_refused_and_not_told(address: str, called: str) -> None:
+    """Where an address has no users, what stands before an @ may be a secret; for pages it may have slashes in it."""
     with pytest.raises(UsageProblem, match="which would be seen in logs") as problem:
-        parse_address(address.format("ghp-token77"))
+        parse_address(address.format("ghp-token77"), called=called)
     assert "token77" not in str(problem.value)
+    assert ("--baseline-dir" in str(problem.value)) is bool(called)
+    assert ("%40" in str(problem.value)) is address.lower().startswith(("http", "webdav"))
 
 
 def test_copies_of_different_stores_are_apart() -> None:
@@ -178,6 +192,8 @@ def test_secrets_are_kept_out_of_causes(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret-value")
     problem = OSError("cannot reach http://me:hunter22@host/x with very-secret-value\nat all")
     assert cause_of(problem) == "OSError: cannot reach http://...@host/x with <AWS_SECRET_ACCESS_KEY> at all"
+    slashes = OSError("proxy http://to/ken77@proxy:3128, then http://me:hunt@er/22@host/x, not http://host/y")
+    assert cause_of(slashes) == "OSError: proxy http://...@proxy:3128, then http://...@host/x, not http://host/y"
     denied = storage_problem(Address("s3", "s3://b"), "cannot be listed", PermissionError("Forbidden"))
     assert "s3:PutObject" in str(denied)
 
@@ -254,13 +270,11 @@ def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
     monkeypatch.setattr(Pages, "failing", {})
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Pages, directory=str(tmp_path / "served"))) as server:
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with in_a_thread(
+        ThreadingHTTPServer(("127.0.0.1", 0), partial(Pages, directory=str(tmp_path / "served")))
+    ) as server:
         yield Address("http", f"http://127.0.0.1:{server.server_port}/baselines")
         gc.collect()
-        server.shutdown()
-        thread.join()
 
 
 def test_a_web_server_is_read(pages: Address) -> None:

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.sequential import LOOKS, Seen
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.histogram import LARGEST_BUCKET, Histogram
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Block, Round, Side
-from pytest_gpuserve.measure.window import Client, StageTime, Window
+from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.store.history import KEPT, PAST_DAYS, ROUNDS_DAYS, History
 from pytest_gpuserve.store.sealed import HistoryUnusable
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence
 from tests.unit.builders import window
+from tests.unit.drawn_windows import COUNT, HISTOGRAMS, SECONDS, windows
 from tests.unit.history_builders import SUBJECT, TODAY, days_later, pair, small_round, small_sequence
 
 if TYPE_CHECKING:
@@ -32,37 +32,16 @@ if TYPE_CHECKING:
 
 # The folder is the same for every example, and a busy machine may stall any.
 UNHURRIED = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-COUNT = st.integers(0, 2**53 - 1)
-SECONDS = st.floats(1e-6, 1e6).map(lambda value: float(f"{value:.6g}"))
-HISTOGRAMS = st.dictionaries(st.integers(0, LARGEST_BUCKET), st.integers(1, 10**9), max_size=5).map(Histogram)
-STAGES = st.builds(StageTime, SECONDS, st.integers(1, 10**9))
 MOMENTS = st.datetimes().map(lambda moment: f"{moment.replace(microsecond=0).isoformat()}+00:00")
 WORDS = st.text(st.characters(codec="utf-8"), max_size=8)
-
-
-@st.composite
-def windows(draw: st.DrawFn) -> Window:
-    """Any window, with failed requests too."""
-    latency = draw(HISTOGRAMS)
-    return Window(
-        seconds=draw(SECONDS),
-        requests=latency.total,
-        errors=draw(st.dictionaries(WORDS, COUNT, max_size=2)),
-        latency=latency,
-        latency_sum_seconds=draw(SECONDS),
-        latency_max_seconds=draw(SECONDS),
-        items=draw(COUNT | st.none()),
-        batches=draw(COUNT | st.none()),
-        client_cpu_seconds=draw(SECONDS),
-        stages=draw(st.dictionaries(st.sampled_from(["server", "compute"]), STAGES)),
-    )
+ERRORS = st.dictionaries(WORDS, COUNT, max_size=2)
 
 
 @st.composite
 def blocks(draw: st.DrawFn) -> Block:
     """A block of any order."""
     order = draw(st.sampled_from([ABBA, BAAB, ABBA[:2], BAAB[:2]]))
-    return Block(order, tuple(draw(windows()) for _ in order))
+    return Block(order, tuple(draw(windows(ERRORS)) for _ in order))
 
 
 CLIENTS = st.builds(

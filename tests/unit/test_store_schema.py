@@ -9,44 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.measure.histogram import LARGEST_BUCKET, Histogram
 from pytest_gpuserve.measure.settings import Setting
-from pytest_gpuserve.measure.window import CardUse, Session, StageTime, Start, Window
-from pytest_gpuserve.store.schema import SessionRecord, WindowRecord, session_of, window_of, window_record
+from pytest_gpuserve.measure.window import CardUse, Session, StageTime, Start
+from pytest_gpuserve.store.schema import SessionRecord, session_of
+from pytest_gpuserve.store.window_schema import WindowRecord, window_of, window_record
 from tests.unit.builders import OCCASION, here, session, start, window
+from tests.unit.drawn_windows import COUNT, SECONDS, windows
 
 UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
-COUNT = st.integers(0, 2**53 - 1)
-SECONDS = st.floats(1e-6, 1e6).map(lambda value: float(f"{value:.6g}"))
-HISTOGRAMS = st.dictionaries(st.integers(0, LARGEST_BUCKET), st.integers(1, 10**9), max_size=5).map(Histogram)
-STAGES = st.dictionaries(
-    st.sampled_from(["server", "compute", "compute.Größe_1", "compute.a-b.c"]),
-    st.builds(StageTime, SECONDS | st.just(0.0), st.integers(1, 10**15 - 1)),
-)
-
-
-CARDS = st.builds(CardUse, *[SECONDS | st.just(0.0) | st.none()] * 4).filter(lambda cards: cards != CardUse())
-
-
-@st.composite
-def windows(draw: st.DrawFn) -> Window:
-    """Any window that can be recorded."""
-    latency = draw(HISTOGRAMS)
-    return Window(
-        seconds=draw(SECONDS),
-        requests=latency.total,
-        errors={},
-        latency=latency,
-        latency_sum_seconds=draw(SECONDS),
-        latency_max_seconds=draw(SECONDS),
-        items=draw(COUNT | st.none()),
-        batches=draw(COUNT | st.none()),
-        client_cpu_seconds=draw(SECONDS),
-        stages=draw(STAGES),
-        cards=draw(CARDS | st.none()),
-    )
-
-
 STARTS = st.builds(
     Start,
     windows=st.lists(windows(), min_size=1, max_size=3).map(tuple),

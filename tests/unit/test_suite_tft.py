@@ -267,7 +267,7 @@ def test_tables_are_sorted(tmp_path: Path) -> None:
 def test_counts_of_server_and_client_have_to_agree() -> None:
     """Sizes add up to the items, items to the requests, and those to what the client saw, but for the edges."""
     row = good_row()
-    check_counts(Counters(items=16000, batches=200, batch_sizes={"80": 200}, requests=1000), 1000, row, starts=2)
+    check_counts(Counters(items=16000, batches=200, batch_sizes={"80": 200}, requests=1000), 1000, row, loads=2)
     for wrong in (
         Counters(items=16000, batches=200, batch_sizes={"80": 190}, requests=1000),
         Counters(items=16000, batches=200, batch_sizes={"64": 200}, requests=1000),
@@ -276,13 +276,13 @@ def test_counts_of_server_and_client_have_to_agree() -> None:
         Counters(items=16000, batches=2000, batch_sizes={"8": 2000}, requests=1000),
     ):
         with pytest.raises(AssertionError):
-            check_counts(wrong, 1000, row, starts=2)
+            check_counts(wrong, 1000, row, loads=2)
 
 
 def test_counters_that_were_read_while_they_counted() -> None:
     """A batch that one counter of Triton has already and another one not yet is no disagreement."""
     torn = Counters(items=16000, batches=200, batch_sizes={"80": 199}, requests=999)
-    check_counts(torn, 1000, good_row(), starts=2)
+    check_counts(torn, 1000, good_row(), loads=2)
 
 
 # -- the knee

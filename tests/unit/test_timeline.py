@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,6 +25,7 @@ from tests.unit.baseline_repository import (
     on_device,
     result_text,
 )
+from tests.unit.plain_git import only_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,11 +42,7 @@ QUICK = (THROUGHPUT, "--no-change-points")
 @pytest.fixture(autouse=True)
 def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No configuration of the machine, and no repository around."""
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    only_below(tmp_path, monkeypatch)
     monkeypatch.setenv("COLUMNS", "100")
 
 
@@ -380,6 +376,16 @@ def test_a_result_that_decides_nothing_has_no_point(
     assert line["notes"][0].endswith("is left out: the client was late")
     assert line["notes"][1].endswith("is left out: it was measured beside origin/main")
     assert "is left out: the file does not say what its workload was" in line["notes"][2]
+
+
+def test_a_result_without_tests_adds_nothing(repository: BaselineRepository, lines: Lines, tmp_path: Path) -> None:
+    """Of a runner without a test that measures there is a file all the same, which names no device."""
+    repository.record(entry_of([1.0]), 1)
+    plain = json.loads(result_text([0.5]))
+    (tmp_path / "idle.json").write_text(json.dumps({**plain, "gpu": {}, "host": {}, "tests": []}))
+    (line,) = lines(str(tmp_path / "idle.json"))
+    assert values(line) == [1000]
+    assert line["notes"] == []
 
 
 def test_results_alone_need_no_git(lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,12 +87,13 @@ class Project:
         workload: Workload = WORKLOAD,
         at: Here | None = None,
         gated: tuple[str, ...] = ("throughput",),
+        spread: float = 0.001,
     ) -> Recorded:
         """Record a build that needs so many seconds for 50 requests, in a run of pytest of its own."""
         ledger = Ledger(self.folder, at or self.where(commit, host))
         # Sessions of one build vary a little.
         made = [
-            session(*[start(window(LATENCIES, seconds=2 * seconds * (1 + 0.001 * number)))] * 2)
+            session(*[start(window(LATENCIES, seconds=2 * seconds * (1 + spread * number)))] * 2)
             for number in range(sessions)
         ]
         metrics = [Gated(METRICS[name], METRICS[name].default_tolerance) for name in gated]
@@ -136,6 +137,15 @@ def test_within_the_tolerance_it_stays(project: Project) -> None:
     )
     assert project.entry.anchors == before
     assert project.entry.commit == commit_of(2)
+
+
+def test_what_is_better_but_not_surely_is_not_within_the_tolerance(project: Project) -> None:
+    """Sessions that lie far apart show nothing: that is said, and the anchor stays."""
+    project.record(0.5, 1)
+    (said,) = project.record(0.3, 2, spread=0.5).changes
+    assert said == (
+        f"throughput 99.9/s -> 116/s (+15.7 %), not shown to be better, anchor stays at 99.9/s of {short(1)}"
+    )
 
 
 def test_small_steps_do_not_move_it(project: Project) -> None:

@@ -176,7 +176,7 @@ def test_secrets_of_a_request_are_not_shown(before: bytes) -> None:
     answer = b"HTTP/1.1 403 No\r\nContent-Length: %d\r\n\r\n%s" % (len(said), said)
     with answering(answer) as (handle, running, _), pytest.raises(Refused) as caught:
         handle.get("/", headers={"Authorization": "Bearer abcdefghij"}).ask(running)
-    assert f"{before.decode()}<Aut" in caught.value.found
+    assert f"{before.decode()}<" in caught.value.found
     assert "abc" not in str(caught.value)
     assert caught.value.body == said
 

@@ -139,6 +139,7 @@ class Stage:
     Args:
         rate: Requests of the so manieth window of a server.
         trouble: What goes wrong in the so manieth window of a server.
+        restless: What goes wrong as a server comes to rest for the so manieth time, from 1.
         verdict: What is wrong with all windows together.
         failing: Which of the starts fail, and how.
         varies: Whether what is sent differs from one time to another.
@@ -148,6 +149,7 @@ class Stage:
 
     rate: Callable[[Arm, int], int] = lambda _arm, _number: 10
     trouble: Callable[[Arm, int], str] = lambda _arm, _number: ""
+    restless: Callable[[Arm, int], str] = lambda _arm, _rests: ""
     verdict: Callable[[Arm], str] = lambda _arm: ""
     failing: Callable[[Arm, int], ServerFailed | None] = lambda _arm, _start: None
     varies: bool = False
@@ -206,8 +208,11 @@ class FakeContender:
 
     def rest(self) -> None:
         """Rest."""
-        self.rests += self.loading
-        self.loading = False
+        if self.loading:
+            self.rests += 1
+            self.loading = False
+            problem = self.stage.restless(self.arm, self.rests)
+            self.problems.extend([problem] if problem else [])
 
     def discard(self, windows: Iterable[Window]) -> None:
         """Forget."""
@@ -371,6 +376,30 @@ def test_trouble_ends_the_round_at_once(stage: Stage, foreign: list[float], arm:
     assert not stage.alive
 
 
+@pytest.mark.parametrize("arm", ARMS)
+def test_what_shows_as_a_server_comes_to_rest_ends_the_round_at_once(
+    stage: Stage, foreign: list[float], arm: Arm
+) -> None:
+    """The other one takes no further turn, and the block that was not whole is no part of it."""
+    del foreign
+    turns_before: list[int] = []
+
+    def restless(one: Arm, rests: int) -> str:
+        if (one, rests) != (arm, 2):
+            return ""
+        turns_before.append(len(stage.turns))
+        return "lost in mid-load"
+
+    stage.restless = restless
+    both = pair()
+    both.measure(BLOCKS)
+    (measured,) = both.rounds
+    assert measured.problems == ("lost in mid-load" if arm == "candidate" else "the base: lost in mid-load",)
+    assert [len(stage.turns)] == turns_before
+    assert len(measured.blocks) == len(stage.turns) // 4
+    assert not stage.alive
+
+
 # -- one at a time
 
 
@@ -387,6 +416,20 @@ def test_one_at_a_time_each_window_has_a_start(stage: Stage, foreign: list[float
     assert {turn[1] for turn in stage.turns} == {Pace(3, 7 * TURNS_ALONE)}
     assert both.rounds[0].foreign_cores == 0.2
     assert both.rounds[0].sides["base"].cold_start_seconds == (1.0, 1.0)
+    assert not stage.alive
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_of_a_start_that_was_lost_nothing_else_is_judged(stage: Stage, foreign: list[float], arm: Arm) -> None:
+    """Alone as side by side: what its client looked like then is no second reason."""
+    del foreign
+    stage.restless = lambda one, _: "lost in mid-load" if one == arm else ""
+    stage.verdict = lambda one: "client saturated" if one == arm else ""
+    both = pair(by_turns=True)
+    both.measure(BLOCKS)
+    (measured,) = both.rounds
+    assert measured.problems == ("lost in mid-load" if arm == "candidate" else "the base: lost in mid-load",)
+    assert stage.starts[-1] == arm
     assert not stage.alive
 
 

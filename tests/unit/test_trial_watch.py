@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
+import msgspec
 import pytest
 
+from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.request import Request
-from pytest_gpuserve.load.schedule import Closed, Steps
+from pytest_gpuserve.load.schedule import Closed, Constant, Steps
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, Client, StageTime
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.trial.handle import Target
@@ -189,6 +193,25 @@ def test_readings_that_two_windows_share_count_once(server: Counting) -> None:
     assert [problem for problem in watch.problems if problem.startswith("another client")]
 
 
+def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: Counting) -> None:
+    """Of two workers the late one is named by the ticks that are judged; what is cut off is in nobody's share."""
+    watch = watch_of(server, LoadShape(Constant(50), processes=2))
+    good = Latencies({bucket_of(1000): 50}, 50_000, 1000)
+    late = Latencies({bucket_of(SECOND_NS): 50}, 50 * SECOND_NS, SECOND_NS)
+    told = []
+    for number, lag in enumerate([late, good]):
+        each = Tick(number, number * SECOND_NS, (number + 1) * SECOND_NS, requests=50, sent=50, due=50, cpu_ns=9)
+        each = msgspec.structs.replace(each, latency=good, service=good, lag=good)
+        told.append(together({"a": each, "b": msgspec.structs.replace(each, lag=lag)}))
+    ticks = watch.ticks(cast("Engines", Ticks(told)), 2)
+    assert not any(tick.workers for tick in ticks)
+    watch.judge(ticks, [], None)
+    assert any(problem.startswith("b: client late") for problem in watch.problems)
+    watch.problems.clear()
+    watch.judge(ticks[1:], [], None)
+    assert not [problem for problem in watch.problems if "client late" in problem]
+
+
 @pytest.mark.parametrize("failed", [0, 300])
 def test_requests_that_failed_here_may_have_been_answered_there(server: Counting, failed: int) -> None:
     """What timed out at the client was sent by us all the same."""
@@ -227,6 +250,13 @@ def test_an_answer_that_repeats_a_request_is_shown_without_its_secret(server: Co
     (problem,) = watch.problems
     assert "status 500: b'who is <Authorization>?" in problem
     assert "\n" not in problem
+
+
+def test_a_loss_is_told_without_secrets(server: Counting) -> None:
+    """The log of an engine may repeat a request, as an answer may."""
+    watch = watch_of(server)
+    watch.lose(LoadFailed("the load engine died", log_tail=f"noise\nValueError: b'Bearer {TOKEN}'\n"))
+    assert watch.problems == ["lost in mid-load: the load engine died: ValueError: b'Bearer <Authorization>'"]
 
 
 def test_a_server_that_counts_no_requests_accuses_nobody(server: Counting) -> None:

@@ -16,6 +16,7 @@ import pytest
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.trial.worktree import Worktree, checkout_of, resolve_revision
 from tests.fakes.children.toolkit import ROOT, eventually, report
+from tests.unit.plain_git import git, only_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,21 +41,11 @@ with Worktree(Path(sys.argv[1]), sys.argv[2]) as worktree:
 @pytest.fixture(autouse=True)
 def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No configuration of the machine, no repository around, and a folder for temporary files that is watched."""
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    only_below(tmp_path, monkeypatch)
     monkeypatch.setenv("LC_ALL", "C")
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)
-
-
-def git(root: Path, *arguments: str) -> str:
-    """Run git as somebody."""
-    command = ["git", "-c", "user.name=A", "-c", "user.email=a@example.invalid", "-C", str(root), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
 
 
 def repository(root: Path) -> Path:

@@ -5,10 +5,14 @@ Status codes are those of gRPC's ``statuscodes.md``, the layout is that of its `
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
-from pytest_gpuserve.load.engine.http2_codec import PREFIX, PREFIX_BYTES, SAMPLE_CHARACTERS, Fields
+from pytest_gpuserve.load.engine.http2_codec import PREFIX, PREFIX_BYTES, Fields
+from pytest_gpuserve.process.excerpt import begin_of
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.load.engine.lane import Sample
 
 _STATUSES: Final = (
     "OK",
@@ -31,8 +35,8 @@ _STATUSES: Final = (
 )
 
 
-def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> tuple[str, str]:
-    """Return the error kind and a sample of a complete answer that is none of status OK with one message.
+def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> tuple[str, Sample]:
+    """Return the error kind and the uncut sample of a complete answer that is none of status OK with one message.
 
     Args:
         head: Its first header block.
@@ -41,19 +45,20 @@ def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> tupl
     """
     code = trailers.grpc_status
     if not code and head.status != b"200" and head.status.isdigit():
-        return f"status {head.status[:3].decode()}", f"not from a gRPC server: {bytes(body[:80])!r}"
+        return f"status {head.status[:3].decode()}", lambda: f"not from a gRPC server: {begin_of(body)!r}"
     if not code.isdigit() or len(code) > 3:
-        return "protocol", f"grpc-status is {code[:20]!r}"
+        return "protocol", f"grpc-status is {code!r}"
     if int(code):
         number = int(code)
         name = _STATUSES[number] if number < len(_STATUSES) else str(number)
-        return f"grpc status {name}", unquote_to_bytes(trailers.message).decode(errors="replace")[:SAMPLE_CHARACTERS]
+        message = trailers.message
+        return f"grpc status {name}", lambda: begin_of(unquote_to_bytes(message)).decode(errors="replace")
     return "protocol", _what_is_wrong(head, body)
 
 
 def _what_is_wrong(head: Fields, body: bytes | bytearray) -> str:
     if head.status != b"200":
-        return f"gRPC status OK with HTTP status {head.status[:20]!r}"
+        return f"gRPC status OK with HTTP status {head.status!r}"
     if len(body) < PREFIX_BYTES:
         return f"gRPC status OK with {len(body)} bytes, which is no message"
     if body[0]:

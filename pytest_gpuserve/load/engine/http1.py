@@ -14,6 +14,7 @@ from pytest_gpuserve.load.engine.http1_parser import Malformed, Parsed, Response
 from pytest_gpuserve.load.engine.lane import Lane, Transfer
 from pytest_gpuserve.load.engine.opening import Address, Opening, TlsSocket, resolve
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
+from pytest_gpuserve.process.excerpt import begin_of
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.lane import Issuer
@@ -151,7 +152,7 @@ class HttpLane(Lane):
             self._ended(now_ns, None)
             return
         if not self._busy:
-            self._lose("protocol", f"an answer to no request: {data[:80]!r}")
+            self._lose("protocol", f"an answer to no request: {data!r}")
             return
         resting = self._parser.resting
         if resting:
@@ -182,7 +183,7 @@ class HttpLane(Lane):
             self._answered(self, now_ns, parsed.body, keep)
         else:
             # It is counted, but the connection is as good as before.
-            self._transport.issuer.refused(self, now_ns, fault, repr(parsed.body[:200]), keep=keep)
+            self._transport.issuer.refused(self, now_ns, fault, lambda: repr(begin_of(parsed.body)), keep=keep)
 
     def _fault(self, parsed: Parsed) -> str:
         """The kind of error that a complete answer is, if it is one."""

@@ -61,7 +61,7 @@ class ResponseParser:
         """Take what arrived; return the answer if it is complete now.
 
         Raises:
-            Malformed: It is no answer to one request.
+            Malformed: It is no answer to one request; the text has all of the data.
         """
         self.resting = False
         try:
@@ -72,7 +72,7 @@ class ResponseParser:
         except httptools.HttpParserUpgrade as problem:
             raise Malformed("the server switched protocols") from problem
         except httptools.HttpParserError as problem:
-            raise Malformed(f"not an HTTP/1.1 answer ({problem}): {data[:80]!r}") from problem
+            raise Malformed(f"not an HTTP/1.1 answer ({problem}): {data!r}") from problem
         if self._body_bytes > MAX_ANSWER_BYTES:
             raise Malformed(f"an answer of more than {MAX_ANSWER_BYTES >> 20} MB")
         return self._finish() if self._complete else None

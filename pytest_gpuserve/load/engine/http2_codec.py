@@ -65,8 +65,6 @@ KNOWN_BLOCKS: Final = 256
 KNOWN_BLOCK_BYTES: Final = 1 << 10
 """How many header blocks, and how long ones, are recognised byte for byte instead of being decoded again."""
 
-SAMPLE_CHARACTERS: Final = 200
-
 _LENGTHS: Final = {RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
 _OF_CONNECTION: Final = frozenset({SETTINGS, PING, GOAWAY})
 

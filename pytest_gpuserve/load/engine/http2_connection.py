@@ -278,7 +278,7 @@ class Connection:
             kind = length & 0xFF
             length >>= 8
             if length > codec.FRAME_BYTES:
-                raise Malformed(f"a frame of {length} bytes: {data[position : position + 80]!r}")
+                raise Malformed(f"a frame of {length} bytes: {data[position:]!r}")
             begin = position + codec.HEADER_BYTES
             end = begin + length
             if end > size:
@@ -375,7 +375,7 @@ class Connection:
         elif kind == codec.GOAWAY:
             last_stream, code = _GOAWAY.unpack_from(content)
             if code:
-                debug = content[_GOAWAY.size :][: codec.SAMPLE_CHARACTERS].decode(errors="replace")
+                debug = content[_GOAWAY.size :].decode(errors="replace")
                 self._lose("connection closed", f"GOAWAY {codec.error_name(code)} {debug}".rstrip())
             else:
                 self._end_in_order(last_stream & codec.MAX_WINDOW)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 IDLE: Final = -1
 
 MAX_ANSWER_BYTES: Final = 1 << 28
 """A longer answer is not waited for: it would take the memory of whatever else runs on the host."""
+
+Sample: TypeAlias = str | Callable[[], str]
+"""What is said of a failure, or what makes it when it is to be kept, as most are not: of a large answer that takes as
+long as a request."""
+
+
+def text_of(sample: Sample) -> str:
+    """Make the text of a sample."""
+    return sample if isinstance(sample, str) else sample()
 
 
 class Lane:
@@ -56,8 +66,12 @@ class Issuer(Protocol):
     def answered(self, lane: Lane, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the hot path: by name it would cost a tenth of a microsecond
         """The request under way was answered well; ``now_ns`` was taken before any work on what arrived."""
 
-    def refused(self, lane: Lane, now_ns: int, kind: str, sample: str, *, keep: bool) -> None:
-        """The request under way failed, with an error of this kind, such as ``status 503``."""
+    def refused(self, lane: Lane, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
+        """The request under way failed, with an error of this kind, such as ``status 503``.
+
+        The sample is uncut: whoever shortens it looks for secrets before; see ``process.excerpt.begin_of``. To make its
+        text is for this call alone.
+        """
 
     def lost(self, lane: Lane, kind: str, sample: str) -> None:
         """The lane is gone, and with it the request under way, if any.

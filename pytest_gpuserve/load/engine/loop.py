@@ -7,14 +7,14 @@ import random
 import time
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.load.engine.lane import IDLE, Lane
+from pytest_gpuserve.load.engine.lane import IDLE, Lane, text_of
 from pytest_gpuserve.load.engine.outputs import OutputPlaces
 from pytest_gpuserve.load.schedule import NANOSECONDS, is_open
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuserve.load.engine.lane import Transport
+    from pytest_gpuserve.load.engine.lane import Sample, Transport
     from pytest_gpuserve.load.engine.reactor import Reactor
     from pytest_gpuserve.load.engine.tally import Tally
     from pytest_gpuserve.load.wire import Plan
@@ -155,12 +155,12 @@ class Loop:
         if not self._under_way:
             self._check_end()
 
-    def refused(self, lane: Lane, now_ns: int, kind: str, sample: str, *, keep: bool) -> None:
+    def refused(self, lane: Lane, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
         """The request failed."""
         waited_ns = now_ns - self._under_way.pop(lane)
         if self._outputs is not None:
             self._outputs.blank(self._place(lane))
-        self._tally.fail(kind, f"request {lane.number}: {sample}", under_way_ns=waited_ns)
+        self._tally.fail(kind, lambda: f"request {lane.number}: {text_of(sample)}", under_way_ns=waited_ns)
         if keep:
             self._free(lane, now_ns)
         else:

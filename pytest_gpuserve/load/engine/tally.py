@@ -6,20 +6,23 @@ and put into their histograms a few hundred times a second.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from itertools import repeat
 from math import log
 from operator import truediv
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.load.engine.lane import text_of
 from pytest_gpuserve.load.wire import Answers, Latencies, Tick
 from pytest_gpuserve.measure.histogram import LOG_BASE
+from pytest_gpuserve.process.excerpt import excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Literal
 
-    from pytest_gpuserve.load.engine.lane import Transfer
+    from pytest_gpuserve.load.engine.lane import Sample, Transfer
 
 DISTINCT_ANSWERS: Final = 512
 DISTINCT_ANSWER_BYTES: Final = 1 << 16
@@ -141,13 +144,21 @@ class Tally:
             return size <= LARGEST_ANSWER_BYTES
         return self._kept < self._most_answers and self._kept_bytes + size <= self._most_bytes
 
-    def fail(self, kind: str, sample: str, *, under_way_ns: int | None = None) -> None:
-        """Count a failure by kind, with a sight of the first of its kind; of a request under way, for so long."""
+    def fail(self, kind: str, sample: Sample, *, under_way_ns: int | None = None) -> None:
+        """Count a failure by kind, with a sight of the first of its kind; of a request under way, for so long.
+
+        Args:
+            kind: Such as ``status 503``.
+            sample: What was said of it, uncut: only of a whole text is it known what in it is a secret.
+            under_way_ns: How long the request was under way; None where none was.
+        """
         if under_way_ns is not None:
             self._failed += 1
             self.failed_ns += under_way_ns
         self._errors[kind] = self._errors.get(kind, 0) + 1
-        self._samples.setdefault(kind, sample[:SAMPLE_CHARACTERS])
+        # Of the first alone: to make the text and to look for secrets takes as long as some requests.
+        if kind not in self._samples:
+            self._samples[kind] = excerpt(text_of(sample), os.environ, most=SAMPLE_CHARACTERS)
 
     def close(
         self,

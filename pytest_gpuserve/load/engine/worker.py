@@ -10,11 +10,13 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine.lane import Issuer, Lane, Transport
 from pytest_gpuserve.load.engine.opening import Connected, Opening, resolve
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
+from pytest_gpuserve.process.excerpt import begin_of
 from pytest_gpuserve.process.queue_format import ERROR, GOOD, MAX_BODY_BYTES, NUMBER_BYTES
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ _MIN_LENGTH: Final = _ANSWER.size - _LENGTH_BYTES
 _MAX_LENGTH: Final = _MIN_LENGTH + MAX_BODY_BYTES
 
 _RECEIVE_BYTES: Final = 1 << 16
-_SAMPLE_BYTES: Final = 200
 # A copy of so little costs less than the kernel's gathering.
 _JOINED_BYTES: Final = 1 << 14
 # Requests are known by their number as it goes over the wire; no request has this one.
@@ -281,8 +282,7 @@ class Link:
                 if status == GOOD:
                     issuer.answered(seat, now_ns, body, True)  # noqa: FBT003 -- see ``Issuer``
                 else:
-                    text = body[:_SAMPLE_BYTES].decode(errors="replace")
-                    issuer.refused(seat, now_ns, "worker error", text, keep=True)
+                    issuer.refused(seat, now_ns, "worker error", partial(_said, body), keep=True)
                 # The issuer may end it all from within.
                 if self._socket is None:
                     return
@@ -365,3 +365,7 @@ def _after(count: int, parts: list[memoryview]) -> list[memoryview]:
         count -= len(parts[0])
         parts = parts[1:]
     return [parts[0][count:], *parts[1:]] if parts else []
+
+
+def _said(body: bytes) -> str:
+    return begin_of(body).decode(errors="replace")

@@ -21,7 +21,7 @@ from pytest_gpuserve.errors import GpuserveError, LoadFailed
 from pytest_gpuserve.load.engine.pipes import MOST_PENDING_BYTES, read_order, read_plan
 from pytest_gpuserve.load.ray.actors import RayCluster, ray_library
 from pytest_gpuserve.load.ray.coordinator import Coordinator
-from pytest_gpuserve.load.ray.crew import Crew
+from pytest_gpuserve.load.ray.crew import WORKERS_BY, Crew
 from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.load.ray.worker import in_one_line
 from pytest_gpuserve.load.wire import LENGTH, MAX_MESSAGE_BYTES, frame
@@ -30,7 +30,7 @@ from pytest_gpuserve.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.load.wire import Order, Report
+    from pytest_gpuserve.load.wire import Order, Plan, Report
 
 LEAVE_SECONDS: Final = 5.0
 """How long it may take to leave the cluster; what is left of us there then, the cluster ends when it misses us."""
@@ -52,7 +52,7 @@ def main() -> None:
         ray = ray_library()
         cluster = RayCluster(address, plan, _give_up)
         crew = Crew(cluster, plan, Versions(platform.python_version(), ray.__version__, __version__))
-        asyncio.run(_serve(crew, link, reports))
+        asyncio.run(_serve(crew, plan, link, reports))
     except (EOFError, asyncio.CancelledError):
         pass
     except GpuserveError as problem:
@@ -103,8 +103,10 @@ def _nobody() -> None:
     """There is no loop yet."""
 
 
-async def _serve(crew: Crew, link: _Link, reports: int) -> None:
+async def _serve(crew: Crew, plan: Plan, link: _Link, reports: int) -> None:
     loop = asyncio.get_running_loop()
+    all_answers = "check fewer of the answers: load(check='some')"
+    too_much = all_answers if plan.keep_answers == "all" else f"have fewer workers make the load: {WORKERS_BY}"
     pipe = os.fdopen(reports, "wb", buffering=0)
     transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
 
@@ -113,8 +115,8 @@ async def _serve(crew: Crew, link: _Link, reports: int) -> None:
         size = len(data) - LENGTH.size
         if size > MAX_MESSAGE_BYTES:
             raise LoadFailed(
-                f"the workers report {format_bytes(size)} of answers in one tick, where"
-                f" {format_bytes(MAX_MESSAGE_BYTES)} can be told; check fewer of them: load(check='some')"
+                f"the workers report {format_bytes(size)} in one tick, where {format_bytes(MAX_MESSAGE_BYTES)} can be"
+                f" told; {too_much}"
             )
         if transport.get_write_buffer_size() > MOST_PENDING_BYTES:
             raise LoadFailed(f"{format_bytes(transport.get_write_buffer_size())} of reports were not read")

@@ -15,7 +15,7 @@ from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.ray.address import CLIENT
 from pytest_gpuserve.load.ray.crew import Lost
 from pytest_gpuserve.load.ray.environment import QUIET
-from pytest_gpuserve.load.ray.messages import News
+from pytest_gpuserve.load.ray.messages import News, Whereabouts
 from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.load.ray.wording import not_importable, plain
 from pytest_gpuserve.load.ray.worker import Worker
@@ -191,6 +191,10 @@ class RemoteActor:
     async def start(self, part: int, parts: int, seed: int) -> str:
         """See ``crew.Remote``."""
         return await self._cluster.start(self._handle, part, parts, seed)
+
+    async def whereabouts(self) -> Whereabouts:
+        """See ``crew.Remote``."""
+        return msgspec.msgpack.decode(await self._cluster.call(self._handle.whereabouts), type=Whereabouts)
 
     async def clock(self) -> int:
         """See ``crew.Remote``."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load.ray.clock import Exchange, Offset, in_our_time
-from pytest_gpuserve.load.ray.crew import CALL_SECONDS, Lost, all_of, answered, check_drift
+from pytest_gpuserve.load.ray.clock import Exchange
+from pytest_gpuserve.load.ray.crew import CALL_SECONDS, Lost, all_of, answered
 from pytest_gpuserve.load.ray.gathering import Gathering
+from pytest_gpuserve.load.ray.timing import check_kept
 from pytest_gpuserve.load.ray.wording import plain
 from pytest_gpuserve.load.wire import Again, Begin, Ready
 from pytest_gpuserve.units import format_seconds
@@ -48,11 +49,10 @@ TOLD_NS: Final = 5_000_000
 
 @dataclass(frozen=True)
 class _Heard:
-    """News of a worker, and what they tell of its clock."""
+    """News of a worker."""
 
     member: Member
     news: News
-    offset: Offset
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Coordinator:
             await self._crew.assemble()
             for member in self._crew.members:
                 self._follow(member)
-            self._write(Ready())
+            self._write(Ready(self._crew.processes_here))
             order = await self._next_order()
             while True:
                 if isinstance(order, Begin):
@@ -157,7 +157,7 @@ class Coordinator:
         if self._under_way:
             await all_of([self._check_clock(member) for member in self._crew.members])
             self._under_way = False
-        self._write(Ready())
+        self._write(Ready(self._crew.processes_here))
 
     # -- a load
 
@@ -178,7 +178,7 @@ class Coordinator:
                 raise LoadFailed(f"{event.member.name} was lost in mid-load: {event.reason}")
             if isinstance(event, _Heard):
                 _complain(event)
-                check_drift(event.member, event.offset)
+                check_kept(event.member.name, event.member.clock)
                 if event.news.ticks:
                     heard_ns[event.member] = self._now_ns()
                 await self._gather(gathering, event)
@@ -201,13 +201,15 @@ class Coordinator:
         members = self._crew.members
         await all_of([self._refresh_clock(member) for member in members])
         least_ns = LEAST_LEAD_NS + LEAD_A_WORKER_NS * len(members)
-        lead_ns = max(least_ns, LEAD_TRIPS * max(member.timing.slowest_ns for member in members))
+        lead_ns = max(least_ns, LEAD_TRIPS * max(member.slowest_ns for member in members))
+        for member in members:
+            member.clock.begin()
         at_ns = max(begin.at_ns, self._now_ns() + lead_ns)
         await all_of([self._told_to_begin(member, at_ns) for member in members])
         return at_ns
 
     async def _told_to_begin(self, member: Member, at_ns: int) -> None:
-        offset = member.timing.offset
+        offset = member.clock.offset
         try:
             told_there_ns = await answered(member.name, member.remote.begin(offset.theirs(at_ns)), CALL_SECONDS)
         except Lost as problem:
@@ -223,7 +225,7 @@ class Coordinator:
         member = heard.member
         try:
             for tick in heard.news.ticks:
-                gathering.add(member.part, in_our_time(tick, member.timing.offset))
+                gathering.add(member.part, member.clock.in_our_time(tick))
         except ValueError as problem:
             raise LoadFailed(str(problem)) from problem
         for tick in gathering.take():
@@ -257,10 +259,11 @@ class Coordinator:
             while True:
                 sent_ns = self._now_ns()
                 news = await member.remote.poll()
-                exchange = Exchange(sent_ns, news.received_ns, news.answered_ns, self._now_ns())
-                self._events.put_nowait(_Heard(member, news, exchange.offset()))
+                member.clock.hear(Exchange(sent_ns, news.received_ns, news.answered_ns, self._now_ns()))
+                self._events.put_nowait(_Heard(member, news))
                 if news.problem:
                     return
+                await self._crew.sharpen_clock(member)
         except Lost as problem:
             self._events.put_nowait(_Gone(member, str(problem)))
         except Exception as problem:  # noqa: BLE001 -- whatever it is, nobody follows the worker any more

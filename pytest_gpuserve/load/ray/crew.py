@@ -13,23 +13,25 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import msgspec
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load.ray.clock import Exchange, Offset, best_offset
+from pytest_gpuserve.load.ray.clock import Exchange, Track
 from pytest_gpuserve.load.ray.placing import (
     Replacements,
     elsewhere_problem,
     needed_here,
+    processes_here,
     version_problem,
     worker_name,
 )
+from pytest_gpuserve.load.ray.timing import MOST_UNCERTAIN_NS, check_kept, known_to
 from pytest_gpuserve.load.ray.worker import READY_SECONDS
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-    from pytest_gpuserve.load.ray.messages import News
+    from pytest_gpuserve.load.ray.messages import News, Whereabouts
     from pytest_gpuserve.load.ray.versions import Versions
-    from pytest_gpuserve.load.wire import Plan
+    from pytest_gpuserve.load.wire import HostProcess, Plan
 
 _Result = TypeVar("_Result")
 
@@ -48,19 +50,19 @@ START_SECONDS: Final = READY_SECONDS + 2 * CALL_SECONDS
 
 ROUNDS: Final = 16
 MOST_ROUNDS: Final = 96
-"""Exchanges for one offset, and where the best of them does not do, at most."""
+"""Calls for one offset, and where what they tell together does not do, at most."""
 
-MOST_UNCERTAIN_NS: Final = 5_000_000
-"""A worker's clock has to be known as well as this: a twentieth of a tick."""
-
-DRIFT_NS: Final = 5_000_000
-"""By so much a clock may certainly have moved until ticks of the same number are no longer of the same time."""
+VAGUE_NS: Final = 2_000_000_000
+"""A worker whose reports tell too little of its clock is asked for the time so often in mid-load."""
 
 FRESH_NS: Final = 5_000_000_000
 """What was measured of a clock is good for so long before a load: two that nobody sets drift 0.5 ms apart meanwhile."""
 
 TIMED_AT_ONCE: Final = 4
 """Workers whose clocks are asked for at the same time: more would make each other wait, and be known less well."""
+
+WORKERS_BY: Final = "load(processes=N), or --workers N of the command"
+"""What says how many workers there are."""
 
 
 class Lost(Exception):
@@ -85,6 +87,9 @@ class Remote(Protocol):
 
     async def start(self, part: int, parts: int, seed: int) -> str:
         """Start the engine of the plan that the cluster has; returns why that cannot be."""
+
+    async def whereabouts(self) -> Whereabouts:
+        """Which processes it is made of, once it has an engine."""
 
     async def clock(self) -> int:
         """What time it is there, in ns."""
@@ -116,21 +121,6 @@ class Cluster(Protocol):
         """Say in a few words how much room there is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """A measurement of a worker's clock.
-
-    Args:
-        offset: How far it is ahead of ours.
-        slowest_ns: The longest call to the worker meanwhile.
-        at_ns: When, by our clock.
-    """
-
-    offset: Offset
-    slowest_ns: int
-    at_ns: int
-
-
 @dataclass(eq=False)
 class Member:
     """A worker that can begin.
@@ -139,13 +129,19 @@ class Member:
         part: Which share of the load is its own.
         name: What it is called.
         remote: The worker itself.
-        timing: Of its clock, the newest.
+        clock: Its own, beside ours.
+        slowest_ns: The longest call when it was last asked for the time.
+        asked_ns: When that was, by our clock.
+        processes: What it is made of, where it runs on this host.
     """
 
     part: int
     name: str
     remote: Remote
-    timing: Timing
+    clock: Track
+    slowest_ns: int
+    asked_ns: int
+    processes: tuple[HostProcess, ...] = ()
 
 
 class Crew:
@@ -170,6 +166,11 @@ class Crew:
         self._timing = asyncio.Semaphore(TIMED_AT_ONCE)
         self.members: list[Member] = []
         self.seed = plan.seed
+
+    @property
+    def processes_here(self) -> tuple[HostProcess, ...]:
+        """Those of the workers that run on this host."""
+        return tuple(process for member in self.members for process in member.processes)
 
     async def assemble(self) -> None:
         """Find all workers and make them ready.
@@ -198,8 +199,8 @@ class Crew:
             LoadFailed: It cannot be known.
             Lost: The worker is gone.
         """
-        if self._now_ns() - member.timing.at_ns > FRESH_NS:
-            member.timing = await self._known_timing(member)
+        if self._now_ns() - member.asked_ns > FRESH_NS:
+            await self._measure(member)
 
     async def check_clock(self, member: Member) -> None:
         """Measure a worker's clock again after a load, and go by that from now on.
@@ -208,9 +209,20 @@ class Crew:
             LoadFailed: It went away from ours, or cannot be known.
             Lost: The worker is gone.
         """
-        timing = await self._known_timing(member)
-        check_drift(member, timing.offset)
-        member.timing = timing
+        await self._measure(member)
+        check_kept(member.name, member.clock)
+
+    async def sharpen_clock(self, member: Member) -> None:
+        """Ask a worker for the time in mid-load, where its reports come so late that they tell too little of it.
+
+        Raises:
+            LoadFailed: It does not answer.
+            Lost: The worker is gone.
+        """
+        vague = member.clock.offset.uncertainty_ns > MOST_UNCERTAIN_NS
+        if vague and self._now_ns() - member.asked_ns > VAGUE_NS:
+            member.slowest_ns = await self._asked(member.name, member.remote, member.clock, ROUNDS)
+            member.asked_ns = self._now_ns()
 
     async def _member(self, part: int) -> Member:
         while True:
@@ -240,7 +252,7 @@ class Crew:
         except asyncio.TimeoutError as problem:
             raise LoadFailed(
                 f"worker-{part} of {plan.parts} found no place in {format_seconds(seconds)}:"
-                f" {self._cluster.room()}; add nodes, or ask for fewer workers: load(processes=N)"
+                f" {self._cluster.room()}; add nodes, or ask for fewer workers: {WORKERS_BY}"
             ) from problem
         name = worker_name(await answered(f"worker-{part} of {plan.parts}", remote.node(), CALL_SECONDS), part)
         _complain(version_problem(name, versions, self._versions))
@@ -251,46 +263,39 @@ class Crew:
             _complain(elsewhere_problem(name, needed, dict(theirs)))
         problem_text = await answered(name, remote.start(part, plan.parts, self.seed), START_SECONDS)
         _complain(f"{name}: {problem_text}" if problem_text else "")
-        timing = await self._timed(name, remote)
-        if timing.offset.uncertainty_ns > MOST_UNCERTAIN_NS:
-            raise _Mistimed(f"the clock of {name} {_known(timing.offset)}")
-        return Member(part, name, remote, timing)
+        there = await answered(name, remote.whereabouts(), CALL_SECONDS)
+        clock = Track()
+        slowest_ns = await self._asked(name, remote, clock, MOST_ROUNDS)
+        clock.settle()
+        if clock.uncertainty_ns > MOST_UNCERTAIN_NS:
+            raise _Mistimed(f"the clock of {name} {known_to(clock.offset)}")
+        return Member(part, name, remote, clock, slowest_ns, self._now_ns(), processes_here(there))
 
-    async def _known_timing(self, member: Member) -> Timing:
-        timing = await self._timed(member.name, member.remote)
-        if timing.offset.uncertainty_ns > MOST_UNCERTAIN_NS:
-            raise LoadFailed(f"whether the clock of {member.name} kept time is not known: it {_known(timing.offset)}")
-        return timing
+    async def _measure(self, member: Member) -> None:
+        member.slowest_ns = await self._asked(member.name, member.remote, member.clock, MOST_ROUNDS)
+        member.asked_ns = self._now_ns()
+        member.clock.settle()
+        if member.clock.uncertainty_ns > MOST_UNCERTAIN_NS:
+            known = known_to(member.clock.offset)
+            raise LoadFailed(f"whether the clock of {member.name} kept time is not known: it {known}")
 
-    async def _timed(self, name: str, remote: Remote) -> Timing:
-        exchanges: list[Exchange] = []
+    async def _asked(self, name: str, remote: Remote, clock: Track, most_rounds: int) -> int:
+        """Ask for the time until it is known well enough; returns how long the longest call took."""
+        slowest_ns = 0
         async with self._timing:
-            while len(exchanges) < MOST_ROUNDS:
+            for asked in range(1, most_rounds + 1):
                 sent_ns = self._now_ns()
                 there_ns = await answered(name, remote.clock(), CALL_SECONDS)
-                exchanges.append(Exchange(sent_ns, there_ns, there_ns, self._now_ns()))
-                if len(exchanges) >= ROUNDS and best_offset(exchanges).uncertainty_ns <= MOST_UNCERTAIN_NS:
+                exchange = Exchange(sent_ns, there_ns, there_ns, self._now_ns())
+                clock.hear(exchange)
+                slowest_ns = max(slowest_ns, exchange.round_trip_ns)
+                if asked >= ROUNDS and clock.uncertainty_ns <= MOST_UNCERTAIN_NS:
                     break
-        slowest_ns = max(exchange.round_trip_ns for exchange in exchanges)
-        return Timing(best_offset(exchanges), slowest_ns, self._now_ns())
+        return slowest_ns
 
 
 class _Mistimed(Exception):
     """The worker's clock is not known well enough; another worker's may be."""
-
-
-def check_drift(member: Member, offset: Offset) -> None:
-    """See that a worker's clock is still where it was.
-
-    Raises:
-        LoadFailed: It went away.
-    """
-    gap_ns = member.timing.offset.gap_ns(offset)
-    if gap_ns > DRIFT_NS:
-        raise LoadFailed(
-            f"the clock of {member.name} went away from this host's during the load, by"
-            f" {format_seconds(gap_ns / 1e9)} at least"
-        )
 
 
 async def answered(name: str, call: Awaitable[_Result], seconds: float) -> _Result:
@@ -323,10 +328,6 @@ async def all_of(tasks: Sequence[Coroutine[None, None, _Result]]) -> list[_Resul
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         raise
-
-
-def _known(offset: Offset) -> str:
-    return f"is known only to within {format_seconds(offset.uncertainty_ns / 1e9)}"
 
 
 def _complain(problem: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pytest_gpuserve.load.wire import Tick  # noqa: TC001 -- msgspec reads the annotation at run time
+from pytest_gpuserve.load.wire import HostProcess, Tick  # noqa: TC001 -- msgspec reads the annotations at run time
 
 
 class News(msgspec.Struct, frozen=True):
@@ -23,3 +23,15 @@ class News(msgspec.Struct, frozen=True):
     ticks: list[Tick] = []
     ready: bool = False
     problem: str = ""
+
+
+class Whereabouts(msgspec.Struct, frozen=True):
+    """Where a worker runs.
+
+    Args:
+        pids: Which numbers its processes have: the same for all who see the same processes, see ``placing.identity``.
+        processes: The worker itself and its engine.
+    """
+
+    pids: str
+    processes: list[HostProcess] = []

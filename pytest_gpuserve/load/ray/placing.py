@@ -12,11 +12,15 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ray.versions import difference, remedies
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.load.ray.messages import Whereabouts
     from pytest_gpuserve.load.ray.versions import Versions
-    from pytest_gpuserve.load.wire import Endpoint, Plan
+    from pytest_gpuserve.load.wire import Endpoint, HostProcess, Plan
 
 NET: Final = "/proc/self/ns/net"
 """Stands for the network of a process: the same file for all who share its loopback."""
+
+PIDS: Final = "/proc/self/ns/pid"
+"""Stands for the numbers of processes: the same file for all to whom a number is the same process."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -78,6 +82,11 @@ def elsewhere_problem(name: str, needed: dict[str, str], theirs: dict[str, str])
                 " host, as remote_server('http://HOST:PORT'), or with --load-engine=local"
             )
     return ""
+
+
+def processes_here(there: Whereabouts) -> tuple[HostProcess, ...]:
+    """A worker's processes, if they can be found by their numbers here; none of a worker elsewhere."""
+    return tuple(there.processes) if there.pids and there.pids == identity(PIDS) else ()
 
 
 class Replacements:

@@ -6,6 +6,7 @@ for news. The engine is a child of the actor's process: when that ends, however 
 
 from __future__ import annotations
 
+import os
 import platform
 import queue
 import threading
@@ -16,10 +17,12 @@ import msgspec
 
 from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import GpuserveError, LoadFailed
+from pytest_gpuserve.load.beside import host_process
 from pytest_gpuserve.load.driver import check_users
 from pytest_gpuserve.load.engine_process import EngineProcess
-from pytest_gpuserve.load.ray.messages import News
-from pytest_gpuserve.load.ray.placing import identity
+from pytest_gpuserve.load.ray.fitting import fitted
+from pytest_gpuserve.load.ray.messages import News, Whereabouts
+from pytest_gpuserve.load.ray.placing import PIDS, identity
 from pytest_gpuserve.load.source import END_SECONDS, LOCAL
 from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.load.wire import Again, Begin, Plan
@@ -93,11 +96,20 @@ class Worker:
         except GpuserveError as problem:
             return in_one_line(problem)
         self._engine = engine
-        threading.Thread(target=self._follow, args=(engine,), daemon=True).start()
+        threading.Thread(target=self._follow, args=(engine, own), daemon=True).start()
         return ""
+
+    def whereabouts(self) -> bytes:
+        """Return which processes these are, the engine's too: ``Whereabouts`` as MessagePack."""
+        pids = [os.getpid(), *([] if self._engine is None else [self._engine.pid])]
+        found = [process for process in map(host_process, pids) if process is not None]
+        return msgspec.msgpack.encode(Whereabouts(identity(PIDS), found))
 
     def clock(self) -> int:
         """Return what time it is, in nanoseconds of this host's clock."""
+        with self._changed:
+            # Who asks for the time asks for reports only after it.
+            self._asked_seconds = time.monotonic()
         return time.perf_counter_ns()
 
     def begin(self, at_ns: int) -> int:
@@ -144,12 +156,12 @@ class Worker:
             self._tell_of(in_one_line(problem))
         self._orders.put(order)
 
-    def _follow(self, engine: EngineProcess) -> None:
+    def _follow(self, engine: EngineProcess, plan: Plan) -> None:
         """Listen to the engine, order by order."""
         try:
             while True:
                 if isinstance(self._orders.get(), Begin):
-                    self._pass_on(engine)
+                    self._pass_on(engine, plan)
                 else:
                     engine.wait_ready_again(READY_SECONDS)
                     self._interrupted.clear()
@@ -159,10 +171,10 @@ class Worker:
         except LoadFailed as problem:
             self._tell_of(in_one_line(problem))
 
-    def _pass_on(self, engine: EngineProcess) -> None:
+    def _pass_on(self, engine: EngineProcess, plan: Plan) -> None:
         """Keep the ticks of a load for who asks, until its end, or until it is to end."""
         while not engine.ended and not self._interrupted.is_set():
-            tick = engine.next_tick()
+            tick = fitted(engine.next_tick(), plan)
             with self._changed:
                 self._ticks.append(tick)
                 self._changed.notify_all()

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 S3_SCHEMES: Final = frozenset({"s3", "s3a"})
 
+OPTION: Final = "--baseline-dir="
+"""What stands before an address on the command line of pytest."""
+
 FILES: Final = "files"
 """Below the folder of a copy: the baselines, as they would lie in a checkout."""
 
@@ -32,6 +35,9 @@ _WITH_PASSWORD: Final = re.compile(r"(?!/).*:.*@")
 _BEFORE_AT: Final = re.compile(r"[^/]*@")
 _NAMES_A_USER: Final = frozenset({"abfs", "abfss", "ftp", "hdfs", "sftp", "smb", "ssh"})
 """Schemes in which a user or a container stands before an ``@``; in others it may be a token."""
+
+_TAKES_A_TOKEN: Final = frozenset({"dav", "davs", "http", "https", "webdav", "webdavs"})
+"""Schemes in which a token before an ``@`` is usual, and may have slashes in it; nobody can tell it from a folder."""
 
 _EXAMPLE: Final = "an address is SCHEME://PLACE/FOLDER, such as s3://bucket/baselines"
 
@@ -61,33 +67,41 @@ def is_address(text: str) -> bool:
     return "://" in text
 
 
-def parse_address(text: str) -> Address | Path:
+def parse_address(text: str, *, called: str = OPTION) -> Address | Path:
     """Read an address; one with ``file://`` is a folder of this machine.
+
+    Args:
+        text: The address.
+        called: What stands before it where it was typed, for errors.
 
     Raises:
         UsageProblem: It is none that can be used. What may be a secret in it is not told.
     """
     found = _ADDRESS.fullmatch(text)
     if found is None or "::" in found[2]:
-        raise UsageProblem("--baseline-dir: this is no address of a folder", remedies=[_EXAMPLE])
+        raise UsageProblem(f"{called}...: this is no address of a folder", remedies=[_EXAMPLE])
     scheme, place = found[1].lower(), found[2].rstrip("/")
-    if _WITH_PASSWORD.match(place) or (scheme not in _NAMES_A_USER and _BEFORE_AT.match(place)):
+    shown = f"{called}{scheme}://..."
+    if _WITH_PASSWORD.match(place) or _may_have_a_token(scheme, place):
         raise UsageProblem(
-            f"--baseline-dir={scheme}://...: there is a password in the address, or what may be one before the @,"
-            " which would be seen in logs",
-            remedies=["leave it out: credentials come from where the storage's own tools take them"],
+            f"{shown}: there is a password in the address, or what may be one before the @, which would be seen in"
+            " logs",
+            remedies=[
+                "leave it out: credentials come from where the storage's own tools take them",
+                *(["an @ in the name of a folder is written %40"] if scheme in _TAKES_A_TOKEN else []),
+            ],
         )
     if not text.isprintable() or set(text) & set("?#\\") or not place:
         raise UsageProblem(
-            f"--baseline-dir={scheme}://...: a folder's address has no ?, # or \\, and names a place",
+            f"{shown}: a folder's address has no ?, # or \\, and names a place",
             remedies=[_EXAMPLE],
         )
     if {".", ".."} & set(place.split("/")):
-        raise UsageProblem(f"--baseline-dir={scheme}://...: an address has no . and .. in it", remedies=[_EXAMPLE])
+        raise UsageProblem(f"{shown}: an address has no . and .. in it", remedies=[_EXAMPLE])
     if scheme != "file":
         return Address(scheme, f"{scheme}://{place}")
     if not place.startswith("/"):
-        raise UsageProblem(f"--baseline-dir={text}: file:// is followed by an absolute path", remedies=[_EXAMPLE])
+        raise UsageProblem(f"{called}{text}: file:// is followed by an absolute path", remedies=[_EXAMPLE])
     return Path(place)
 
 
@@ -107,6 +121,12 @@ def copy_folder(address: Address, environment: Mapping[str, str]) -> Path:
 def unsent_folder(address: Address, environment: Mapping[str, str]) -> Path:
     """Where measurements are kept that could not be written into a folder; see `copy_folder`."""
     return _cache(environment) / "unsent-baselines" / _slug(address, environment)
+
+
+def _may_have_a_token(scheme: str, place: str) -> bool:
+    if scheme in _TAKES_A_TOKEN:
+        return "@" in place
+    return scheme not in _NAMES_A_USER and _BEFORE_AT.match(place) is not None
 
 
 def _cache(environment: Mapping[str, str]) -> Path:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.elsewhere.address import Address
 
 _LONGEST_CAUSE: Final = 500
-_USER: Final = re.compile(r"://[^/@\s]+@")
+_USER: Final = re.compile(r"://\S+@")
+"""As far as the last ``@`` of the word: a token may have slashes and a password anything in it."""
+
 _NO_CREDENTIALS: Final = frozenset({"NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"})
 
 _CREDENTIALS: Final = (

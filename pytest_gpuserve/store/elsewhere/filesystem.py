@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.store.elsewhere.address import S3_SCHEMES
+from pytest_gpuserve.store.elsewhere.address import OPTION, S3_SCHEMES
 from pytest_gpuserve.store.elsewhere.causes import cause_of, error_code, is_absent, storage_problem
 from pytest_gpuserve.store.elsewhere.names import version_of, versions_below
 from pytest_gpuserve.store.elsewhere.remote import Changed, Held, StorageProblem
@@ -49,8 +49,12 @@ _NO_VERSION: Final = f'"{"0" * 32}"'
 _CHANGED: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "409", "412"})
 
 
-def open_remote(address: Address) -> Remote:
+def open_remote(address: Address, *, called: str = OPTION) -> Remote:
     """Make ready to ask a storage; whoever does closes it.
+
+    Args:
+        address: Of a folder there.
+        called: As for `parse_address`.
 
     Raises:
         UsageProblem: The scheme is unknown, or a library that it needs is not installed.
@@ -60,23 +64,23 @@ def open_remote(address: Address) -> Remote:
     try:
         from fsspec.core import url_to_fs  # noqa: PLC0415 -- an extra, needed only for such an address
     except ImportError as problem:
-        raise _not_installed(address, str(problem)) from None
+        raise _not_installed(address, called, str(problem)) from None
     try:
         # Of our own, so that nobody else's settings are in it and it can be closed.
         filesystem, root = url_to_fs(address.url, skip_instance_cache=True, **(_s3_options() if is_s3 else {}))
     except ImportError as problem:
-        raise _not_installed(address, str(problem)) from None
+        raise _not_installed(address, called, str(problem)) from None
     except ValueError as problem:
-        raise UsageProblem(f"--baseline-dir={address}: fsspec cannot use it", found=cause_of(problem)) from None
+        raise UsageProblem(f"{called}{address}: fsspec cannot use it", found=cause_of(problem)) from None
     except Exception as problem:  # noqa: BLE001 -- backends raise whatever they like
         raise storage_problem(address, "cannot be opened", problem) from None
     return S3Folder(address, filesystem, root) if is_s3 else ReadFolder(address, filesystem, root)
 
 
-def _not_installed(address: Address, found: str) -> UsageProblem:
+def _not_installed(address: Address, called: str, found: str) -> UsageProblem:
     extra = "s3" if address.scheme in S3_SCHEMES else "storage"
     return UsageProblem(
-        f"--baseline-dir={address}: a library that {address.scheme}:// needs is not installed",
+        f"{called}{address}: a library that {address.scheme}:// needs is not installed",
         found=found,
         remedies=[f"pip install 'pytest-gpuserve[{extra}]'"],
     )

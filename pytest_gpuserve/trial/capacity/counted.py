@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.measure.window import COMPILING
+from pytest_gpuserve.trial.another_client import OTHERS_SHARE
 from pytest_gpuserve.trial.shape import TICK_SECONDS
-from pytest_gpuserve.trial.watch import OTHERS_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

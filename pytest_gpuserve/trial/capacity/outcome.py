@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.capacity import Finding
-from pytest_gpuserve.trial.capacity.probing import seconds_to_show
+from pytest_gpuserve.trial.capacity.times import seconds_to_show
 from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -38,11 +38,21 @@ def problem_of(search: Search) -> str:
     return _limited_by_client(search, search.low, search.high)
 
 
+def untold(search: Search) -> str:
+    """Say why a search that has found a capacity is not known well enough to be compared; empty where it is."""
+    if search.low is None or search.high is None or search.parts:
+        return ""
+    return (
+        "not known well enough: the samples do not tell how far the capacity may be off; allow more time:"
+        f" load.capacity(..., seconds={_longer(search)})"
+    )
+
+
 def not_its_own(search: Search, taken: Sequence[Taken], replicas: ReplicaShares, allowed_errors: float) -> list[str]:
     """Say why the ends of the interval may not be those of the server, with all its replicas, under its load alone.
 
     A rate that met the objective in spite of another client, or of a compilation, did meet it; one that missed it
-    whenever it was tried may have missed it by that.
+    whenever it was tried may have missed it by that. A sample that had one tells too little of the server.
 
     Args:
         search: What was found.
@@ -53,9 +63,10 @@ def not_its_own(search: Search, taken: Sequence[Taken], replicas: ReplicaShares,
     low = [each for each in taken if each.probe.rate == search.low and each.probe.finding is Finding.MET]
     high = [each for each in taken if each.probe.rate == search.high and each.probe.finding is Finding.MISSED]
     lowest = [] if low else sorted(taken, key=lambda each: each.probe.rate)[:1]
-    found = []
-    for ends in (high, lowest):
-        if ends and all(each.doubts for each in ends):
+    samples = [each for each in taken[len(taken) - len(search.samples) :] if each.doubts]
+    found: list[str] = []
+    for ends in (high, lowest, samples[:1]):
+        if ends and not found and all(each.doubts for each in ends):
             found += [f"{doubt}; so it was at {format_rate(ends[-1].probe.rate)}" for doubt in ends[-1].doubts]
     if not low:
         # All rates, for at the lowest each of many replicas has hardly a request.

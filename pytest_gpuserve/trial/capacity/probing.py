@@ -7,54 +7,31 @@ counts from when it was due.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.share import Batch, requests_to_show, share_of
+from pytest_gpuserve.gate.share import Batch, share_of
 from pytest_gpuserve.load.validity import ReasonKind
 from pytest_gpuserve.measure.capacity import Finding, Probe
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of, merge
 from pytest_gpuserve.trial.contender import OVERLOADED_SHARE
-from pytest_gpuserve.trial.shape import TICK_SECONDS
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pytest_gpuserve.gate.share import Share
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.validity import Reason
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.capacity import Objective
-
-ERROR: Final = 0.05
-"""Chance that the capacity of a start lies outside of its interval; shared out over sides, probes and looks."""
-
-NEXT_PROBES: Final = 4
-"""Probes that are so near to the capacity that chance can show the contrary of the truth."""
-
-BATCHES: Final = 24
-"""Of a probe, at every look; the first look is after as many ticks, and each other one after a multiple of it."""
+    from pytest_gpuserve.trial.capacity.times import Looks
 
 LOWER_QUANTILE: Final = 0.9
 """Of the latencies: what is beyond it tells how slow requests cluster."""
 
-SECONDS: Final = 19.2
-"""Measured time of a probe at most, unless its objective or a low rate needs more, or its test says otherwise."""
-
-MOST_SECONDS: Final = 76.8
-"""Of a probe whose low rate needs that, unless its test says more."""
-
-OBJECTIVES_LONG: Final = 40
-"""So many times the objective a probe may last at least, which is some queues' memory."""
-
-SPARE: Final = 1.5
-"""Times the requests that show a share of 0 to be low enough: the true one is above 0."""
-
-SETTLE_SECONDS: Final = 0.5
-SETTLE_OBJECTIVES: Final = 10
-LONGEST_SETTLE_SECONDS: Final = 2.0
-"""A probe begins with an empty queue: of it is thrown away the first of these, or so many times the objective between
-it and the last; and the objective itself at least, before which a good answer need not have come."""
+HOPE: Final = 2.0
+"""Times as many independent requests as there were until now a probe may turn out to have, before it is given up."""
 
 STUCK_SECONDS: Final = 1.0
 """A request that has waited for so long, and for twice as long as any other took, is stuck."""
@@ -63,75 +40,6 @@ LATE_SHARE: Final = 0.1
 """Of the objective: a send lag p99 below it is not why requests miss it that miss it from their sends on."""
 
 _CLIENT: Final = frozenset({ReasonKind.SATURATED, ReasonKind.LATE, ReasonKind.UNKNOWN})
-
-
-@dataclass(frozen=True, slots=True)
-class Looks:
-    """When a probe is looked at.
-
-    Args:
-        ticks: After how many ticks each look is: twice as many as the one before, but for the last.
-    """
-
-    ticks: tuple[int, ...]
-
-    @classmethod
-    def within(cls, seconds: float) -> Looks:
-        """As many as there are within a time, the last at its end; one at least."""
-        last = max(1, math.floor(seconds / (BATCHES * TICK_SECONDS) + 1e-9))
-        doubled = (1 << number for number in range(last.bit_length()))
-        return cls(tuple(BATCHES * times for times in (*(each for each in doubled if each < last), last)))
-
-    @classmethod
-    def at(cls, rate: float, objective: Objective, seconds: float | None = None) -> Looks:
-        """As many as it takes at a rate to show that an objective is met.
-
-        Args:
-            rate: Requests a second.
-            objective: The objective.
-            seconds: For how long to look where neither a low rate nor the objective takes longer; None where no test
-                says so.
-        """
-        usual = SECONDS if seconds is None else seconds
-        wanted = max(usual, OBJECTIVES_LONG * objective.seconds)
-        level = cls.within(max(wanted, MOST_SECONDS)).level
-        needed = SPARE * requests_to_show(objective.allowed, level, BATCHES) / rate
-        # Rounded up: what is too short by a little decides nothing.
-        longer = BATCHES * TICK_SECONDS * math.ceil(needed / (BATCHES * TICK_SECONDS))
-        return cls.within(max(wanted, min(MOST_SECONDS, longer)))
-
-    @property
-    def level(self) -> float:
-        """Error rate of a look, of either side."""
-        return ERROR / 2 / NEXT_PROBES / len(self.ticks)
-
-
-def least_rate(objective: Objective, seconds: float | None) -> float:
-    """The lowest rate at which an objective can be shown to be met.
-
-    Args:
-        objective: The objective.
-        seconds: See ``Looks.at``.
-    """
-    looks = Looks.within(max(MOST_SECONDS, OBJECTIVES_LONG * objective.seconds, seconds or 0.0))
-    return requests_to_show(objective.allowed, looks.level, BATCHES) / (looks.ticks[-1] * TICK_SECONDS)
-
-
-def seconds_to_show(probe: Probe, objective: Objective) -> float:
-    """How long to look at a rate to show that it meets an objective, if a probe of it has not decided that.
-
-    Twice as long as the probe, or what it takes where requests are worth as much as in it.
-    """
-    looks = Looks.within(2 * probe.seconds)
-    worth = probe.requests / probe.effective if probe.effective > 0 else 1.0
-    needed = SPARE * worth * requests_to_show(objective.allowed, looks.level, BATCHES) / probe.rate
-    return max(2 * probe.seconds, needed)
-
-
-def settle_seconds(objective: Objective) -> float:
-    """Time of a probe that is thrown away."""
-    usual = min(max(SETTLE_SECONDS, SETTLE_OBJECTIVES * objective.seconds), LONGEST_SETTLE_SECONDS)
-    return max(usual, objective.seconds)
 
 
 @dataclass
@@ -143,12 +51,16 @@ class Probing:
         rate: Requests a second that are due.
         looks: When it is looked at.
         allowed_errors: Share of the requests that may fail.
+        is_sample: Whether it only tells how many are slow: what its latencies are decides nothing then.
+        is_patient: Whether it goes on to its last look where it will decide nothing, as far as one sees.
     """
 
     objective: Objective
     rate: float
     looks: Looks
     allowed_errors: float = 0.0
+    is_sample: bool = False
+    is_patient: bool = False
     _requests: list[int] = field(default_factory=list)
     _failed: list[int] = field(default_factory=list)
     _latencies: list[Mapping[int, int]] = field(default_factory=list)
@@ -179,15 +91,18 @@ class Probing:
         # What grows for a moment near the capacity is not yet too much for the server.
         elif overload and last:
             finding, reason = Finding.MISSED, overload
+        elif self.is_sample:
+            finding, reason = Finding.UNDECIDED, unsound
         elif share.chance_of_so_many(allowed) <= self.looks.level:
             finding, reason = Finding.MISSED, ""
         elif not unsound and share.chance_of_so_few(allowed) <= self.looks.level:
             finding, reason = Finding.MET, ""
-        elif last:
+        # Where hardly anything is answered, only the last look tells that.
+        elif last or (not overload and self._is_vain(share)):
             finding, reason = Finding.UNDECIDED, unsound
         else:
             return None
-        if finding is Finding.MISSED and not self._may_be_lateness(totals):
+        if not self._may_be_lateness(totals, finding):
             found.pop(ReasonKind.LATE, None)
         client = [text for kind, text in found.items() if kind in _CLIENT]
         if ReasonKind.RATE in found and not totals.held:
@@ -207,8 +122,9 @@ class Probing:
 
     def _parts(self) -> list[slice]:
         """The ticks so far, in equal parts; a look is only after as many as that takes."""
-        size = len(self._requests) // BATCHES
-        return [slice(number * size, (number + 1) * size) for number in range(BATCHES)]
+        batches = self.looks.batches
+        size = len(self._requests) // batches
+        return [slice(number * size, (number + 1) * size) for number in range(batches)]
 
     def _batches(self) -> list[Batch]:
         limit = _first_beyond(self.objective.seconds)
@@ -229,10 +145,21 @@ class Probing:
         share = share_of([Batch(requests, failed, failed) for requests, failed in counts], self.looks.level)
         return share.value > self.allowed_errors and share.chance_of_so_many(self.allowed_errors) <= self.looks.level
 
+    def _is_vain(self, share: Share) -> bool:
+        """Whether it would not be decided at the last look either, if the share stays about what it is."""
+        if self.is_patient:
+            return False
+        longer = HOPE * self.looks.ticks[-1] / len(self._requests)
+        then = replace(share, effective=longer * share.effective)
+        chances = then.chance_of_so_few(self.objective.allowed), then.chance_of_so_many(self.objective.allowed)
+        return min(chances) > self.looks.level
+
     def _overload(self, totals: Totals, found: Mapping[ReasonKind, str]) -> str:
-        """Why the rate is over what the server can, as far as the queue shows it."""
-        if ReasonKind.GROWING in found:
-            return found[ReasonKind.GROWING]
+        """Why the rate is over what the server can, as far as that does not depend on how long it has been looked at.
+
+        That the queue grew does: that of a slow server grows and shrinks for seconds at any rate. What grows on is soon
+        shown by the latencies.
+        """
         if ReasonKind.RATE in found and totals.held:
             return found[ReasonKind.RATE]
         answered = totals.requests + totals.error_count
@@ -240,12 +167,13 @@ class Probing:
             return ""
         return f"overloaded: only {answered} of {totals.due} requests were answered in the time in which they were due"
 
-    def _may_be_lateness(self, totals: Totals) -> bool:
+    def _may_be_lateness(self, totals: Totals, finding: Finding) -> bool:
         """Whether requests may be slow because they were sent late, and not by what they took from then on."""
         lag, service = totals.lag.quantile(0.99), totals.service.quantile(self.objective.quantile)
         if lag is None or service is None:
             return True
-        return lag > LATE_SHARE * self.objective.seconds or service <= self.objective.seconds
+        good = finding is Finding.MISSED and service <= self.objective.seconds
+        return good or lag > LATE_SHARE * self.objective.seconds
 
     def _unsound(self, totals: Totals, found: Mapping[ReasonKind, str]) -> str:
         """Why it cannot be said that the objective is met, whatever the latencies are.

@@ -78,7 +78,7 @@ def round_of_searches(
     Raises:
         BaseFailed: The base could not be started.
         ServerFailed: The candidate could not be started.
-        LoadFailed: A load engine failed.
+        LoadFailed: A load could not be begun.
         KeyboardInterrupt: By Ctrl-C.
     """
     coin = random.Random(f"{terms.seed} {number}")  # noqa: S311 -- a fair coin, not a secret

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gpuserve.errors import UsageProblem
@@ -38,6 +38,17 @@ OBJECTIVES_IN_FLIGHT: Final = 8
 """Requests under way are bounded by what comes in so many times the objective: beyond it the queue only grows."""
 
 
+@dataclass
+class Known:
+    """What the starts of a load were found to do, whichever build they are of: around that the next one is searched.
+
+    Args:
+        capacity: Of the last one, requests a second; None before there was one.
+    """
+
+    capacity: float | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchShape(LoadShape):
     """A search: a load at many rates, one after the other.
@@ -50,6 +61,8 @@ class SearchShape(LoadShape):
         arrivals: When requests are due.
         probe_seconds: Measured time of a rate at most, unless a low rate or the objective takes longer; None for the
             usual.
+        known: What is known of the load already, shared by all copies of its shape. It changes where a search begins,
+            not what it finds.
 
     Raises:
         UsageProblem: An argument is out of range.
@@ -59,6 +72,7 @@ class SearchShape(LoadShape):
     precision: float = PRECISION
     arrivals: Arrivals = "poisson"
     probe_seconds: float | None = None
+    known: Known = field(default_factory=Known, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

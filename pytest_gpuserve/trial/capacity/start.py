@@ -8,39 +8,36 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
 
-from pytest_gpuserve.device.contention import cores_taken_by_others, cpu_share, read_cpu
 from pytest_gpuserve.device.host import read_host
+from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines, most_under_way
 from pytest_gpuserve.load.shares import share_reasons, shares
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.validity import reasons
 from pytest_gpuserve.measure.capacity import Finding, Search
-from pytest_gpuserve.measure.conditions import WindowCondition, judge_windows
-from pytest_gpuserve.measure.window import Start
+from pytest_gpuserve.measure.conditions import judge_windows
 from pytest_gpuserve.servers.replicas import addresses_of
 from pytest_gpuserve.trial.capacity.counted import CountedLoads
-from pytest_gpuserve.trial.capacity.outcome import not_its_own, problem_of
-from pytest_gpuserve.trial.capacity.planning import FIRST_SHARE, Planner, search_for
-from pytest_gpuserve.trial.capacity.probing import Looks, Probing, least_rate, settle_seconds
+from pytest_gpuserve.trial.capacity.outcome import not_its_own, problem_of, untold
+from pytest_gpuserve.trial.capacity.planning import Planner, Try, search_for
+from pytest_gpuserve.trial.capacity.probing import Probing
 from pytest_gpuserve.trial.capacity.taken import Taken
-from pytest_gpuserve.trial.lookout import Lookout, nobody
+from pytest_gpuserve.trial.capacity.times import Looks, least_rate, settle_seconds
+from pytest_gpuserve.trial.one_start import OneStart
 from pytest_gpuserve.trial.replicas import ReplicaShares
 from pytest_gpuserve.trial.shape import TICK_SECONDS
-from pytest_gpuserve.trial.watch import Watch, client_of, our_processes
 from pytest_gpuserve.units import format_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.load.answers import AnswerCheck
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.validity import Reason
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.capacity import Probe
-    from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.trial.capacity.shape import SearchShape
-    from pytest_gpuserve.trial.handle import Target
-    from pytest_gpuserve.trial.watch import Progress
+    from pytest_gpuserve.trial.shape import LoadShape
 
 GUESS_SECONDS: Final = 1.0
 GUESS_ANSWERS: Final = 4
@@ -53,6 +50,10 @@ MOST_DISTURBED: Final = 3
 ANY_ERRORS: Final = 1e-9
 """Allowed share of errors at which a load goes on: here they tell that a rate is too high."""
 
+OF_SAMPLES: Final = 1000
+"""Seeds from here on are those of samples: the arrivals of each are the same in all starts of a session or a round, so
+that of two servers only what they do about them differs."""
+
 
 @runtime_checkable
 class ProbeProgress(Protocol):
@@ -63,43 +64,23 @@ class ProbeProgress(Protocol):
 
 
 @dataclass
-class SearchedStart:
-    """One start that is searched; it stands where ``LoadedStart`` does.
+class SearchedStart(OneStart):
+    """One start that is searched; it stands where ``LoadedStart`` does."""
 
-    Args:
-        instance: The running server.
-        target: What is sent.
-        shape: The search.
-        check: Of the answers.
-        progress: Told how it gets on.
-        lookout: Looks after the cards meanwhile.
-        interrupted: Whether Ctrl-C cut it short.
-    """
-
-    instance: Instance
-    target: Target
     shape: SearchShape
-    check: AnswerCheck
-    progress: Progress
-    lookout: Lookout = field(default_factory=nobody)
-    interrupted: bool = False
     _taken: list[Taken] = field(default_factory=list)
-    _conditions: list[WindowCondition] = field(default_factory=list)
-    _taken_cores: float = 0.0
-    _cpu_share: float | None = None
     _ticks_left: int = 0
     _loads: int = 0
+    _sample: Looks | None = None
 
     def __post_init__(self) -> None:
-        errors = max(self.shape.allowed_errors, ANY_ERRORS)
-        shape = replace(self.shape, allowed_errors=errors)
-        self._watch = Watch(self.instance, self.target, shape, self.check, self.progress, self._seconds_left)
+        super().__post_init__()
         self._counted = CountedLoads(self._watch)
 
     @property
-    def problems(self) -> list[str]:
-        """Why nothing may be concluded from it."""
-        return self._watch.problems
+    def _watched_shape(self) -> LoadShape:
+        """The shape by which its loads are watched: errors do not end them."""
+        return replace(self.shape, allowed_errors=max(self.shape.allowed_errors, ANY_ERRORS))
 
     def measure(self) -> Start:
         """Warm up, guess, and search.
@@ -109,23 +90,23 @@ class SearchedStart:
         """
         try:
             self.lookout.up(self.instance)
-            cpu = read_cpu(our_processes(self.instance.members()))
-            guess = self._guess()
-            if guess is not None:
-                objective, seconds = self.shape.objective, self.shape.probe_seconds
-                planner = Planner(FIRST_SHARE * guess, self.shape.precision, least_rate(objective, seconds))
-                search_for(objective, planner, self._probe)
-            used = read_cpu(our_processes(self.instance.members()))
-            self._taken_cores, self._cpu_share = cores_taken_by_others(cpu, used), cpu_share(cpu, used)
-            self._judge_cards()
+            with self._host_watched():
+                self._find()
+            self._judged()
             if not self.problems:
                 self.problems.extend(self._why_nothing())
         except KeyboardInterrupt:
-            self.interrupted = True
-            self.problems.append(f"interrupted by Ctrl-C after {len(self._taken)} probes: not decided")
+            self._interrupt(f"{len(self._taken)} probes")
+        except LoadFailed as problem:
+            if self._loads <= 1 and not self._watch.so_far.seconds:
+                # It never began: nothing was measured that an error could lose.
+                raise
+            self._watch.lose(problem)
         finally:
             self._show("")
             self.progress.clear()
+        if not self.problems:
+            self.shape.known.capacity = self._search.value
         return self._start()
 
     @property
@@ -136,7 +117,7 @@ class SearchedStart:
         """Why nothing may be concluded from the search, now that its probes are known."""
         replicas = ReplicaShares(addresses_of(self.instance))
         search, allowed_errors = self._search, self.shape.allowed_errors
-        problem = problem_of(search)
+        problem = problem_of(search) or untold(search)
         return [*not_its_own(search, self._taken, replicas, allowed_errors), *([problem] if problem else [])]
 
     def _start(self) -> Start:
@@ -147,27 +128,29 @@ class SearchedStart:
         search = self._search
         met = [taken for taken in self._taken if taken.probe.rate == search.low and taken.probe.finding is Finding.MET]
         kept = met[-1:] or sorted(self._taken, key=lambda taken: taken.probe.rate)[:1]
-        windows = [taken.window for taken in kept]
-        return Start(
-            self.lookout.with_cards(windows),
-            self.instance.cold_start_seconds,
-            foreign_cores=self._taken_cores,
-            cpu_share=self._cpu_share,
-            client=client_of(total(tick for taken in kept for tick in taken.ticks), None),
-            cold_start_parts=self.instance.cold_start_parts,
-            settings=self.instance.settings,
-            telemetry=self.lookout.telemetry(windows),
-            idle_watts=self.lookout.idle_watts,
-            rejected=tuple("; ".join(condition.rejected) for condition in self._conditions if condition.rejected),
-            search=search,
+        totals = total(tick for taken in kept for tick in taken.ticks)
+        return replace(self._kept([taken.window for taken in kept], totals), search=search)
+
+    def _find(self) -> None:
+        """Warm up, guess and search."""
+        guess = self._guess()
+        if guess is None:
+            return
+        objective, seconds = self.shape.objective, self.shape.probe_seconds
+        planner = Planner.beginning(
+            guess=guess,
+            known=self.shape.known.capacity,
+            precision=self.shape.precision,
+            least=least_rate(objective, seconds),
         )
+        search_for(objective, planner, self._probe)
 
     def _guess(self) -> float | None:
         """Requests a second that users reach who wait for each answer; None where there was trouble."""
         self._show("warming up")
         warmup_ticks = max(1, round(self.shape.warmup_seconds / TICK_SECONDS))
         most_ticks = math.ceil((GUESS_SECONDS + self.shape.timeout_seconds) / TICK_SECONDS)
-        ticks = self._load(self.shape.schedule, warmup_ticks, most_ticks, _answered)
+        ticks = self._load(self.shape.schedule, warmup_ticks, most_ticks, enough=_answered)
         totals = total(ticks)
         if self.problems:
             return None
@@ -183,7 +166,9 @@ class SearchedStart:
         schedule: Schedule,
         settle_ticks: int,
         most_ticks: int,
-        enough: Callable[[Sequence[Tick]], bool] = lambda _: False,
+        *,
+        enough: Callable[[Sequence[Tick]], bool],
+        sample: int | None = None,
     ) -> list[Tick]:
         """Load it, throw the first ticks away, and return the others: so many, or until they are enough."""
         watch = self._watch
@@ -193,7 +178,8 @@ class SearchedStart:
         # The rate that is tried once more is not to have the same luck.
         self._loads += 1
         self._counted.load()
-        plan = msgspec.structs.replace(watch.plan(schedule), seed=self.shape.seed + self._loads)
+        number = self._loads if sample is None else OF_SAMPLES + sample
+        plan = msgspec.structs.replace(watch.plan(schedule), seed=self.shape.seed + number)
         with Engines(plan, self.shape.processes, self.shape.source) as engines:
             self.lookout.loaded_by(engines.pids)
             self._ticks(engines, settle_ticks)
@@ -213,11 +199,14 @@ class SearchedStart:
         self._counted.add(ticks)
         return ticks
 
-    def _probe(self, rate: float, search: Search) -> Probe | None:
+    def _probe(self, which: Try, search: Search) -> Probe | None:
         """Try a rate, anew where the cards were disturbed meanwhile; None where there is trouble."""
-        self._show(_standing(rate, search))
+        if which.sample == 0 and problem_of(search):
+            # Samples do not mend it.
+            return None
+        self._show(_standing(which, search))
         while True:
-            taken = self._tried(rate)
+            taken = self._tried(which)
             if taken is None:
                 return None
             conditions = self.lookout.judge([taken.window], wait=True)
@@ -232,11 +221,16 @@ class SearchedStart:
                 self.problems.extend(judge_windows(self._conditions, most_rejected_share=0.0).invalid)
                 return None
 
-    def _tried(self, rate: float) -> Taken | None:
-        objective = self.shape.objective
-        schedule = self.shape.at(rate)
-        looks = Looks.at(rate, objective, self.shape.probe_seconds)
-        probing = Probing(objective, rate, looks, self.shape.allowed_errors)
+    def _tried(self, which: Try) -> Taken | None:
+        schedule = self.shape.at(which.rate)
+        probing = Probing(
+            self.shape.objective,
+            which.rate,
+            self._looks(which),
+            self.shape.allowed_errors,
+            is_sample=which.sample is not None,
+            is_patient=which.is_last_resort,
+        )
         found: list[Probe] = []
 
         def enough(ticks: Sequence[Tick]) -> bool:
@@ -244,12 +238,21 @@ class SearchedStart:
             found.extend([probe] if probe is not None else [])
             return probe is not None
 
-        ticks = self._load(schedule, math.ceil(settle_seconds(objective) / TICK_SECONDS), looks.ticks[-1], enough)
-        doubts = () if self.problems or not found else self._counted.doubts(rate)
+        settle = math.ceil(settle_seconds(self.shape.objective) / TICK_SECONDS)
+        ticks = self._load(schedule, settle, probing.looks.ticks[-1], enough=enough, sample=which.sample)
+        doubts = () if self.problems or not found else self._counted.doubts(which.rate)
         window = None if self.problems or not found else self._watch.window(ticks, None)
         if window is None:
             return None
         return Taken(self._as_bounded(found[0], ticks), ticks, window, doubts)
+
+    def _looks(self, which: Try) -> Looks:
+        objective, seconds = self.shape.objective, self.shape.probe_seconds
+        if which.sample is None:
+            return Looks.at(which.rate, objective, seconds)
+        if which.sample == 0 or self._sample is None:
+            self._sample = Looks.of_sample(which.rate, objective, seconds)
+        return self._sample
 
     def _as_bounded(self, probe: Probe, ticks: Sequence[Tick]) -> Probe:
         """Say that it was the client's limit, where that on open files made requests wait."""
@@ -276,10 +279,6 @@ class SearchedStart:
             text = self.instance.shown(text, dict(headers))
         return text
 
-    def _judge_cards(self) -> None:
-        for text in judge_windows(self._conditions).unknown:
-            self.lookout.note(text)
-
     def _show(self, text: str) -> None:
         if isinstance(self.progress, ProbeProgress):
             self.progress.probe(text)
@@ -296,7 +295,7 @@ def _answered(ticks: Sequence[Tick]) -> bool:
     )
 
 
-def _standing(rate: float, search: Search) -> str:
+def _standing(which: Try, search: Search) -> str:
     """``trying 812/s of 750/s .. 900/s``."""
     low, high = ("?" if end is None else format_rate(end) for end in (search.low, search.high))
-    return f"trying {format_rate(rate)} of {low} .. {high}"
+    return f"trying {format_rate(which.rate)} of {low} .. {high}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingUnixStreamServer
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,11 +53,5 @@ def docker_daemon(socket: Path) -> Iterator[list[Asked]]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that http.server uses
             """Say nothing."""
 
-    with ThreadingUnixStreamServer(str(socket), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with in_a_thread(ThreadingUnixStreamServer(str(socket), Handler)):
+        yield asked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -31,6 +32,21 @@ def child(name: str, *arguments: object, folder: Path, env: Mapping[str, str] | 
 def program(*argv: str, folder: Path) -> Command:
     """Make the command of any program, with this environment."""
     return Command(argv, os.environ, folder, folder / "log")
+
+
+def printed(code: str, *arguments: str, env: Mapping[str, str], seconds: float = 60) -> str:
+    """What a piece of Python prints in a process of its own; a word on its standard error is a failure."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def eventually(fact: Callable[[], bool], what: str, seconds: float = SAFETY_SECONDS) -> None:

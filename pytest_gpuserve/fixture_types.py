@@ -1,0 +1,189 @@
+"""What those fixtures are that tests call: their arguments, for people and for annotations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Literal
+
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.trial.assertions import Run
+    from pytest_gpuserve.trial.capacity.run import CapacityRun
+    from pytest_gpuserve.trial.dueling import Duel
+    from pytest_gpuserve.trial.handle import Target
+    from pytest_gpuserve.trial.published import Published
+
+
+class Load(Protocol):
+    """What the ``load`` fixture is."""
+
+    def __call__(
+        self,
+        target: Target,
+        *,
+        concurrency: int | None = None,
+        schedule: Schedule | None = None,
+        seconds: float | None = None,
+        requests: int | None = None,
+        until: Callable[[Sequence[Window]], object] | None = None,
+        warmup_seconds: float = 1.0,
+        starts: int = 2,
+        timeout: float = 10.0,
+        processes: int = 1,
+        seed: int = 0,
+        check: Literal["all", "some"] = "some",
+        allowed_errors: float = 0.0,
+        name: str | None = None,
+    ) -> Run:
+        """Load a server and return what was measured.
+
+        The server is started ``starts`` times, because starts of one build differ; each is warmed up and then
+        measured. A comparison of the run with ``baseline`` that is not decided yet measures more.
+
+        Args:
+            target: What is sent, where: ``server.post(...)``, or several by turns: ``server.rotate([...])``.
+            concurrency: Users, each of which sends its next request when its last one was answered.
+            schedule: Instead of ``concurrency``, one of ``pytest_gpuserve.load``: ``Closed``, ``Steps``, ``Constant``,
+                ``Poisson``, ``Gamma``, ``Trace`` or ``Burst``. Latencies of an open loop count from when requests
+                were due. ``Steps``, ``Trace`` and ``Burst`` end by themselves and are measured as a whole.
+            seconds: Measured time of a start, 4 by default and 2 at least; it is lengthened up to three times where a
+                quantile or slow answers need it.
+            requests: A start ends after so many instead, within 15 times ``seconds``.
+            until: A start ends when this returns true for its finished windows (of half a second, four at least)
+                instead, within 15 times ``seconds``.
+            warmup_seconds: Loaded time before it that is thrown away.
+            starts: Fresh starts of one look, two at least.
+            timeout: Seconds after which a request is an error.
+            processes: Load engines that share the schedule, where one cannot keep up; with ``--load-engine`` workers.
+            seed: Of random arrivals and shuffled requests.
+            check: Whether ``all`` answers are compared with what is expected, or ``some``: as many as disturb nothing.
+            allowed_errors: Share of the requests that may fail.
+            name: Tells this load apart from others of the same test, in its baseline.
+
+        Raises:
+            UsageProblem: An argument is out of range.
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+            BaselineUnusable: The baseline file cannot be read or trusted.
+        """
+
+    def capacity(
+        self,
+        target: Target,
+        *,
+        p50: float | None = None,
+        p90: float | None = None,
+        p95: float | None = None,
+        p99: float | None = None,
+        arrivals: Literal["poisson", "constant"] = "poisson",
+        precision: float = 0.05,
+        seconds: float | None = None,
+        warmup_seconds: float = 1.0,
+        starts: int = 2,
+        timeout: float | None = None,
+        processes: int = 1,
+        seed: int = 0,
+        check: Literal["all", "some"] = "some",
+        allowed_errors: float = 0.0,
+        name: str | None = None,
+    ) -> CapacityRun:
+        """Find the highest rate of an open loop at which a latency objective is met.
+
+        ``assert run.capacity >= baseline.capacity`` gates it as any metric, ``run.capacity >= 500`` as a limit. Each
+        start is searched by itself: from a first guess outwards, until one rate is shown to meet the objective and
+        another to miss it, then inwards. Latencies count from when requests were due.
+
+        Args:
+            target: As for a load.
+            p50: The objective, in seconds, 3 at most: so long may half of the requests take. One objective is given.
+            p90: The same of 90 %.
+            p95: The same of 95 %.
+            p99: The same of 99 %.
+            arrivals: When requests are due: ``poisson``, as of many independent users, or ``constant`` gaps.
+            precision: How far apart the last rates are that are tried, as a fraction.
+            seconds: Measured time of a rate at most, in steps of 2.4; 19.2 by default. Where the objective or a low
+                rate needs more it has more, whatever is said here. Most rates are decided sooner. Each of the eight
+                samples at the end has 5/16 of it.
+            warmup_seconds: Loaded time before the first guess that is thrown away.
+            starts: As for a load.
+            timeout: Seconds after which a request is an error; 10 by default, and four times the objective at least.
+            processes: As for a load.
+            seed: As for a load.
+            check: As for a load.
+            allowed_errors: Share of the requests that may fail; a rate at which more do misses the objective.
+            name: As for a load.
+
+        Raises:
+            UsageProblem: An argument is out of range, or there is not one objective.
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+            BaselineUnusable: The baseline file cannot be read or trusted.
+        """
+
+
+class MakeDuel(Protocol):
+    """What the ``duel`` fixture is."""
+
+    def __call__(
+        self,
+        target: Target,
+        opponent: Target,
+        *,
+        concurrency: int | None = None,
+        schedule: Schedule | None = None,
+        seconds: float | None = None,
+        warmup_seconds: float = 1.0,
+        timeout: float = 10.0,
+        processes: int = 1,
+        seed: int = 0,
+        check: Literal["all", "some"] = "some",
+        allowed_errors: float = 0.0,
+        name: str | None = None,
+    ) -> Duel:
+        """Load two servers side by side, in blocks by turns over fresh starts of both.
+
+        The result's metrics are ratios, the first server's value to the second's: ``assert duel.throughput >= 1.05``
+        holds if the data show that the first does at least 5 % more. It measures until that is decided.
+
+        Args:
+            target: What is sent to the first server: ``one.post(...)``.
+            opponent: What is sent to the second.
+            concurrency: As for ``load``, the same for both.
+            schedule: As for ``load``, the same for both.
+            seconds: Of which an eighth is the length of a window, half a second at least.
+            warmup_seconds: As for ``load``.
+            timeout: As for ``load``.
+            processes: As for ``load``.
+            seed: As for ``load``.
+            check: As for ``load``.
+            allowed_errors: As for ``load``.
+            name: As for ``load``.
+
+        Raises:
+            UsageProblem: An argument is out of range.
+            ServerFailed: A server could not be started.
+            LoadFailed: The load engine failed.
+        """
+
+
+class FindPublished(Protocol):
+    """What the ``published`` fixture is."""
+
+    def __call__(self, suite: str | None = None, **keys: str | float) -> Published:
+        """Find the numbers that were published of one measurement on this device.
+
+        ``assert run.throughput >= published(system="mosec", concurrency=50).throughput`` passes where the run is not
+        worse than what was printed by more than the metric's tolerance. The test is skipped where nothing was published
+        for this device.
+
+        Args:
+            suite: Whose numbers; by default those of the folder below ``suites/`` that the test's file is in.
+            keys: What narrows them down to one, such as ``system``, ``batch``, ``concurrency`` and ``workers``.
+
+        Raises:
+            UsageProblem: There is no such suite or keyword, or several entries are left.
+            BaselineUnusable: A file cannot be read or trusted.
+        """

@@ -1,0 +1,183 @@
+"""Counts what a worker of LitServe executes.
+
+LitServe tells nothing of its batches. Each of its workers is a new process, which gets callbacks by pickle; ours puts a
+counter before the worker's ``predict``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuserve.servers.inside.litserve_files import EXECUTIONS, open_tally
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+    from pytest_gpuserve.servers.inside.batch_tally import Tally
+
+LOOPS: Final = frozenset({"SingleLoop", "BatchedLoop", "StreamingLoop", "BatchedStreamingLoop"})
+"""LitServe's loops that call ``predict`` once for each batch."""
+
+CONTINUOUS: Final = "ContinuousBatchingLoop"
+"""The one that calls ``step`` for all sequences that are active."""
+
+
+class Worker:
+    """The callback of a worker: says how it was set up, and counts what it executes.
+
+    Pickled into each worker, so it is small; LitServe swallows what a callback raises, so what goes wrong ends the
+    worker.
+
+    Args:
+        folder: Where tallies go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.began = 0.0
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("on_"):
+            return _nothing
+        raise AttributeError(name)
+
+    def on_before_setup(self, **_: object) -> None:
+        """Time the model's setup."""
+        self.began = time.perf_counter()
+
+    def on_after_setup(self, lit_api: Any, **_: object) -> None:  # noqa: ANN401 - LitServe is not imported here
+        """Count from now on: what ``setup`` itself ran, such as a warm-up, is no request."""
+        try:
+            seconds = time.perf_counter() - self.began
+            if not is_counted(lit_api):
+                return
+            tally = open_tally(
+                self.folder,
+                EXECUTIONS,
+                lit_api.api_path,
+                lit_api.max_batch_size,
+                setup_seconds=seconds,
+                max_batch_size=lit_api.max_batch_size,
+                batch_timeout=lit_api.batch_timeout,
+                device=str(lit_api.device),
+            )
+            if is_continuous(lit_api):
+                count_steps(lit_api, tally)
+            else:
+                count_predictions(lit_api, tally)
+        except BaseException as problem:  # noqa: BLE001 - a server that is not counted must not serve
+            sys.stderr.write(f"pytest-gpuserve cannot count the batches of {lit_api.api_path}: {problem!r}\n")
+            sys.stderr.flush()
+            os._exit(1)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """What a callback does at all other events."""
+
+
+def is_continuous(lit_api: Any) -> bool:  # noqa: ANN401 - LitServe is not imported here
+    """Whether an API's loop batches continuously."""
+    return CONTINUOUS in _loop_names(lit_api) and hasattr(lit_api, "step")
+
+
+def is_counted(lit_api: Any) -> bool:  # noqa: ANN401 - LitServe is not imported here
+    """Whether it is known what an API's loop calls for each batch."""
+    return is_continuous(lit_api) or not LOOPS.isdisjoint(_loop_names(lit_api))
+
+
+def _loop_names(lit_api: Any) -> list[str]:  # noqa: ANN401 - LitServe is not imported here
+    """The names of the LitServe classes that an API's loop is made of."""
+    return [base.__name__ for base in type(lit_api.loop).__mro__ if base.__module__.startswith("litserve.")]
+
+
+class Batch:
+    """The batch that a worker is about to execute: its size, 1 where it was not batched."""
+
+    size = 1
+
+
+def count_predictions(lit_api: Any, tally: Tally) -> None:  # noqa: ANN401 - LitServe is not imported here
+    """Count each ``predict`` that succeeds, with as many items as were batched for it.
+
+    A stream is one execution, from its beginning to its end. At each call LitServe asks a function for its signature,
+    which takes longer than all that is done here, and longer still for a wrapper that points to what it wraps: so ours
+    point to nothing, and take the argument that LitServe looks for.
+    """
+    form, predict = _with_context(lit_api.batch), _with_context(lit_api.predict)
+    batch = Batch()
+
+    def sized_batch(inputs: Any, context: object = None) -> object:  # noqa: ANN401
+        batch.size = len(inputs)
+        return form(inputs, context)
+
+    lit_api.batch = sized_batch
+    lit_api.predict = _counted_predict(predict, lit_api.predict, batch, tally)
+
+
+def _with_context(function: Callable[..., Any]) -> Callable[[Any, object], Any]:
+    """A method as one that also takes the requests' context, though it may not want it."""
+    if "context" in inspect.signature(function).parameters:
+        return lambda x, context: function(x, context=context)
+    return lambda x, _: function(x)
+
+
+def _counted_predict(
+    predict: Callable[[Any, object], Any], original: Callable[..., Any], batch: Batch, tally: Tally
+) -> Callable[..., Any]:
+    """A function of the same kind as the original, for LitServe looks at that; an exception is not counted."""
+    clock = time.perf_counter_ns
+    if inspect.isasyncgenfunction(original):
+
+        async def counted_async_stream(x: object, context: object = None) -> AsyncIterator[object]:
+            size, began = batch.size, clock()
+            async with contextlib.aclosing(predict(x, context)) as stream:
+                async for part in stream:
+                    yield part
+            tally.add(size, clock() - began)
+
+        return counted_async_stream
+    if inspect.iscoroutinefunction(original):
+
+        async def counted_coroutine(x: object, context: object = None) -> object:
+            size, began = batch.size, clock()
+            answer = await predict(x, context)
+            tally.add(size, clock() - began)
+            return answer
+
+        return counted_coroutine
+    if inspect.isgeneratorfunction(original):
+
+        def counted_stream(x: object, context: object = None) -> Iterator[object]:
+            size, began = batch.size, clock()
+            yield from predict(x, context)
+            tally.add(size, clock() - began)
+
+        return counted_stream
+
+    def counted_call(x: object, context: object = None) -> object:
+        size, began = batch.size, clock()
+        answer = predict(x, context)
+        tally.add(size, clock() - began)
+        return answer
+
+    return counted_call
+
+
+def count_steps(lit_api: Any, tally: Tally) -> None:  # noqa: ANN401 - LitServe is not imported here
+    """Count each ``step`` of continuous batching, with as many items as sequences moved on."""
+    step = lit_api.step
+
+    def counted_step(*args: object, **more: object) -> Any:  # noqa: ANN401
+        began = time.perf_counter_ns()
+        outputs = step(*args, **more)
+        if outputs:
+            tally.add(len({output.uid for output in outputs}), time.perf_counter_ns() - began)
+        return outputs
+
+    lit_api.step = counted_step

@@ -1,0 +1,32 @@
+"""What tests of servers that somebody else runs share: how a session reaches them, and what they count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.server_factory import ServerFactory
+from pytest_gpuserve.servers.metric_names import MetricNames
+from pytest_gpuserve.servers.remote import Remote, reached
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.trial.handle import Starter
+
+COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
+"""Of ``model_server.py`` and ``replica.py``."""
+
+
+def start_of(timeout_seconds: float) -> Starter:
+    """What a session starts remote servers with."""
+
+    def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
+        assert isinstance(kind, Remote)
+        return reached(kind, ask, timeout_seconds=timeout_seconds)
+
+    return start
+
+
+FACTORY = ServerFactory(start_of, str)

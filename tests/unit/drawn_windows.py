@@ -1,0 +1,42 @@
+"""Windows of any content that a file can hold, as hypothesis draws them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hypothesis import strategies as st
+
+from pytest_gpuserve.measure.histogram import LARGEST_BUCKET, Histogram
+from pytest_gpuserve.measure.window import CardUse, StageTime, Window
+
+COUNT = st.integers(0, 2**53 - 1)
+SECONDS = st.floats(1e-6, 1e6).map(lambda value: float(f"{value:.6g}"))
+"""To six digits, which are what a file keeps."""
+
+HISTOGRAMS = st.dictionaries(st.integers(0, LARGEST_BUCKET), st.integers(1, 10**9), max_size=5).map(Histogram)
+STAGES = st.dictionaries(
+    st.sampled_from(["server", "compute", "compute.Größe_1", "compute.a-b.c"]),
+    st.builds(StageTime, SECONDS | st.just(0.0), st.integers(1, 10**15 - 1)),
+)
+CARDS = st.builds(CardUse, *[SECONDS | st.just(0.0) | st.none()] * 4).filter(lambda cards: cards != CardUse())
+
+NO_ERRORS: Final[st.SearchStrategy[dict[str, int]]] = st.builds(dict)
+
+
+@st.composite
+def windows(draw: st.DrawFn, errors: st.SearchStrategy[dict[str, int]] = NO_ERRORS) -> Window:
+    """Any window that can be written, by default one that a baseline may have."""
+    latency = draw(HISTOGRAMS)
+    return Window(
+        seconds=draw(SECONDS),
+        requests=latency.total,
+        errors=draw(errors),
+        latency=latency,
+        latency_sum_seconds=draw(SECONDS),
+        latency_max_seconds=draw(SECONDS),
+        items=draw(COUNT | st.none()),
+        batches=draw(COUNT | st.none()),
+        client_cpu_seconds=draw(SECONDS),
+        stages=draw(STAGES),
+        cards=draw(CARDS | st.none()),
+    )

@@ -1,0 +1,27 @@
+"""git as somebody without settings, in repositories of a test's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def only_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let git have no configuration of the machine, and find no repository around the folder."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(folder))
+
+
+def git(root: Path, *arguments: str) -> str:
+    """Run git as somebody; its output."""
+    command = ["git", "-c", "user.name=A", "-c", "user.email=a@example.invalid", "-C", str(root), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()

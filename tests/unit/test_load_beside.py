@@ -1,0 +1,119 @@
+"""Processes of this host that work for us and are not below us."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+import pytest
+
+from pytest_gpuserve.load import beside
+from pytest_gpuserve.load.beside import host_process
+from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load.source import Launch
+from pytest_gpuserve.load.wire import HostProcess, Ready, frame
+from pytest_gpuserve.trial.watch import our_processes
+from tests.fakes.children.toolkit import alive, eventually
+from tests.fakes.http_server import plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+BEYOND = "import os, time; pid = os.fork(); pid and (print(pid, flush=True), os._exit(0)); os.setsid(); time.sleep(600)"
+"""Leaves a process that is below nobody of ours."""
+
+
+@contextmanager
+def orphan() -> Iterator[int]:
+    """Give the pid of a process that is not below this one."""
+    with subprocess.Popen([sys.executable, "-c", BEYOND], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+    try:
+        eventually(lambda: psutil.Process(pid).ppid() not in {os.getpid(), parent.pid}, "it is somebody else's")
+        yield pid
+    finally:
+        os.kill(pid, 9)
+        eventually(lambda: not alive(pid), "it ends")
+
+
+@pytest.fixture(autouse=True)
+def nobody_else() -> Iterator[None]:
+    """Leave nothing behind for other tests."""
+    yield
+    beside.forget(1)
+    assert beside.pids() == []
+
+
+def told_of(pid: int) -> HostProcess:
+    """What is told of a process that is there."""
+    process = host_process(pid)
+    assert process is not None
+    return process
+
+
+def test_a_process_is_known_by_its_number_and_its_begin() -> None:
+    """Two looks at it see the same; of one that is not there nothing is known."""
+    assert host_process(os.getpid()) == host_process(os.getpid())
+    assert host_process(os.getpid()) != host_process(os.getppid())
+    assert host_process(1 << 30) is None
+
+
+def test_processes_that_were_told_of_are_ours_until_who_told_of_them_ends() -> None:
+    """They count as below us do, for whoever asks which processes are ours."""
+    with orphan() as pid:
+        assert pid not in {process.pid for process in our_processes()}
+        beside.hear(1, [told_of(pid)])
+        assert beside.pids() == beside.pids(1) == [pid]
+        assert beside.pids(2) == []
+        assert pid in {process.pid for process in our_processes()}
+        beside.hear(1, [])
+        assert pid not in {process.pid for process in our_processes()}
+        beside.hear(1, [told_of(pid)])
+        beside.forget(1)
+        assert pid not in {process.pid for process in our_processes()}
+
+
+def test_a_number_that_is_another_processs_is_not_ours() -> None:
+    """One that began at another time than was told."""
+    with orphan() as pid:
+        known = told_of(pid)
+        beside.hear(1, [msgspec.structs.replace(known, began_ticks=known.began_ticks + 1)])
+        assert beside.pids() == []
+        beside.hear(1, [known])
+        assert beside.pids() == [pid]
+
+
+SAYS = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.argv[1])); sys.stdout.flush(); sys.stdin.buffer.read()"
+
+
+@dataclass(frozen=True)
+class Saying:
+    """An engine that says one thing, whatever it is told; see ``EngineSource``."""
+
+    said: bytes
+    name: str = "saying"
+    is_here: bool = False
+    ready_seconds: float = 20.0
+
+    def launches(self, workers: int) -> Sequence[Launch]:
+        """See ``EngineSource``."""
+        del workers
+        return [Launch([sys.executable, "-c", SAYS, self.said.hex()], self.name, 0)]
+
+
+def test_an_engine_that_tells_of_others_with_its_readiness_is_heard() -> None:
+    """They stand behind its own pid among those of the load, once, and are forgotten with its end."""
+    with orphan() as pid:
+        ready = Ready((told_of(pid), told_of(pid)))
+        with Engines(plan(1), source=Saying(frame(ready))) as engines:
+            assert engines.pids[1:] == (pid,)
+            assert pid in {process.pid for process in our_processes()}
+        assert len(engines.pids) == 1
+        assert pid not in {process.pid for process in our_processes()}
