@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.settings import Setting
     from pytest_gpuserve.measure.window import Session, Start, Window
 
-GAP_NS: Final = 50_000_000
-"""Half a tick: windows of one load follow each other more closely, and a load takes longer to end and to begin."""
+GAP_NS: Final = 1_000_000
+"""Windows of one load follow each other without a gap, and engines are told of a begin longer before it."""
 
 
 class Observed:

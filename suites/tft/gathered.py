@@ -155,7 +155,7 @@ def check_counts(counters: Counters, answered: int, row: dict[str, float], *, lo
     # A request is counted when it has been executed, a batch of several users at once.
     assert abs(counters.items - batch * counters.requests) <= 2 * batch * users * loads
     assert abs(counters.requests - answered) <= 2 * users * loads + 0.02 * answered
-    assert batch <= counters.items / counters.batches <= batch * users
+    assert batch * (counters.batches - torn) <= counters.items <= batch * users * (counters.batches + torn)
 
 
 def _number(row: Row, name: str) -> float:
