@@ -108,7 +108,7 @@ def levels(alpha: float = ALPHA, looks: int = len(LOOKS)) -> tuple[float, ...]:
     return (alpha / looks,) * looks
 
 
-def adjusted_p(seen: Sequence[Seen]) -> float:
+def adjusted_p(seen: Sequence[Seen], *, improved: bool = False) -> float:
     """One p-value of REGRESSED for a whole sequence: the smallest alpha whose levels one of the looks was below.
 
     The levels of an alpha without a table are equal shares. To scale those of .05 down instead would not be valid:
@@ -116,7 +116,9 @@ def adjusted_p(seen: Sequence[Seen]) -> float:
 
     Args:
         seen: The looks that were taken, in any order; none is a p-value of 1.
+        improved: Whether it is that of IMPROVED.
     """
-    equal_shares = (len(LOOKS) * look.p_regressed for look in seen)
-    tabulated = (alpha for alpha, at_most in _LEVELS.items() for look in seen if look.p_regressed <= at_most[look.look])
+    found = [(look.look, look.p_improved if improved else look.p_regressed) for look in seen]
+    equal_shares = (len(LOOKS) * p for _, p in found)
+    tabulated = (alpha for alpha, at_most in _LEVELS.items() for look, p in found if p <= at_most[look])
     return min((1.0, *equal_shares, *tabulated))

@@ -124,6 +124,7 @@ class StoredResult:
             judgement,
             detectable=claim.detectable,
             p_regressed=claim.p_regressed,
+            p_improved=claim.p_improved,
             reasons=self.reasons or judgement.reasons,
         )
 

@@ -44,6 +44,16 @@ class Verdict(str, Enum):
         return self.value
 
     @property
+    def is_claim(self) -> bool:
+        """Whether it says that something has changed, which has to stand among all claims of a run."""
+        return self in (Verdict.REGRESSED, Verdict.IMPROVED)
+
+    @property
+    def without_claim(self) -> Verdict:
+        """What is left of a claim that is not upheld: what is better for sure is within the tolerance for sure."""
+        return Verdict.PASS if self is Verdict.IMPROVED else Verdict.INCONCLUSIVE
+
+    @property
     def passes(self) -> bool:
         """Whether a comparison with this outcome is true."""
         return self in (Verdict.PASS, Verdict.IMPROVED)
@@ -191,9 +201,10 @@ class Judgement:
         reasons: Why, in words; never empty for INVALID and MISSING.
         p_regressed: See `Evidence`.
         p_pass: See `Evidence`.
+        p_improved: See `Evidence`.
         windows: Measured windows behind it.
         asserted: Whether the test asked; where it ended before, what it would have come to is told and decides nothing.
-        adjusted_p: Of a claim of REGRESSED by which p-value, adjusted for all its looks, it was upheld.
+        adjusted_p: Of a claim of a change by which p-value, adjusted for all its looks, it was upheld.
 
     Raises:
         ValueError: A number is NaN, a passing verdict lacks its two values, or INVALID or MISSING its reason.
@@ -217,9 +228,20 @@ class Judgement:
     windows: int = 0
     asserted: bool = True
     adjusted_p: float | None = None
+    p_improved: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("value", "reference", "change", "tolerance", "detectable", "decidable", "p_regressed", "p_pass"):
+        for name in (
+            "value",
+            "reference",
+            "change",
+            "tolerance",
+            "detectable",
+            "decidable",
+            "p_regressed",
+            "p_pass",
+            "p_improved",
+        ):
             number = getattr(self, name)
             if number is not None and not math.isfinite(number):
                 raise ValueError(f"{name} of {self.metric.name} must be a number or None, not {number}")
@@ -234,6 +256,11 @@ class Judgement:
     def unit(self) -> str:
         """Unit of ``value`` and ``reference``: the metric's, but of a duel both are ratios."""
         return "" if self.reference_kind == "duel" else self.metric.unit
+
+    @property
+    def p_claim(self) -> float | None:
+        """The p-value of the change that it claims; None where it claims none, or none is known."""
+        return {Verdict.REGRESSED: self.p_regressed, Verdict.IMPROVED: self.p_improved}.get(self.verdict)
 
     def because(self, *reasons: str) -> Judgement:
         """The same with more reasons."""
@@ -306,6 +333,7 @@ class Judgement:
             reasons=evidence.remarks(),
             p_regressed=evidence.p_regressed,
             p_pass=evidence.p_pass,
+            p_improved=evidence.p_improved,
             windows=windows,
         )
 

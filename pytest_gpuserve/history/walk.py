@@ -10,7 +10,7 @@ import msgspec
 
 from pytest_gpuserve.compare.repository import HASH_SHOWN
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
-from pytest_gpuserve.store.schema import SCHEMA, Entry
+from pytest_gpuserve.store.schema import READ_SCHEMAS, SCHEMA, Entry
 from pytest_gpuserve.trial.worktree import FULL_HISTORY
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class _Walker:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             self._note(commit, path, str(problem))
             return {}
-        if file.schema != SCHEMA:
+        if file.schema not in READ_SCHEMAS:
             self._note(commit, path, f"schema {file.schema}; this version reads schema {SCHEMA}")
             return {}
         return {name: bytes(raw) for name, raw in file.entries.items()}

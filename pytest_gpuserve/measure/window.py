@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.histogram import Histogram, merge
+from pytest_gpuserve.measure.yardstick import Yardstick
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -240,6 +241,7 @@ class Session:
         batch_sizes: How often the server executed each batch size, by the upper edge of the server's own buckets.
         answers: Answers received; ``answers_checked`` of them were compared with what the test expects.
         answers_checked: See ``answers``.
+        yardstick: How fast the machine was, by readings before and after it; without any where nobody has looked.
     """
 
     starts: tuple[Start, ...]
@@ -248,6 +250,7 @@ class Session:
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
     answers: int = 0
     answers_checked: int = 0
+    yardstick: Yardstick = field(default_factory=Yardstick)
 
     @property
     def client(self) -> Client:

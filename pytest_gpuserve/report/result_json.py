@@ -155,6 +155,8 @@ def _run(run: RunResult) -> dict[str, Any]:
         "windows_measured_again": [reason for start in starts for reason in start.rejected],
         "sessions": len(run.sessions),
         "sessions_at": [session.at for session in run.sessions],
+        # How often a second the machine did fixed work, a list of readings for each kind of it.
+        "yardstick": {kind: list(rates) for kind, rates in run.yardstick.rates.items()},
         "starts": len(starts),
         "cold_start_seconds": [start.cold_start_seconds for start in starts],
         "cold_start_parts": [dict(start.cold_start_parts) for start in starts],

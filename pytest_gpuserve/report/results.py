@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuserve.measure.yardstick import Yardstick
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -25,6 +27,7 @@ class RunResult:
         base: Whom it was measured beside, as people call it; None where it was measured alone.
         base_sessions: What was measured of that one.
         workload: What another run, or a baseline, must have in common with it, as text; empty where nobody says.
+        yardstick: How fast the machine was meanwhile.
         settles: Label of the load of the same test that was measured once more here, to settle what a stored baseline
             says of it; None where it is a load by itself.
     """
@@ -38,6 +41,7 @@ class RunResult:
     base_sessions: tuple[Session, ...] = ()
     workload: Mapping[str, str] = field(default_factory=dict)
     settles: str | None = None
+    yardstick: Yardstick = field(default_factory=Yardstick)
 
 
 @dataclass(frozen=True)

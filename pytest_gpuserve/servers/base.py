@@ -122,6 +122,10 @@ class ServerKind(Protocol):
         """A path that answers 200 once it is worth asking the model; empty where the model is asked at once."""
 
     @property
+    def python(self) -> str:
+        """The interpreter that has its libraries; empty where it runs elsewhere."""
+
+    @property
     def default_model(self) -> str:
         """The model that an inference is for where the test names none; empty where it has to."""
 

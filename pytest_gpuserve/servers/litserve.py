@@ -50,6 +50,11 @@ class LitServe:
     health: str = field(default=READY_PATH, init=False)
     default_model: str = field(default="", init=False)
 
+    @property
+    def python(self) -> str:
+        """See ``ServerKind``."""
+        return self.app.python
+
     def launch(self, site: Site) -> Launch:
         """See ``ServerKind``.
 

@@ -71,6 +71,11 @@ class Mosec:
     def __post_init__(self) -> None:
         self.app.refuse(OURS)
 
+    @property
+    def python(self) -> str:
+        """See ``ServerKind``."""
+        return self.app.python
+
     def launch(self, site: Site) -> Launch:
         """See ``ServerKind``.
 

@@ -72,6 +72,11 @@ class PyTriton:
         """See ``ServerKind``."""
         return self.model
 
+    @property
+    def python(self) -> str:
+        """See ``ServerKind``."""
+        return self.app.python
+
     def launch(self, site: Site) -> Launch:
         """See ``ServerKind``.
 

@@ -61,6 +61,7 @@ class Remote:
     default_model: str = ""
     health: str = ""
     name: str = field(default="remote", init=False)
+    python: str = field(default="", init=False)
     transport: Transport = field(default="http", init=False)
 
     def __post_init__(self) -> None:

@@ -114,6 +114,11 @@ class TorchWorker:
         """See ``ServerKind``; the callable, for there is no other."""
         return self.callable
 
+    @property
+    def python(self) -> str:
+        """See ``ServerKind``."""
+        return self.app.python
+
     def launch(self, site: Site) -> Launch:
         """See ``ServerKind``.
 

@@ -32,6 +32,7 @@ from pytest_gpuserve.sharding import tests_of_all_runners
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.trial.arena import Arena
 from pytest_gpuserve.trial.claims import Claims
+from pytest_gpuserve.trial.machine import Machine
 from pytest_gpuserve.unused import all_was_run, settle_unused
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class GateSession:
             claims=self._claims,
             note=self._note,
             progress=progress,
+            machine=Machine(self.here.device, self._note),
             against=partial(opponents.find, revision=settings.against, python=settings.against_python)
             if settings.side_by_side
             else None,

@@ -17,13 +17,14 @@ from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.store.anchor import check as check_anchors
 from pytest_gpuserve.store.atomic import write_whole
 from pytest_gpuserve.store.fields import Value
-from pytest_gpuserve.store.schema import SCHEMA, Entry, Summary, session_of
+from pytest_gpuserve.store.schema import READ_SCHEMAS, SCHEMA, Entry, Summary, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.store.schema import SessionRecord
 
 SUMMARY_TOLERANCE = 0.001
 """A summary further than this from its samples was edited by hand, or the samples were."""
@@ -71,6 +72,15 @@ class Stored:
 
     entry: Entry
     sessions: tuple[Session, ...] = field(repr=False)
+
+    def narrowed(self, kept: Sequence[tuple[SessionRecord, Session]]) -> Stored:
+        """The same with some of its sessions alone.
+
+        Args:
+            kept: Each with its record, oldest first; at least one.
+        """
+        records, sessions = [record for record, _ in kept], tuple(session for _, session in kept)
+        return Stored(msgspec.structs.replace(self.entry, sessions=records), sessions)
 
 
 def read(path: Path) -> dict[str, Stored]:
@@ -178,7 +188,7 @@ def _check_schema(origin: Origin, data: bytes) -> None:
             found=f"schema {head.schema}; this version reads schema {SCHEMA}",
             remedies=["upgrade with `pip install --upgrade pytest-gpuserve`"],
         )
-    if head.schema < SCHEMA:
+    if head.schema not in READ_SCHEMAS:
         raise BaselineUnusable(
             f"baseline file {origin.name} has a schema that this version no longer reads",
             found=f"schema {head.schema}; this version reads schema {SCHEMA}",

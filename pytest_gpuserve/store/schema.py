@@ -7,6 +7,9 @@ Schema history (an older file names the way to this one, a newer one asks for a 
    more than they did at first; later also what its cards did, what the summary says of those, of cold starts and of
    capacities, the rates that a start was searched by, and the anchors of an entry with their moves, which older files
    leave out.
+2. Sessions and anchors have yardsticks, by which a number is known to be of a machine as fast as this one. A file of
+   schema 1 is read, and for want of them each comparison with it is settled side by side; whatever is recorded into it
+   makes it one of schema 2.
 """
 
 from __future__ import annotations
@@ -17,11 +20,18 @@ import msgspec
 
 from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import Session, Start
+from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.store.fields import Count, Hash, Moment, NotNegative, Positive, Value, rounded
 from pytest_gpuserve.store.search_schema import SearchRecord, search_of, search_record
 from pytest_gpuserve.store.window_schema import WindowRecord, window_of, window_record
 
-SCHEMA = 1
+SCHEMA = 2
+
+READ_SCHEMAS = (1, SCHEMA)
+"""Those that can be read."""
+
+Rates = dict[str, Annotated[list[Value], msgspec.Meta(min_length=1)]]
+"""A yardstick: by the kind of work how often a second it was done, one for each reading."""
 
 How = Literal["recorded", "tightened", "loosened"]
 """How an anchor came to its number: as the first one, as a better one, or as a worse one that has a reason."""
@@ -84,6 +94,7 @@ class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     Args:
         occasion: Begin of the run of pytest that measured it, which its other sessions share.
         settings: How the server was really set up; left out where it does not tell.
+        yardstick: How fast the machine was meanwhile; left out where nobody has looked, as in files of schema 1.
     """
 
     occasion: Moment
@@ -96,6 +107,7 @@ class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     answers_checked: Count
     starts: Annotated[list[StartRecord], msgspec.Meta(min_length=2)]
     settings: dict[str, str] = {}
+    yardstick: Rates = {}
 
 
 class AnchoredRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -123,7 +135,7 @@ class AnchoredRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     reason: str = ""
 
 
-class AnchorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AnchorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The metrics that one recording accepted deliberately, and where and of what code that was.
 
     Args:
@@ -135,6 +147,7 @@ class AnchorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         device: As ``host``.
         software: Versions that it was measured with.
         metrics: In the order of their names.
+        yardstick: As in `SessionRecord`, of the sessions that they rest on.
     """
 
     at: Moment
@@ -145,6 +158,7 @@ class AnchorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: DeviceRecord
     software: dict[str, str]
     metrics: Annotated[list[AnchoredRecord], msgspec.Meta(min_length=1)]
+    yardstick: Rates = {}
 
 
 class MoveRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -203,6 +217,16 @@ def start_record(start: Start) -> StartRecord:
     )
 
 
+def yardstick_record(yardstick: Yardstick) -> Rates:
+    """Turn a yardstick into its record."""
+    return {kind: [rounded(rate) for rate in rates] for kind, rates in yardstick.rates.items()}
+
+
+def yardstick_of(rates: Rates) -> Yardstick:
+    """Read a yardstick back."""
+    return Yardstick({kind: tuple(values) for kind, values in rates.items()})
+
+
 def session_of(record: SessionRecord) -> Session:
     """Read a session back.
 
@@ -226,4 +250,5 @@ def session_of(record: SessionRecord) -> Session:
         batch_sizes=record.batch_sizes,
         answers=record.answers,
         answers_checked=record.answers_checked,
+        yardstick=yardstick_of(record.yardstick),
     )

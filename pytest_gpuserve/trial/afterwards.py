@@ -77,5 +77,14 @@ class Afterwards:
     ) -> Judgement:
         """The verdict after the anchor was asked too; its commit, which alone could clear it of a drift, is not."""
         sessions, tolerance = measurement.run.sessions, self._case.tolerance_of(judgement.metric)
-        judgement, drift = screened(judgement, stored, sessions, here=self._case.arena.here, tolerance=tolerance)
-        return judgement if drift is None else self._stored.final(measurement, drift.claim.because(UNASKED), claims)
+        judgement, drift = screened(
+            judgement,
+            stored,
+            sessions,
+            measurement.known_yardstick,
+            here=self._case.arena.here,
+            tolerance=tolerance,
+        )
+        if drift is None or not drift.is_shown:
+            return judgement
+        return self._stored.final(measurement, drift.claim.because(UNASKED), claims)

@@ -68,7 +68,9 @@ class AnchorCourt:
         self._decided.pop((measurement.run.label, metric.name), None)
         tolerance = self._case.tolerance_of(metric)
         sessions, here = measurement.run.sessions, self._case.arena.here
-        judgement, drift = screened(judgement, stored, sessions, here=here, tolerance=tolerance)
+        judgement, drift = screened(
+            judgement, stored, sessions, measurement.known_yardstick, here=here, tolerance=tolerance
+        )
         return judgement if drift is None else self._settled(measurement, drift)
 
     def compared(self, measurement: Measurement, metric: Metric) -> tuple[Sequence[Session], Sequence[Session]] | None:
@@ -93,23 +95,33 @@ class AnchorCourt:
         self._decided[key] = None
         alone = self._why_alone(drift.metric)
         if alone is not None:
-            return self._stored.final(measurement, drift.claim.because(*alone))
+            return self._alone(measurement, drift, *alone)
         beside = self._beside(measurement, drift.stored, drift.anchored.of)
         paired = self._asked(measurement, beside, drift.metric)
         if paired is None:
-            return self._stored.final(measurement, drift.claim.because(beside.absent))
+            return self._alone(measurement, drift, beside.absent)
         if paired.verdict is Verdict.REGRESSED:
             self._decided[key] = beside
-            # Why it was not enough stands with the verdict that counts.
-            self._case.tell(measurement, replace(drift.claim, reasons=()))
+            if drift.is_shown:
+                # Why it was not enough stands with the verdict that counts.
+                self._case.tell(measurement, replace(drift.claim, reasons=()))
             return paired.because(f"{drift.beside} it is REGRESSED too, and that counts", *drift.claim.reasons)
         unsettled = self._unsettled(drift, paired)
         if unsettled:
             return self._stored.final(measurement, drift.claim.because(*unsettled))
         del self._decided[key]
         # The question whether it is worse than its newest baseline has been answered before.
+        if not drift.is_shown:
+            return drift.judgement
         told = f"{drift.metric.name} has drifted, but {drift.beside} it is {paired.verdict}: not the code has"
         return drift.judgement.because(told)
+
+    def _alone(self, measurement: Measurement, drift: Drift, *why: str) -> Judgement:
+        """The verdict where the anchor's commit cannot be asked: on another machine its number claims nothing."""
+        if drift.is_shown:
+            return self._stored.final(measurement, drift.claim.because(*why))
+        del self._decided[measurement.run.label, drift.metric.name]
+        return drift.judgement.because("no drift is judged", *drift.claim.reasons[:1], *why)
 
     def _why_alone(self, metric: Metric) -> tuple[str, ...] | None:
         """Why the anchor's commit is not asked; empty where nobody wants it to be, None where it is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +12,10 @@ from pytest_gpuserve.gate.anchor import AnchorPoint, AnchorResult, judge_anchor
 from pytest_gpuserve.gate.metric import log_cost
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, point
+from pytest_gpuserve.measure.yardstick import is_as_fast
 from pytest_gpuserve.store.anchor import Anchored, find, is_of, is_since
+from pytest_gpuserve.store.schema import yardstick_of
+from pytest_gpuserve.trial.machine import why_other_than_anchor
 from pytest_gpuserve.trial.opponents import SHOWN_DIGITS
 from pytest_gpuserve.units import format_change, format_fraction, format_value
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.measure.yardstick import Yardstick
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, Entry
     from pytest_gpuserve.trial.here import Here
@@ -33,10 +37,12 @@ class Standing:
     Args:
         anchored: What a run is to be compared with; None where there is nothing, or nothing has come since.
         notes: What a report should say of it.
+        other_machine: Why the number of the anchor decides nothing here and now; empty where it does, or there is none.
     """
 
     anchored: Anchored | None = None
     notes: tuple[str, ...] = ()
+    other_machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Drift:
         stored: Its baseline.
         anchored: Its anchor.
         judgement: Against the newest sessions of the baseline.
-        claim: Against the anchor: REGRESSED.
+        claim: Against the anchor: REGRESSED, or INCONCLUSIVE where only its commit can tell.
     """
 
     metric: Metric
@@ -58,13 +64,24 @@ class Drift:
     claim: Judgement
 
     @property
+    def is_shown(self) -> bool:
+        """Whether the anchor's own number claims it."""
+        return self.claim.verdict is Verdict.REGRESSED
+
+    @property
     def beside(self) -> str:
         """How a comparison with the anchor's commit is called: the run may have been beside another one too."""
         return f"side by side with the anchor's commit ({named(self.anchored.of)})"
 
 
 def screened(
-    judgement: Judgement, stored: Stored | None, sessions: Iterable[Session], *, here: Here, tolerance: float
+    judgement: Judgement,
+    stored: Stored | None,
+    sessions: Iterable[Session],
+    now: Yardstick | None,
+    *,
+    here: Here,
+    tolerance: float,
 ) -> tuple[Judgement, Drift | None]:
     """Ask the anchor of a metric what the newest sessions of its baseline let pass.
 
@@ -72,55 +89,68 @@ def screened(
         judgement: Against those sessions.
         stored: The baseline.
         sessions: Of the run.
+        now: How fast the machine is; None of a server that somebody else runs.
         here: The circumstances of the run.
         tolerance: Of the metric.
 
     Returns:
-        The judgement with what is to be said of the anchor, and the drift that it claims; None where it claims none.
+        The judgement with what is to be said of the anchor, and the drift that it claims, or that only the anchor's
+        commit can tell; None where there is none.
     """
     if stored is None or judgement.verdict in {Verdict.MISSING, Verdict.INVALID}:
         return judgement, None
     metric = judgement.metric
-    found = standing(metric, stored, here)
+    found = standing(metric, stored, here, now)
     judgement = judgement.because(*found.notes)
     if found.anchored is None or judgement.verdict is Verdict.REGRESSED:
         return judgement, None
-    result = against_anchor(metric, found.anchored, stored, sessions, here=here, tolerance=tolerance)
+    if found.other_machine:
+        doubt = replace(judgement, verdict=Verdict.INCONCLUSIVE, reasons=(found.other_machine, *found.notes))
+        return judgement, Drift(metric, stored, found.anchored, judgement, doubt)
+    result = against_anchor(metric, found.anchored, stored, sessions, now, here=here, tolerance=tolerance)
     if result is None or not result.has_drifted:
         return judgement, None
     claim = drifted(result, found.anchored).because(*found.notes)
     return judgement, Drift(metric, stored, found.anchored, judgement, claim)
 
 
-def standing(metric: Metric, stored: Stored, here: Here) -> Standing:
+def standing(metric: Metric, stored: Stored, here: Here, now: Yardstick | None) -> Standing:
     """Find the anchor of a metric on this host and device; that there is only one of another is said.
 
     Args:
         metric: Which.
         stored: The baseline, of the workload of the run.
         here: The circumstances of the run.
+        now: As for `screened`.
     """
     entry = stored.entry
     own = find(entry.anchors, here.host.id, metric.name)
     notes = _reason(entry, here.host.id) if own is None else (*_loosened(metric, own), *_reason(entry, here.host.id))
     if own is None:
-        hosts = [
-            anchor.host.id
-            for anchor in entry.anchors
-            if not is_of(anchor, entry) and any(line.metric == metric.name for line in anchor.metrics)
-        ]
-        if not hosts:
-            return Standing(notes=notes)
-        others = ", ".join(map(repr, hosts))
-        note = f"{metric.name}: no drift is judged, its anchor was measured on {others}, not here"
-        return Standing(notes=(*notes, note))
+        return Standing(notes=(*notes, *_of_other_hosts(metric, entry)))
     if not is_since(own, entry):
         return Standing(notes=notes)
     other = incompatible(own.of, here)
     if other:
         note = f"{metric.name}: no drift is judged, its anchor cannot be compared: {'; '.join(other)}"
         return Standing(notes=(*notes, note))
-    return Standing(own, notes)
+    if now is None or is_as_fast(yardstick_of(own.of.yardstick), now):
+        return Standing(own, notes)
+    other_machine = f"{metric.name}: {why_other_than_anchor(own.of.yardstick, now)}"
+    # Where the anchor's code is that of the baseline, its commit was asked already.
+    return Standing(None if is_of(own.of, entry) else own, notes, other_machine)
+
+
+def _of_other_hosts(metric: Metric, entry: Entry) -> tuple[str, ...]:
+    hosts = [
+        anchor.host.id
+        for anchor in entry.anchors
+        if not is_of(anchor, entry) and any(line.metric == metric.name for line in anchor.metrics)
+    ]
+    if not hosts:
+        return ()
+    others = ", ".join(map(repr, hosts))
+    return (f"{metric.name}: no drift is judged, its anchor was measured on {others}, not here",)
 
 
 def incompatible(anchor: AnchorRecord, here: Here) -> tuple[str, ...]:
@@ -129,7 +159,14 @@ def incompatible(anchor: AnchorRecord, here: Here) -> tuple[str, ...]:
 
 
 def against_anchor(
-    metric: Metric, anchored: Anchored, stored: Stored, sessions: Iterable[Session], *, here: Here, tolerance: float
+    metric: Metric,
+    anchored: Anchored,
+    stored: Stored,
+    sessions: Iterable[Session],
+    now: Yardstick | None,
+    *,
+    here: Here,
+    tolerance: float,
 ) -> AnchorResult | None:
     """Compare a run with an anchor; None where the run does not have the metric.
 
@@ -138,22 +175,33 @@ def against_anchor(
         anchored: Its anchor.
         stored: The baseline, which has sessions that the anchor does not rest on.
         sessions: Of the run.
+        now: How fast the machine is, which is as fast as the anchor's; None of a server that somebody else runs.
         here: The circumstances of the run.
         tolerance: Of the metric.
     """
     try:
-        now = [point(metric, session, tolerance).y for session in sessions]
+        costs = [point(metric, session, tolerance).y for session in sessions]
     except NotMeasured:
         return None
-    between = costs_here(metric, stored, here.host.id, tolerance)
-    return judge_anchor(metric, point_of(metric, anchored.line), {here.occasion: now}, between, tolerance=tolerance)
+    between = costs_here(metric, stored, here.host.id, now, tolerance)
+    return judge_anchor(metric, point_of(metric, anchored.line), {here.occasion: costs}, between, tolerance=tolerance)
 
 
-def costs_here(metric: Metric, stored: Stored, host: str, tolerance: float) -> Mapping[str, Sequence[float]]:
-    """Log costs of the stored sessions of a host by occasion; none where one of them does not have the metric."""
+def costs_here(
+    metric: Metric, stored: Stored, host: str, now: Yardstick | None, tolerance: float
+) -> Mapping[str, Sequence[float]]:
+    """Log costs of the stored sessions of a host by occasion; none where one of them does not have the metric.
+
+    Args:
+        metric: Which.
+        stored: The baseline.
+        host: Whose sessions.
+        now: Sessions count that were measured by a machine as fast as this; None where all do.
+        tolerance: Of the metric.
+    """
     costs: dict[str, list[float]] = {}
     for session, record in zip(stored.sessions, stored.entry.sessions, strict=True):
-        if record.host.id == host:
+        if record.host.id == host and (now is None or is_as_fast(session.yardstick, now)):
             try:
                 costs.setdefault(record.occasion, []).append(point(metric, session, tolerance).y)
             except NotMeasured:

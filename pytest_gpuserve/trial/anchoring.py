@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_gpuserve.gate.anchor import AnchorPoint, judge_anchor
+from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast
 from pytest_gpuserve.store.anchor import MOST_MOVES, Anchored, find, is_since, replaced
 from pytest_gpuserve.store.baseline import Stored
 from pytest_gpuserve.store.fields import rounded
-from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, MoveRecord, session_of
+from pytest_gpuserve.store.schema import (
+    AnchoredRecord,
+    AnchorRecord,
+    MoveRecord,
+    session_of,
+    yardstick_of,
+    yardstick_record,
+)
 from pytest_gpuserve.trial.anchor_verdict import costs_here, incompatible, named, point_of
+from pytest_gpuserve.trial.machine import why_other_than_anchor
 from pytest_gpuserve.units import format_change, format_value
 
 if TYPE_CHECKING:
@@ -80,6 +89,13 @@ class Renewing:
         # Anchors are of the entry's workload; those of another one are good for nothing but the list of moves.
         self._fits = old is not None and old.entry.workload == entry.workload
         self._new = Stored(entry, tuple(session_of(record) for record in entry.sessions))
+        own = [
+            session.yardstick
+            for session, record in zip(self._new.sessions, entry.sessions, strict=True)
+            if record.occasion == here.occasion and record.host.id == self._host
+        ]
+        # None of a server that somebody else runs: its machine is not this one.
+        self._now = Yardstick.pooled(own) if any(each.rates for each in own) else None
 
     def renew(self, gated: Iterable[Gated]) -> Renewal:
         """Decide about each metric that is compared; those of other hosts and other metrics stay as they are.
@@ -99,15 +115,32 @@ class Renewing:
     def _decide(self, gated: Gated) -> _Decision | None:
         """What becomes of a metric; None where it was not measured well enough to say."""
         metric = gated.metric
-        now = costs_here(metric, self._new, self._host, gated.tolerance)
-        if not now:
+        occasion = self._here.occasion
+        every = costs_here(metric, self._new, self._host, None, gated.tolerance)
+        if occasion not in every:
             return None
+        # Those of this run always: of a machine whose speed varies none may be as fast as they are on average.
+        now = {**costs_here(metric, self._new, self._host, self._now, gated.tolerance), occasion: every[occasion]}
         own = None if self._old is None else find(self._old.entry.anchors, self._host, metric.name)
         before = self._before(gated)
         anchored = own or self._implied(metric, before)
         why = self._why_not_comparable(anchored)
         if anchored is None or why:
             return self._set(metric, now, anchored, why)
+        if self._now is not None and not is_as_fast(yardstick_of(anchored.of.yardstick), self._now):
+            return self._elsewhere(metric, anchored, own, before, now)
+        return self._compared(gated, anchored, own, before, now)
+
+    def _compared(
+        self,
+        gated: Gated,
+        anchored: Anchored,
+        own: Anchored | None,
+        before: Mapping[str, Sequence[float]],
+        now: Mapping[str, Sequence[float]],
+    ) -> _Decision:
+        """What becomes of a metric whose anchor is of a machine as fast as this one."""
+        metric = gated.metric
         since = self._old is not None and is_since(anchored, self._old.entry)
         # This run alone, as where a recording is refused: what it is pooled with was judged when it came.
         new = {self._here.occasion: now[self._here.occasion]}
@@ -132,11 +165,29 @@ class Renewing:
         kept = None if own else msgspec.structs.replace(anchored.of, metrics=[anchored.line])
         return _Decision(kept, None, f"{text}, {stays}, anchor stays at {was}")
 
+    def _elsewhere(
+        self,
+        metric: Metric,
+        anchored: Anchored,
+        own: Anchored | None,
+        before: Mapping[str, Sequence[float]],
+        now: Mapping[str, Sequence[float]],
+    ) -> _Decision:
+        """On a machine of another speed an anchor moves for what somebody says, and never for the machine."""
+        assert self._now is not None
+        text = f"{_changed(metric, before, now)}; {why_other_than_anchor(anchored.of.yardstick, self._now)}"
+        was = f"{format_value(anchored.line.value, metric.unit)} of {named(anchored.of)}"
+        if self._reason:
+            line = _line(metric, AnchorPoint.of(now), "loosened", self._reason)
+            return self._moved(anchored, line, f"{text}, accepted: {' '.join(self._reason.split())}", was)
+        kept = None if own else msgspec.structs.replace(anchored.of, metrics=[anchored.line])
+        return _Decision(kept, None, f"{text}, anchor stays at {was}")
+
     def _before(self, gated: Gated) -> Mapping[str, Sequence[float]]:
         """What the old sessions of this host and workload say."""
         if self._old is None or not self._fits:
             return {}
-        return costs_here(gated.metric, self._old, self._host, gated.tolerance)
+        return costs_here(gated.metric, self._old, self._host, self._now, gated.tolerance)
 
     def _adds_to(self, anchored: Anchored, now: Mapping[str, Sequence[float]]) -> bool:
         """Whether the sessions of this run come to all those of an anchor, which are of the same build.
@@ -175,6 +226,7 @@ class Renewing:
             device=last.device,
             software=last.software,
             metrics=[line],
+            yardstick=last.yardstick,
         )
         return Anchored(line, anchor)
 
@@ -208,6 +260,7 @@ class Renewing:
             device=self._here.device_record(),
             software=dict(self._here.software),
             metrics=[line],
+            yardstick={} if self._now is None else yardstick_record(self._now),
         )
 
     def _move(self, anchored: Anchored, line: AnchoredRecord) -> MoveRecord:

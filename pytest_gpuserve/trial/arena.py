@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.claims import Claims
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.here import Here
+    from pytest_gpuserve.trial.machine import Machine
     from pytest_gpuserve.trial.opponents import Opponent, Opponents
     from pytest_gpuserve.trial.shape import LoadShape
     from pytest_gpuserve.trial.watch import Progress
@@ -67,6 +68,7 @@ class Arena:
         claims: Upholds what this run claims.
         note: Hears, once each, what a report should say of it all.
         progress: Told how loads get on.
+        machine: Measured beside each session.
         against: Whom every comparison is with, where that was asked for; None where baselines are stored.
     """
 
@@ -79,11 +81,13 @@ class Arena:
         claims: Claims,
         note: Callable[[str], None],
         progress: Progress,
+        machine: Machine,
         against: Callable[[], Opponent] | None,
     ) -> None:
         self.here = here
         self.opponents = opponents
         self.claims = claims
+        self.machine = machine
         self.against = against
         self._history = history
         self._note = note

@@ -1,10 +1,15 @@
-"""The claims of a whole run of pytest: the more it compares, the surer each REGRESSED has to be."""
+"""The claims of a whole run of pytest: the more it compares, the surer each REGRESSED and each IMPROVED has to be.
+
+Each direction is a family of its own, so that a run calls nothing REGRESSED by chance with more than its level, and
+nothing IMPROVED.
+"""
 
 from __future__ import annotations
 
 from copy import deepcopy
 
 from pytest_gpuserve.gate.family import Family
+from pytest_gpuserve.gate.verdict import Verdict
 
 
 class Claims:
@@ -15,9 +20,10 @@ class Claims:
     """
 
     def __init__(self, planned: int) -> None:
-        self._family = Family(max(1, planned))
+        family = Family(max(1, planned))
+        self._families = {verdict: family for verdict in Verdict if verdict.is_claim}
         self._asked: set[tuple[str, ...]] = set()
-        self._upheld: set[tuple[str, ...]] = set()
+        self._upheld: set[tuple[Verdict, tuple[str, ...]]] = set()
 
     def count(self, comparison: tuple[str, ...]) -> None:
         """Reckon with a comparison that is about to be judged; that of a second load of a test was not planned.
@@ -26,7 +32,7 @@ class Claims:
             comparison: Names it among all of this run.
         """
         self._asked.add(comparison)
-        self._family = self._family.at_least(len(self._asked))
+        self._families = {verdict: family.at_least(len(self._asked)) for verdict, family in self._families.items()}
 
     def aside(self) -> Claims:
         """Make a copy that goes on by itself: what is counted and upheld there changes nothing here."""
@@ -35,20 +41,22 @@ class Claims:
     @property
     def planned(self) -> int:
         """Comparisons that are reckoned with."""
-        return self._family.planned
+        return next(iter(self._families.values())).planned
 
-    def uphold(self, comparison: tuple[str, ...], adjusted_p: float) -> bool:
-        """Whether a claim of REGRESSED is upheld; once upheld it stays so.
+    def uphold(self, comparison: tuple[str, ...], adjusted_p: float, verdict: Verdict = Verdict.REGRESSED) -> bool:
+        """Whether a claim is upheld; once upheld it stays so.
 
         Args:
             comparison: Names it among all of this run.
             adjusted_p: Its p-value, adjusted for the looks that were taken.
+            verdict: What it claims.
         """
         self.count(comparison)
-        if comparison in self._upheld:
+        if (verdict, comparison) in self._upheld:
             return True
-        if not self._family.upholds(adjusted_p):
+        family = self._families[verdict]
+        if not family.upholds(adjusted_p):
             return False
-        self._family = self._family.with_claim()
-        self._upheld.add(comparison)
+        self._families[verdict] = family.with_claim()
+        self._upheld.add((verdict, comparison))
         return True

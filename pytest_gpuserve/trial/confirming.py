@@ -68,20 +68,21 @@ def beside_commit(arena: Arena, contest: Contest, commit: str, *, called: str, w
         ) from problem
 
 
-def settled(stored: Judgement, paired: Judgement, changed: tuple[str, ...]) -> Judgement:
+def settled(stored: Judgement, paired: Judgement, changed: tuple[str, ...], *, decides: bool = True) -> Judgement:
     """The verdict after both were asked.
 
     Args:
         stored: What the stored baseline says.
         paired: What its commit, side by side, says.
         changed: What else has changed since the recording, which both sides now share.
+        decides: Whether the stored numbers are evidence here: they were recorded by a machine as fast as this one.
     """
+    decides = decides and stored.verdict is not Verdict.MISSING
     name = "with the baseline's commit"
-    if paired.verdict is Verdict.REGRESSED or (
-        paired.verdict.passes and not (changed and stored.verdict is not Verdict.MISSING)
-    ):
-        if stored.verdict is Verdict.MISSING:
-            return paired.because(f"settled side by side {name}", *_shared(changed))
+    if paired.verdict is Verdict.REGRESSED or (paired.verdict.passes and not (changed and decides)):
+        if not decides:
+            why = () if stored.verdict is Verdict.MISSING else stored.reasons
+            return paired.because(*why, f"settled side by side {name}", *_shared(changed))
         told = f"the stored baseline alone says {stored.verdict}; side by side {name} it is {paired.verdict}"
         return paired.because(f"{told}, and that counts", *_shared(changed))
     if paired.verdict.passes:

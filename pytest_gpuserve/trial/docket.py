@@ -74,7 +74,12 @@ class Docket:
 
     def rounds_of(self, measurement: Measurement) -> Sequence[Round]:
         """The rounds that are the run; none where it was measured alone, whatever had to confirm it."""
-        beside = self._always_paired or measurement.settles is not None or self.is_duel(measurement.run)
+        beside = (
+            self._always_paired
+            or measurement.is_paired
+            or measurement.settles is not None
+            or self.is_duel(measurement.run)
+        )
         return measurement.paired.rounds if beside and measurement.paired is not None else ()
 
     def unjudged_problems(self) -> list[str]:

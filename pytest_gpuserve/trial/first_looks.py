@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.servers.remote import Remote
 from pytest_gpuserve.trial.assertions import Run
+from pytest_gpuserve.trial.confirming import Unconfirmed, make_confirmation
 from pytest_gpuserve.trial.looks import Look
 from pytest_gpuserve.trial.measurement import Measurement
 from pytest_gpuserve.trial.pairing import BaseFailed
@@ -80,6 +81,8 @@ class FirstLooks:
         against = self._case.arena.against
         if against is not None:
             self._begin_against(measurement, against)
+        else:
+            self._begin_paired(measurement)
         if measurement.paired is None:
             self._take_sessions(measurement)
         return measurement.run
@@ -116,7 +119,7 @@ class FirstLooks:
         # Of a server that was started elsewhere nobody knows on which card it runs.
         card = None if isinstance(target.server.kind, Remote) else self._card
         run = Run(label, self._judge, [], card, shape.schedule)
-        measurement = Measurement(run, target, shape, workload, place, self._progress)
+        measurement = Measurement(run, target, shape, workload, place, self._progress, self._case.arena.machine)
         docket.rest_others(measurement)
         docket.measurements.append(measurement)
         return measurement
@@ -150,6 +153,29 @@ class FirstLooks:
             if measurement.paired is not None and not isinstance(problem, BaseFailed):
                 raise
             measurement.paired, measurement.absent = None, str(problem)
+
+    def _begin_paired(self, measurement: Measurement) -> None:
+        """Begin beside the baseline's commit where its numbers decide nothing here: a session alone would be in vain.
+
+        Where that commit cannot be measured, the measurement notes why.
+        """
+        stored = self._case.ledger.find(measurement.place)
+        if stored is None or self._recorder.wants(stored) or not self._stored.needs_pair(measurement, stored):
+            return
+        try:
+            measurement.paired = make_confirmation(
+                self._case.arena, self._stored.contest_of(measurement, stored), stored
+            )
+            measurement.is_paired = True
+            self._look_first(measurement)
+        except Unconfirmed as problem:
+            measurement.absent = str(problem)
+        except BaseFailed as problem:
+            assert measurement.paired is not None
+            # The time that it took is the test's.
+            measurement.seconds += measurement.paired.seconds
+            measurement.paired, measurement.is_paired = None, False
+            measurement.absent = f"it could not be settled side by side: {problem}"
 
     def _look_first(self, measurement: Measurement) -> None:
         assert measurement.paired is not None

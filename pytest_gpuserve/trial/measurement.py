@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.results import RunResult
 from pytest_gpuserve.trial.sampling import take_session
 from pytest_gpuserve.units import format_value
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind
+    from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.trial.assertions import Run
     from pytest_gpuserve.trial.handle import Target
     from pytest_gpuserve.trial.ledger import Place, Workload
+    from pytest_gpuserve.trial.machine import Machine
     from pytest_gpuserve.trial.shape import LoadShape
     from pytest_gpuserve.trial.side_by_side import SideBySide
     from pytest_gpuserve.trial.watch import Progress
@@ -36,6 +39,7 @@ class Measurement:
         workload: What it is, for a baseline.
         place: Where its baseline is.
         progress: Told how its loads get on.
+        machine: Measured before and after each session.
         seconds: Time spent on it.
         taken: Sessions that it was spent on.
         interrupted: Whether Ctrl-C cut it short.
@@ -45,6 +49,8 @@ class Measurement:
         paired: The comparison with its base side by side, where there is one.
         absent: Why there is none, where there should be.
         settles: As in `RunResult`.
+        before: The last reading of the machine that no session has had yet; None where it has to be taken.
+        is_paired: Whether its first look was beside the baseline's commit, as the stored numbers decide nothing here.
     """
 
     run: Run
@@ -53,6 +59,7 @@ class Measurement:
     workload: Workload
     place: Place
     progress: Progress
+    machine: Machine
     seconds: float = 0.0
     taken: int = 0
     interrupted: bool = False
@@ -62,6 +69,8 @@ class Measurement:
     paired: SideBySide | None = None
     absent: str = ""
     settles: str | None = None
+    before: Mapping[str, float] | None = None
+    is_paired: bool = False
 
     def take(self, requests_wanted: int, foreign_cores: float, baseline_clock_mhz: float | None = None) -> None:
         """Measure another session.
@@ -76,6 +85,14 @@ class Measurement:
             LoadFailed: The load engine failed.
         """
         began = time.monotonic()
+        before = self.read_machine()
+        self.before = None
+
+        def keep(session: Session) -> None:
+            # Of one that was cut short nobody waits for another reading.
+            after = [] if session.problems else [self.machine.reading(self.python)]
+            self.run.sessions.append(replace(session, yardstick=Yardstick.of([before, *after])))
+
         try:
             take_session(
                 self.target,
@@ -85,7 +102,7 @@ class Measurement:
                     foreign_cores=foreign_cores,
                     baseline_clock_mhz=baseline_clock_mhz,
                 ),
-                self.run.sessions.append,
+                keep,
                 self.progress,
             )
         except KeyboardInterrupt:
@@ -94,6 +111,28 @@ class Measurement:
         finally:
             self.taken += 1
             self.seconds += time.monotonic() - began
+
+    @property
+    def python(self) -> str:
+        """The server's interpreter; empty where somebody else runs it."""
+        return self.target.server.kind.python
+
+    def read_machine(self) -> Mapping[str, float]:
+        """Measure the machine before its next session, once."""
+        if self.before is None:
+            self.before = self.machine.reading(self.python)
+        return self.before
+
+    @property
+    def yardstick(self) -> Yardstick:
+        """How fast the machine was in all of its sessions, or as they were about to begin."""
+        known = [session.yardstick for session in self.run.sessions if session.yardstick.rates]
+        return Yardstick.pooled(known) if known else Yardstick.of([] if self.before is None else [self.before])
+
+    @property
+    def known_yardstick(self) -> Yardstick | None:
+        """The same; None of a server that somebody else runs, whose machine is not this one."""
+        return self.yardstick if self.python else None
 
     def look(self) -> None:
         """Measure to the next look beside its base, and put that into the run.
@@ -161,6 +200,7 @@ class Measurement:
             base_sessions=() if self.paired is None else tuple(self.paired.sessions("base")),
             workload=dict(self.workload.must_match),
             settles=self.settles,
+            yardstick=self.yardstick,
         )
 
     @property

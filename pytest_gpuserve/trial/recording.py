@@ -92,10 +92,12 @@ class Recorder:
         if stored.entry.workload != dict(measurement.workload.must_match):
             return None
         here, tolerance = self._ledger.here, self._case.tolerance_of(metric)
-        anchored = standing(metric, stored, here).anchored
-        if anchored is None:
+        now = measurement.known_yardstick
+        found = standing(metric, stored, here, now)
+        if found.anchored is None or found.other_machine:
             return None
-        result = against_anchor(metric, anchored, stored, measurement.run.sessions, here=here, tolerance=tolerance)
+        sessions, anchored = measurement.run.sessions, found.anchored
+        result = against_anchor(metric, anchored, stored, sessions, now, here=here, tolerance=tolerance)
         return drifted(result, anchored) if result is not None and result.has_drifted else None
 
     def write(self, measurements: Iterable[Measurement]) -> list[str]:

@@ -249,14 +249,14 @@ class SideBySide:
             verdict, reasons = said_alone(taken), ("this look was taken before, and did not decide it",)
         if course.decision is not None:
             verdict, reasons = course.decision, (self._memory.remark,) if course.is_kept else ()
-        elif verdict is Verdict.REGRESSED:
-            p = adjusted_p(course.seen)
-            if not self._claims.uphold((*self._comparison, metric.name), p):
-                verdict = Verdict.INCONCLUSIVE
+        elif verdict.is_claim:
+            p = adjusted_p(course.seen, improved=verdict is Verdict.IMPROVED)
+            if not self._claims.uphold((*self._comparison, metric.name), p, verdict):
                 course.remark = (
-                    f"REGRESSED by itself after {in_rounds(len(rounds))} (p = {p:.2g}), but not among the"
+                    f"{verdict} by itself after {in_rounds(len(rounds))} (p = {p:.2g}), but not among the"
                     f" {self._claims.planned} comparisons of this run"
                 )
+                verdict = verdict.without_claim
                 reasons = (f"{course.remark}: one of so many looks like that by chance",)
         if course.remark and not any(course.remark in reason for reason in reasons):
             reasons = (*reasons, f"{course.remark}; measured on, it is {verdict}")
@@ -282,7 +282,8 @@ class SideBySide:
             p_regressed=claim.p_regressed,
             detectable=claim.detectable,
             reasons=(*remarks, *reasons),
-            adjusted_p=adjusted_p(course.seen) if verdict is Verdict.REGRESSED else None,
+            p_improved=claim.p_improved,
+            adjusted_p=adjusted_p(course.seen, improved=verdict is Verdict.IMPROVED) if verdict.is_claim else None,
         )
 
     def _undecided(self, metric: Metric, reason: str, *, limit: float | None = None) -> Judgement:

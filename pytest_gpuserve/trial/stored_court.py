@@ -15,8 +15,9 @@ from pytest_gpuserve.trial.comparability import comparability
 from pytest_gpuserve.trial.confirming import Unconfirmed, changes_since, make_confirmation, settled, unsettled_by
 from pytest_gpuserve.trial.ledger import differences
 from pytest_gpuserve.trial.looks import Look
+from pytest_gpuserve.trial.machine import as_fast, is_clearly_other
 from pytest_gpuserve.trial.pairing import BaseFailed
-from pytest_gpuserve.trial.stored_verdict import stored_judgement
+from pytest_gpuserve.trial.stored_verdict import stored_judgement, undecided_elsewhere
 
 if TYPE_CHECKING:
     from pytest_gpuserve.gate.metric import Metric
@@ -34,6 +35,10 @@ SHARED_CARD: Final = (
 
 UNSETTLED: Final = "not settled side by side with the baseline's commit, which would have to be measured"
 """The same, of a metric that the test did not come to."""
+
+
+UNCLAIMED: Final = "better by the stored numbers alone, which is no claim about the code"
+"""Why what is better for sure is a PASS."""
 
 
 class StoredCourt:
@@ -65,11 +70,15 @@ class StoredCourt:
                 assert stored is not None
                 confirmed = self._confirmed(measurement, metric, stored, judgement)
                 if confirmed is not None:
-                    return confirmed if confirmed.reference_kind == "against" else self.final(measurement, confirmed)
+                    settled_here = confirmed.reference_kind == "against"
+                    return confirmed if settled_here else self.final(measurement, self._unclaimed(confirmed))
             # Only now: what is upheld loosens the claims after it, which a claim that is settled otherwise must not.
             judgement = self._upheld(measurement, judgement)
-            # More sessions do not help a quantile that a single one has too few requests for.
+            # More sessions do not help a quantile that a single one has too few requests for, nor where the stored
+            # numbers decide nothing.
             if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.value is None:
+                break
+            if stored is not None and self.evidence(measurement, stored) is None:
                 break
             stop = self._why_not_more(measurement)
             if stop:
@@ -81,11 +90,16 @@ class StoredCourt:
         unsettled = measurement.absent if separable else SHARED_CARD
         if unsettled and self._is_open(measurement, judgement, stored):
             judgement = judgement.because(unsettled)
-        if judgement.verdict is Verdict.INCONCLUSIVE and self._policy.confirm and stored is not None:
+        return self.final(measurement, self._noted(measurement, self._unclaimed(judgement), stored))
+
+    def _noted(self, measurement: Measurement, judgement: Judgement, stored: Stored | None) -> Judgement:
+        """The same with what is to be said of the circumstances."""
+        if stored is None or judgement.verdict in {Verdict.MISSING, Verdict.INVALID}:
+            return judgement
+        unsettled = judgement.verdict is Verdict.INCONCLUSIVE and self._policy.confirm
+        if unsettled and self.evidence(measurement, stored) is not None:
             judgement = judgement.because(*unsettled_by(changes_since(stored, self._here)))
-        if stored is not None and judgement.verdict not in {Verdict.MISSING, Verdict.INVALID}:
-            judgement = judgement.because(*comparability(stored, self._here).warnings)
-        return self.final(measurement, judgement)
+        return judgement.because(*comparability(stored, self._here).warnings)
 
     def glance(self, measurement: Measurement, metric: Metric, stored: Stored | None, claims: Claims) -> Judgement:
         """Settle it by what has been measured so far, alone and side by side; nothing is measured or told for it.
@@ -105,9 +119,15 @@ class StoredCourt:
                 judgement = judgement.because(measurement.absent or UNSETTLED)
             else:
                 paired = measurement.paired.aside(claims).judge(metric, self._case.tolerance_of(metric))
-                judgement = settled(judgement, paired, changes_since(stored, self._here))
+                judgement = settled(
+                    judgement,
+                    paired,
+                    changes_since(stored, self._here),
+                    decides=self.evidence(measurement, stored) is not None,
+                )
         if judgement.reference_kind == "against":
             return judgement
+        judgement = self._unclaimed(judgement)
         if stored is not None and judgement.verdict not in {Verdict.MISSING, Verdict.INVALID}:
             judgement = judgement.because(*comparability(stored, self._here).warnings)
         return self.final(measurement, judgement, claims)
@@ -130,9 +150,30 @@ class StoredCourt:
         absent = self.absent(measurement, stored)
         if absent or stored is None:
             return Judgement.missing(metric, "baseline", *absent, value=measurement.value(metric))
+        evidence = self.evidence(measurement, stored)
+        if evidence is None:
+            return undecided_elsewhere(metric, stored, measurement.yardstick, value=measurement.value(metric))
         return stored_judgement(
-            metric, stored, run.sessions, host=self._here.host.id, tolerance=self._case.tolerance_of(metric)
+            metric, evidence, run.sessions, host=self._here.host.id, tolerance=self._case.tolerance_of(metric)
         )
+
+    def evidence(self, measurement: Measurement, stored: Stored) -> Stored | None:
+        """What of a baseline was recorded by a machine as fast as this one is now; None where nothing was.
+
+        Of a server that somebody else runs the machine is not this one, and nobody knows how fast it is.
+        """
+        now = measurement.known_yardstick
+        return stored if now is None else as_fast(stored, now)
+
+    def needs_pair(self, measurement: Measurement, stored: Stored) -> bool:
+        """Whether a load can be judged beside its baseline's commit alone, and is to be, before it is measured."""
+        if not self._policy.confirm or not measurement.python or self.absent(measurement, stored):
+            return False
+        if not (self._policy.one_at_a_time or OF_ONE_SERVER.isdisjoint(self._policy.metrics)):
+            return False
+        measurement.read_machine()
+        hosts = {record.host.id for record in stored.entry.sessions}
+        return hosts.isdisjoint({self._here.host.id}) or is_clearly_other(stored, measurement.yardstick)
 
     def absent(self, measurement: Measurement, stored: Stored | None) -> tuple[str, ...]:
         """Why there is nothing to compare with; empty if there is."""
@@ -202,11 +243,13 @@ class StoredCourt:
         if judgement.verdict is Verdict.MISSING:
             return self.is_foreign(measurement, stored)
         if judgement.verdict is Verdict.INCONCLUSIVE:
+            if self.evidence(measurement, stored) is None:
+                return True
             if self._awaits_sessions(measurement, judgement):
                 return False
             # Where packages have changed its commit cannot settle it, for both sides would have the new ones.
             return judgement.value is not None and not changes_since(stored, self._here)
-        return judgement.verdict is Verdict.REGRESSED
+        return judgement.verdict in {Verdict.REGRESSED, Verdict.IMPROVED}
 
     def _awaits_sessions(self, measurement: Measurement, judgement: Judgement) -> bool:
         """Whether another session should decide it: of what tells its own error it decides more than a round.
@@ -239,12 +282,14 @@ class StoredCourt:
             measurement.absent = f"it could not be settled side by side: {problem}"
             return None
         finally:
-            measurement.run.sessions[:] = alone
-        if judgement.verdict is not Verdict.MISSING:
+            if not measurement.is_paired:
+                measurement.run.sessions[:] = alone
+        decides = self.evidence(measurement, stored) is not None
+        if judgement.verdict is not Verdict.MISSING and decides:
             # Why it was not enough stands with the verdict that counts.
             self._case.tell(measurement, replace(judgement, reasons=()))
         self._case.tell(measurement, paired)
-        return settled(judgement, paired, changes_since(stored, self._here))
+        return settled(judgement, paired, changes_since(stored, self._here), decides=decides)
 
     # -- what holds a verdict back
 
@@ -263,17 +308,24 @@ class StoredCourt:
         claims = self._case.arena.claims if claims is None else claims
         comparison = (self._case.nodeid, measurement.run.label, judgement.metric.name)
         claims.count(comparison)
-        if judgement.verdict is not Verdict.REGRESSED or judgement.p_regressed is None:
+        p_claim = judgement.p_claim
+        if p_claim is None:
             return judgement
         # Each look has an equal share of the level.
-        p = min(1.0, judgement.p_regressed * (judgement.looks or LOOKS))
-        if claims.uphold(comparison, p):
+        p = min(1.0, p_claim * (judgement.looks or LOOKS))
+        if claims.uphold(comparison, p, judgement.verdict):
             return replace(judgement, adjusted_p=p)
         reason = (
-            f"REGRESSED by itself (p = {p:.2g} of {ALPHA:g}), but not among the {claims.planned} comparisons of this"
-            " run: one of so many looks like that by chance"
+            f"{judgement.verdict} by itself (p = {p:.2g} of {ALPHA:g}), but not among the {claims.planned} comparisons"
+            " of this run: one of so many looks like that by chance"
         )
-        return replace(judgement, verdict=Verdict.INCONCLUSIVE).because(reason)
+        return replace(judgement, verdict=judgement.verdict.without_claim).because(reason)
+
+    def _unclaimed(self, judgement: Judgement) -> Judgement:
+        """That a build is better is not said by a stored number alone where its commit is to settle that."""
+        if judgement.verdict is not Verdict.IMPROVED or not self._policy.confirm:
+            return judgement
+        return replace(judgement, verdict=judgement.verdict.without_claim).because(UNCLAIMED)
 
     def _unless_shared(self, measurement: Measurement, judgement: Judgement) -> Judgement:
         """A build is not called worse or better for what others did; that it passed in spite of them stands.

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.gate.occasions import withstand_drift
 from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, point
+from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, point, pooled_value
+from pytest_gpuserve.trial.machine import why_other
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.measure.yardstick import Yardstick
     from pytest_gpuserve.store.baseline import Stored
 
 
@@ -48,6 +50,29 @@ def stored_judgement(
     # A recording may have taken more sessions than a gate ever looks at.
     result = judge_stored(metric, then, now, tolerance=tolerance, looks=max(LOOKS, len(now)))
     return withstand_drift(result, occasions).judgement()
+
+
+def undecided_elsewhere(metric: Metric, stored: Stored, now: Yardstick, *, value: float | None) -> Judgement:
+    """The judgement where the machine is not as fast as it was, or not known to be: the numbers decide nothing.
+
+    Args:
+        metric: What is judged.
+        stored: The baseline.
+        now: The run's yardstick.
+        value: What was measured, for reading only; None where that is not known.
+    """
+    try:
+        reference = pooled_value(metric, stored.sessions)
+    except NotMeasured:
+        reference = None
+    return Judgement(
+        metric,
+        Verdict.INCONCLUSIVE,
+        "baseline",
+        value=value,
+        reference=reference,
+        reasons=(why_other(stored, now),),
+    )
 
 
 def not_measured(metric: Metric, problem: NotMeasured) -> Judgement:

@@ -81,6 +81,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         paired_problems: Why nothing may be concluded from the candidate's side of a round.
         interrupted_turn: Number, from 1, of the window side by side that Ctrl-C cuts short; 0 for none.
         lost_turn: Number, from 1, of the window side by side in which the load engines are lost; 0 for none.
+        yardstick: How fast the machine says that it is, by its yardstick; 0 where it cannot be measured.
     """
 
     seed: int = 0
@@ -97,6 +98,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paired_problems: tuple[str, ...] = ()
     interrupted_turn: int = 0
     lost_turn: int = 0
+    yardstick: float = 1.0
 
 
 @dataclass
@@ -231,6 +233,12 @@ def _latencies_ns(count: int) -> tuple[float, ...]:
     return tuple(math.exp(normal.inv_cdf((i + 0.5) / count)) for i in range(count))
 
 
+def reading(path: Path) -> dict[str, float]:
+    """Stand for a reading of the machine, by the script."""
+    script = msgspec.json.decode(path.read_bytes(), type=Script)
+    return {"interpreter": 1000.0 * script.yardstick} if script.yardstick else {}
+
+
 def show(windows: tuple[Window, ...], progress: Progress) -> None:
     """Tell of each window what a real load tells of each of its ticks."""
     so_far = RunningTotals()
@@ -270,6 +278,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     from pytest_gpuserve.session import GateSession
     from pytest_gpuserve.trial import measurement, pairing
     from pytest_gpuserve.trial.capacity import rounds
+    from pytest_gpuserve.trial.machine import Machine
     from pytest_gpuserve.trial.telemeter import NOBODY
     from tests.fakes.scripted_contender import ScriptedContenders
     from tests.fakes.scripted_searches import ScriptedSearches
@@ -281,6 +290,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     searches = ScriptedSearches(path)
     patch.setattr(pairing.Pairing, "_up", searches.up)
     patch.setattr(rounds, "SearchedStart", searches.start)
+    # What is made up is as fast as the script says, on every machine.
+    patch.setattr(Machine, "reading", lambda *_: reading(path))
     # What is made up needs nobody to look at the card meanwhile.
     patch.setattr(GateSession, "telemeter", lambda *_: NOBODY)
     config.add_cleanup(patch.undo)

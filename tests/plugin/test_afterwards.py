@@ -98,7 +98,7 @@ def test_of_a_test_that_ctrl_c_cut_short_nothing_is_told(project: Project, recor
     project.write(f"{THROUGHPUT}\n    {second}\n    {OTHERS}")
     project.script = Script(interrupted_session=2, speed=2.0)
     assert project.run(JSON).ret == pytest.ExitCode.INTERRUPTED
-    assert told(project) == [("throughput", "IMPROVED", True)]
+    assert told(project) == [("throughput", "PASS", True)]
     assert (project.path / "heard").read_text() == "throughput True\n"
 
 

@@ -84,11 +84,43 @@ def test_it_can_be_left_out(gated: Project, checkout: Checkout) -> None:
     assert checkout.servers() == []
 
 
-def test_what_passes_is_not_asked_again(gated: Project, checkout: Checkout) -> None:
-    """A build that is better by the stored baseline alone needs no second opinion."""
+def test_a_better_build_is_told_by_both(gated: Project, checkout: Checkout) -> None:
+    """What is better by the stored baseline is IMPROVED only where its commit says so too."""
     gated.speed(1.5)
     gated.run(JSON).assert_outcomes(passed=1)
-    assert {kind for kind, _ in verdicts(gated)} == {"baseline"}
+    assert verdicts(gated) == [("baseline", "IMPROVED"), ("against", "IMPROVED")]
+    assert checkout.left_behind() == []
+
+
+def test_a_fast_machine_hides_nothing(gated: Project, checkout: Checkout) -> None:
+    """On a machine twice as fast a slower build fails, by the pair alone, and the result says how fast the machine is.
+
+    The same build passes there, and is not called better.
+    """
+    gated.script = Script(speed=2.0, yardstick=2.0)
+    result = gated.run(JSON)
+    result.assert_outcomes(passed=1)
+    assert verdicts(gated) == [("against", "PASS")]
+    assert "this machine is 2.00 times as fast as when the baseline was recorded" in text_of(result)
+    assert gated.result()["run"]["yardstick"] == {"interpreter": [2000.0]}
+    gated.speed(0.7)
+    result = gated.run(JSON)
+    result.assert_outcomes(failed=1)
+    assert verdicts(gated) == [("against", "REGRESSED")]
+    assert checkout.left_behind() == []
+
+
+def test_a_fast_machine_without_the_commit_is_inconclusive(gated: Project, checkout: Checkout) -> None:
+    """Where git does not have the commit nobody can tell the machine from the code, and what helps is said."""
+    gated.script = Script(speed=2.0, yardstick=2.0)
+    rewrite(gated, commit="0" * 40)
+    result = gated.run(JSON)
+    result.assert_outcomes(failed=1)
+    assert verdicts(gated) == [("baseline", "INCONCLUSIVE")]
+    text = text_of(result)
+    assert "this machine is 2.00 times as fast as when the baseline was recorded (interpreter 2.00)" in text
+    assert "help: `git branch --all` and `git tag` list what there is" in text
+    assert "metrics that moved with it" not in text
     assert checkout.servers() == []
 
 

@@ -19,7 +19,7 @@ def test_recorded_file_is_reviewable(recorded: Path) -> None:
     """A recorded file has its summary on top, one metric a line, sorted keys, and all that a comparison needs."""
     text = recorded.read_text()
     lines = text.splitlines()
-    assert lines[1] == ' "schema": 1,'
+    assert lines[1] == ' "schema": 2,'
     assert lines[2] == ' "summary": {'
     assert any(re.fullmatch(r'   "throughput": [\d.]+,?', line) for line in lines[:12])
     entry = json.loads(text)["entries"]["test_it"]

@@ -310,9 +310,13 @@ def test_an_error_before_any_verdict_is_told(project: Project) -> None:
     assert "verdict " not in text_of(result)
 
 
-def test_what_got_better_can_be_recorded(project: Project, recorded: Path) -> None:
-    """It is proposed with the command."""
-    project.store(recorded)
+def test_what_got_better_can_be_recorded(project: Project, checkout: Checkout) -> None:
+    """What the baseline's commit confirms is proposed with the command; on a machine that got faster nothing is."""
+    assert project.run("--baseline-update").ret == pytest.ExitCode.OK
+    checkout.commit("a baseline")
+    project.script = Script(speed=1.4)
+    assert "could be recorded" not in text_of(project.run())
+    project.script = Script()
     project.speed(1.4)
     better = project.run()
     better.assert_outcomes(passed=1)

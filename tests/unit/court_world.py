@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.assertions import Comparison, Run
     from pytest_gpuserve.trial.handle import Starter, Target
     from pytest_gpuserve.trial.here import Here
+    from pytest_gpuserve.trial.machine import Machine
     from pytest_gpuserve.trial.pairing import Terms
     from pytest_gpuserve.trial.watch import Progress
 
@@ -55,6 +56,7 @@ class FakeKind:
     name: str = "fake"
     is_in_base: bool = True
     transport: str = "http"
+    python: str = "python"
 
     def workload(self) -> Mapping[str, str]:
         """See `ServerKind`."""
@@ -99,6 +101,7 @@ class World:
         history: What is remembered; None for nothing.
         clock_mhz: Of the card, in every window; None for no card.
         clocks_wanted: The baseline's clock that each session was told.
+        speed: Of the machine, by its yardstick.
     """
 
     folder: Path
@@ -116,6 +119,7 @@ class World:
     history: History | None = None
     clock_mhz: float | None = None
     clocks_wanted: list[float | None] = field(default_factory=list)
+    speed: float = 1.0
     now: float = 0.0
     sessions: int = 0
     looks: int = 0
@@ -147,6 +151,10 @@ class World:
         monkeypatch.setattr(arena, "Pairing", self.pairing)
         for module in (measurement, side_by_side):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self.monotonic))
+
+    def reading(self, python: str) -> dict[str, float]:
+        """Stand for `Machine.reading`; of speed 0 it cannot be measured."""
+        return {"interpreter": 1000.0 * self.speed} if self.speed else {}
 
     def monotonic(self) -> float:
         """The clock."""
@@ -240,6 +248,7 @@ class World:
             claims=self.claims,
             note=pytest.fail,
             progress=cast("Progress", None),
+            machine=cast("Machine", SimpleNamespace(reading=self.reading)),
             against=against,
         )
 

@@ -188,7 +188,7 @@ def test_outside_of_a_checkout_revisions_cannot_be_had(
         ("[1]", "is not usable at the top"),
         ('{"schema": 1}', "is not usable at the top"),
         ('{"schema": 2, "tests": []}', "written by a newer pytest-gpuserve"),
-        ('{"schema": 2, "entries": {}, "summary": {}}', "written by a newer pytest-gpuserve"),
+        ('{"schema": 3, "entries": {}, "summary": {}}', "written by a newer pytest-gpuserve"),
         ('{"schema": 1, "tests": [{}]}', "is no result of --gpuserve-json that can be used"),
         ('{"schema": 1, "gpu": {}, "host": {}, "tests": []}', "has nothing to compare"),
         ('{"schema": 1, "summary": {}, "entries": {}}', "holds no baselines"),

@@ -116,10 +116,14 @@ def test_an_entry_without_anchors_is_written_as_ever() -> None:
     ids=lambda file: file.stem,
 )
 def test_committed_baselines_are_read_unchanged(file: Path) -> None:
-    """What this project has recorded so far is read, and would be written byte for byte as it is."""
+    """What this project has recorded so far is read, and would be written byte for byte as it is.
+
+    But for the number of its schema: a file of schema 1 lacks nothing but yardsticks.
+    """
     entries = {key: stored.entry for key, stored in read(file).items()}
     assert entries
-    assert render(entries).encode() == file.read_bytes()
+    as_now = file.read_bytes().replace(b'"schema": 1,', b'"schema": 2,', 1)
+    assert render(entries).encode() == as_now
 
 
 RECORDS = st.builds(

@@ -88,7 +88,7 @@ def test_rounds_are_the_run_where_it_was_measured_beside_another(
     run: Any = object()
     if is_duel:
         docket.duels.append(run)
-    load: Any = SimpleNamespace(run=run, settles=settles, paired=SimpleNamespace(rounds=["a round"]))
+    load: Any = SimpleNamespace(run=run, settles=settles, is_paired=False, paired=SimpleNamespace(rounds=["a round"]))
     assert bool(docket.rounds_of(load)) is are_the_run
     load.paired = None
     assert not docket.rounds_of(load)
