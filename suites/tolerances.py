@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 CPU_TOLERANCES = pytest.mark.gpuserve(
-    gpu="cpu", throughput=0.3, p50=0.3, p90=0.5, p95=0.5, p99=1.0, batching_ratio=0.3, cold_start=0.6
+    gpu="cpu", throughput=0.2, p50=0.25, p90=0.4, p95=0.4, p99=1.0, batching_ratio=0.25, cold_start=0.6
 )
-"""Two cores of a shared host give one build half of its throughput from hour to hour and 15 % less from start to start,
-so that what a card tolerates could not be decided there within a test's budget. Batches follow the speed: one build put
-38 requests together in one hour and 30 in another.
+"""Two cores of a shared host give one build up to 15 % less from start to start, so that what a card tolerates could
+not be decided there within a test's budget; but a server that is 30 % slower is to be found, within one or two rounds
+side by side. How much faster one hour is than another does not count there: both servers have the same hour, and what
+a stored baseline says of a change is settled so.
 """
