@@ -27,7 +27,8 @@ DEVICE: Final = "gpu"
 """Of a marker that is meant for one device alone."""
 
 MARKER_HELP: Final = (
-    "gpuserve(throughput=0.05, p99=0.2, ..., one_at_a_time=True): how much worse each metric may get, as a fraction;"
+    "gpuserve(throughput=0.05, p99=0.2, ..., one_at_a_time=True): how much worse each metric may get, as a fraction:"
+    " how much lower a throughput, how much higher a latency;"
     f" metrics: {', '.join(metric.option for metric in METRICS.values())}. {ONE_AT_A_TIME}=True: the two servers of a"
     " comparison do not fit into memory together, or each is to have the card to itself, so their starts alternate."
     f" {DEVICE}='cpu': only on this device, where it comes before a marker of the same place that names none"
@@ -56,7 +57,8 @@ def tolerances(item: pytest.Item, gpu: str | None) -> dict[str, float]:
     found: dict[str, float] = {}
     for where, option, value in _marked(item, gpu):
         if option != ONE_AT_A_TIME:
-            found.setdefault(metric_by_option(option).name, _tolerance(f"{where}({option}=...)", value))
+            metric = metric_by_option(option)
+            found.setdefault(metric.name, _tolerance(f"{where}({option}=...)", metric, value))
     return found
 
 
@@ -129,7 +131,11 @@ def _names_a_device(value: object) -> bool:
     return isinstance(value, str) and (value == CPU or value == device_name(value))
 
 
-def _tolerance(where: str, value: object) -> float:
+def _tolerance(where: str, metric: Metric, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 < value <= 1:
         raise pytest.UsageError(f"{where}: a tolerance is a fraction above 0 and up to 1, such as 0.05, not {value!r}")
+    try:
+        metric.check_tolerance(value)
+    except ValueError as problem:
+        raise pytest.UsageError(f"{where}: {problem}") from None
     return float(value)

@@ -87,7 +87,12 @@ def _tolerance(text: str) -> tuple[str, float]:
         value = math.nan
     if not (equals and math.isfinite(value) and value > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not METRIC=FRACTION, such as p99=0.1")
-    return metric_named(name).name, value
+    metric = metric_named(name)
+    try:
+        metric.check_tolerance(value)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+    return metric.name, value
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,8 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         type=_tolerance,
         metavar="METRIC=FRACTION",
-        help="how much worse a metric may be, p99=0.1 for 10 %%; may be repeated (default: a result's own, as its test"
-        " says; baselines are compared at default tolerances, for a baseline keeps none)",
+        help="how much worse a metric may be, p99=0.1 where it may rise by 10 %%; may be repeated (default: a result's"
+        " own, as its test says; baselines are compared at default tolerances, for a baseline keeps none)",
     )
     parser.add_argument(
         "--on-missing", choices=("fail", "skip"), default="fail", help="what B lacks, or cannot be compared"

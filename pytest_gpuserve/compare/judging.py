@@ -191,7 +191,7 @@ def _judge_samples(
         metric,
         [_point(sample) for sample in known],
         [_point(sample) for sample in new],
-        tolerance=tolerance,
+        most_growth=metric.growth(tolerance),
         looks=max(LOOKS, len(new)),
     )
     return withstand_drift(result, occasions).judgement()

@@ -1,4 +1,4 @@
-"""A result file of ``--gpuserve-json`` (schema 1), read with every field checked that is used."""
+"""A result file of ``--gpuserve-json`` (schema 2, or 1 of older versions), with every field checked that is used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from pytest_gpuserve.compare.load import Key, Load, Sample
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.gate.metric import COLD_START, METRICS
+from pytest_gpuserve.gate.metric import COLD_START, METRICS, Growth
 from pytest_gpuserve.report.result_json import SCHEMA
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ NO_SAMPLES: Final = (
 )
 
 INTERRUPTED: Final = "the test was interrupted, so it decides nothing"
+
+OF_COST: Final = 1
+"""The schema whose tolerances are growths of the cost."""
 
 LEAST: Final = 1e-15
 """A value below it, in a metric's unit, is none: it was not measured, and its ratio to another may be no number."""
@@ -126,10 +129,10 @@ def read_result(name: str, data: bytes) -> ResultRecord:
     """
     try:
         head = msgspec.json.decode(data, type=_Head)
-        if head.schema != SCHEMA:
+        if head.schema not in {OF_COST, SCHEMA}:
             raise UsageProblem(
                 f"{name} was written by {'a newer' if head.schema > SCHEMA else 'another'} pytest-gpuserve",
-                found=f"schema {head.schema}; this version reads schema {SCHEMA}",
+                found=f"schema {head.schema}; this version reads schemas {OF_COST} and {SCHEMA}",
                 remedies=[UPGRADE] if head.schema > SCHEMA else [],
             )
         return msgspec.json.decode(data, type=ResultRecord)
@@ -172,12 +175,33 @@ def loads_of(name: str, result: ResultRecord) -> Iterator[Load]:
                 workload=run.workload or None,
                 devices=(result.gpu,),
                 machines=(result.host,),
-                tolerances={each.metric: each.tolerance for each in verdicts if each.tolerance is not None},
+                tolerances=_tolerances(name, result, verdicts),
                 asked=frozenset(each.metric for each in verdicts),
                 problems=(*run.problems, *([] if test.outcome != "interrupted" else [INTERRUPTED])),
                 beside=_beside(run, verdicts),
                 is_result=True,
             )
+
+
+def _tolerances(name: str, result: ResultRecord, verdicts: list[VerdictRecord]) -> Mapping[str, float]:
+    """How much worse each metric was allowed to be, in its own unit.
+
+    Raises:
+        UsageProblem: A metric cannot be so much worse.
+    """
+    found = {}
+    for verdict in verdicts:
+        metric = METRICS.get(verdict.metric)
+        if metric is None or verdict.tolerance is None:
+            continue
+        given = verdict.tolerance
+        tolerance = metric.loss(Growth(given)) if result.schema == OF_COST else given
+        try:
+            metric.check_tolerance(tolerance)
+        except ValueError as problem:
+            raise UsageProblem(f"{name} has a verdict that none can be", found=str(problem)) from None
+        found[metric.name] = tolerance
+    return found
 
 
 def _beside(run: RunRecord, verdicts: list[VerdictRecord]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.report.explain import reasons_of
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.report.terminal import table
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.compare.load import Key
     from pytest_gpuserve.gate.verdict import Judgement
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 
 TOLD_FIRST: Final = tuple(Verdict)[::-1]
 """Why something cannot be judged before why it is undecided, before why it is worse."""
@@ -55,7 +56,10 @@ def comparison_text(comparison: Comparison, *, width: int, color: bool, shown: C
 
 
 def comparison_plain(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as plain values, in the fields and units of ``--gpuserve-json``; schema 1."""
+    """A comparison as plain values, in the fields and units of ``--gpuserve-json``; schema 2.
+
+    Schema 1 had the tolerance and the detectable change as growths of the cost.
+    """
     return {
         "schema": SCHEMA,
         "a": comparison.a,
@@ -85,7 +89,7 @@ def _test(each: Compared) -> TestResult:
 def _reasons(compared: Sequence[Compared]) -> list[str]:
     """Why verdicts are what they are, each reason once with how often it was given, the gravest verdict first."""
     judgements = [judgement for each in compared for judgement in each.judgements]
-    count = Counter((judgement.verdict, reason) for judgement in judgements for reason in judgement.reasons)
+    count = Counter((judgement.verdict, reason) for judgement in judgements for reason in reasons_of(judgement))
     ordered = sorted(count, key=lambda told: TOLD_FIRST.index(told[0]))
     return [
         f"{verdict}: {reason}{f' ({count[verdict, reason]} metrics)' if count[verdict, reason] > 1 else ''}"

@@ -1,7 +1,7 @@
 """Verdicts from numbers: pure functions without clocks, files, processes or randomness."""
 
 from pytest_gpuserve.gate.family import Family
-from pytest_gpuserve.gate.metric import METRICS, Metric, log_cost, metric_by_option, requests_needed
+from pytest_gpuserve.gate.metric import METRICS, Growth, Metric, log_cost, metric_by_option, requests_needed
 from pytest_gpuserve.gate.occasions import withstand_drift
 from pytest_gpuserve.gate.paired import (
     LimitEvidence,
@@ -23,6 +23,7 @@ __all__ = [
     "METRICS",
     "Evidence",
     "Family",
+    "Growth",
     "Judgement",
     "LimitEvidence",
     "Metric",

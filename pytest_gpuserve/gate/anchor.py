@@ -6,17 +6,18 @@ two-sample t test with pooled variance (Snedecor and Cochran, Statistical Method
 
     est = mean(y_now) - y_anchor
     V   = b^2 * (1/J + 1/n) + d^2 * (1/M + 1/m)      J, n sessions; M, m occasions, of now and of the anchor
-    p   = P(t_df > (est - d0) / sqrt(V))             d0 = log(1 + tolerance/4), as in every verdict here
+    p   = P(t_df > (est - d0) / sqrt(V))             d0 = log(1 + growth/4), as in every verdict here
 
 b^2 is the variance between sessions, mixed with the metric's default as in ``gate/stored.py``, from the anchor's
 sessions, those of now, and those of the builds between; df are its degrees of freedom. d^2 is that between occasions,
-as in ``gate/occasions.py``. A metric has drifted if p is below the level *and* the estimate is beyond the tolerance:
+as in ``gate/occasions.py``. Growth is that of the cost at the tolerance. A metric has drifted if p is below the level
+*and* the estimate is beyond the tolerance:
 what has come together in many steps is told where it is too much, not as soon as it is surely something. It has
 improved if the test on the opposite sign is below a sixth of the level, as at one look of the stored gate: an anchor
 that was tightened by luck stays so. Both are asked once, when the last session was measured; that another verdict on
 the same sessions may have ended them is in the rates below.
 
-Simulated for throughput with a tolerance of 5 % and three sessions a recording, where each update replaces the
+Simulated for throughput with a growth of 5 % and three sessions a recording, where each update replaces the
 sessions, and tightens or keeps the anchor. Shares of updates, and of gates after each, that are told to have drifted in
 chains of fifty updates of one build; and of chains of updates that are 1 % slower each, how many have been refused by
 the step that makes it 8, 10 and 12 %:
@@ -43,7 +44,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.gate.metric import Metric, check_tolerance
+from pytest_gpuserve.gate.metric import Growth, Metric, check_growth
 from pytest_gpuserve.gate.occasions import drift_variance
 from pytest_gpuserve.gate.stored import ALPHA, LOOKS, session_variance, sum_of_squares
 from pytest_gpuserve.gate.verdict import Evidence, Judgement, Verdict
@@ -146,7 +147,7 @@ def judge_anchor(
     now: Mapping[str, Sequence[float]],
     between: Mapping[str, Sequence[float]],
     *,
-    tolerance: float,
+    most_growth: Growth,
     alpha: float = ALPHA,
 ) -> AnchorResult:
     """Compare what was measured now with an anchor of the same host.
@@ -157,13 +158,13 @@ def judge_anchor(
         now: Log costs of the sessions of this build, by occasion.
         between: The same of another build that was recorded since, which only tells how much sessions and occasions
             vary; may be empty.
-        tolerance: Largest acceptable growth of the cost, as a fraction.
+        most_growth: Largest acceptable growth of the cost.
         alpha: One-sided level of each question.
 
     Raises:
-        ValueError: No session, or a tolerance or alpha out of range: mistakes of the caller, never of a measurement.
+        ValueError: No session, or a growth or alpha out of range: mistakes of the caller, never of a measurement.
     """
-    check_tolerance(tolerance)
+    check_growth(most_growth)
     ys = [y for costs in now.values() for y in costs]
     if not ys:
         raise ValueError("nothing was measured that could be compared with an anchor")
@@ -184,6 +185,6 @@ def judge_anchor(
         standard_error=math.sqrt(variance),
         df=session.df,
         level=alpha,
-        tolerance=tolerance,
+        most_growth=most_growth,
     )
     return AnchorResult(metric, anchor, measured, len(ys), evidence)

@@ -2,19 +2,26 @@
 
 Every statistic works on the log of a *cost*, in which worse is larger for every metric: 1/throughput, a
 latency quantile, 1/batching ratio, joules, bytes. A slowdown of r moves it by log(1 + r), whatever the unit.
+
+A *tolerance* is what people write and read, so it is a change of the value itself: a throughput may fall by so much, a
+latency rise by so much. A `Growth` is what the statistics ask for, a change of the cost. They differ where more is
+better, and `Metric.growth` and `Metric.loss` are the only ways from one to the other.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NewType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 REQUESTS_PER_TOLERANCE: Final = 2.0
 """Requests beyond a quantile, times the tolerance: 1000 requests gate p99 within 20 %, 2000 within 10 %."""
+
+Growth = NewType("Growth", float)
+"""How much a cost grows, as a fraction: a throughput that falls by 20 % is a growth of 0.25."""
 
 COLD_START: Final = "cold_start"
 CAPACITY: Final = "capacity"
@@ -45,7 +52,7 @@ class Metric:
         option: As in the marker: ``throughput``, ``p99``.
         unit: ``1/s``, ``s``, ``J``, ``B``, or empty for a plain ratio.
         higher_is_better: Whether a larger value is the better one.
-        default_tolerance: Largest acceptable growth of the cost, as a fraction.
+        default_tolerance: How much worse the value may be unless a test says otherwise, as a fraction of it.
         quantile: Which quantile of the latencies it is, or None.
         sd_floor: Smallest standard deviation of log cost between starts or sessions that is ever believed.
         default_sd: Standard deviation of log cost between sessions that is assumed before any is known.
@@ -71,6 +78,41 @@ class Metric:
     def value_at(self, log_cost: float) -> float:
         """The value, in the metric's unit, whose log cost this is: the inverse of `log_cost`."""
         return math.exp(-log_cost if self.higher_is_better else log_cost)
+
+    def change_of(self, log_ratio: float) -> float | None:
+        """Change of the value, as a fraction by its own sign, by which log cost grows so; None beyond any number."""
+        try:
+            change = math.expm1(-log_ratio if self.higher_is_better else log_ratio)
+        except OverflowError:
+            return None
+        return change if math.isfinite(change) else None
+
+    def check_tolerance(self, tolerance: float) -> None:
+        """Refuse a tolerance that no verdict can be reached with.
+
+        Raises:
+            ValueError: It is not a positive number, or a value of which more is better could fall to nothing.
+        """
+        _check_positive("a tolerance", tolerance)
+        if self.higher_is_better and tolerance >= 1:
+            raise ValueError(f"{self.name} cannot fall by {tolerance:.0%}: its tolerance must be below 1")
+
+    def growth(self, tolerance: float) -> Growth:
+        """Growth of the cost of a value that is worse by just the tolerance.
+
+        Args:
+            tolerance: How much worse the value may be, as a fraction of it.
+
+        Raises:
+            ValueError: As for `check_tolerance`.
+        """
+        self.check_tolerance(tolerance)
+        return Growth(tolerance / (1 - tolerance) if self.higher_is_better else tolerance)
+
+    def loss(self, growth: Growth) -> float:
+        """How much worse the value is, as a fraction of it, where the cost grew by so much: the inverse of `growth`."""
+        # To twelve digits, so that a tolerance is told as it was written.
+        return float(f"{growth / (1 + growth):.12g}") if self.higher_is_better else growth
 
 
 def _ratio(name: str, *, unit: str, sd_floor: float) -> Metric:
@@ -220,12 +262,12 @@ def requests_needed(metric: Metric, tolerance: float) -> int:
 
     Args:
         metric: What is gated.
-        tolerance: Largest acceptable growth of the cost, as a fraction.
+        tolerance: How much worse the value may be, as a fraction of it; where no verdict asks, any size will do.
 
     Raises:
         ValueError: The tolerance is not a positive number.
     """
-    check_tolerance(tolerance)
+    _check_positive("a tolerance", tolerance)
     if not metric.is_of_requests:
         return 1
     share_beyond = 1.0 if metric.quantile is None else 1.0 - metric.quantile
@@ -233,11 +275,15 @@ def requests_needed(metric: Metric, tolerance: float) -> int:
     return math.ceil(round(REQUESTS_PER_TOLERANCE / tolerance / share_beyond, 6))
 
 
-def check_tolerance(tolerance: float) -> None:
-    """Refuse a tolerance that no verdict can be reached with.
+def check_growth(growth: Growth) -> None:
+    """Refuse a growth that nothing can be tested against.
 
     Raises:
-        ValueError: The tolerance is not a positive number.
+        ValueError: It is not a positive number.
     """
-    if not (math.isfinite(tolerance) and tolerance > 0):
-        raise ValueError(f"a tolerance must be a positive fraction, not {tolerance}")
+    _check_positive("a largest growth", growth)
+
+
+def _check_positive(what: str, fraction: float) -> None:
+    if not (math.isfinite(fraction) and fraction > 0):
+        raise ValueError(f"{what} must be a positive fraction, not {fraction}")

@@ -23,7 +23,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.gate.verdict import Verdict, format_size
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def withstand_drift(result: StoredResult, occasions: Mapping[str, Sequence[float
     within = evidence.p_pass < evidence.level
     word = "worse" if verdict is Verdict.REGRESSED else "better"
     reason = (
-        f"{word} by {format_fraction(abs(math.expm1(evidence.estimate)))}, which may be the hour: one build moves by"
+        f"{word} by {format_size(result.metric, evidence.estimate)}, which may be the hour: one build moves by"
         f" {format_fraction(math.sqrt(drift))} (sd) from one occasion to the next, as far as the {len(occasions)}"
         " recorded can tell"
     )

@@ -18,13 +18,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.student import f_upper_tail, t_upper_tail
-from pytest_gpuserve.gate.verdict import EstimatedChange, Evidence, Verdict
+from pytest_gpuserve.gate.verdict import EstimatedChange, Evidence, Verdict, format_size
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.gate.metric import Growth, Metric
 
 TRIMMED_SHARE: Final = 0.2
 """Share of the block differences of a round that is cut off at either end."""
@@ -148,23 +148,23 @@ def default_prior(metric: Metric) -> Prior:
     return Prior(max(metric.default_pair_sd, metric.sd_floor) ** 2, _DEFAULT_DOF)
 
 
-def paired_evidence(rounds: Sequence[RoundPoint], prior: Prior, *, tolerance: float, level: float) -> Evidence:
+def paired_evidence(rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Growth, level: float) -> Evidence:
     """What all rounds so far say, by the plain method: no rule of the first round is in it.
 
     Args:
         rounds: At least one, in any order.
         prior: Of the variance of one start pair.
-        tolerance: Largest acceptable growth of the cost, as a fraction.
+        most_growth: Largest acceptable growth of the cost: `Metric.growth` of a tolerance.
         level: One-sided level of this look.
 
     Raises:
-        ValueError: There is no round, or the tolerance or the level is out of range.
+        ValueError: There is no round, or the growth or the level is out of range.
     """
     change = _estimate(rounds, prior, level=level)
-    return Evidence(change.estimate, change.standard_error, change.df, level, tolerance)
+    return Evidence(change.estimate, change.standard_error, change.df, level, most_growth)
 
 
-def paired_claim(rounds: Sequence[RoundPoint], prior: Prior, *, tolerance: float, level: float) -> Evidence:
+def paired_claim(rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Growth, level: float) -> Evidence:
     """What a claim of REGRESSED or IMPROVED rests on: after one round the pessimistic prior, later `paired_evidence`.
 
     Its ``p_regressed`` is the one that counts in a family of claims.
@@ -172,17 +172,17 @@ def paired_claim(rounds: Sequence[RoundPoint], prior: Prior, *, tolerance: float
     Args:
         rounds: As for `paired_evidence`.
         prior: As for `paired_evidence`.
-        tolerance: As for `paired_evidence`.
+        most_growth: As for `paired_evidence`.
         level: As for `paired_evidence`.
 
     Raises:
         ValueError: As for `paired_evidence`.
     """
-    return paired_evidence(rounds, _prior_of_claims(rounds, prior), tolerance=tolerance, level=level)
+    return paired_evidence(rounds, _prior_of_claims(rounds, prior), most_growth=most_growth, level=level)
 
 
 def paired_verdict(
-    metric: Metric, rounds: Sequence[RoundPoint], prior: Prior, *, tolerance: float, level: float
+    metric: Metric, rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Growth, level: float
 ) -> tuple[Verdict, Evidence, tuple[str, ...]]:
     """Judge all rounds so far, at one look.
 
@@ -190,7 +190,7 @@ def paired_verdict(
         metric: What is judged, for the reasons in words.
         rounds: As for `paired_evidence`.
         prior: As for `paired_evidence`.
-        tolerance: As for `paired_evidence`.
+        most_growth: As for `paired_evidence`.
         level: As for `paired_evidence`.
 
     Returns:
@@ -199,10 +199,10 @@ def paired_verdict(
     Raises:
         ValueError: As for `paired_evidence`.
     """
-    evidence = paired_evidence(rounds, prior, tolerance=tolerance, level=level)
+    evidence = paired_evidence(rounds, prior, most_growth=most_growth, level=level)
     if len(rounds) > 1:
         return evidence.verdict, evidence, ()
-    claim = paired_claim(rounds, prior, tolerance=tolerance, level=level)
+    claim = paired_claim(rounds, prior, most_growth=most_growth, level=level)
     verdict, reasons = _of_first_round(metric, evidence, claim, prior)
     return verdict, evidence, reasons
 
@@ -297,7 +297,7 @@ def _unknown_spread(metric: Metric, prior: Prior) -> str:
 def _one_start_pair(metric: Metric, change: EstimatedChange, prior: Prior) -> str:
     word = "worse" if change.estimate > 0 else "better"
     return (
-        f"{metric.name} is {word} by {format_fraction(abs(math.expm1(change.estimate)))} in one round, which may be"
+        f"{metric.name} is {word} by {format_size(metric, change.estimate)} in one round, which may be"
         " the luck of one start: a first round counts as if two starts of one build lay"
         f" {format_fraction(math.sqrt(prior.pessimistic.variance))} (sd) apart"
     )

@@ -4,7 +4,7 @@ The unit is the session. The variance between sessions of one host, b^2, is pool
 new sessions, each group about its own mean (valid under any change), and mixed with a prior of the metric's
 default sd: weight 3 beside a single stored session, 2 beside more; where the data contradict the prior
 upwards (F test, .05) they speak alone. For many sessions this is the plain pooled variance. Simulated for
-tolerance 5 %, stopping at the first decision of at most six looks, as P(PASS), P(REGRESSED) of an identical
+a growth of 5 %, stopping at the first decision of at most six looks, as P(PASS), P(REGRESSED) of an identical
 build; P(PASS), P(REGRESSED) at 5 % slower; P(REGRESSED) at 10 % slower (at 30 % it is 1.00 throughout):
 
     stored  session sd 1 %              session sd 2 %              session sd 3 %
@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.metric import Metric, check_tolerance
+from pytest_gpuserve.gate.metric import Growth, Metric, check_growth
 from pytest_gpuserve.gate.student import f_upper_tail
 from pytest_gpuserve.gate.verdict import Evidence, Judgement, Verdict
 
@@ -118,15 +118,9 @@ class StoredResult:
             reference=self.metric.value_at(self.predicted),
             rounds=self.sessions,
             looks=self.looks,
+            claim=self.claim,
         )
-        claim = self.claim or self.evidence
-        return replace(
-            judgement,
-            detectable=claim.detectable,
-            p_regressed=claim.p_regressed,
-            p_improved=claim.p_improved,
-            reasons=self.reasons or judgement.reasons,
-        )
+        return replace(judgement, reasons=self.reasons or judgement.reasons)
 
 
 @dataclass(frozen=True)
@@ -155,7 +149,7 @@ def judge_stored(
     stored: Sequence[SessionPoint],
     new: Sequence[SessionPoint],
     *,
-    tolerance: float,
+    most_growth: Growth,
     looks: int = LOOKS,
     alpha: float = ALPHA,
 ) -> StoredResult:
@@ -168,15 +162,15 @@ def judge_stored(
         metric: What is judged.
         stored: The baseline's sessions, in any order.
         new: Sessions of this run, all of one host, at most ``looks``.
-        tolerance: Largest acceptable growth of the cost, as a fraction.
+        most_growth: Largest acceptable growth of the cost: `Metric.growth` of a tolerance.
         looks: Most new sessions that this verdict may ever look at.
         alpha: Most false claims of one kind over all looks.
 
     Raises:
-        ValueError: An empty list, new sessions of several hosts or more of them than looks, or a tolerance or
+        ValueError: An empty list, new sessions of several hosts or more of them than looks, or a growth or
             alpha out of range: mistakes of the caller, never of a measurement.
     """
-    check_tolerance(tolerance)
+    check_growth(most_growth)
     _check(stored, new, looks=looks, alpha=alpha)
     host = new[0].host
     by_host: dict[str, list[float]] = {}
@@ -196,7 +190,7 @@ def judge_stored(
         standard_error=math.sqrt(prediction.variance.value + noisier),
         df=prediction.variance.df,
         level=alpha / looks,
-        tolerance=tolerance,
+        most_growth=most_growth,
     )
     return StoredResult(metric, evidence.verdict, evidence, measured, prediction.mean, len(new), looks)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, Literal
 
-from pytest_gpuserve.gate.metric import Metric, check_tolerance
+from pytest_gpuserve.gate.metric import Growth, Metric, check_growth
 from pytest_gpuserve.gate.student import t_quantile, t_upper_tail
 from pytest_gpuserve.units import format_fraction
 
@@ -21,7 +21,7 @@ ReferenceKind = Literal["baseline", "against", "published", "duel", "limit"]
 other server of a duel, or a plain limit in the test."""
 
 INDIFFERENT_SHARE: Final = 0.25
-"""A change below this share of the tolerance is nothing to talk about, hence never REGRESSED."""
+"""A cost that grows by less than this share of the most it may is nothing to talk about, hence never REGRESSED."""
 
 POWER: Final = 0.95
 """How surely an effect of the minimum detectable size would have been reported."""
@@ -101,30 +101,30 @@ class EstimatedChange:
 
 @dataclass(frozen=True)
 class Evidence(EstimatedChange):
-    """What is known about the change of log cost, and the test of it against a tolerance.
+    """What is known about the change of log cost, and the test of it against the most that the cost may grow.
 
     Attributes:
-        tolerance: Largest acceptable growth of the cost, as a fraction.
+        most_growth: Largest acceptable growth of the cost: `Metric.growth` of a tolerance.
 
     Raises:
         ValueError: A field is NaN, infinite or outside its range.
     """
 
-    tolerance: float
+    most_growth: Growth
 
     def __post_init__(self) -> None:
-        check_tolerance(self.tolerance)
+        check_growth(self.most_growth)
         super().__post_init__()
 
     @property
     def indifferent(self) -> float:
         """Change of log cost up to which there is nothing to talk about (d0)."""
-        return math.log1p(self.tolerance * INDIFFERENT_SHARE)
+        return math.log1p(self.most_growth * INDIFFERENT_SHARE)
 
     @property
     def too_much(self) -> float:
         """Change of log cost from which it is too much worse (d1)."""
-        return math.log1p(self.tolerance)
+        return math.log1p(self.most_growth)
 
     @property
     def p_regressed(self) -> float:
@@ -158,26 +158,27 @@ class Evidence(EstimatedChange):
         return self.p_pass < self.level and self.p_regressed < self.level
 
     @property
-    def detectable(self) -> float | None:
-        """Smallest growth of the cost, as a fraction, that this evidence reports with `POWER`; None if none is."""
+    def detectable_growth(self) -> Growth | None:
+        """Smallest growth of the cost that this evidence reports with `POWER`; None if it reports none."""
         quantiles = t_quantile(1 - POWER, self.df) + t_quantile(self.level, self.df)
-        return _fraction(self.indifferent + quantiles * self.standard_error)
+        return _growth(self.indifferent + quantiles * self.standard_error)
 
     @property
-    def decidable(self) -> float | None:
-        """Smallest tolerance that this evidence decides as PASS (0: any); None if there is none."""
-        return _fraction(max(0.0, self.interval[1]))
+    def decidable_growth(self) -> Growth | None:
+        """Smallest growth of the cost that this evidence would pass as the largest one (0: any); None for no growth."""
+        return _growth(max(0.0, self.interval[1]))
 
-    def remarks(self) -> tuple[str, ...]:
-        """What a report should add to the bare verdict, in words."""
-        tolerance = format_fraction(self.tolerance)
+    def remarks(self, metric: Metric) -> tuple[str, ...]:
+        """What a report should add to the bare verdict, in words and in the unit of the metric that it is of."""
+        tolerance = format_fraction(metric.loss(self.most_growth))
         if self.slower_within_tolerance:
-            return (f"worse by {format_fraction(math.expm1(self.estimate))}, within the tolerance of {tolerance}",)
+            return (f"worse by {format_size(metric, self.estimate)}, within the tolerance of {tolerance}",)
         if self.verdict is Verdict.INCONCLUSIVE:
-            decidable = self.decidable
+            decidable = self.decidable_growth
             if decidable is None:
                 return ("the evidence is too thin to decide any tolerance",)
-            return (f"this evidence decides a tolerance of {format_fraction(decidable)}, not of {tolerance}",)
+            decided = format_fraction(metric.loss(decidable))
+            return (f"this evidence decides a tolerance of {decided}, not of {tolerance}",)
         return ()
 
 
@@ -193,8 +194,9 @@ class Judgement:
         reference: The reference's value, in the metric's unit.
         change: Change of the value as a fraction, by the sign of the value: throughput 30 % lower is -0.3.
         interval: Lower and upper bound of ``change``.
-        tolerance: Largest acceptable growth of the cost, as a fraction.
-        detectable: Smallest growth of the cost that would have been found, as a fraction.
+        tolerance: How much worse the value may be, as a fraction of it, so that it compares with ``change``: 0.3 lets a
+            throughput fall, and a latency rise, by 30 %.
+        detectable: Smallest such change for the worse that would have been found.
         decidable: Smallest tolerance that the evidence could have decided as PASS.
         rounds: New sessions or paired rounds behind it.
         looks: How often the evidence was, or at most would have been, looked at: what the level was divided for.
@@ -302,6 +304,7 @@ class Judgement:
         rounds: int,
         looks: int,
         windows: int = 0,
+        claim: Evidence | None = None,
     ) -> Judgement:
         """A verdict reached from evidence.
 
@@ -315,37 +318,45 @@ class Judgement:
             rounds: New sessions or paired rounds behind the evidence.
             looks: Number of looks that the level was divided for.
             windows: Measured windows behind the evidence.
+            claim: The evidence that a claim of a change has to rest on, where that is not ``evidence`` itself.
         """
-        low, high = (_change(metric, bound) for bound in evidence.interval)
+        low, high = (metric.change_of(bound) for bound in evidence.interval)
+        claim = claim or evidence
         return cls(
             metric,
             verdict,
             reference_kind,
             value=value,
             reference=reference,
-            change=_change(metric, evidence.estimate),
+            change=metric.change_of(evidence.estimate),
             interval=None if low is None or high is None else (min(low, high), max(low, high)),
-            tolerance=evidence.tolerance,
-            detectable=evidence.detectable,
-            decidable=evidence.decidable,
+            tolerance=metric.loss(evidence.most_growth),
+            detectable=_loss(metric, claim.detectable_growth),
+            decidable=_loss(metric, evidence.decidable_growth),
             rounds=rounds,
             looks=looks,
-            reasons=evidence.remarks(),
-            p_regressed=evidence.p_regressed,
+            reasons=evidence.remarks(metric),
+            p_regressed=claim.p_regressed,
             p_pass=evidence.p_pass,
             p_improved=evidence.p_improved,
             windows=windows,
         )
 
 
-def _fraction(log_ratio: float) -> float | None:
-    """Growth of the cost as a fraction; None where it is beyond any number."""
+def format_size(metric: Metric, log_ratio: float) -> str:
+    """Write how much a value changes where its log cost does so, without the sign: ``21.6 %``."""
+    change = metric.change_of(log_ratio)
+    return "more than any number" if change is None else format_fraction(abs(change))
+
+
+def _growth(log_ratio: float) -> Growth | None:
+    """Growth of the cost; None where it is beyond any number."""
     try:
-        fraction = math.expm1(log_ratio)
+        growth = math.expm1(log_ratio)
     except OverflowError:
         return None
-    return fraction if math.isfinite(fraction) else None
+    return Growth(growth) if math.isfinite(growth) else None
 
 
-def _change(metric: Metric, log_ratio: float) -> float | None:
-    return _fraction(-log_ratio if metric.higher_is_better else log_ratio)
+def _loss(metric: Metric, growth: Growth | None) -> float | None:
+    return None if growth is None else metric.loss(growth)

@@ -92,7 +92,7 @@ def _drawn(line: Line, *, width: int, blocks: bool) -> list[str]:
     low, high = (format_value(value, line.metric.unit) for value in (min(values), max(values)))
     counted = f"{len(line.places)} points{f', the last {len(shown)} drawn' if left_out else ''}"
     return [
-        chart(values, narrowest=2 * math.log1p(line.metric.default_tolerance), blocks=blocks),
+        chart(values, narrowest=2 * math.log1p(line.metric.growth(line.metric.default_tolerance)), blocks=blocks),
         *([pointed] if pointed else []),
         f"{counted}, {low} .. {high}",
     ]

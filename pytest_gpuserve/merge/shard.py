@@ -11,6 +11,7 @@ import msgspec
 from pytest_gpuserve.compare.result_file import read_result
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.merge.record import Head, Place, ShownTest
+from pytest_gpuserve.report.result_json import SCHEMA as RESULT_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -117,7 +118,11 @@ def read_shards(name: str, data: bytes) -> list[Shard]:
     Raises:
         UsageProblem: It is no result, is of another schema, or a field of it cannot be used; names the file.
     """
-    read_result(name, data)
+    if read_result(name, data).schema != RESULT_SCHEMA:
+        raise UsageProblem(
+            f"{name} was written by an older pytest-gpuserve, whose tolerances were of another unit",
+            remedies=["merge the results of a run with the version that ran it"],
+        )
     document: Plain = msgspec.json.decode(data)
     tests = _tests(name, document.pop(TESTS))
     document.pop(SCHEMA)

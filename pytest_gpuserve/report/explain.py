@@ -61,8 +61,7 @@ def explain(
         lines.append(f"interval {format_change(low)} to {format_change(high)}, {evidence(judgement)}")
     elif judgement.rounds and judgement.reference_kind in PAIRED:
         lines.append(evidence(judgement))
-    if _is_small_regression(judgement):
-        lines.append("that it is worse is sure, that it is within the tolerance is not")
+    lines.extend(_not_shown_within(judgement))
     reasons = [line for reason in judgement.reasons for line in reason.splitlines()]
     moved = [
         f"{name} {format_change(change)}"
@@ -146,13 +145,21 @@ def evidence(judgement: Judgement) -> str:
     return text
 
 
-def _is_small_regression(judgement: Judgement) -> bool:
-    """Whether the estimate itself lies within the tolerance, which a reader would take for a pass."""
-    change, tolerance = judgement.change, judgement.tolerance
-    if judgement.verdict is not Verdict.REGRESSED or change is None or tolerance is None or change <= -1:
-        return False
-    growth = 1 / (1 + change) - 1 if judgement.metric.higher_is_better else change
-    return growth <= tolerance
+def reasons_of(judgement: Judgement) -> tuple[str, ...]:
+    """Why a verdict is what it is, for reports: its reasons, after what its numbers would else seem to contradict."""
+    return (*_not_shown_within(judgement), *judgement.reasons)
+
+
+def _not_shown_within(judgement: Judgement) -> tuple[str, ...]:
+    """Say of a regression whose estimate is within the tolerance, as of what passes, why it is one."""
+    change, tolerance, interval = judgement.change, judgement.tolerance, judgement.interval
+    if judgement.verdict is not Verdict.REGRESSED or change is None or tolerance is None or interval is None:
+        return ()
+    worst = interval[0] if judgement.metric.higher_is_better else interval[1]
+    if abs(change) > tolerance or abs(worst) <= tolerance:
+        return ()
+    within = f"within the tolerance of {format_fraction(tolerance)}"
+    return (f"{within} by its estimate, but not shown to be within it: the interval reaches {format_change(worst)}",)
 
 
 def _purpose(verdict: Verdict) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.report.explain import reasons_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,6 +53,11 @@ class Row:
     run: RunResult
     judgement: Judgement
     overruled: bool
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is what it is; of what was settled otherwise that is told elsewhere."""
+        return () if self.overruled else reasons_of(self.judgement)
 
     @property
     def counts(self) -> bool:

@@ -37,7 +37,7 @@ def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False) -> li
     for row in ranked(tests):
         if only_bad and not row.is_bad:
             continue
-        for reason in row.judgement.reasons:
+        for reason in row.reasons:
             found.setdefault((row.judgement.verdict, _general(reason, row)), []).append((row, reason))
     lines = []
     for (verdict, general), rows in found.items():

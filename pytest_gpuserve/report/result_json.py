@@ -1,7 +1,9 @@
-"""The machine-readable result, schema 1 (``--gpuserve-json``).
+"""The machine-readable result, schema 2 (``--gpuserve-json``).
 
-Latencies are in seconds, ``change`` is a fraction of the value with the value's own sign, and what is not known is
-null. Only additions may be made to a schema; anything else is a new one.
+Latencies are in seconds, ``change`` is a fraction of the value with the value's own sign, ``tolerance`` and
+``detectable`` are such fractions for the worse, without a sign, and what is not known is null. In schema 1 those two
+were growths of the cost, which of a throughput is its reciprocal. Only additions may be made to a schema; anything else
+is a new one.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 
-SCHEMA = 1
+SCHEMA = 2
 
 _MODES = {"": "gate", "--baseline-update": "update", "--baseline-update-new": "update-new"}
 

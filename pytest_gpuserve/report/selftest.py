@@ -66,7 +66,7 @@ class Reach:
         rounds: How many.
         groups: So many times as many rounds were measured; the two numbers are medians over them.
         decidable: Smallest tolerance that they decide as PASS, as a fraction; None where they decide none.
-        detectable: Smallest growth of the cost that they report, as a fraction; None where they report none.
+        detectable: Smallest change for the worse that they report, as a fraction; None where they report none.
         learned: Whether what other comparisons have taught of the spread between starts is in it.
     """
 

@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import METRICS as ALL_METRICS
+from pytest_gpuserve.gate.metric import Growth
 from pytest_gpuserve.gate.paired import paired_evidence
 from pytest_gpuserve.gate.priors import learn_prior
 from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, levels, look_index
@@ -179,8 +180,8 @@ def _reaches(metric: Metric, made: Sequence[Made]) -> list[Reach]:
                 metric.name,
                 rounds,
                 len(groups),
-                decidable=_median_of_known(one.decidable for one in evidence),
-                detectable=_median_of_known(one.detectable for one in evidence),
+                decidable=_median_loss(metric, [one.decidable_growth for one in evidence]),
+                detectable=_median_loss(metric, [one.detectable_growth for one in evidence]),
                 learned=prior.learned,
             )
         )
@@ -199,11 +200,11 @@ def _full_rounds(metric: Metric, one: Made) -> list[RoundPoint]:
 def _evidence(metric: Metric, points: Sequence[RoundPoint], prior: Prior) -> Evidence:
     look = look_index(len(points), BLOCKS)
     assert look is not None
-    return paired_evidence(points, prior, tolerance=metric.default_tolerance, level=levels()[look])
+    return paired_evidence(points, prior, most_growth=metric.growth(metric.default_tolerance), level=levels()[look])
 
 
-def _median_of_known(values: Iterable[float | None]) -> float | None:
-    """The median, to which what decides nothing counts as infinite."""
-    known = [math.inf if value is None else value for value in values]
+def _median_loss(metric: Metric, growths: Iterable[Growth | None]) -> float | None:
+    """The median in the metric's own unit, to which what decides nothing counts as infinite."""
+    known = [math.inf if growth is None else growth for growth in growths]
     middle = median(known) if known else math.inf
-    return middle if math.isfinite(middle) else None
+    return metric.loss(Growth(middle)) if math.isfinite(middle) else None

@@ -20,8 +20,11 @@ from pytest_gpuserve.store.sealed import HistoryUnusable, encode, seal
 if TYPE_CHECKING:
     from pytest_gpuserve.measure.rounds import Round
 
-SCHEMA: Final = 1
-"""Of both files."""
+ROUNDS_SCHEMA: Final = 2
+"""Of the file of rounds: in schema 1 a tolerance was a growth of the cost, so that its looks asked other questions."""
+
+PAST_SCHEMA: Final = 1
+"""Of the file of differences."""
 
 Difference = Annotated[float, msgspec.Meta(gt=-1e3, lt=1e3)]
 """A difference of log cost, candidate minus base."""
@@ -75,7 +78,7 @@ class KeptMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One metric of a sequence.
 
     Args:
-        tolerance: That it was asked at.
+        tolerance: That it was asked at, in the metric's own unit.
         looks: The looks that were taken, in order, each once.
         decision: Its verdict, where a look decided it.
         differences: For each round its block differences of log cost, from which priors are learned.
@@ -178,7 +181,7 @@ def checked_bytes(file: RoundsFile | PastFile) -> bytes:
             remedies=["a re-run begins anew; this is a mistake of pytest-gpuserve, please report it"],
         )
     # What came back, not what went in: there a whole number may stand in the place of a fraction.
-    return seal(encode(back), schema=SCHEMA)
+    return seal(encode(back), schema=ROUNDS_SCHEMA if isinstance(back, RoundsFile) else PAST_SCHEMA)
 
 
 def _digest(value: Subject | SequenceKey) -> str:

@@ -184,7 +184,9 @@ def against_anchor(
     except NotMeasured:
         return None
     between = costs_here(metric, stored, here.host.id, now, tolerance)
-    return judge_anchor(metric, point_of(metric, anchored.line), {here.occasion: costs}, between, tolerance=tolerance)
+    return judge_anchor(
+        metric, point_of(metric, anchored.line), {here.occasion: costs}, between, most_growth=metric.growth(tolerance)
+    )
 
 
 def costs_here(
@@ -220,7 +222,7 @@ def drifted(result: AnchorResult, anchored: Anchored) -> Judgement:
     reason = (
         f"drift: the baseline here is the anchor, {value} accepted at {named(anchored.of)} on {anchored.of.at[:10]}."
         f" What has come since adds up to {format_change(result.change)}, in steps that were let pass one by one; the"
-        f" tolerance is {format_fraction(result.evidence.tolerance)}"
+        f" tolerance is {format_fraction(result.metric.loss(result.evidence.most_growth))}"
     )
     return result.judgement().because(reason)
 

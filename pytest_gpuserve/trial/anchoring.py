@@ -38,7 +38,7 @@ class Gated:
 
     Args:
         metric: Which.
-        tolerance: Largest acceptable growth of its cost, as a fraction.
+        tolerance: How much worse its value may be, as a fraction of it.
     """
 
     metric: Metric
@@ -146,7 +146,9 @@ class Renewing:
         new = {self._here.occasion: now[self._here.occasion]}
         # The anchor is not asked once more how much its own sessions vary.
         between = before if since else {}
-        result = judge_anchor(metric, point_of(metric, anchored.line), new, between, tolerance=gated.tolerance)
+        result = judge_anchor(
+            metric, point_of(metric, anchored.line), new, between, most_growth=metric.growth(gated.tolerance)
+        )
         only_adds = not since and self._adds_to(anchored, now)
         if only_adds and not (result.is_beyond or result.has_improved):
             return self._known_better(metric, anchored, now)

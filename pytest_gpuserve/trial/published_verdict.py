@@ -37,7 +37,7 @@ def judge_published(
 ) -> Judgement:
     """Compare all that was measured, pooled, with a number that was printed.
 
-    It passes where the cost has not grown by more than the tolerance. Where the run is not what the number is of, there
+    It passes where it is not worse by more than the tolerance. Where the run is not what the number is of, there
     is nothing to compare with.
 
     Args:
@@ -65,7 +65,7 @@ def judge_published(
         return Judgement(
             metric, Verdict.INCONCLUSIVE, "published", value=value, reference=reference, reasons=tuple(reasons)
         )
-    good = value * (1 + tolerance) >= reference if metric.higher_is_better else value <= reference * (1 + tolerance)
+    good = value >= reference * (1 - tolerance) if metric.higher_is_better else value <= reference * (1 + tolerance)
     return Judgement(
         metric,
         Verdict.PASS if good else Verdict.REGRESSED,

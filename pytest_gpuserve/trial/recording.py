@@ -195,4 +195,4 @@ def _is_looser(judgement: Judgement) -> bool:
     if judgement.value is None or judgement.reference is None or judgement.tolerance is None:
         return False
     grown = log_cost(judgement.metric, judgement.value) - log_cost(judgement.metric, judgement.reference)
-    return grown > math.log1p(judgement.tolerance)
+    return grown > math.log1p(judgement.metric.growth(judgement.tolerance))

@@ -213,7 +213,7 @@ class SideBySide:
         verdict, evidence, reasons = paired_limit_verdict(
             metric, points, self._prior_of(metric), limit_log_cost=allowed, level=levels()[look]
         )
-        low, high = (_change(metric, bound) for bound in evidence.interval)
+        low, high = (metric.change_of(bound) for bound in evidence.interval)
         return Judgement(
             metric,
             verdict,
@@ -239,8 +239,9 @@ class SideBySide:
         self, metric: Metric, points: Sequence[RoundPoint], rounds: Sequence[Round], course: Course, look: int
     ) -> Judgement:
         prior, level = self._prior_of(metric), levels()[look]
-        verdict, evidence, reasons = paired_verdict(metric, points, prior, tolerance=course.tolerance, level=level)
-        claim = paired_claim(points, prior, tolerance=course.tolerance, level=level)
+        most_growth = metric.growth(course.tolerance)
+        verdict, evidence, reasons = paired_verdict(metric, points, prior, most_growth=most_growth, level=level)
+        claim = paired_claim(points, prior, most_growth=most_growth, level=level)
         taken = next((seen for seen in course.seen if seen.look == look), None)
         if taken is None:
             course.seen.append(Seen.of(look, evidence, claim))
@@ -275,12 +276,11 @@ class SideBySide:
             rounds=len(points),
             looks=len(LOOKS),
             windows=windows_of(rounds),
+            claim=claim,
         )
         remarks = () if verdict is not evidence.verdict else judgement.reasons
         return replace(
             judgement,
-            p_regressed=claim.p_regressed,
-            detectable=claim.detectable,
             reasons=(*remarks, *reasons),
             p_improved=claim.p_improved,
             adjusted_p=adjusted_p(course.seen, improved=verdict is Verdict.IMPROVED) if verdict.is_claim else None,
@@ -373,11 +373,3 @@ def session_of(measured: Round, arm: Arm) -> Session:
         answers=side.answers,
         answers_checked=side.answers_checked,
     )
-
-
-def _change(metric: Metric, log_ratio: float) -> float | None:
-    try:
-        ratio = math.exp(-log_ratio if metric.higher_is_better else log_ratio)
-    except OverflowError:
-        return None
-    return ratio - 1 if math.isfinite(ratio) else None

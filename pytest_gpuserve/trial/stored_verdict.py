@@ -48,7 +48,7 @@ def stored_judgement(
         if record.host.id == host:
             occasions.setdefault(record.occasion, []).append(known.y)
     # A recording may have taken more sessions than a gate ever looks at.
-    result = judge_stored(metric, then, now, tolerance=tolerance, looks=max(LOOKS, len(now)))
+    result = judge_stored(metric, then, now, most_growth=metric.growth(tolerance), looks=max(LOOKS, len(now)))
     return withstand_drift(result, occasions).judgement()
 
 

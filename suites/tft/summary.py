@@ -32,14 +32,14 @@ def summary_rows(result: Mapping[str, Any], suite: str = "suites/tft/") -> list[
     """Make a row of each test of a suite that was run, sorted: passed ones by throughput, the best first.
 
     Args:
-        result: As ``--gpuserve-json`` writes it; schema 1.
+        result: As ``--gpuserve-json`` writes it; schema 2, or 1 of older versions.
         suite: What the tests' names begin with.
 
     Raises:
         ValueError: It is no such result.
     """
-    if result.get("schema") != 1 or not isinstance(result.get("tests"), list):
-        raise ValueError("no result of schema 1, as --gpuserve-json writes it")
+    if result.get("schema") not in {1, 2} or not isinstance(result.get("tests"), list):
+        raise ValueError("no result of schema 1 or 2, as --gpuserve-json writes it")
     tests = [test for test in result["tests"] if test["nodeid"].startswith(suite)]
     return [_row(test) for test in sorted(tests, key=_order)]
 

@@ -47,16 +47,16 @@ class Rule(Protocol):
 class MeanWorse:
     """pytest-benchmark's ``--benchmark-compare-fail=mean:5%``, by its own code: the means' ratio and nothing else."""
 
-    tolerance: float
+    growth: float
 
     @property
     def name(self) -> str:
         """For tables."""
-        return f"pytest-benchmark, mean:{100 * self.tolerance:g}%"
+        return f"pytest-benchmark, mean:{100 * self.growth:g}%"
 
     def alarms(self, base: Numbers, candidate: Numbers) -> bool:
         """See `Rule`."""
-        check = PercentageRegressionCheck("mean", 100 * self.tolerance)  # type: ignore[no-untyped-call]
+        check = PercentageRegressionCheck("mean", 100 * self.growth)  # type: ignore[no-untyped-call]
         now, then = ({"mean": float(np.exp(costs).mean())} for costs in (candidate, base))
         return check.fails(now, then) is not None  # type: ignore[no-untyped-call]
 
@@ -76,16 +76,16 @@ class MannWhitney:
 class Asv:
     """asv's: the medians differ by more than a factor, and Mann-Whitney says so at p < .002, two-sided."""
 
-    tolerance: float
+    growth: float
 
     @property
     def name(self) -> str:
         """For tables."""
-        return f"asv, factor {1 + self.tolerance:g}, p < .002"
+        return f"asv, factor {1 + self.growth:g}, p < .002"
 
     def alarms(self, base: Numbers, candidate: Numbers) -> bool:
         """See `Rule`."""
-        beyond = np.median(candidate) - np.median(base) > math.log1p(self.tolerance)
+        beyond = np.median(candidate) - np.median(base) > math.log1p(self.growth)
         return bool(beyond) and 2 * mann_whitney_p(base, candidate) < ASV_P
 
 
@@ -145,6 +145,6 @@ def welch_p(base: Numbers, candidate: Numbers) -> float:
     return t_upper_tail(difference / math.sqrt(variance), df)
 
 
-def rules(tolerance: float) -> tuple[Rule, ...]:
-    """All of them, for a tolerance."""
-    return MeanWorse(tolerance), MannWhitney(), Asv(tolerance), Welch(), BlockBootstrap()
+def rules(growth: float) -> tuple[Rule, ...]:
+    """All of them, for a largest acceptable growth of the cost."""
+    return MeanWorse(growth), MannWhitney(), Asv(growth), Welch(), BlockBootstrap()

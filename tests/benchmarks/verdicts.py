@@ -32,7 +32,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from pytest_gpuserve.gate.metric import Metric, metric_by_option
+from pytest_gpuserve.gate.metric import Growth, Metric, metric_by_option
 from pytest_gpuserve.gate.paired import RoundPoint, default_prior, paired_verdict
 from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, first_look, levels
 from pytest_gpuserve.gate.verdict import Verdict
@@ -80,7 +80,7 @@ class Bench:
 
     Attributes:
         metric: What is judged.
-        tolerance: Largest acceptable growth of the cost, as a fraction.
+        growth: Largest acceptable growth of the cost.
         same: Rounds of one build.
         slowed: Rounds whose candidate was really slower, by how much.
         rounds: How many rounds the rules with a fixed number have.
@@ -89,7 +89,7 @@ class Bench:
     """
 
     metric: Metric
-    tolerance: float
+    growth: Growth
     same: Sequence[RecordedRound]
     slowed: dict[float, list[RecordedRound]]
     rounds: int
@@ -98,14 +98,14 @@ class Bench:
 
     @property
     def slowdowns(self) -> list[float]:
-        """What is put in; the tolerance itself too."""
-        return sorted({*SLOWDOWNS, self.tolerance})
+        """What is put in; the largest acceptable growth too."""
+        return sorted({*SLOWDOWNS, self.growth})
 
     def rows(self) -> list[Row]:
         """Every rule's."""
         rows = [self._paired()]
         for servers, draw in (("side by side", self._side_by_side), ("apart", self._apart)):
-            rows += [self._fixed(rule, servers, draw) for rule in rules(self.tolerance)]
+            rows += [self._fixed(rule, servers, draw) for rule in rules(self.growth)]
         return rows
 
     def _paired(self) -> Row:
@@ -139,7 +139,7 @@ class Bench:
                     continue
                 known = [*points[: begun - 1], _point(last, blocks, log_cost)]
                 windows -= sum(len(block.base) + len(block.candidate) for block in last.blocks[blocks:])
-            verdict, _, _ = paired_verdict(self.metric, known, prior, tolerance=self.tolerance, level=levels()[look])
+            verdict, _, _ = paired_verdict(self.metric, known, prior, most_growth=self.growth, level=levels()[look])
             if verdict is not Verdict.INCONCLUSIVE:
                 break
         return verdict, windows
@@ -224,7 +224,7 @@ def table(bench: Bench, rows: Sequence[Row]) -> Table:
         *(f"{len(pool)} (really +{100 * slower:g} %)" for slower, pool in bench.slowed.items()),
     ]
     title = (
-        f"{bench.metric.name}, tolerance {100 * bench.tolerance:g} %; how often the candidate is called slower;"
+        f"{bench.metric.name}, growth {100 * bench.growth:g} %; how often the candidate is called slower;"
         f" {bench.repetitions} comparisons each, from {', '.join(sizes)} rounds"
     )
     shown = Table(title=title, box=box.MARKDOWN, title_style="")
@@ -236,7 +236,7 @@ def table(bench: Bench, rows: Sequence[Row]) -> Table:
     for slower in bench.slowed:
         shown.add_column(f"really +{100 * slower:g} %", justify="right")
     shown.add_column("windows, same build", justify="right")
-    shown.add_column(f"at +{100 * bench.tolerance:g} %", justify="right")
+    shown.add_column(f"at +{100 * bench.growth:g} %", justify="right")
     for row in rows:
         rates = [*row.alarms.values(), *row.recorded_alarms.values()]
         shown.add_row(
@@ -244,7 +244,7 @@ def table(bench: Bench, rows: Sequence[Row]) -> Table:
             row.servers,
             *(f"{rate:.3f}" for rate in rates),
             f"{row.windows[0.0]:g}",
-            f"{row.windows[bench.tolerance]:g}",
+            f"{row.windows[bench.growth]:g}",
         )
     return shown
 
@@ -256,7 +256,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="recorded rounds, JSON lines")
     parser.add_argument("--metric", choices=COLUMNS, default="throughput")
-    parser.add_argument("--tolerance", type=_fraction, help="as a fraction; the metric's default if left out")
+    parser.add_argument(
+        "--growth",
+        type=_fraction,
+        help="largest growth of the cost, as a fraction; as much as the metric's default tolerance if left out",
+    )
     parser.add_argument("--rounds", type=_count, default=4, help="rounds of the other rules (default 4, at least 2)")
     parser.add_argument("--repetitions", type=_count, default=2_000, help="comparisons a number (default 2000)")
     parser.add_argument("--seed", type=int, default=0)
@@ -273,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json:
         numbers = {
             "metric": metric.name,
-            "tolerance": bench.tolerance,
+            "growth": bench.growth,
             "rounds": len(bench.same),
             "rounds_slowed": {slower: len(pool) for slower, pool in bench.slowed.items()},
             "repetitions": bench.repetitions,
@@ -285,8 +289,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(table(bench, rows))
     passes = rows[0].passes
     console.print(
-        f"The paired verdict passes {passes[0.0]:.3f} of identical builds and {passes[bench.tolerance]:.3f} of those"
-        f" that are slower by the tolerance; what neither passes nor is called slower is INCONCLUSIVE."
+        f"The paired verdict passes {passes[0.0]:.3f} of identical builds and {passes[bench.growth]:.3f} of those"
+        f" that are slower by as much as is accepted; what neither passes nor is called slower is INCONCLUSIVE."
     )
     return 0
 
@@ -304,8 +308,8 @@ def _bench(arguments: argparse.Namespace, metric: Metric, rounds: Sequence[Recor
         needed = max(MOST_ROUNDS, arguments.rounds)
         if len(pool) < needed:
             raise Unreadable(f"{len(pool)} rounds slower by {slower:g} in the files, and {needed} are needed")
-    tolerance = metric.default_tolerance if arguments.tolerance is None else arguments.tolerance
-    return Bench(metric, tolerance, same, slowed, arguments.rounds, arguments.repetitions, arguments.seed)
+    growth = Growth(metric.default_tolerance if arguments.growth is None else arguments.growth)
+    return Bench(metric, growth, same, slowed, arguments.rounds, arguments.repetitions, arguments.seed)
 
 
 def _fraction(text: str) -> float:

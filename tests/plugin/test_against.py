@@ -332,7 +332,7 @@ def test_one_file_passes_under_baselines_against_and_duel(project: Project, chec
 
 def test_a_real_server_three_times_slower(real_project: Project) -> None:
     """Two real mosec servers side by side, the candidate not committed and three times slower: REGRESSED, all gone."""
-    real_project.write(marker="@pytest.mark.gpuserve(throughput=0.5)", work_ms=40)
+    real_project.write(marker="@pytest.mark.gpuserve(throughput=0.33)", work_ms=40)
     checkout = Checkout(real_project, None)
     app = real_project.app_file
     app.write_text(app.read_text().replace("options().work_ms / 1000", "3 * options().work_ms / 1000"))

@@ -19,7 +19,7 @@ def test_json_of_a_run(project: Project) -> None:
     result = project.run("--gpuserve-json=out.json")
     result.assert_outcomes(failed=1)
     document = json.loads((project.path / "out.json").read_text())
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert document["gpu"]["name"] == "cpu"
     assert document["host"]["id"] == "test-host"
     (test,) = document["tests"]

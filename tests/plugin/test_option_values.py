@@ -50,6 +50,7 @@ def test_wrong_ini_value_is_exit_4(project: Project, name: str) -> None:
         ("@pytest.mark.gpuserve(p99=0)", "p99"),
         ("@pytest.mark.gpuserve(p99=float('nan'))", "nan"),
         ("@pytest.mark.gpuserve(p99='5%')", "5%"),
+        ("@pytest.mark.gpuserve(throughput=1.0)", "throughput cannot fall by 100%: its tolerance must be below 1"),
         ("@pytest.mark.gpuserve(0.05)", "0.05"),
         ("@pytest.mark.gpuserve(gpu=4, p99=0.1)", "gpu=...): it is the name of a device"),
         ("@pytest.mark.gpuserve(gpu='Tesla T4', p99=0.1)", "'Tesla T4'"),

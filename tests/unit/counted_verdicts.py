@@ -41,7 +41,7 @@ def beside(metric: Metric, measured: Callable[[int], Round], *, left_out: int = 
             metric,
             points[left_out:],
             default_prior(metric),
-            tolerance=metric.default_tolerance,
+            most_growth=metric.growth(metric.default_tolerance),
             level=levels()[look],
         )
         if verdict is not Verdict.INCONCLUSIVE:
@@ -67,7 +67,7 @@ def against_three(metric: Metric, measured: Callable[[float], Session], change: 
     while len(now) < SESSIONS:
         now.append(reduced(change))
         result = withstand_drift(
-            judge_stored(metric, stored, now, tolerance=metric.default_tolerance),
+            judge_stored(metric, stored, now, most_growth=metric.growth(metric.default_tolerance)),
             {"then": [known.y for known in stored]},
         )
         if result.verdict is not Verdict.INCONCLUSIVE:

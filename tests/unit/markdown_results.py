@@ -170,7 +170,7 @@ def many(count: int, *, reasons: tuple[str, ...] = ()) -> SessionResult:
                 a_test(
                     f"suites/x/test_y.py::test_{'long_' * 20}[{i}]",
                     "failed",
-                    replace(judgement(reasons=(*reasons, f"reason {i}")), change=-i / (count + 1)),
+                    replace(judgement(reasons=(*reasons, f"reason {i}")), change=-0.1 - 0.8 * i / count),
                     judgement(Verdict.PASS, "latency.p50"),
                     problem=f"problem {i} " * 50,
                 ),

@@ -83,7 +83,7 @@ def by_sessions(rate: float, random: Random) -> Iterator[tuple[Verdict, float]]:
     while len(now) < 6:
         point, seconds = session(rate, random)
         now.append(point)
-        yield judge_stored(CAPACITY, stored, now, tolerance=TOLERANCE).verdict, seconds
+        yield judge_stored(CAPACITY, stored, now, most_growth=CAPACITY.growth(TOLERANCE)).verdict, seconds
 
 
 def by_rounds(rate: float, random: Random) -> Iterator[tuple[Verdict, float]]:
@@ -93,7 +93,7 @@ def by_rounds(rate: float, random: Random) -> Iterator[tuple[Verdict, float]]:
         point, seconds = a_round(rate, random.randrange(POOL))
         points.append(point)
         prior, level = default_prior(CAPACITY), levels()[look]
-        yield paired_verdict(CAPACITY, points, prior, tolerance=TOLERANCE, level=level)[0], seconds
+        yield paired_verdict(CAPACITY, points, prior, most_growth=CAPACITY.growth(TOLERANCE), level=level)[0], seconds
 
 
 def shares(court: Callable[[float, Random], Iterator[tuple[Verdict, float]]], rate: float) -> dict[Verdict, float]:

@@ -359,7 +359,7 @@ def test_json_says_what_the_text_says(two: Two) -> None:
     two.write("b", {TEST: entry_of(day=2), "test_new": entry_of(), "test_same": entry_of()})
     status, said = two.compare("--json", "--metric=p99")
     plain = json.loads(said)
-    assert (status, plain["schema"], plain["well"]) == (1, 1, False)
+    assert (status, plain["schema"], plain["well"]) == (1, 2, False)
     name = {"device": "cpu", "file": FILE}
     assert plain["only_a"] == [{**name, "test": "test_gone"}]
     assert plain["only_b"] == [{**name, "test": "test_new"}]
@@ -390,6 +390,7 @@ def test_json_says_what_the_text_says(two: Two) -> None:
         ("--tolerance=p99=0", "'p99=0' is not METRIC=FRACTION"),
         ("--tolerance=p99=nan", "'p99=nan' is not METRIC=FRACTION"),
         ("--tolerance=speed=0.1", "'speed' is no metric"),
+        ("--tolerance=throughput=1", "throughput cannot fall by 100%"),
     ],
 )
 def test_a_wrong_argument_is_told(two: Two, argument: str, says: str) -> None:

@@ -187,7 +187,7 @@ def test_outside_of_a_checkout_revisions_cannot_be_had(
         ("no json", "is not whole JSON"),
         ("[1]", "is not usable at the top"),
         ('{"schema": 1}', "is not usable at the top"),
-        ('{"schema": 2, "tests": []}', "written by a newer pytest-gpuserve"),
+        ('{"schema": 3, "tests": []}', "written by a newer pytest-gpuserve"),
         ('{"schema": 3, "entries": {}, "summary": {}}', "written by a newer pytest-gpuserve"),
         ('{"schema": 1, "tests": [{}]}', "is no result of --gpuserve-json that can be used"),
         ('{"schema": 1, "gpu": {}, "host": {}, "tests": []}', "has nothing to compare"),
@@ -482,6 +482,30 @@ def test_a_test_asks_for_metrics_and_tolerances(tmp_path: Path, said: Said) -> N
     verdicts = {each["metric"]: each for each in json.loads(text)["loads"][0]["verdicts"]}
     assert verdicts["cold_start"]["tolerance"] == verdicts["throughput"]["tolerance"] == 0.4
     assert verdicts["latency.p50"]["tolerance"] == 0.05
+
+
+def test_a_tolerance_of_an_older_file_is_told_in_the_unit_of_its_metric(tmp_path: Path, said: Said) -> None:
+    """In schema 1 it was a growth of the cost: 25 % of a throughput's is 20 % of it, and a latency's is what it was."""
+    verdict = {"metric": "throughput", "reference_kind": "baseline", "value": 1000.0, "tolerance": 0.25, "run": ""}
+    texts = []
+    for day in (1, 2):
+        plain = {**json.loads(result_text(day=day)), "schema": 1}
+        plain["tests"][0]["verdicts"] = [verdict, {**verdict, "metric": "latency.p50", "value": 0.01}]
+        texts.append(write(tmp_path, f"{day}.json", json.dumps(plain)))
+    _, text = said(*texts, "--json")
+    verdicts = {each["metric"]: each for each in json.loads(text)["loads"][0]["verdicts"]}
+    assert (verdicts["throughput"]["tolerance"], verdicts["latency.p50"]["tolerance"]) == (0.2, 0.25)
+
+
+def test_a_tolerance_that_none_can_be_is_told(tmp_path: Path, said: Said) -> None:
+    """No throughput falls by 150 %: a file that says so was changed by somebody."""
+    plain = json.loads(result_text())
+    verdict = {"metric": "throughput", "reference_kind": "baseline", "value": 1000.0, "tolerance": 1.5, "run": ""}
+    plain["tests"][0]["verdicts"] = [verdict]
+    odd = write(tmp_path, "odd.json", json.dumps(plain))
+    status, text = said(odd, odd)
+    assert status == 2
+    assert "throughput cannot fall by 150%" in text
 
 
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8)

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.anchor import AnchorPoint, AnchorResult, judge_anchor
-from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.metric import METRICS, Growth
 from pytest_gpuserve.gate.occasions import withstand_drift
 from pytest_gpuserve.gate.stored import ALPHA, LOOKS, SessionPoint, judge_stored
 from pytest_gpuserve.gate.verdict import Verdict
 
 THROUGHPUT = METRICS["throughput"]
 P99 = METRICS["latency.p99"]
-TOLERANCE = 0.05
+GROWTH = Growth(0.05)
 SESSIONS = 3
 UPDATES = 50
 
@@ -29,7 +29,7 @@ LOG_COSTS = st.lists(st.floats(-1, 1), min_size=1, max_size=6)
 
 def judge(anchor: list[float], now: list[float], between: dict[str, list[float]] | None = None) -> AnchorResult:
     """Compare throughput with an anchor, each of one occasion."""
-    return judge_anchor(THROUGHPUT, AnchorPoint.of({"then": anchor}), {"now": now}, between or {}, tolerance=TOLERANCE)
+    return judge_anchor(THROUGHPUT, AnchorPoint.of({"then": anchor}), {"now": now}, between or {}, most_growth=GROWTH)
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Chain:
     def update(self, cost: float = 0.0) -> bool:
         """Record a build; whether it is refused as a drift, which leaves everything as it is."""
         now = self.measure(cost, SESSIONS)
-        result = judge_anchor(THROUGHPUT, self.anchor, now, self.between, tolerance=TOLERANCE)
+        result = judge_anchor(THROUGHPUT, self.anchor, now, self.between, most_growth=GROWTH)
         if result.has_drifted:
             return True
         if result.has_improved:
@@ -76,10 +76,10 @@ class Chain:
         then = [SessionPoint("here", y, 0.0, 2) for ys in self.stored.values() for y in ys]
         for looks in range(1, LOOKS + 1):
             seen = [SessionPoint("here", y, 0.0, 2) for y in new[:looks]]
-            stored = withstand_drift(judge_stored(THROUGHPUT, then, seen, tolerance=TOLERANCE), self.stored)
+            stored = withstand_drift(judge_stored(THROUGHPUT, then, seen, most_growth=GROWTH), self.stored)
             if stored.verdict is not Verdict.INCONCLUSIVE:
                 break
-        result = judge_anchor(THROUGHPUT, self.anchor, {"now": new[:looks]}, self.between, tolerance=TOLERANCE)
+        result = judge_anchor(THROUGHPUT, self.anchor, {"now": new[:looks]}, self.between, most_growth=GROWTH)
         regressed = stored.verdict is Verdict.REGRESSED
         return regressed, result.has_drifted and not regressed
 
@@ -159,7 +159,7 @@ def test_more_occasions_of_the_anchor_are_better_evidence() -> None:
     assert (three.sessions, three.occasions) == (3, 3)
     assert three.sd == pytest.approx(0.01)
     errors = [
-        judge_anchor(THROUGHPUT, anchor, {"now": [0.1]}, {}, tolerance=TOLERANCE).evidence.standard_error
+        judge_anchor(THROUGHPUT, anchor, {"now": [0.1]}, {}, most_growth=GROWTH).evidence.standard_error
         for anchor in (three, one)
     ]
     assert errors[0] < errors[1]
@@ -171,7 +171,7 @@ def test_within_the_tolerance_nothing_has_drifted() -> None:
     anchor = AnchorPoint.of(many)
     for cost, expected in ((0.045, False), (0.06, True)):
         now = {str(number): [cost] * 12 for number in range(40)}
-        result = judge_anchor(THROUGHPUT, anchor, now, many, tolerance=TOLERANCE)
+        result = judge_anchor(THROUGHPUT, anchor, now, many, most_growth=GROWTH)
         assert result.evidence.p_regressed < result.evidence.level
         assert result.has_drifted is result.is_beyond is expected
 
@@ -246,13 +246,15 @@ def test_an_impossible_anchor_is_refused(y: float, sd: float | None, sessions: i
 def test_nothing_measured_is_a_mistake() -> None:
     """No session is never no drift."""
     with pytest.raises(ValueError, match="nothing was measured"):
-        judge_anchor(THROUGHPUT, AnchorPoint.of({"a": [0.0]}), {}, {}, tolerance=TOLERANCE)
+        judge_anchor(THROUGHPUT, AnchorPoint.of({"a": [0.0]}), {}, {}, most_growth=GROWTH)
 
 
 def test_each_metric_has_its_own_defaults() -> None:
     """A p99 varies more than a throughput, so that the same change is less sure."""
     errors = [
-        judge_anchor(metric, AnchorPoint.of({"a": [0.0]}), {"now": [0.1]}, {}, tolerance=0.2).evidence.standard_error
+        judge_anchor(
+            metric, AnchorPoint.of({"a": [0.0]}), {"now": [0.1]}, {}, most_growth=Growth(0.2)
+        ).evidence.standard_error
         for metric in (P99, THROUGHPUT)
     ]
     assert errors[0] == pytest.approx(1.5 * errors[1])

@@ -79,6 +79,33 @@ def test_a_log_cost_leads_back_to_its_value(metric: Metric, value: float) -> Non
 
 
 @ALL
+@UNHURRIED
+@given(tolerance=st.floats(1e-6, 0.999), value=VALUES)
+def test_a_tolerance_leads_to_a_growth_and_back(metric: Metric, tolerance: float, value: float) -> None:
+    """A value that is worse by just the tolerance costs more by just its growth, and loss inverts growth."""
+    growth = metric.growth(tolerance)
+    worse = value * (1 - tolerance if metric.higher_is_better else 1 + tolerance)
+    assert log_cost(metric, worse) - log_cost(metric, value) == pytest.approx(math.log1p(growth), rel=1e-6, abs=1e-9)
+    assert metric.loss(growth) == pytest.approx(tolerance, rel=1e-9)
+    assert abs(metric.change_of(math.log1p(growth)) or 0.0) == pytest.approx(tolerance, rel=1e-6)
+
+
+@ALL
+@pytest.mark.parametrize("percent", range(1, 100))
+def test_a_tolerance_is_told_as_it_was_written(metric: Metric, percent: int) -> None:
+    """No digit that nobody wrote gets into a file by the way to the cost and back."""
+    assert metric.loss(metric.growth(percent / 100)) == percent / 100
+
+
+@pytest.mark.parametrize("tolerance", [1, 1.0, 7.5])
+def test_nothing_of_which_more_is_better_falls_by_all_of_it(tolerance: float) -> None:
+    """Such a tolerance is an error that names the metric; a latency may well double."""
+    with pytest.raises(ValueError, match="throughput cannot fall by"):
+        METRICS["throughput"].growth(tolerance)
+    assert METRICS["latency.p99"].growth(tolerance) == tolerance
+
+
+@ALL
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf])
 def test_what_is_not_a_measurement_has_no_cost(metric: Metric, value: float) -> None:
     """Zero requests per second or a NaN latency is an error, never an infinitely good or bad number."""

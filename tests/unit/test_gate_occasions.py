@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.metric import METRICS, Growth
 from pytest_gpuserve.gate.occasions import drift_variance, withstand_drift
 from pytest_gpuserve.gate.stored import SessionPoint, StoredResult, judge_stored
 from pytest_gpuserve.gate.verdict import Verdict
@@ -22,7 +22,7 @@ def judged(occasions: dict[str, list[float]], new: list[float]) -> StoredResult:
     """Throughput of one host, held against the drift."""
     stored = [SessionPoint("here", y, 0.0, 2) for ys in occasions.values() for y in ys]
     points = [SessionPoint("here", y, 0.0, 2) for y in new]
-    return withstand_drift(judge_stored(THROUGHPUT, stored, points, tolerance=0.05), occasions)
+    return withstand_drift(judge_stored(THROUGHPUT, stored, points, most_growth=Growth(0.05)), occasions)
 
 
 def share(
@@ -67,7 +67,7 @@ def test_a_claim_that_is_held_back_says_why() -> None:
     result = judged({"monday": [0.0, 0.001, -0.001]}, [0.08, 0.081])
     assert result.verdict is Verdict.INCONCLUSIVE
     (reason,) = result.judgement().reasons
-    assert "worse by 8.4 %" in reason
+    assert "worse by 7.7 %" in reason
     assert "2 % (sd)" in reason
 
 
@@ -78,7 +78,7 @@ def test_what_could_have_been_seen_has_the_drift_in_it() -> None:
         THROUGHPUT,
         [SessionPoint("here", y, 0.0, 2) for y in occasions["monday"]],
         [SessionPoint("here", 0.0, 0.0, 2)] * 3,
-        tolerance=0.05,
+        most_growth=Growth(0.05),
     )
     assert plain.verdict is Verdict.PASS
     held = withstand_drift(plain, occasions)
@@ -106,5 +106,5 @@ def test_the_drift_is_learned() -> None:
 def test_without_an_occasion_here_nothing_is_added() -> None:
     """On a host that recorded nothing the evidence between hosts stands alone."""
     stored = [SessionPoint(host, 0.0, 0.0, 2) for host in ("a", "b", "c", "d") for _ in range(2)]
-    result = judge_stored(THROUGHPUT, stored, [SessionPoint("new", 0.5, 0.0, 2)], tolerance=0.05)
+    result = judge_stored(THROUGHPUT, stored, [SessionPoint("new", 0.5, 0.0, 2)], most_growth=Growth(0.05))
     assert withstand_drift(result, {}) is result

@@ -7,13 +7,13 @@ import math
 import random
 from pathlib import Path
 from statistics import fmean, stdev, variance
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.metric import METRICS, Growth
 from pytest_gpuserve.gate.paired import (
     LimitEvidence,
     Prior,
@@ -45,7 +45,7 @@ UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
 DIFFERENCES = st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=12)
 ROUNDS = st.lists(DIFFERENCES, min_size=1, max_size=8)
 PRIORS = st.builds(Prior, variance=st.floats(1e-6, 1e-2), dof=st.floats(0.5, 20), learned=st.booleans())
-TOLERANCES = st.floats(0.01, 0.5)
+GROWTHS = st.floats(0.01, 0.5).map(Growth)
 LEVELS = st.floats(0.001, 0.1)
 
 
@@ -64,10 +64,17 @@ def around(change: float, *, spread: float = 0.004) -> list[float]:
     return [change + spread * offset for offset in (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)]
 
 
-def of_vector(vector: dict[str, Any]) -> tuple[list[RoundPoint], Prior, dict[str, float]]:
-    """The arguments of a vector; a prior with 3 degrees of freedom is the default one."""
+class Asked(TypedDict):
+    """What a vector asks of its rounds."""
+
+    most_growth: Growth
+    level: float
+
+
+def of_vector(vector: dict[str, Any]) -> tuple[list[RoundPoint], Prior, Asked]:
+    """The arguments of a vector, whose tolerance is a growth; a prior with 3 degrees of freedom is the default one."""
     prior = Prior(**vector["prior"], learned=vector["prior"]["dof"] > 3)
-    return points(*vector["rounds"]), prior, {"tolerance": vector["tolerance"], "level": vector["level"]}
+    return points(*vector["rounds"]), prior, Asked(most_growth=Growth(vector["tolerance"]), level=vector["level"])
 
 
 # -- the published numbers
@@ -141,30 +148,30 @@ def test_a_round_without_numbers_is_an_error(differences: tuple[float, ...]) -> 
 
 
 @UNHURRIED
-@given(rounds=ROUNDS, prior=PRIORS, tolerance=TOLERANCES, level=LEVELS, seed=st.integers(0, 2**32))
+@given(rounds=ROUNDS, prior=PRIORS, growth=GROWTHS, level=LEVELS, seed=st.integers(0, 2**32))
 def test_order_does_not_matter(
-    rounds: list[list[float]], prior: Prior, tolerance: float, level: float, seed: int
+    rounds: list[list[float]], prior: Prior, growth: Growth, level: float, seed: int
 ) -> None:
     """Blocks within a round and rounds may come in any order, to the last bit."""
     shuffle = random.Random(seed)
     others = [shuffle.sample(differences, len(differences)) for differences in rounds]
     shuffle.shuffle(others)
-    known = paired_verdict(THROUGHPUT, points(*rounds), prior, tolerance=tolerance, level=level)
-    assert paired_verdict(THROUGHPUT, points(*others), prior, tolerance=tolerance, level=level) == known
+    known = paired_verdict(THROUGHPUT, points(*rounds), prior, most_growth=growth, level=level)
+    assert paired_verdict(THROUGHPUT, points(*others), prior, most_growth=growth, level=level) == known
 
 
 @UNHURRIED
-@given(rounds=ROUNDS, prior=PRIORS, tolerance=TOLERANCES, level=LEVELS)
+@given(rounds=ROUNDS, prior=PRIORS, growth=GROWTHS, level=LEVELS)
 def test_exchanging_the_servers_turns_the_sign(
-    rounds: list[list[float]], prior: Prior, tolerance: float, level: float
+    rounds: list[list[float]], prior: Prior, growth: Growth, level: float
 ) -> None:
     """The estimate is mirrored, its error is the same, and worse for sure becomes better for sure."""
     here, there = points(*rounds), mirrored(points(*rounds))
-    verdict, one, _ = paired_verdict(THROUGHPUT, here, prior, tolerance=tolerance, level=level)
-    other_verdict, other, _ = paired_verdict(THROUGHPUT, there, prior, tolerance=tolerance, level=level)
+    verdict, one, _ = paired_verdict(THROUGHPUT, here, prior, most_growth=growth, level=level)
+    other_verdict, other, _ = paired_verdict(THROUGHPUT, there, prior, most_growth=growth, level=level)
     assert (other.estimate, other.standard_error, other.df) == (-one.estimate, one.standard_error, one.df)
-    claim = paired_claim(here, prior, tolerance=tolerance, level=level)
-    other_claim = paired_claim(there, prior, tolerance=tolerance, level=level)
+    claim = paired_claim(here, prior, most_growth=growth, level=level)
+    other_claim = paired_claim(there, prior, most_growth=growth, level=level)
     assert (other_claim.p_regressed, other_claim.p_improved) == (claim.p_improved, claim.p_regressed)
     if verdict is Verdict.REGRESSED:
         assert other_verdict is Verdict.IMPROVED
@@ -179,8 +186,8 @@ def test_exchanging_the_servers_turns_the_sign(
 def test_a_further_change_shifts_the_estimate_alone(rounds: list[list[float]], prior: Prior, shift: float) -> None:
     """The spread does not depend on how large the change is: history and verdicts hold under any."""
     shifted = [[difference + shift for difference in differences] for differences in rounds]
-    one = paired_evidence(points(*rounds), prior, tolerance=0.05, level=LEVEL)
-    other = paired_evidence(points(*shifted), prior, tolerance=0.05, level=LEVEL)
+    one = paired_evidence(points(*rounds), prior, most_growth=Growth(0.05), level=LEVEL)
+    other = paired_evidence(points(*shifted), prior, most_growth=Growth(0.05), level=LEVEL)
     assert other.estimate == pytest.approx(one.estimate + shift, abs=1e-9)
     assert other.standard_error == pytest.approx(one.standard_error, rel=1e-6)
     assert other.df == pytest.approx(one.df, rel=1e-6)
@@ -198,7 +205,7 @@ def test_more_rounds_narrow_the_interval_on_average(prior: Prior) -> None:
         for width in widths:
             change = chance.gauss(0, math.sqrt(2) * 0.006)
             rounds.append(RoundPoint(tuple(chance.gauss(change, 0.015) for _ in range(6))))
-            low, high = paired_evidence(rounds, prior, tolerance=0.05, level=LEVEL).interval
+            low, high = paired_evidence(rounds, prior, most_growth=Growth(0.05), level=LEVEL).interval
             width.append(high - low)
     means = list(map(fmean, widths))
     assert means == sorted(means, reverse=True)
@@ -209,18 +216,18 @@ def test_more_rounds_narrow_the_interval_on_average(prior: Prior) -> None:
     beyond=st.floats(1.001, 20),
     spreads=st.lists(st.floats(0, 0.5), min_size=1, max_size=8),
     prior=PRIORS,
-    tolerance=TOLERANCES,
+    growth=GROWTHS,
     level=st.floats(0.001, 0.499),
 )
 def test_a_constant_slowdown_beyond_the_tolerance_never_passes(
-    beyond: float, spreads: list[float], prior: Prior, tolerance: float, level: float
+    beyond: float, spreads: list[float], prior: Prior, growth: Growth, level: float
 ) -> None:
     """However little or much the blocks scatter about it, and whatever was believed before."""
-    change = math.log1p(tolerance * beyond)
+    change = math.log1p(growth * beyond)
     rounds = points(*(around(change, spread=spread) for spread in spreads))
-    verdict, _, _ = paired_verdict(THROUGHPUT, rounds, prior, tolerance=tolerance, level=level)
+    verdict, _, _ = paired_verdict(THROUGHPUT, rounds, prior, most_growth=growth, level=level)
     assert not verdict.passes
-    limited, _, _ = paired_limit_verdict(THROUGHPUT, rounds, prior, limit_log_cost=math.log1p(tolerance), level=level)
+    limited, _, _ = paired_limit_verdict(THROUGHPUT, rounds, prior, limit_log_cost=math.log1p(growth), level=level)
     assert not limited.passes
 
 
@@ -231,7 +238,7 @@ def test_a_constant_slowdown_beyond_the_tolerance_never_passes(
 @given(value=st.floats(-0.5, 0.5), blocks=st.integers(1, 8), rounds=st.integers(1, 8), prior=PRIORS)
 def test_data_without_any_spread_leave_the_priors_error(value: float, blocks: int, rounds: int, prior: Prior) -> None:
     """Equal differences divide by nothing, and their agreement halves the prior's variance at most with its weight."""
-    evidence = paired_evidence(points(*[[value] * blocks] * rounds), prior, tolerance=0.05, level=LEVEL)
+    evidence = paired_evidence(points(*[[value] * blocks] * rounds), prior, most_growth=Growth(0.05), level=LEVEL)
     kept = prior.dof / (prior.dof + rounds - 1)
     assert evidence.standard_error == pytest.approx(math.sqrt(kept * prior.variance / rounds))
     assert evidence.df == pytest.approx(prior.dof + rounds - 1)
@@ -240,15 +247,15 @@ def test_data_without_any_spread_leave_the_priors_error(value: float, blocks: in
 def test_rounds_that_lie_far_apart_overrule_the_prior() -> None:
     """Three rounds that contradict the prior speak alone; two never do."""
     rounds = points(around(0.0), around(0.05), around(-0.05))
-    evidence = paired_evidence(rounds, LEARNED, tolerance=0.05, level=LEVEL)
+    evidence = paired_evidence(rounds, LEARNED, most_growth=Growth(0.05), level=LEVEL)
     assert evidence.df == 2
     assert evidence.standard_error == pytest.approx(stdev([0.0, 0.05, -0.05]) / math.sqrt(3))
-    assert paired_evidence(rounds[:2], LEARNED, tolerance=0.05, level=LEVEL).df > LEARNED.dof
+    assert paired_evidence(rounds[:2], LEARNED, most_growth=Growth(0.05), level=LEVEL).df > LEARNED.dof
 
 
 def test_rounds_that_lie_close_together_do_not() -> None:
     """Agreement beyond what the prior promised is luck, not knowledge: the error keeps most of the prior."""
-    evidence = paired_evidence(points(*[around(0.0)] * 4), LEARNED, tolerance=0.05, level=LEVEL)
+    evidence = paired_evidence(points(*[around(0.0)] * 4), LEARNED, most_growth=Growth(0.05), level=LEVEL)
     assert evidence.standard_error > 0.8 * math.sqrt(LEARNED.variance / 4)
     assert evidence.df > LEARNED.dof
 
@@ -256,8 +263,8 @@ def test_rounds_that_lie_close_together_do_not() -> None:
 def test_a_round_of_one_block_is_not_taken_for_an_exact_one() -> None:
     """What it cannot know of its own spread is taken from the rounds that know theirs."""
     noisy = around(0.0, spread=0.05)
-    mixed = paired_evidence(points(noisy, [0.0]), LEARNED, tolerance=0.05, level=LEVEL)
-    full = paired_evidence(points(noisy, noisy), LEARNED, tolerance=0.05, level=LEVEL)
+    mixed = paired_evidence(points(noisy, [0.0]), LEARNED, most_growth=Growth(0.05), level=LEVEL)
+    full = paired_evidence(points(noisy, noisy), LEARNED, most_growth=Growth(0.05), level=LEVEL)
     assert mixed.standard_error > 0.9 * full.standard_error
 
 
@@ -302,14 +309,14 @@ def test_a_prior_must_be_of_positive_numbers(spread: float, dof: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "prior", "tolerance", "verdict", "reason"),
+    ("change", "prior", "growth", "verdict", "reason"),
     [
         (0.0, LEARNED, 0.05, Verdict.PASS, ""),
         (0.0, Prior(0.006**2, 8, learned=True), 0.05, Verdict.PASS, ""),
         (0.0, Prior(0.006**2, 7.9, learned=True), 0.05, Verdict.INCONCLUSIVE, "7.9 degrees of freedom"),
         (-0.07, DEFAULT, 0.05, Verdict.PASS, ""),
         (0.0, DEFAULT, 0.05, Verdict.INCONCLUSIVE, ""),
-        (0.05, LEARNED, 0.05, Verdict.INCONCLUSIVE, "worse by 5.1 % in one round"),
+        (0.05, LEARNED, 0.05, Verdict.INCONCLUSIVE, "worse by 4.9 % in one round"),
         (0.10, LEARNED, 0.05, Verdict.REGRESSED, ""),
         (-0.05, LEARNED, 0.05, Verdict.PASS, ""),
         (-0.05, Prior(0.006**2, 7, learned=True), 0.05, Verdict.INCONCLUSIVE, "7.0 degrees of freedom"),
@@ -319,10 +326,12 @@ def test_a_prior_must_be_of_positive_numbers(spread: float, dof: float) -> None:
     ],
 )
 def test_one_round_decides_only_what_it_can(
-    change: float, prior: Prior, tolerance: float, verdict: Verdict, reason: str
+    change: float, prior: Prior, growth: float, verdict: Verdict, reason: str
 ) -> None:
     """A claim must withstand the pessimistic prior, a PASS needs a known one, and what is held back says why."""
-    found, _, reasons = paired_verdict(THROUGHPUT, points(around(change)), prior, tolerance=tolerance, level=LEVEL)
+    found, _, reasons = paired_verdict(
+        THROUGHPUT, points(around(change)), prior, most_growth=Growth(growth), level=LEVEL
+    )
     assert found is verdict
     assert len(reasons) == bool(reason)
     assert reason in "".join(reasons)
@@ -333,16 +342,16 @@ def test_the_first_rounds_rules_end_with_it() -> None:
     prior = Prior(0.006**2, 4, learned=True)
     for change, verdict in ((0.0, Verdict.PASS), (0.06, Verdict.REGRESSED), (-0.06, Verdict.IMPROVED)):
         rounds = points(around(change), around(change))
-        found, evidence, reasons = paired_verdict(THROUGHPUT, rounds, prior, tolerance=0.05, level=LEVEL)
+        found, evidence, reasons = paired_verdict(THROUGHPUT, rounds, prior, most_growth=Growth(0.05), level=LEVEL)
         assert (found, reasons) == (verdict, ())
-        assert paired_claim(rounds, prior, tolerance=0.05, level=LEVEL) == evidence
+        assert paired_claim(rounds, prior, most_growth=Growth(0.05), level=LEVEL) == evidence
 
 
 def test_a_claim_of_one_round_is_weaker_than_its_evidence() -> None:
     """The claim has the larger error about the same estimate."""
     rounds = points(around(0.05))
-    evidence = paired_evidence(rounds, LEARNED, tolerance=0.05, level=LEVEL)
-    claim = paired_claim(rounds, LEARNED, tolerance=0.05, level=LEVEL)
+    evidence = paired_evidence(rounds, LEARNED, most_growth=Growth(0.05), level=LEVEL)
+    claim = paired_claim(rounds, LEARNED, most_growth=Growth(0.05), level=LEVEL)
     assert claim.estimate == evidence.estimate
     assert claim.standard_error > 2.5 * evidence.standard_error
 
@@ -350,11 +359,11 @@ def test_a_claim_of_one_round_is_weaker_than_its_evidence() -> None:
 def test_no_rounds_are_no_verdict() -> None:
     """Asking too early is a mistake of the caller, as is a level that promises nothing."""
     with pytest.raises(ValueError, match="at least one round"):
-        paired_verdict(THROUGHPUT, [], DEFAULT, tolerance=0.05, level=LEVEL)
-    with pytest.raises(ValueError, match="tolerance"):
-        paired_verdict(THROUGHPUT, points(around(0)), DEFAULT, tolerance=0, level=LEVEL)
+        paired_verdict(THROUGHPUT, [], DEFAULT, most_growth=Growth(0.05), level=LEVEL)
+    with pytest.raises(ValueError, match="growth"):
+        paired_verdict(THROUGHPUT, points(around(0)), DEFAULT, most_growth=Growth(0), level=LEVEL)
     with pytest.raises(ValueError, match="level"):
-        paired_verdict(THROUGHPUT, points(around(0)), DEFAULT, tolerance=0.05, level=0.5)
+        paired_verdict(THROUGHPUT, points(around(0)), DEFAULT, most_growth=Growth(0.05), level=0.5)
 
 
 # -- a limit without a zone
@@ -365,7 +374,7 @@ def test_no_rounds_are_no_verdict() -> None:
 def test_a_limit_has_two_answers_and_both_sum_up_to_one(rounds: list[list[float]], prior: Prior, limit: float) -> None:
     """Above and not above are tested against the same line, with the error of the zone test."""
     verdict, evidence, _ = paired_limit_verdict(THROUGHPUT, points(*rounds), prior, limit_log_cost=limit, level=LEVEL)
-    zone = paired_evidence(points(*rounds), prior, tolerance=0.05, level=LEVEL)
+    zone = paired_evidence(points(*rounds), prior, most_growth=Growth(0.05), level=LEVEL)
     assert (evidence.estimate, evidence.standard_error, evidence.df) == (
         zone.estimate,
         zone.standard_error,
@@ -419,7 +428,7 @@ def test_a_limit_must_be_a_number(limit: float) -> None:
 
 def test_a_judgement_says_how_many_windows_it_rests_on() -> None:
     """Rounds alone do not tell how much was measured; what is not known to have windows has none."""
-    verdict, evidence, _ = paired_verdict(P99, points(around(0)), LEARNED, tolerance=0.2, level=LEVEL)
+    verdict, evidence, _ = paired_verdict(P99, points(around(0)), LEARNED, most_growth=Growth(0.2), level=LEVEL)
     judgement = Judgement.from_evidence(
         P99,
         evidence,

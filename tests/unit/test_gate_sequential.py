@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.metric import METRICS, Growth
 from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Seen, adjusted_p, first_look, levels, look_index
 from pytest_gpuserve.gate.verdict import Evidence
 
@@ -89,7 +89,7 @@ def test_impossible_plans_are_errors() -> None:
 
 def test_a_look_keeps_the_claims_side_of_a_claim() -> None:
     """What passes is of the plain evidence, what is claimed of the evidence that has to bear it."""
-    evidence = Evidence(0.05, 0.01, 12, level=0.01, tolerance=0.05)
+    evidence = Evidence(0.05, 0.01, 12, level=0.01, most_growth=Growth(0.05))
     claim = replace(evidence, standard_error=0.03)
     assert Seen.of(3, evidence, claim) == Seen(3, claim.p_regressed, evidence.p_pass, claim.p_improved)
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.gate.metric import METRICS, Growth, Metric
 from pytest_gpuserve.gate.stored import SessionPoint, StoredResult, judge_stored
 from pytest_gpuserve.gate.verdict import Evidence, Verdict
 
 THROUGHPUT = METRICS["throughput"]
+GROWTH = Growth(0.05)
 BATCHING = METRICS["batching_ratio"]
 P99 = METRICS["latency.p99"]
 LOOKS = 6
@@ -29,9 +30,9 @@ def points(ys: list[float], host: str = "here", u: float = 0.0) -> list[SessionP
     return [SessionPoint(host, y, u, starts=2) for y in ys]
 
 
-def judge(stored: list[float], new: list[float], *, tolerance: float = 0.05) -> StoredResult:
+def judge(stored: list[float], new: list[float], *, growth: Growth = GROWTH) -> StoredResult:
     """Judge throughput of one host."""
-    return judge_stored(THROUGHPUT, points(stored), points(new), tolerance=tolerance)
+    return judge_stored(THROUGHPUT, points(stored), points(new), most_growth=growth)
 
 
 def known(result: StoredResult) -> Evidence:
@@ -43,7 +44,7 @@ def known(result: StoredResult) -> Evidence:
 def sequential(stored: list[SessionPoint], new: list[SessionPoint]) -> Verdict:
     """Look after every new session and stop at the first decision, as a run does."""
     for sessions in range(1, LOOKS + 1):
-        verdict = judge_stored(THROUGHPUT, stored, new[:sessions], tolerance=0.05, looks=LOOKS).verdict
+        verdict = judge_stored(THROUGHPUT, stored, new[:sessions], most_growth=Growth(0.05), looks=LOOKS).verdict
         if verdict is not Verdict.INCONCLUSIVE:
             return verdict
     return Verdict.INCONCLUSIVE
@@ -123,7 +124,7 @@ def test_an_unseen_host_is_judged_once_hosts_are_known_to_agree() -> None:
 
 def test_an_unseen_host_beside_a_single_stored_one_is_missing() -> None:
     """Nothing is known of how hosts differ, so there is no baseline here; the reason names both hosts."""
-    result = judge_stored(THROUGHPUT, points([0.0, 0.01], "there"), points([0.0], "here"), tolerance=0.05)
+    result = judge_stored(THROUGHPUT, points([0.0, 0.01], "there"), points([0.0], "here"), most_growth=Growth(0.05))
     assert result.verdict is Verdict.MISSING
     judgement = result.judgement()
     assert judgement.verdict is Verdict.MISSING
@@ -151,9 +152,9 @@ def test_a_single_stored_session_rests_on_the_default_sd() -> None:
     assert seen.standard_error == pytest.approx(math.sqrt(2) * 0.02)
     assert seen.df == 3
     assert seen.level == pytest.approx(0.05 / 6)
-    assert known(judge_stored(P99, points([0.0]), points([0.1]), tolerance=0.2)).standard_error == pytest.approx(
-        math.sqrt(2) * 0.03
-    )
+    assert known(
+        judge_stored(P99, points([0.0]), points([0.1]), most_growth=Growth(0.2))
+    ).standard_error == pytest.approx(math.sqrt(2) * 0.03)
 
 
 def test_many_sessions_are_the_plain_pooled_variance() -> None:
@@ -177,16 +178,16 @@ def test_data_that_contradict_the_prior_speak_alone() -> None:
 @pytest.mark.parametrize(("metric", "floor"), [(THROUGHPUT, 0.005), (BATCHING, 0.003), (P99, 0.03)])
 def test_a_lucky_agreement_is_never_believed_below_the_floor(metric: Metric, floor: float) -> None:
     """Identical sessions keep the metric's smallest standard deviation."""
-    seen = known(judge_stored(metric, points([0.0] * 400), points([0.0]), tolerance=0.2))
+    seen = known(judge_stored(metric, points([0.0] * 400), points([0.0]), most_growth=Growth(0.2)))
     assert seen.standard_error >= floor
     assert seen.standard_error == pytest.approx(floor, rel=0.01)
 
 
 def test_a_noisier_day_widens_the_error_and_a_quieter_one_does_not_narrow_it() -> None:
     """Extra noise inside the new sessions adds its variance over their number; less noise changes nothing."""
-    base = known(judge_stored(THROUGHPUT, points([0.0], u=1e-4), points([0.0, 0.0], u=1e-4), tolerance=0.05))
-    noisy = known(judge_stored(THROUGHPUT, points([0.0], u=1e-4), points([0.0, 0.0], u=5e-4), tolerance=0.05))
-    quiet = known(judge_stored(THROUGHPUT, points([0.0], u=1e-4), points([0.0, 0.0], u=0.0), tolerance=0.05))
+    base = known(judge_stored(THROUGHPUT, points([0.0], u=1e-4), points([0.0, 0.0], u=1e-4), most_growth=Growth(0.05)))
+    noisy = known(judge_stored(THROUGHPUT, points([0.0], u=1e-4), points([0.0, 0.0], u=5e-4), most_growth=Growth(0.05)))
+    quiet = known(judge_stored(THROUGHPUT, points([0.0], u=1e-4), points([0.0, 0.0], u=0.0), most_growth=Growth(0.05)))
     assert noisy.standard_error**2 - base.standard_error**2 == pytest.approx(4e-4 / 2)
     assert quiet == base
 
@@ -201,7 +202,7 @@ def test_an_erratic_new_build_is_not_passed_on_a_quiet_history() -> None:
 def test_known_hosts_are_shrunken_by_the_textbook_formula() -> None:
     """Two balanced hosts: prediction and variance are those of one-way random effects, computed by hand."""
     stored = points([0.0, 0.02], "a") + points([0.10, 0.12], "b")
-    seen = judge_stored(THROUGHPUT, stored, points([0.05], "a"), tolerance=0.05)
+    seen = judge_stored(THROUGHPUT, stored, points([0.05], "a"), most_growth=Growth(0.05))
     session = (2 * 0.02**2 + 0.0004) / (2 + 2)
     between = (2 * (0.05**2 + 0.05**2) - session) / 2
     own = session / 2
@@ -212,7 +213,7 @@ def test_known_hosts_are_shrunken_by_the_textbook_formula() -> None:
         session + weight * own + (1 - weight) ** 2 * mean_all_variance
     )
     assert known(seen).df == 4
-    unseen = known(judge_stored(THROUGHPUT, stored, points([0.05], "c"), tolerance=0.05))
+    unseen = known(judge_stored(THROUGHPUT, stored, points([0.05], "c"), most_growth=Growth(0.05)))
     assert unseen.standard_error**2 == pytest.approx(session + between + mean_all_variance)
     assert 0 < unseen.df <= 1
 
@@ -227,10 +228,14 @@ def test_the_order_of_sessions_does_not_matter(
     stored: list[tuple[str, float]], new: list[float], rng: random.Random
 ) -> None:
     """Shuffled sessions and hosts give the same result."""
-    once = judge_stored(THROUGHPUT, [SessionPoint(h, y, 0.0, 2) for h, y in stored], points(new, "a"), tolerance=0.05)
+    once = judge_stored(
+        THROUGHPUT, [SessionPoint(h, y, 0.0, 2) for h, y in stored], points(new, "a"), most_growth=Growth(0.05)
+    )
     rng.shuffle(stored)
     rng.shuffle(new)
-    again = judge_stored(THROUGHPUT, [SessionPoint(h, y, 0.0, 2) for h, y in stored], points(new, "a"), tolerance=0.05)
+    again = judge_stored(
+        THROUGHPUT, [SessionPoint(h, y, 0.0, 2) for h, y in stored], points(new, "a"), most_growth=Growth(0.05)
+    )
     assert again.verdict is once.verdict
     if once.evidence is not None:
         assert known(again).estimate == pytest.approx(known(once).estimate, abs=1e-12)
@@ -252,14 +257,12 @@ def test_the_opposite_sign_mirrors_the_verdict(stored: list[float], new: list[fl
 @given(
     stored=st.lists(LOG_COST, min_size=1, max_size=8),
     extra=st.lists(st.floats(0, 1), min_size=1, max_size=LOOKS),
-    tolerance=st.floats(0.01, 0.5),
+    growth=st.floats(0.01, 0.5).map(Growth),
 )
-def test_a_slowdown_beyond_the_tolerance_never_passes(
-    stored: list[float], extra: list[float], tolerance: float
-) -> None:
+def test_a_slowdown_beyond_the_tolerance_never_passes(stored: list[float], extra: list[float], growth: Growth) -> None:
     """Sessions that all lie beyond the tolerance of the stored mean are never PASS or IMPROVED."""
-    beyond = fmean(stored) + math.log1p(tolerance * 1.01)
-    assert not judge(stored, [beyond + e for e in extra], tolerance=tolerance).verdict.passes
+    beyond = fmean(stored) + math.log1p(growth * 1.01)
+    assert not judge(stored, [beyond + e for e in extra], growth=growth).verdict.passes
 
 
 @UNHURRIED
@@ -303,16 +306,16 @@ def test_wrong_calls_are_errors() -> None:
     one = points([0.0])
     for stored, new in (([], one), (one, [])):
         with pytest.raises(ValueError, match="both sides"):
-            judge_stored(THROUGHPUT, stored, new, tolerance=0.05)
+            judge_stored(THROUGHPUT, stored, new, most_growth=Growth(0.05))
     with pytest.raises(ValueError, match="more than the 6 looks"):
-        judge_stored(THROUGHPUT, one, points([0.0] * 7), tolerance=0.05)
+        judge_stored(THROUGHPUT, one, points([0.0] * 7), most_growth=Growth(0.05))
     with pytest.raises(ValueError, match="one host"):
-        judge_stored(THROUGHPUT, one, [*points([0.0]), *points([0.0], "there")], tolerance=0.05)
+        judge_stored(THROUGHPUT, one, [*points([0.0]), *points([0.0], "there")], most_growth=Growth(0.05))
     for alpha in (0.0, 0.5, math.nan):
         with pytest.raises(ValueError, match="alpha"):
-            judge_stored(THROUGHPUT, one, one, tolerance=0.05, alpha=alpha)
-    with pytest.raises(ValueError, match="tolerance"):
-        judge_stored(THROUGHPUT, one, one, tolerance=math.nan)
+            judge_stored(THROUGHPUT, one, one, most_growth=Growth(0.05), alpha=alpha)
+    with pytest.raises(ValueError, match="growth"):
+        judge_stored(THROUGHPUT, one, one, most_growth=Growth(math.nan))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.metric import METRICS, Growth, Metric
 from pytest_gpuserve.gate.verdict import Evidence, Judgement, Verdict
 
 THROUGHPUT = METRICS["throughput"]
@@ -22,13 +22,13 @@ EVIDENCE = st.builds(
     standard_error=st.floats(1e-4, 0.3),
     df=st.floats(1, 200),
     level=st.floats(0.001, 0.1),
-    tolerance=st.floats(0.01, 0.5),
+    most_growth=st.floats(0.01, 0.5).map(Growth),
 )
 
 
 def evidence(estimate: float, standard_error: float = 0.005, *, df: float = 20) -> Evidence:
-    """Evidence at the level of one look of six, tolerance 5 %."""
-    return Evidence(estimate, standard_error, df, level=0.05 / 6, tolerance=0.05)
+    """Evidence at the level of one look of six, for a cost that may grow by 5 %."""
+    return Evidence(estimate, standard_error, df, level=0.05 / 6, most_growth=Growth(0.05))
 
 
 def judge(seen: Evidence, *, verdict: Verdict | None = None) -> Judgement:
@@ -79,7 +79,7 @@ def test_a_small_certain_slowdown_passes_with_a_remark() -> None:
     seen = evidence(math.log(1.03), 0.002)
     assert seen.verdict is Verdict.PASS
     assert seen.slower_within_tolerance
-    assert judge(seen).reasons == ("worse by 3 %, within the tolerance of 5 %",)
+    assert judge(seen).reasons == ("worse by 2.9 %, within the tolerance of 4.8 %",)
 
 
 @UNHURRIED
@@ -104,20 +104,20 @@ def test_a_verdict_agrees_with_its_interval(seen: Evidence) -> None:
 @given(seen=EVIDENCE)
 def test_the_decidable_tolerance_is_where_the_verdict_turns(seen: Evidence) -> None:
     """With a slightly larger tolerance the same evidence passes, with a slightly smaller one it does not."""
-    decidable = seen.decidable
+    decidable = seen.decidable_growth
     assert decidable is None or decidable >= 0
     if decidable is not None and decidable > 1e-3:
-        assert replace(seen, tolerance=decidable * 1.001).verdict.passes
-        assert not replace(seen, tolerance=decidable * 0.999).verdict.passes
+        assert replace(seen, most_growth=Growth(decidable * 1.001)).verdict.passes
+        assert not replace(seen, most_growth=Growth(decidable * 0.999)).verdict.passes
 
 
 @UNHURRIED
 @given(seen=EVIDENCE)
 def test_an_effect_of_the_detectable_size_is_reported_at_its_power(seen: Evidence) -> None:
     """An estimate at the detectable effect's 5 % quantile is just called worse."""
-    detectable = seen.detectable
+    detectable = seen.detectable_growth
     assert detectable is not None
-    unlucky = math.log1p(detectable) - (Evidence(0, 1, seen.df, 0.05, 1).interval[1]) * seen.standard_error
+    unlucky = math.log1p(detectable) - (Evidence(0, 1, seen.df, 0.05, Growth(1)).interval[1]) * seen.standard_error
     assert replace(seen, estimate=unlucky).p_regressed == pytest.approx(seen.level, rel=1e-6)
 
 
@@ -144,13 +144,56 @@ def test_change_and_interval_have_the_sign_of_the_value() -> None:
     assert latency.interval[0] < 0.5 < latency.interval[1]
 
 
+@UNHURRIED
+@given(seen=EVIDENCE, metric=st.sampled_from(list(METRICS.values())), tolerance=st.floats(0.001, 0.99))
+def test_what_a_pass_shows_agrees_with_its_tolerance(seen: Evidence, metric: Metric, tolerance: float) -> None:
+    """The worse end of the interval is within the tolerance exactly where it passes, whichever direction is worse.
+
+    So it is with what could have been decided, and no regression's interval lies within what is nothing to talk about.
+    """
+    seen = replace(seen, most_growth=metric.growth(tolerance))
+    shown = Judgement.from_evidence(
+        metric, seen, verdict=seen.verdict, reference_kind="against", value=1.0, reference=1.0, rounds=4, looks=6
+    )
+    if shown.interval is None:
+        return
+    worst = -shown.interval[0] if metric.higher_is_better else shown.interval[1]
+    assert shown.tolerance == pytest.approx(tolerance, rel=1e-9)
+    if worst != pytest.approx(tolerance, rel=1e-6, abs=1e-9):
+        assert shown.verdict.passes == (worst < tolerance)
+    assert shown.decidable == pytest.approx(max(worst, 0.0), rel=1e-9, abs=1e-9)
+    assert shown.detectable is None or shown.detectable > 0
+    assert not metric.higher_is_better or (shown.detectable or 0) <= 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "estimate", "value", "remark"),
+    [
+        (THROUGHPUT, -math.log(1 - 0.216), 78.4, "worse by 21.6 %, within the tolerance of 30 %"),
+        (P99, math.log(1.216), 121.6, "worse by 21.6 %, within the tolerance of 30 %"),
+    ],
+)
+def test_a_change_whose_interval_is_within_the_tolerance_passes(
+    metric: Metric, estimate: float, value: float, remark: str
+) -> None:
+    """A throughput 21.6 % lower, surely by less than 30 %, is a PASS at 30 % that says so; a latency likewise."""
+    error = (math.log(1 - 0.179) - math.log(1 - 0.25)) / 2 / Evidence(0, 1, 20, 0.05 / 6, Growth(1)).interval[1]
+    seen = Evidence(estimate, error, 20, 0.05 / 6, metric.growth(0.3))
+    shown = Judgement.from_evidence(
+        metric, seen, verdict=seen.verdict, reference_kind="against", value=value, reference=100.0, rounds=2, looks=6
+    )
+    if metric is THROUGHPUT:
+        assert shown.interval == pytest.approx((-0.25, -0.179), abs=1e-3)
+    assert (shown.verdict, shown.tolerance, shown.reasons) == (Verdict.PASS, 0.3, (remark,))
+
+
 def test_an_undecided_judgement_says_what_could_be_decided() -> None:
     """INCONCLUSIVE names the smallest tolerance of this evidence, and is no pass."""
     undecided = judge(evidence(0.0, 0.05))
     assert not undecided.verdict.passes
     assert undecided.decidable is not None
     assert undecided.decidable > 0.05
-    assert undecided.reasons == ("this evidence decides a tolerance of 14.0 %, not of 5 %",)
+    assert undecided.reasons == ("this evidence decides a tolerance of 12.2 %, not of 4.8 %",)
 
 
 def test_evidence_that_bounds_nothing_says_so() -> None:
@@ -217,11 +260,11 @@ def test_a_judgement_holds_no_nan() -> None:
         ("df", math.nan),
         ("level", 0.0),
         ("level", 0.5),
-        ("tolerance", 0.0),
-        ("tolerance", math.nan),
+        ("most_growth", 0.0),
+        ("most_growth", math.nan),
     ],
 )
 def test_evidence_holds_only_numbers_that_can_be_tested(field: str, value: float) -> None:
     """A NaN or an empty standard error is an error at once, never a comparison that happens to be false."""
     with pytest.raises(ValueError, match="must"):
-        replace(evidence(0.0), **{field: value})
+        replace(evidence(0.0), **{field: Growth(value)})

@@ -19,10 +19,11 @@ PLAIN = "suites/perf/test_perf.py::test_it[4]"
         pytest.mark.gpuserve(thruput=0.05),
         pytest.mark.gpuserve(0.05),
         pytest.mark.gpuserve(p99=0),
+        pytest.mark.gpuserve(throughput=1),
         pytest.mark.gpuserve(gpu=4),
         pytest.mark.gpuserve(one_at_a_time=1),
     ],
-    ids=["metric", "positional", "value", "device", "truth"],
+    ids=["metric", "positional", "value", "all of it", "device", "truth"],
 )
 @pytest.mark.parametrize("nodeid", [f"{PLAIN}@a", PLAIN], ids=["grouped", "plain"])
 def test_a_group_is_no_part_of_the_id(mark: pytest.MarkDecorator, nodeid: str) -> None:

@@ -178,7 +178,8 @@ def test_the_same_result_twice_is_one() -> None:
 
 
 DAMAGES: list[tuple[Callable[[Plain], object], str]] = [
-    (lambda plain: plain.update(schema=2), "newer pytest-gpuserve"),
+    (lambda plain: plain.update(schema=3), "newer pytest-gpuserve"),
+    (lambda plain: plain.update(schema=1), "whose tolerances were of another unit"),
     (lambda plain: plain.pop("gpu"), "gpu"),
     (lambda plain: plain["tests"][0]["verdicts"][0].update(verdict="FINE"), "FINE"),
     (lambda plain: plain["tests"][0]["verdicts"][0].update(run="other"), "a load that it has not"),

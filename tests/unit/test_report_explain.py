@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
-from pytest_gpuserve.report.explain import evidence, explain, headline
+from pytest_gpuserve.report.explain import evidence, explain, headline, reasons_of
 from tests.unit.builders import judgement
 
 KINDS: tuple[ReferenceKind, ...] = get_args(ReferenceKind)
@@ -110,6 +110,30 @@ def test_a_pass_says_what_it_could_not_have_seen(verdict: Verdict) -> None:
     )
     assert evidence(replace(fine, detectable=None)).endswith("; it cannot say which change would have been seen")
     assert any("would have been seen" in line for line in explain(fine, {}, ""))
+
+
+@pytest.mark.parametrize(
+    ("metric", "change", "interval", "reaches"),
+    [
+        ("throughput", -0.216, (-0.35, -0.11), "-35.0 %"),
+        ("latency.p50", 0.216, (0.11, 0.35), "+35.0 %"),
+    ],
+)
+def test_a_regression_within_the_tolerance_says_why_it_is_one(
+    metric: str, change: float, interval: tuple[float, float], reaches: str
+) -> None:
+    """A change of 21.6 % at a tolerance of 30 % is no contradiction for a reader, whichever direction is worse."""
+    seen = replace(judgement(metric=metric, reasons=("a reason",)), change=change, interval=interval, tolerance=0.3)
+    why = f"within the tolerance of 30 % by its estimate, but not shown to be within it: the interval reaches {reaches}"
+    assert explain(seen, {}, "")[2] == why
+    assert reasons_of(seen) == (why, "a reason")
+    for other in (
+        replace(seen, tolerance=0.2),
+        replace(seen, tolerance=0.4),
+        replace(seen, tolerance=None),
+        replace(seen, verdict=Verdict.PASS),
+    ):
+        assert reasons_of(other) == ("a reason",)
 
 
 def test_rounds_that_bound_nothing_are_still_counted() -> None:

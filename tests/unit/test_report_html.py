@@ -191,6 +191,12 @@ def test_a_long_text_is_masked_before_it_is_cut() -> None:
     assert SECRET[:4] not in "".join(Page(source).texts)
 
 
+def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:
+    """The page says it beside the verdict, as the terminal does."""
+    small = dataclasses.replace(judgement(), change=-0.216, interval=(-0.35, -0.11), tolerance=0.3)
+    assert "but not shown to be within it: the interval reaches -35.0 %" in page_of(result_of("a.py::t", small)).text
+
+
 # -- what is not known
 
 

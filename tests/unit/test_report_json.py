@@ -57,11 +57,11 @@ def read(*tests: TestResult) -> Any:  # noqa: ANN401 -- plain JSON
     return json.loads(document(result), parse_constant=refuse)
 
 
-def test_the_document_is_schema_1() -> None:
+def test_the_document_is_schema_2() -> None:
     """The top level and a test's fields are those that were promised."""
     plain = read(result_of("suites/x/test_y.py::test_z", judgement()))
     assert {"schema", "gpu", "host", "tests"} <= set(plain)
-    assert (plain["schema"], plain["gpu"], plain["host"]) == (1, {"name": "cpu", "product": None}, {"id": "host-a"})
+    assert (plain["schema"], plain["gpu"], plain["host"]) == (2, {"name": "cpu", "product": None}, {"id": "host-a"})
     (test,) = plain["tests"]
     assert (test["nodeid"], test["outcome"]) == ("suites/x/test_y.py::test_z", "failed")
     assert {"nodeid", "outcome", "verdicts", "run"} <= set(test)

@@ -13,6 +13,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.commands import UPDATE
+from pytest_gpuserve.report.markdown import comment
 from pytest_gpuserve.report.remarks import (
     PROBLEM_CHARACTERS,
     bases_lines,
@@ -51,6 +52,18 @@ def test_a_reason_names_its_test() -> None:
     assert reason_lines([named("test_a", judgement(Verdict.INVALID, reasons=("client late: 3 ms",)))]) == [
         "INVALID: client late: 3 ms (test_a)"
     ]
+
+
+def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:
+    """In the terminal and the comment alike, unless it was settled side by side: then it is no last word."""
+    small = replace(judgement(), change=-0.216, interval=(-0.35, -0.11), tolerance=0.3)
+    why = "within the tolerance of 30 % by its estimate, but not shown to be within it: the interval reaches -35.0 %"
+    alone = named("test_a", small)
+    assert reason_lines([alone]) == [f"REGRESSED: {why} (test_a)"]
+    assert why in comment(run_of(alone))
+    settled = named("test_a", small, judgement(Verdict.PASS, kind="against"), outcome="passed")
+    assert reason_lines([settled]) == []
+    assert "by its estimate" not in comment(run_of(settled))
 
 
 def test_a_reason_of_one_metric_among_others_names_it() -> None:

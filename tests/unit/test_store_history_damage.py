@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from pytest_gpuserve.store import sealed
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.store.sealed import HistoryUnusable, seal
-from pytest_gpuserve.store.sequence import SCHEMA
+from pytest_gpuserve.store.sequence import PAST_SCHEMA, ROUNDS_SCHEMA
 from tests.unit.history_builders import SUBJECT, TODAY, pair, small_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+SCHEMAS = {"rounds": ROUNDS_SCHEMA, "past": PAST_SCHEMA}
 DAMAGE = settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -57,7 +58,7 @@ def content(path: Path) -> Any:  # noqa: ANN401 -- plain JSON
 
 def put_content(path: Path, plain: object) -> None:
     """Write a content with a checksum that fits."""
-    path.write_bytes(seal(json.dumps(plain, separators=(",", ":")).encode(), schema=SCHEMA))
+    path.write_bytes(seal(json.dumps(plain, separators=(",", ":")).encode(), schema=SCHEMAS[path.name.split(".")[1]]))
 
 
 def test_every_changed_byte_is_noticed(history: History) -> None:
@@ -116,23 +117,23 @@ def test_a_file_cut_anywhere_is_refused(history: History, place: float) -> None:
         b"\xff\xfe",
         b"{}",
         b"[" * 500_000,
-        b'{"schema":1,"sha256":"","content":' + b"[" * 500_000,
+        b'{"schema":0,"sha256":"","content":' + b"[" * 500_000,
         b'{"schema":"1"}',
         b'{"schema":true}',
-        b'{"schema":1,"sha256":3,"content":{}}',
-        b'{"schema":1,"sha256":"\\ud800","content":{}}',
-        b'{"schema":1,"sha256":"","content":{}}',
-        b'{"schema":1,"sha256":"","content":{},"more":1}',
-        seal(b"{}", schema=SCHEMA),
-        seal(b"3", schema=SCHEMA),
-        seal(b"[" * 500_000, schema=SCHEMA),
-        seal(b"", schema=SCHEMA),
+        b'{"schema":0,"sha256":3,"content":{}}',
+        b'{"schema":0,"sha256":"\\ud800","content":{}}',
+        b'{"schema":0,"sha256":"","content":{}}',
+        b'{"schema":0,"sha256":"","content":{},"more":1}',
+        seal(b"{}", schema=0),
+        seal(b"3", schema=0),
+        seal(b"[" * 500_000, schema=0),
+        seal(b"", schema=0),
     ],
 )
 def test_what_is_no_history_at_all_is_refused(history: History, damage: bytes) -> None:
     """Any other content is refused in words, in both files, and the next save heals them."""
-    the_file(history, "rounds").write_bytes(damage)
-    the_file(history, "past").write_bytes(damage)
+    for kind, schema in SCHEMAS.items():
+        the_file(history, kind).write_bytes(damage.replace(b'{"schema":0,', b'{"schema":%d,' % schema))
     refusal(history)
     assert len(history.past_rounds(SUBJECT).notes) == 1
     history.save(pair(), small_sequence())
@@ -140,7 +141,9 @@ def test_what_is_no_history_at_all_is_refused(history: History, damage: bytes) -
     assert history.past_rounds(SUBJECT).notes == ()
 
 
-@pytest.mark.parametrize(("schema", "words"), [(SCHEMA + 1, "pip install --upgrade"), (0, "older"), (10**30, "newer")])
+@pytest.mark.parametrize(
+    ("schema", "words"), [(ROUNDS_SCHEMA + 1, "pip install --upgrade"), (1, "older"), (0, "older"), (10**30, "newer")]
+)
 def test_another_schema_says_what_to_do(history: History, schema: int, words: str) -> None:
     """A newer file asks for a newer version, an older one to be removed, whatever else is in it."""
     the_file(history, "rounds").write_text(json.dumps({"schema": schema, "unheard": "of"}))

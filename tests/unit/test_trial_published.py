@@ -209,7 +209,7 @@ def printed(throughput: float, p50: float = 0.010) -> PublishedEntry:
     ],
 )
 def test_it_passes_up_to_the_tolerance(number: PublishedEntry, metric: Metric, verdict: Verdict) -> None:
-    """A cost may grow by 5 %, as against a baseline; without samples it is never IMPROVED, and has no interval."""
+    """A value may be worse by 5 %, as against a baseline; without samples it is never IMPROVED, and has no interval."""
     found = judged(number, metric=metric)
     reference = number.record.values[metric.name]
     assert (found.verdict, found.reference, found.tolerance) == (verdict, reference, 0.05)

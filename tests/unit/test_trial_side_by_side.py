@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 THROUGHPUT, P50, P99 = METRICS["throughput"], METRICS["latency.p50"], METRICS["latency.p99"]
 
 TOLERANCE = 0.05
-EDGE = math.log1p(TOLERANCE / 4)
+EDGE = math.log1p(THROUGHPUT.growth(TOLERANCE) / 4)
 """The largest change that is nothing to talk about."""
 
 NARROW = Prior(0.005**2, 20, learned=True)
@@ -337,7 +337,7 @@ def test_going_back_and_forth_between_tolerances_does_not_pass_more_regressions(
     Of 60 changes just as large as the tolerance at most the nominal 5 % pass (10 % leave room for chance), although
     each REGRESSED is forgotten by asking for a neighbouring tolerance and coming back, until the looks are used up.
     """
-    build = replace(SHAKY, change=math.log1p(TOLERANCE))
+    build = replace(SHAKY, change=math.log1p(THROUGHPUT.growth(TOLERANCE)))
     passed = regressed = 0
     for seed in range(60):
         kept = KeptInMemory()

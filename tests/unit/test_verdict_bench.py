@@ -161,10 +161,10 @@ def test_too_few_rounds_are_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--tolerance", "0"], ["--tolerance", "nan"], ["--tolerance", "x"], ["--rounds", "1"], ["--metric", "p42"]],
+    [["--growth", "0"], ["--growth", "nan"], ["--growth", "x"], ["--rounds", "1"], ["--metric", "p42"]],
 )
 def test_a_wrong_option_is_exit_code_2(arguments: list[str]) -> None:
-    """A tolerance that is no fraction, too few rounds, and an unknown metric are refused."""
+    """A growth that is no fraction, too few rounds, and an unknown metric are refused."""
     with pytest.raises(SystemExit) as caught:
         verdicts.main([str(SAME), *arguments])
     assert caught.value.code == 2
@@ -226,10 +226,10 @@ def test_a_small_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_prints_a_table() -> None:
-    """It runs as a script from anywhere, and its table has a line for every rule and a column for the tolerance."""
+    """It runs as a script from anywhere, and its table has a line for every rule and a column for the growth."""
     command = [sys.executable, str(SCRIPT), str(SAME), "--metric", "p99", "--repetitions", "5"]
     ran = subprocess.run(command, cwd=SCRIPT.parent, capture_output=True, text=True, timeout=100, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "latency.p99, tolerance 20 %" in ran.stdout
+    assert "latency.p99, growth 20 %" in ran.stdout
     assert "+20 %" in ran.stdout
     assert len([line for line in ran.stdout.splitlines() if "| apart" in line]) == 5

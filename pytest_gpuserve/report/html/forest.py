@@ -60,11 +60,8 @@ class _Drawn:
 
     @property
     def tolerated(self) -> float | None:
-        """The change by which its cost grows by just the tolerance: costs are 1/value where more is better."""
-        tolerance = self.judgement.tolerance
-        if tolerance is None:
-            return None
-        return 1 - 1 / (1 + tolerance) if self.judgement.metric.higher_is_better else tolerance
+        """The largest change towards worse that is accepted."""
+        return self.judgement.tolerance
 
 
 def forest(named: Iterable[tuple[str, Row]]) -> Figure | None:
