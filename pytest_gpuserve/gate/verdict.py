@@ -338,7 +338,7 @@ class Judgement:
             reasons=evidence.remarks(metric),
             p_regressed=claim.p_regressed,
             p_pass=evidence.p_pass,
-            p_improved=evidence.p_improved,
+            p_improved=claim.p_improved,
             windows=windows,
         )
 

@@ -282,7 +282,6 @@ class SideBySide:
         return replace(
             judgement,
             reasons=(*remarks, *reasons),
-            p_improved=claim.p_improved,
             adjusted_p=adjusted_p(course.seen, improved=verdict is Verdict.IMPROVED) if verdict.is_claim else None,
         )
 
