@@ -24,7 +24,7 @@ from pytest_gpuserve.store.history import History
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -219,13 +219,14 @@ class _Progress:
 def _starter(device: Device, folder: Path) -> Starter:
     """What starts servers on the device, all with one log, of which an error shows the end."""
 
-    def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
+    def start(kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
         return started(
             kind,
             ask,
             environment=device.environment(),
             log=folder / "servers.log",
             start_timeout_seconds=START_TIMEOUT_SECONDS,
+            beside=beside,
         )
 
     return start

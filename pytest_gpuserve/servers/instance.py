@@ -120,6 +120,7 @@ def started(
     log: Path,
     start_timeout_seconds: float,
     launched: Callable[[Mapping[str, str]], None] = lambda _: None,
+    beside: Callable[[], None] | None = None,
 ) -> Iterator[Instance]:
     """Start a server, wait until its model answers, and end its whole process tree afterwards.
 
@@ -130,6 +131,8 @@ def started(
         log: Where its output goes.
         start_timeout_seconds: One deadline for all waits.
         launched: Told all the variables of its process, right before that is started.
+        beside: Called once its process runs, and before it is waited for: another server starts at the same time. How
+            long a cold start takes is not known then.
 
     Raises:
         ServerFailed: It died, did not answer in time, refuses the request, or a port is somebody else's.
@@ -142,6 +145,8 @@ def started(
         began = time.monotonic()
         process, members = _start(launch, site, environment, kept, launched)
         with process:
+            if beside is not None:
+                beside()
             try:
                 probe = _probe(site, _Accept(kind, ask, process), members, start_timeout_seconds)
                 wait(probe, process, deadline, what=f"the {kind.name} server's answer to {ask.method} {ask.path}")
@@ -151,7 +156,7 @@ def started(
                     kind,
                     site,
                     process,
-                    cold_start_seconds,
+                    None if beside is not None else cold_start_seconds,
                     cold_start_parts=kind.read_cold_start(site),
                     settings=kind.read_settings(site),
                     members=members,

@@ -18,7 +18,7 @@ from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.instance import Instance, verdict_on_status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.settings import Setting
@@ -138,17 +138,22 @@ class Remote:
 
 
 @contextmanager
-def reached(kind: Remote, ask: Ask, *, timeout_seconds: float) -> Iterator[Instance]:
+def reached(
+    kind: Remote, ask: Ask, beside: Callable[[], None] | None = None, *, timeout_seconds: float
+) -> Iterator[Instance]:
     """Wait until the model of a server that somebody else runs answers; it is left as it is.
 
     Args:
         kind: The server; of several replicas all of them must answer.
         ask: The request that must be answered with a 2xx status.
+        beside: Called before that, as for a server that is started.
         timeout_seconds: How long to wait for that.
 
     Raises:
         ServerFailed: It did not answer in time, or refuses the request; of several replicas it says which.
     """
+    if beside is not None:
+        beside()
     replicas = kind.each()
     who = kind.address if len(replicas) == 1 else f"each of {len(replicas)} replicas"
     probe = _each_once([_probe(each, ask, timeout_seconds, alone=len(replicas) == 1) for each in replicas])

@@ -63,11 +63,13 @@ class Equipment:
     def starter(self, tmp_path_factory: pytest.TempPathFactory, start_timeout_seconds: float) -> Starter:
         """What starts servers on the device, each with a log file of its own."""
 
-        def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
+        def start(
+            kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None
+        ) -> AbstractContextManager[Instance]:
             self._starts += 1
             log = self._logs(tmp_path_factory) / f"{self._starts:03d}-{LOG_NAME.sub('-', kind.name)}.log"
             if isinstance(kind, Remote):
-                return reached(kind, ask, timeout_seconds=start_timeout_seconds)
+                return reached(kind, ask, timeout_seconds=start_timeout_seconds, beside=beside)
             return started(
                 kind,
                 ask,
@@ -75,6 +77,7 @@ class Equipment:
                 log=log,
                 start_timeout_seconds=start_timeout_seconds,
                 launched=lambda given: self._logged(log, {**given, **secret_headers(ask.headers)}),
+                beside=beside,
             )
 
         return start

@@ -45,6 +45,7 @@ class Contest:
         by_turns: Whether only one of the two servers may run at a time.
         foreign_cores: Cores that others may take of the host.
         stored: Its baseline, from which the spread between starts is learned.
+        gates_cold_start: Whether it is compared how long a start takes.
     """
 
     nodeid: str
@@ -56,6 +57,7 @@ class Contest:
     by_turns: bool
     foreign_cores: float
     stored: Stored | None
+    gates_cold_start: bool = False
 
 
 class Arena:
@@ -126,6 +128,7 @@ class Arena:
             most_foreign_cores=contest.foreign_cores,
             by_turns=contest.by_turns,
             seed=f"{contest.nodeid} {contest.label} {content or here.occasion}",
+            starts_together=not contest.gates_cold_start,
         )
         # The candidate's telemeter is the session's, and looks at all that both servers use.
         pairing = Pairing(base, contest.candidate, terms, self._progress, memory.rounds)

@@ -19,7 +19,7 @@ from pytest_gpuserve.trial.shape import TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SEC
 from pytest_gpuserve.trial.watch import Watch, client_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from contextlib import ExitStack
 
     from pytest_gpuserve.load.totals import Totals
@@ -76,55 +76,82 @@ class _Turn:
 
 @dataclass
 class Contender:
-    """A started server with its load engines at rest.
+    """A started server, with its load engines at rest once it is warmed up.
 
     Args:
         arm: Which of the two it is.
         watch: Looks after it.
         shape: The load.
-        engines: Its load engines.
     """
 
     arm: Arm
     watch: Watch
     shape: LoadShape
-    engines: Engines
+    _engines: Engines | None = None
     _warmup: list[Tick] = field(default_factory=list)
     _turns: list[_Turn] = field(default_factory=list)
     _last: Reading | None = None
     _loading: bool = False
 
     @classmethod
-    def started(cls, arm: Arm, target: Target, shape: LoadShape, progress: Progress, stack: ExitStack) -> Contender:
-        """Start the server, warm it up, and leave it at rest; both it and its engines end with the stack.
+    def started(
+        cls,
+        arm: Arm,
+        target: Target,
+        shape: LoadShape,
+        progress: Progress,
+        stack: ExitStack,
+        *,
+        beside: Callable[[], None] | None = None,
+    ) -> Contender:
+        """Start the server; it ends with the stack.
 
-        Trouble in the warm-up, and engines that are lost in it, stand in its ``problems``; it takes no turns then.
+        Args:
+            arm: See the class.
+            target: What is sent to it.
+            shape: See the class.
+            progress: Told how its loads get on.
+            stack: Ends it.
+            beside: Called once its process runs, and before it is waited for.
 
         Raises:
             ServerFailed: It could not be started.
+        """
+        instance = stack.enter_context(target.started(beside))
+        check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
+        return cls(arm, Watch(instance, target, shape, check, progress, lambda: None), shape)
+
+    def warm_up(self, stack: ExitStack) -> None:
+        """Load it for a while, and leave it at rest; its engines end with the stack.
+
+        Trouble meanwhile, and engines that are lost, stand in its ``problems``; it takes no turns then.
+
+        Raises:
             LoadFailed: Its load could not be begun.
         """
-        instance = stack.enter_context(target.started())
-        check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
-        watch = Watch(instance, target, shape, check, progress, lambda: None)
+        watch, shape = self.watch, self.shape
         stack.enter_context(watch.sharing())
-        ticks: list[Tick] = []
         warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
         try:
             if shape.finite:
                 with Engines(*watch.warmup(), shape.source) as engines:
-                    ticks = watch.ticks(engines, warmup_ticks)
+                    self._warmup = watch.ticks(engines, warmup_ticks)
                 # What is measured is a load of its own, which has yet to begin.
                 watch.so_far = RunningTotals()
-            engines = stack.enter_context(Engines(watch.plan(shape.schedule), shape.processes, shape.source))
+            self._engines = stack.enter_context(Engines(watch.plan(shape.schedule), shape.processes, shape.source))
             if not shape.finite:
-                ticks = watch.ticks(engines, warmup_ticks)
-            engines.halt(seed=shape.seed)
+                self._warmup = watch.ticks(self._engines, warmup_ticks)
+            self._engines.halt(seed=shape.seed)
         except LoadFailed as problem:
             if not watch.so_far.seconds:
                 raise
             watch.lose(problem)
-        return cls(arm, watch, shape, engines, _warmup=ticks)
+
+    @property
+    def engines(self) -> Engines:
+        """Its load engines, which it has from its warm-up on."""
+        assert self._engines is not None
+        return self._engines
 
     @property
     def _is_random(self) -> bool:

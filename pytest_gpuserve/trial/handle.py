@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,6 @@ from pytest_gpuserve.load.tensors import close_to
 from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.servers.base import Ask, ServerKind
-from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.replicas import Replicas, sites_of
 from pytest_gpuserve.trial.asking import ANSWER_SECONDS, Answer, ask_once, check_askable
 from pytest_gpuserve.trial.sharing import WITHOUT, Sharing, joined, lanes
@@ -27,12 +27,19 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.shared_memory import SharedTensors
     from pytest_gpuserve.servers.base import Site
+    from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.servers.relocation import Relocation
 
 Protocol = Literal["http", "sse", "grpc", "queue"]
 
-Starter = Callable[[ServerKind, Ask], AbstractContextManager[Instance]]
-"""Starts a server of a kind and ends it with its block; made by the session, which knows device and log folder."""
+
+class Starter(typing.Protocol):
+    """Starts a server of a kind and ends it with its block; made by the session, which knows device and log folder."""
+
+    def __call__(
+        self, kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None, /
+    ) -> AbstractContextManager[Instance]:
+        """Start it; ``beside`` is called once its process runs, and before it is waited for."""
 
 
 @dataclass(frozen=True)
@@ -266,10 +273,15 @@ class Target:
         """Make the same requests, and have somebody look at the cards meanwhile."""
         return replace(self, telemeter=telemeter)
 
-    def started(self) -> AbstractContextManager[Instance]:
-        """Start the deployment afresh; ready when it answers the first request."""
+    def started(self, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
+        """Start the deployment afresh; ready when it answers the first request.
+
+        Args:
+            beside: Called once its process runs, and before it is waited for.
+        """
         request = self.requests[0]
-        return self.server.starter(self.server.kind, Ask(request.method, request.path, request.body, request.headers))
+        ask = Ask(request.method, request.path, request.body, request.headers)
+        return self.server.starter(self.server.kind, ask, beside)
 
     def ask(self, running: Instance | None = None, *, timeout: float = ANSWER_SECONDS) -> Answer:
         """Send its request once, by itself, and return the answer; nothing is measured.

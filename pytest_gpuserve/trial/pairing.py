@@ -26,7 +26,7 @@ from pytest_gpuserve.trial.watch import our_processes
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.trial.handle import Target
@@ -58,6 +58,7 @@ class Terms:
         most_foreign_cores: A block in which others took more of the host is thrown away.
         by_turns: Whether only one of them may run at a time.
         seed: Of the coins.
+        starts_together: Whether both may start at the same time, so that nobody knows how long a start takes.
     """
 
     shape: LoadShape
@@ -65,6 +66,7 @@ class Terms:
     most_foreign_cores: float
     by_turns: bool
     seed: str
+    starts_together: bool = True
 
 
 @dataclass
@@ -175,18 +177,12 @@ class Pairing:
         coin = random.Random(f"{self._terms.seed} {number}")  # noqa: S311 -- a fair coin, not a secret
         order = ARMS if coin.random() < 0.5 else ARMS[::-1]
         at = utc_now()
-        contenders: dict[Arm, Contender] = {}
         with ExitStack() as stack:
             lookout = stack.enter_context(self._telemeter.lookout())
-            for arm in order:
-                try:
-                    contenders[arm] = self._started(arm, stack)
-                except GpuserveError as problem:
-                    if contenders and _lacks_memory(problem):
-                        self.by_turns = True
-                        break
-                    raise
-            else:
+            contenders = self._both(order, stack)
+            if contenders:
+                for contender in contenders.values():
+                    contender.warm_up(stack)
                 pace = _slower(*(contender.pace(self._terms.requests_wanted) for contender in contenders.values()))
                 lookout.up(*(contender.instance for contender in contenders.values()))
                 self._open = opened = _Open(contenders, lookout, order[0], at, pace, stack.pop_all())
@@ -198,9 +194,44 @@ class Pairing:
             lookout.note(text)
         return None, left
 
+    def _both(self, order: tuple[Arm, Arm], stack: ExitStack) -> dict[Arm, Contender]:
+        """Start both servers, at the same time where their cold starts are no matter.
+
+        Returns:
+            In that order; none where the two do not find memory together, so that they have to run by turns.
+        """
+        first, second = order
+        up: dict[Arm, Contender] = {}
+        failed: dict[Arm, GpuserveError] = {}
+
+        def start(arm: Arm, beside: Callable[[], None] | None = None) -> None:
+            try:
+                with _told_of(arm):
+                    up[arm] = Contender.started(
+                        arm, self._targets[arm], self._terms.shape, self._progress, stack, beside=beside
+                    )
+            except GpuserveError as problem:
+                failed[arm] = problem
+
+        if self._terms.starts_together:
+            start(first, lambda: start(second, lambda: None))
+        else:
+            start(first)
+            if not failed:
+                start(second)
+        if not failed:
+            return {arm: up[arm] for arm in order}
+        tried = len(up) + len(failed)
+        if tried == len(order) and all(map(_lacks_memory, failed.values())):
+            self.by_turns = True
+            return {}
+        raise next(failed[arm] for arm in order if arm in failed and not (up and _lacks_memory(failed[arm])))
+
     def _started(self, arm: Arm, stack: ExitStack) -> Contender:
         with _told_of(arm):
-            return Contender.started(arm, self._targets[arm], self._terms.shape, self._progress, stack)
+            contender = Contender.started(arm, self._targets[arm], self._terms.shape, self._progress, stack)
+        contender.warm_up(stack)
+        return contender
 
     @contextmanager
     def _up(self, arm: Arm) -> Iterator[SearchedUp]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.metric import COLD_START
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.stored import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
@@ -222,6 +223,7 @@ class StoredCourt:
             by_turns=self._policy.one_at_a_time,
             foreign_cores=self._policy.foreign_cores,
             stored=None if self.absent(measurement, stored) else stored,
+            gates_cold_start=COLD_START in self._policy.metrics,
         )
 
     def shared(self, measurement: Measurement) -> str:

@@ -140,9 +140,16 @@ class _Contenders(ScriptedContenders):
     """Makes scripted contenders on a card."""
 
     def started(
-        self, arm: Arm, target: Target, shape: LoadShape, progress: Progress, stack: ExitStack
+        self,
+        arm: Arm,
+        target: Target,
+        shape: LoadShape,
+        progress: Progress,
+        stack: ExitStack,
+        *,
+        beside: Callable[[], None] | None = None,
     ) -> ScriptedContender:
-        made = super().started(arm, target, shape, progress, stack)
+        made = super().started(arm, target, shape, progress, stack, beside=beside)
         build = _Build.of(self.path, target, f"{arm} {sum(self._starts.values())}")
         return _Contender.of(made, build)
 

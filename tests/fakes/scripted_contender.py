@@ -15,7 +15,7 @@ from pytest_gpuserve.trial.contender import Pace
 from tests.fakes.scripted_sessions import STARTS_NAME, Noise, Script, client_of, kind_of, show, speed_of, window_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -44,7 +44,14 @@ class ScriptedContenders:
     _running: int = field(default=0, init=False)
 
     def started(
-        self, arm: Arm, target: Target, shape: LoadShape, progress: Progress, stack: ExitStack
+        self,
+        arm: Arm,
+        target: Target,
+        shape: LoadShape,
+        progress: Progress,
+        stack: ExitStack,
+        *,
+        beside: Callable[[], None] | None = None,
     ) -> ScriptedContender:
         """Stand for ``Contender.started``.
 
@@ -63,6 +70,8 @@ class ScriptedContenders:
         number = self._starts[arm, app] = self._starts.get((arm, app), 0) + 1
         noise = Noise(script, f"{arm} {app.name} {number} {sum(self._starts.values())}")
         speed = script.speed * speed_of(target, script, start=number) * noise.factor()
+        if beside is not None:
+            beside()
         return ScriptedContender(self, arm, target, script, speed, noise, progress)
 
     def _end(self, arm: Arm) -> None:
@@ -100,6 +109,9 @@ class ScriptedContender:
     varies: bool = False
     problems: list[str] = field(default_factory=list)
     _windows: list[Window] = field(default_factory=list)
+
+    def warm_up(self, stack: ExitStack) -> None:
+        """It is warm."""
 
     def pace(self, requests_wanted: int) -> Pace:
         """As if windows were long enough."""

@@ -14,7 +14,7 @@ from pytest_gpuserve.trial.loaded import LoadedStart
 from pytest_gpuserve.trial.shape import LoadShape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pytest_gpuserve.load.schedule import Schedule
@@ -50,9 +50,11 @@ class Starts:
     instances: list[Instance] = field(default_factory=list)
 
     @contextmanager
-    def start(self, kind: ServerKind, ask: Ask) -> Iterator[Instance]:
+    def start(self, kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> Iterator[Instance]:
         """Be a ``Starter``."""
-        with started(kind, ask, environment={}, log=self.log, start_timeout_seconds=self.timeout_seconds) as instance:
+        with started(
+            kind, ask, environment={}, log=self.log, start_timeout_seconds=self.timeout_seconds, beside=beside
+        ) as instance:
             self.instances.append(instance)
             yield instance
 

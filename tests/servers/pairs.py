@@ -18,7 +18,7 @@ from pytest_gpuserve.trial.pairing import Pairing, Terms
 from pytest_gpuserve.trial.shape import LoadShape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import RunningTotals
@@ -88,13 +88,15 @@ class Deployments:
 
     Args:
         folder: Of the app and its logs.
-        started: The instances, in the order of their starts, each with whose it is.
+        started: The instances, in the order in which they were up, each with whose it is.
+        launched: Whose processes were started, in that order.
         running: How many run now.
         most_running: How many ran at the same time at most.
     """
 
     folder: Path
     started: list[tuple[Arm, Instance]] = field(default_factory=list)
+    launched: list[Arm] = field(default_factory=list)
     running: int = 0
     most_running: int = 0
 
@@ -112,11 +114,12 @@ class Deployments:
         kind = Mosec(App("mosec_server", self.folder / "app.py", "app.py", known, environment=environment))
 
         @contextmanager
-        def start(kind: ServerKind, ask: Ask) -> Iterator[Instance]:
+        def start(kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> Iterator[Instance]:
             log = self.folder / f"log-{arm}"
             # The deployment that is asked for another path is one that was broken after its start.
             sound = type(ask)(ask.method, "/inference", ask.body, ask.headers)
-            with started(kind, sound, environment={}, log=log, start_timeout_seconds=60.0) as instance:
+            self.launched.append(arm)
+            with started(kind, sound, environment={}, log=log, start_timeout_seconds=60.0, beside=beside) as instance:
                 self.started.append((arm, instance))
                 self.running += 1
                 self.most_running = max(self.most_running, self.running)

@@ -9,6 +9,7 @@ from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.remote import Remote, reached
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from pytest_gpuserve.servers.base import Ask, ServerKind
@@ -22,9 +23,9 @@ COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
 def start_of(timeout_seconds: float) -> Starter:
     """What a session starts remote servers with."""
 
-    def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
+    def start(kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
         assert isinstance(kind, Remote)
-        return reached(kind, ask, timeout_seconds=timeout_seconds)
+        return reached(kind, ask, timeout_seconds=timeout_seconds, beside=beside)
 
     return start
 

@@ -107,7 +107,7 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
         assert not trouble(whole)
     assert len(there.started) == 2
     assert whole.blocks[:3] == first.blocks
-    assert whole.first == first.first == there.started[0][0]
+    assert whole.first == first.first == there.launched[0]
     assert [arm for arm, _, _ in spans] == [arm for block in whole.blocks for arm in block.order]
     assert {block.order for block in whole.blocks} <= {ABBA, BAAB}
     assert len(ticks_of_turns) == 1

@@ -225,6 +225,7 @@ def test_they_are_compared_side_by_side_as_one_server_is(tmp_path: Path, monkeyp
         target = remote(servers, counters=COUNTERS).post("/infer", body=b"fox", expect=b"FOX")
         shape = for_replicas(LoadShape(Closed(USERS), warmup_seconds=0.3), target)
         one = Contender.started("candidate", target, shape, Unseen(), stack)
+        one.warm_up(stack)
         windows = [one.turn(Pace(2, 5), seed=1)]
         one.rest()
         windows.append(one.turn(Pace(2, 5), seed=2))
@@ -246,6 +247,6 @@ def test_each_is_warmed_up_before_a_comparison_too(tmp_path: Path) -> None:
         with ExitStack() as stack:
             target = remote(servers).post("/infer", body=b"fox", expect=b"FOX")
             shape = for_replicas(LoadShape(Burst(20, 4), warmup_seconds=0.3), target)
-            Contender.started("candidate", target, shape, Unseen(), stack)
+            Contender.started("candidate", target, shape, Unseen(), stack).warm_up(stack)
         # One is the question whether it is ready; the load itself has not begun.
         assert all(seen(server)["bodies"]["fox"] > 1 for server in servers)

@@ -63,7 +63,7 @@ class Clock:
         return Outcome(trial, Verdict.PASS, (judgement(Verdict.PASS),), (), seconds)
 
 
-def nowhere(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
+def nowhere(kind: ServerKind, ask: Ask, beside: object = None) -> AbstractContextManager[Instance]:
     """Starts nothing."""
     raise NotImplementedError
 

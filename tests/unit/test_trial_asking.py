@@ -431,7 +431,8 @@ def test_without_a_running_server_one_is_started_and_ended(server: Serving) -> N
     course = []
 
     @contextmanager
-    def start(kind: ServerKind, ask: Ask) -> Iterator[Instance]:
+    def start(kind: ServerKind, ask: Ask, beside: object = None) -> Iterator[Instance]:
+        assert beside is None
         course.append(f"started for {ask.path}")
         assert isinstance(kind, Remote)
         try:

@@ -29,7 +29,7 @@ from tests.servers.pairs import Seen
 from tests.unit.builders import window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from typing_extensions import Self
@@ -82,7 +82,9 @@ class World:
         """The server, and a request."""
 
         @contextmanager
-        def start(kind: ServerKind, ask: Ask) -> Iterator[Instance]:
+        def start(kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> Iterator[Instance]:
+            if beside is not None:
+                beside()
             del kind, ask
             self.starts.append(arm)
             self.running.append(arm)

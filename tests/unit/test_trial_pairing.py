@@ -37,8 +37,8 @@ from tests.unit.builders import window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import ExitStack
 
-    from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Window
@@ -62,7 +62,7 @@ def ticks(count: int, requests: int, latency_seconds: float) -> list[Tick]:
 def pace(warmup: list[Tick], *, wanted: int = 1, seconds: float | None = None) -> Pace:
     """The pace of a server whose warm-up looked like this."""
     shape = LoadShape(Closed(4), seconds=seconds)
-    return Contender("base", cast("Watch", None), shape, cast("Engines", None), _warmup=warmup).pace(wanted)
+    return Contender("base", cast("Watch", None), shape, _warmup=warmup).pace(wanted)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,9 @@ class FakeContender:
             problem = self.stage.restless(self.arm, self.rests)
             self.problems.extend([problem] if problem else [])
 
+    def warm_up(self, stack: ExitStack) -> None:
+        """It is warm."""
+
     def discard(self, windows: Iterable[Window]) -> None:
         """Forget."""
         gone = {id(each) for each in windows}
@@ -242,12 +245,22 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
         finally:
             there.alive.remove(one)
 
-    def started(arm: Arm, _target: object, _shape: object, _progress: object, stack: object) -> FakeContender:
+    def started(
+        arm: Arm,
+        _target: object,
+        _shape: object,
+        _progress: object,
+        stack: ExitStack,
+        *,
+        beside: Callable[[], None] | None = None,
+    ) -> FakeContender:
         there.starts.append(arm)
         failure = there.failing(arm, len(there.starts) - 1)
+        if beside is not None:
+            beside()
         if failure is not None:
             raise failure
-        return stack.enter_context(living(FakeContender(arm, there)))  # type: ignore[attr-defined, no-any-return]  # an ExitStack
+        return stack.enter_context(living(FakeContender(arm, there)))
 
     monkeypatch.setattr(Contender, "started", started)
     return there
@@ -449,17 +462,18 @@ def test_a_second_server_without_memory_is_started_after_the_first(
     assert len(stage.starts) == 2 + 2 + 4 + 4
 
 
-@pytest.mark.parametrize(("failing", "words"), [(0, "CUDA out of memory"), (1, "no such file")])
-def test_other_failures_are_failures(stage: Stage, foreign: list[float], failing: int, words: str) -> None:
-    """Where the first one does not fit, none does; and what is no lack of memory is not helped by turns."""
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("words", ["CUDA out of memory", "no such file"])
+def test_other_failures_are_failures(stage: Stage, foreign: list[float], arm: Arm, words: str) -> None:
+    """One that does not fit even by itself fails, and what is no lack of memory is not helped by turns."""
     del foreign
-    stage.failing = lambda _arm, start: ServerFailed(words) if start == failing else None
+    stage.failing = lambda failing, _start: ServerFailed(words) if failing == arm else None
     both = pair()
     with pytest.raises(GpuserveError, match=words) as caught:
         both.measure(3)
-    assert caught.type is (ServerFailed if stage.starts[failing] == "candidate" else BaseFailed)
+    assert caught.type is (ServerFailed if arm == "candidate" else BaseFailed)
     assert both.rounds == []
-    assert not both.by_turns
+    assert both.by_turns is (words != "no such file")
     assert not stage.alive
 
 

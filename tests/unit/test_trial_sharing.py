@@ -27,7 +27,7 @@ from tests.servers.deployments import Unseen
 np = pytest.importorskip("numpy")
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pytest_gpuserve.load.schedule import Schedule
@@ -173,6 +173,8 @@ def test_two_servers_side_by_side_have_memory_of_their_own() -> None:
         shape = shape_of(Burst(6, max_in_flight=2))
         arms: dict[Arm, MemoryServer] = {"base": one, "candidate": other}
         contenders = [Contender.started(arm, doubling(there), shape, Unseen(), stack) for arm, there in arms.items()]
+        for contender in contenders:
+            contender.warm_up(stack)
         assert len(ours()) == 4
         assert not one.regions.keys() & other.regions.keys()
         for contender in contenders:
@@ -251,9 +253,9 @@ def test_the_first_request_carries_its_tensors(server: MemoryServer) -> None:
     asked: list[Ask] = []
     target = doubling(server)
 
-    def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
+    def start(kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
         asked.append(ask)
-        return target.server.starter(kind, ask)
+        return target.server.starter(kind, ask, beside)
 
     with replace(target, server=replace(target.server, starter=start)).started():
         (ask,) = asked
