@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="the model needs torch")
 
 from pytest_gpuserve.load.tensors import close_to
+from suites.needs import needs_cpp_compiler
 from suites.resnet.reference import FULL, SMALL, Size, build, images, scores
 from suites.sweep import Sweep
 
@@ -32,6 +33,9 @@ EXACT = 1e-4
 
 ROUNDED = 5e-2
 """The same on a card that rounds factors to TF32. Scores are of the order of 1, those of two images further apart."""
+
+INDUCTOR = "inductor"
+"""The backend of ``torch.compile`` where none is named, and the only one of this suite that calls a compiler."""
 
 LARGE_BATCH = 64
 """From this on a request is tens of MB at the published size: fewer different ones are made of it."""
@@ -72,13 +76,17 @@ def worker(torch_worker: Callable[..., ServerHandle], device: Device, size: Size
     def make(*, tf32: bool = True, env: dict[str, str] | None = None, **arguments: Any) -> ServerHandle:  # noqa: ANN401 -- torch_worker's
         # One core for the model, and one for the client and the system.
         threads = {} if device.is_gpu else {"OMP_NUM_THREADS": "1"}
-        return torch_worker(
+        server = torch_worker(
             MODEL,
             device="cuda:0" if device.is_gpu else "cpu",
             args={"width": size.width, "tf32": tf32},
             env={**threads, **(env or {})},
             **arguments,
         )
+        # Last, for what is refused is refused without a compiler too.
+        if arguments.get("compile") and arguments.get("compile_backend") in {None, INDUCTOR} and not device.is_gpu:
+            needs_cpp_compiler()
+        return server
 
     return make
 

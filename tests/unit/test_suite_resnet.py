@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +19,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suites.needs import needs_cpp_compiler
 from suites.resnet import reference
 from suites.resnet.apps import resnet
 from suites.resnet.formulas import published_throughput, samples_per_second, spread, weighted_sd
+from suites.resnet.points import wanted_points
 
 if TYPE_CHECKING:
     from suites.resnet.apps.resnet import ResNet
@@ -193,3 +196,37 @@ def test_nothing_has_no_mean() -> None:
     """No repetition is an error, not a zero."""
     with pytest.raises(ValueError, match="no repetition"):
         spread([])
+
+
+# -- what is run where
+
+
+def test_a_cpu_is_spared_all_but_three_points() -> None:
+    """Of all twelve batches by kinds of workers a CPU runs two eager ones and the smallest compiled one."""
+    points = wanted_points()
+    marked = {point.values: [mark.name for mark in point.marks] for point in points}
+    assert [values for values, marks in marked.items() if not marks] == [(1, False), (8, False), (1, True)]
+    assert len(points) == len(marked) == 12
+    assert {mark for marks in marked.values() for mark in marks} == {"gpuserve_full"}
+
+
+@pytest.mark.parametrize("named", [None, "no-such-c++"])
+def test_without_a_compiler_nothing_is_compiled(
+    named: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A test that would need one is skipped, and says which one was looked for: that of CXX, else g++."""
+    if named is None:
+        monkeypatch.delenv("CXX", raising=False)
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        monkeypatch.setenv("CXX", named)
+    with pytest.raises(pytest.skip.Exception, match=re.escape(f"no C++ compiler {named or 'g++'!r}")):
+        needs_cpp_compiler()
+
+
+def test_a_compiler_that_is_there_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The program that CXX names serves, also by its path."""
+    compiler = tmp_path / "my-c++"
+    compiler.touch(mode=0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    needs_cpp_compiler()
