@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 COLLECTED: Final = pytest.StashKey[set[str]]()
 """Ids of all tests that were collected, before any selection."""
 
+LEFT_OUT: Final = pytest.StashKey[tuple[pytest.Item, ...]]()
+"""The tests that we have deselected ourselves, for the device is to be spared them."""
+
 NODEID: Final = pytest.StashKey[str]()
 """Of a test, its id as it was before pytest-xdist's workers appended the name of a group; see `plain_id`."""
 

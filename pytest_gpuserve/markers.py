@@ -11,7 +11,7 @@ from pytest_gpuserve.gate.metric import METRICS, Metric, metric_by_option
 from pytest_gpuserve.items import plain_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 MARKER: Final = "gpuserve"
 
@@ -73,16 +73,6 @@ def one_at_a_time(item: pytest.Item, gpu: str | None) -> bool:
         pytest.UsageError: As for `tolerances`.
     """
     return next((bool(value) for _, option, value in _marked(item, gpu) if option == ONE_AT_A_TIME), False)
-
-
-def leave_out(items: Iterable[pytest.Item], *, is_gpu: bool, full: bool) -> None:
-    """Skip, with that reason, what is marked `FULL_MARKER` where it is not to be measured."""
-    if is_gpu or full:
-        return
-    reason = "a point of the full matrix, which takes too long on cpu: --gpuserve-full measures it"
-    for item in items:
-        if item.get_closest_marker(FULL_MARKER) is not None:
-            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def tolerance_of(metric: Metric, set_by_markers: Mapping[str, float]) -> float:

@@ -31,6 +31,7 @@ from pytest_gpuserve.fixtures import (
     published,
 )
 from pytest_gpuserve.items import COLLECTED, NODEID, measures, needs_device
+from pytest_gpuserve.left_out import PublishedSizes
 from pytest_gpuserve.markers import FULL_HELP, MARKER_HELP, check_markers
 from pytest_gpuserve.options import add_options, read_settings
 from pytest_gpuserve.outputs import clear_outputs
@@ -108,8 +109,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare the hooks that we offer; and, before any plugin is configured, look at what they deal out."""
+    """Declare the hooks that we offer; and register, before others can, what looks at the tests before they do."""
     pluginmanager.add_hookspecs(hookspecs)
+    pluginmanager.register(PublishedSizes())
     pluginmanager.register(BeforeTheyAreDealtOut())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.items import COLLECTED, measures, plain_id
+from pytest_gpuserve.items import COLLECTED, LEFT_OUT, measures, plain_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,20 @@ if TYPE_CHECKING:
 def all_was_run(session: pytest.Session) -> bool:
     """Whether an entry that nothing asked for is really unused: nothing was selected, failed or cut short.
 
+    What the device is spared does not count as a selection of the user's; see `asking_tests`.
+
     A worker of pytest-xdist has run only some of the tests that it collected.
     """
     if hasattr(session.config, "workerinput"):
         return False
-    kept = {item.nodeid for item in session.items}
+    kept = {item.nodeid for item in asking_tests(session)}
     selected = session.config.stash.get(COLLECTED, set()) - kept or any("::" in t for t in session.config.args)
     return not selected and not session.testsfailed and not session.shouldstop
+
+
+def asking_tests(session: pytest.Session) -> Sequence[pytest.Item]:
+    """The tests of a run with those that the device was spared, whose entries are used by whoever asks for them."""
+    return (*session.items, *session.config.stash.get(LEFT_OUT, ()))
 
 
 def settle_unused(
@@ -39,7 +46,7 @@ def settle_unused(
     """Tell which entries of the baseline files of a run nothing asked for, or remove them.
 
     Args:
-        items: Its tests.
+        items: Its tests, with those that the device was spared.
         measurements: What they measured, by their ids.
         ledger: The baselines.
         remove: Whether such entries are removed.
@@ -52,7 +59,7 @@ def settle_unused(
     for measured in measurements.values():
         for measurement in measured:
             used.setdefault(measurement.place.path, set()).add(measurement.place.key)
-    # A test that was skipped before it measured leaves its file undecided.
+    # A test that was skipped before it measured, or left out, leaves its file undecided.
     for item in items:
         if measures(item) and not measurements.get(plain_id(item)):
             used.pop(ledger.place(plain_id(item), "").path, None)

@@ -13,7 +13,6 @@ from pytest_gpuserve.closing import print_closing, write_results
 from pytest_gpuserve.comparisons import planned_comparisons
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.items import measures, measuring_ids, plain_id
-from pytest_gpuserve.markers import leave_out
 from pytest_gpuserve.outcomes import Outcomes
 from pytest_gpuserve.outputs import Written
 from pytest_gpuserve.process.secrets import without_secrets
@@ -33,7 +32,7 @@ from pytest_gpuserve.store.history import History
 from pytest_gpuserve.trial.arena import Arena
 from pytest_gpuserve.trial.claims import Claims
 from pytest_gpuserve.trial.machine import Machine
-from pytest_gpuserve.unused import all_was_run, settle_unused
+from pytest_gpuserve.unused import all_was_run, asking_tests, settle_unused
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -82,8 +81,6 @@ class GateSession:
             note=self._note,
         )
         self._account = Account(session, self._opened, self._folders, measuring=measuring)
-        # Before comparisons are counted: those of a test that is left out are not made.
-        leave_out(tests_of_all_runners(session), is_gpu=self.here.device.is_gpu, full=settings.full)
         # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers. What
         # others have upheld it does not know: its claims need be surer than they had to be, never less sure.
         self._claims = Claims(planned_comparisons(tests_of_all_runners(session)))
@@ -265,7 +262,7 @@ class GateSession:
             return
         measured, remove = self._judges.measurements(), self._settings.update is Update.ALL
         try:
-            settle_unused(session.items, measured, self._opened.ledger, remove=remove, note=self._note)
+            settle_unused(asking_tests(session), measured, self._opened.ledger, remove=remove, note=self._note)
         except GpuserveError as problem:
             self._notes.append(f"ERROR: {problem}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,12 +29,112 @@ def test_file(artifacts):
 """
 
 
+LINE = "gpuserve: {} of the published sizes left out on cpu: --gpuserve-full measures {}"
+ONE = LINE.format("1 test", "it")
+
+TWO = """
+import pytest
+
+@pytest.fixture(scope="module")
+def server(mosec_server):
+    return mosec_server("app.py")
+
+@pytest.mark.parametrize("users", [8, *[pytest.param(users, marks=pytest.mark.gpuserve_full) for users in (16, 32)]])
+def test_it(server, load, baseline, users):
+    run = load(server.post("/inference", body=b"fox", expect=b"FOX"), concurrency=users, seconds=2)
+    assert run.throughput >= baseline.throughput
+
+def test_plain():
+    pass
+"""
+
+
 def test_full_matrix_is_left_out_on_cpu(project: Project) -> None:
-    """A marked test is skipped on cpu, with the option that measures it, and needs no baseline."""
-    project.write(marker=MARKED)
-    result = project.run("-rs")
-    result.assert_outcomes(skipped=1)
-    assert "--gpuserve-full measures it" in text_of(result)
+    """A marked test is deselected on cpu, a line says so and how to ask for it, and it makes no comparison."""
+    project.test_file.write_text(TWO)
+    result = project.run("--baseline-update", "--gpuserve-json=out.json")
+    result.assert_outcomes(passed=2, deselected=2)
+    text = text_of(result)
+    assert text.count(LINE.format("2 tests", "them")) == 1
+    assert "collected 4 items / 2 deselected / 2 selected" in text
+    assert "1 comparison planned" in text
+    assert project.result()["nodeid"].endswith("test_it[8]")
+
+
+def test_quiet_runs_are_told_by_the_count_alone(project: Project) -> None:
+    """With ``-q`` the line is left out where tests are left that nobody had to name."""
+    project.test_file.write_text(TWO)
+    result = project.run("-q", "--baseline-update")
+    result.assert_outcomes(passed=2, deselected=2)
+    assert "published sizes" not in text_of(result)
+
+
+@pytest.mark.parametrize("quiet", [[], ["-q"]], ids=["plain", "quiet"])
+@pytest.mark.parametrize(
+    ("named", "status"),
+    [(["test_it[16]"], pytest.ExitCode.NO_TESTS_COLLECTED), (["test_it[16]", "test_plain"], pytest.ExitCode.OK)],
+    ids=["alone", "beside another"],
+)
+def test_who_names_one_is_told(project: Project, quiet: list[str], named: list[str], status: pytest.ExitCode) -> None:
+    """A marked test that is asked for by its id does not vanish in silence; alone, there is no test to run."""
+    project.test_file.write_text(TWO)
+    result = project.run(*quiet, *(f"suites/perf/test_perf.py::{name}" for name in named))
+    assert result.ret == status
+    assert text_of(result).count(ONE) == 1
+
+
+def test_a_list_of_tests_is_of_those_that_would_run(project: Project) -> None:
+    """So is the one of ``--collect-only``, for which the device need not be there: of a card nothing is left out."""
+    project.test_file.write_text(TWO)
+    listed = text_of(project.run("--collect-only"))
+    assert "test_it[8]" in listed
+    assert "test_it[16]" not in listed
+    assert LINE.format("2 tests", "them") in listed
+    assert "test_it[16]" in text_of(project.run("--collect-only", "--gpu=T4"))
+
+
+def test_what_other_selections_have_left_is_counted(project: Project) -> None:
+    """The line is about the tests that ``-k`` has selected."""
+    project.test_file.write_text(TWO)
+    result = project.run("-k", "16 or plain")
+    result.assert_outcomes(passed=1, deselected=3)
+    assert ONE in text_of(result)
+
+
+def test_workers_leave_out_alike(real_project: Project) -> None:
+    """Workers of pytest-xdist deselect the same ones, and the controller tells it once."""
+    pytest.importorskip("xdist")
+    real_project.test_file.write_text(f"{SIZES.format(wanted=False)}")
+    result = real_project.run("-n2")
+    result.assert_outcomes(passed=2)
+    assert text_of(result).count(ONE) == 1
+
+
+def test_none_of_several_runners_gets_one(project: Project) -> None:
+    """pytest-split deals out what is left: two runners have one test each, and none of them a marked one."""
+    pytest.importorskip("pytest_split")
+    project.test_file.write_text(TWO)
+    for group in (1, 2):
+        shard = ("-p", "pytest_split.plugin", "--splits=2", f"--group={group}", f"--gpuserve-json={group}.json")
+        result = project.run(*shard, "--baseline-update")
+        result.assert_outcomes(passed=1, deselected=3)
+        assert LINE.format("2 tests", "them") in text_of(result)
+        dealt = json.loads((project.path / f"{group}.json").read_text())["dealt"]
+        assert dealt == ["suites/perf/test_perf.py::test_it[8]"]
+
+
+def test_its_baselines_are_not_unused(project: Project) -> None:
+    """A file that holds baselines of left out points keeps them; of other files unused entries are told as ever."""
+    other = project.test_file.with_name("test_other.py")
+    other.write_text(TWO.replace("test_it", "test_other"))
+    project.test_file.write_text(TWO)
+    project.run("--gpuserve-full", "--baseline-update").assert_outcomes(passed=8)
+    other.write_text(other.read_text().replace("marks=pytest.mark.gpuserve_full", "marks=()").replace("(16, 32)", "()"))
+    result = project.run()
+    result.assert_outcomes(passed=4, deselected=2)
+    text = text_of(result)
+    assert "test_other[16]: unused" in text
+    assert "test_it[16]: unused" not in text
 
 
 def test_full_matrix_is_measured_where_it_is_asked_for(project: Project) -> None:
@@ -49,7 +150,7 @@ def test_tests_know_the_size_that_is_wanted(project: Project, asked: bool) -> No
     """``full_size`` says whether the option was given, and the marker holds for tests that only ask for the device."""
     project.test_file.write_text(SIZES.format(wanted=asked))
     result = project.run(*(["--gpuserve-full"] if asked else []))
-    result.assert_outcomes(passed=3 if asked else 2, skipped=0 if asked else 1)
+    result.assert_outcomes(passed=3 if asked else 2, deselected=0 if asked else 1)
 
 
 def test_artifacts_lie_where_they_are_wanted(project: Project) -> None:

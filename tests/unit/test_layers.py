@@ -22,7 +22,7 @@ ROOT = Path(pytest_gpuserve.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("plugin",),
     ("fixtures", "server_fixtures", "selftest_command"),
-    ("workers", "session", "server_factory", "doctor", "history", "merge"),
+    ("workers", "session", "server_factory", "left_out", "doctor", "history", "merge"),
     ("progress", "comparisons", "unused", "devices", "closing", "outcomes", "compare", "sharding"),
     ("selftest",),
     ("markers",),
@@ -57,6 +57,7 @@ IMPORT_PYTEST = frozenset(
         "sharding",
         "unused",
         "closing",
+        "left_out",
         "outcomes",
         "outputs",
         "workers",
