@@ -193,17 +193,24 @@ def _make_session(session: pytest.Session) -> None:
         config.pluginmanager.register(Worker(config, made.closing))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse to measure beside other workers of pytest-xdist where they would measure each other."""
+@pytest.hookimpl(tryfirst=True, specname="pytest_runtest_setup")
+def pytest_gpuserve_refuse(item: pytest.Item) -> None:
+    """Refuse to measure beside other workers of pytest-xdist where they would measure each other.
+
+    Apart from the wrapper, in which no error may arise before the other wrappers have begun.
+    """
     refused = item.config.stash.get(REFUSED, "")
     if refused and measures(item):
         pytest.fail(refused, pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call() -> Generator[None, object, object]:
-    """Show our errors as what they say, without a traceback through our code."""
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """Show our errors in fixtures as what they say, without a traceback through our code.
+
+    pytest keeps the error of a fixture for all tests of its scope and raises it anew in each: where the fixture is set
+    up, only the first of them would be seen to.
+    """
     try:
         return (yield)
     except GpuserveError as problem:
@@ -211,8 +218,8 @@ def pytest_pyfunc_call() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup() -> Generator[None, object, object]:
-    """The same for errors in fixtures."""
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """The same for errors in tests."""
     try:
         return (yield)
     except GpuserveError as problem:

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import fspath
+from os.path import relpath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.roofline import count_flops
@@ -15,6 +16,7 @@ from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.given import metric_names, named_arguments, seconds, variables, words
 from pytest_gpuserve.servers.imports import find_python
+from pytest_gpuserve.servers.like_named import like_named
 from pytest_gpuserve.servers.litserve import LitServe
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.servers.pytriton import PyTriton
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.handle import Starter
 
 
+NAME_IT: Final = "name it relative to the file that calls, or give an absolute path"
+
+LIKE_NAMED: Final = 3
+"""Of what has the name of a path that leads nowhere, so many are told."""
+
+
 @dataclass(frozen=True)
 class ServerFactory:
     """Makes deployments of each kind.
@@ -44,10 +52,12 @@ class ServerFactory:
     Args:
         starter_of: Makes what starts servers on this session's device, of a deadline in seconds.
         shown: Names a file as baselines do.
+        root: The project's root folder, below which what is not where it was named is looked for.
     """
 
     starter_of: Callable[[float], Starter]
     shown: Callable[[Path], str]
+    root: Path
 
     def mosec(
         self,
@@ -169,6 +179,8 @@ class ServerFactory:
             UsageProblem: There is no such repository or model, or an option is one that the fixture sets.
         """
         repository = self._place(model_repository)
+        if not repository.is_dir():
+            raise self._missing("triton_server: there is no model repository", repository, "triton_server", folder=True)
         kind = Triton(
             repository,
             self.shown(repository),
@@ -237,7 +249,7 @@ class ServerFactory:
                 remedies=['args={"width": 64}'],
             )
         kind = TorchWorker(
-            self._app("torch_worker", file, python=python, env=env, args=(), arguments=args or {}),
+            self._app("torch_worker", file, f":{name}", python=python, env=env, args=(), arguments=args or {}),
             name,
             weights=None if weights is None else self._place(weights),
             compile=compile,
@@ -281,10 +293,7 @@ class ServerFactory:
         """
         folder = self._place(cwd)
         if not folder.is_dir():
-            raise UsageProblem(
-                f"command_server(cwd=...): there is no folder {folder}",
-                remedies=["name it relative to the test file, or give an absolute path"],
-            )
+            raise UsageProblem(f"command_server(cwd=...): there is no folder {folder}", remedies=[NAME_IT])
         kind = CommandServer(
             argv=words("command_server", argv),
             cwd=folder,
@@ -362,6 +371,7 @@ class ServerFactory:
         self,
         fixture: str,
         file: str | Path,
+        inside: str = "",
         *,
         python: str | None,
         env: Mapping[str, str] | None,
@@ -369,6 +379,8 @@ class ServerFactory:
         arguments: Mapping[str, Argument],
     ) -> App:
         path = self._place(file)
+        if not path.is_file():
+            raise self._missing(f"{fixture}: there is no app file", path, fixture, inside, folder=False)
         return App(
             fixture=fixture,
             file=path,
@@ -378,6 +390,22 @@ class ServerFactory:
             environment=variables(fixture, env),
             python=self._interpreter(python),
         )
+
+    def _missing(self, summary: str, path: Path, fixture: str, inside: str = "", *, folder: bool) -> UsageProblem:
+        """What to say where a path leads nowhere, with the calls that name what it may have meant.
+
+        Args:
+            summary: What is not there, before the path.
+            path: It.
+            fixture: The fixture that was called.
+            inside: What follows the path in its argument.
+            folder: Whether it was to be a folder.
+        """
+        here = self._place(".")
+        like = like_named(self.root, path.name, folder=folder, most=LIKE_NAMED)
+        calls = [f'{fixture}("{Path(relpath(each, here)).as_posix()}{inside}")' for each in like]
+        there = [f"below the rootdir there is {' or '.join(calls)}"] if calls else []
+        return UsageProblem(f"{summary} {path}", remedies=[*there, NAME_IT])
 
     def _handle(self, kind: ServerKind, start_timeout: float) -> ServerHandle:
         return ServerHandle(kind, self.starter_of(seconds("start_timeout", start_timeout)))

@@ -22,7 +22,7 @@ def _gpuserve_servers(_gpuserve_session: GateSession, tmp_path_factory: pytest.T
     from pytest_gpuserve.server_factory import ServerFactory
 
     session = _gpuserve_session
-    return ServerFactory(partial(session.starter, tmp_path_factory), session.shown_path)
+    return ServerFactory(partial(session.starter, tmp_path_factory), session.shown_path, session.root)
 
 
 @pytest.fixture(scope="session")

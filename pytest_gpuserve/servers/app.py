@@ -30,16 +30,13 @@ class App:
 
     Args:
         fixture: The fixture that was called, for messages.
-        file: The file.
+        file: The file, which is there.
         shown: How it is named in a baseline: relative to the project, so that a checkout may move.
         arguments: Its command line arguments by name.
         extra: More of its command line, as it is.
         environment: Variables for the server on top of the inherited ones.
         python: The interpreter that runs it, which has the server's library.
         moved_from: The app that this one is in another checkout; both are the same workload.
-
-    Raises:
-        UsageProblem: There is no such file.
     """
 
     fixture: str
@@ -50,13 +47,6 @@ class App:
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
     moved_from: App | None = None
-
-    def __post_init__(self) -> None:
-        if not self.file.is_file():
-            raise UsageProblem(
-                f"{self.fixture}: there is no app file {self.file}",
-                remedies=["name it relative to the test file, or give an absolute path"],
-            )
 
     def refuse(self, names: Collection[str]) -> None:
         """Refuse arguments that the fixture sets itself.

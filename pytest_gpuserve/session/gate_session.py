@@ -129,6 +129,11 @@ class GateSession:
         return self._equipment.engine_source(tmp_path_factory)
 
     @property
+    def root(self) -> Path:
+        """The project's root folder."""
+        return self._settings.root
+
+    @property
     def full(self) -> bool:
         """Whether the published sizes are wanted."""
         return self._settings.full

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.server_factory import ServerFactory
@@ -30,4 +31,4 @@ def start_of(timeout_seconds: float) -> Starter:
     return start
 
 
-FACTORY = ServerFactory(start_of, str)
+FACTORY = ServerFactory(start_of, str, Path(__file__).parent)

@@ -18,6 +18,7 @@ from pytest_gpuserve.servers.triton_config import ModelConfig, Step, Tensor, wri
 from pytest_gpuserve.servers.triton_install import TritonInstall
 from tests.unit.plain_git import git
 from tests.unit.test_relocation import only_this_git  # noqa: F401 -- a fixture for all tests here
+from tests.unit.unstarted import FACTORY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +105,7 @@ def test_what_the_fixture_sets_is_refused(repository: Path, given: dict[str, Any
 def test_what_is_not_there_is_told(repository: Path, tmp_path: Path) -> None:
     """A missing repository or model is an error where the server is described."""
     with pytest.raises(UsageProblem, match="there is no model repository"):
-        Triton(tmp_path / "none", "none")
+        FACTORY.triton(tmp_path / "none")
     with pytest.raises(UsageProblem, match=r"has no c, d\n  found: a, b"):
         Triton(repository, "models", models=("a", "c", "d"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,7 @@ def no_start(_: float) -> Starter:
     return start
 
 
-FACTORY = ServerFactory(no_start, str)
+FACTORY = ServerFactory(no_start, str, Path(__file__).parent)
 
 UNTYPED: Any = FACTORY
 """The same for what a type checker would refuse."""
