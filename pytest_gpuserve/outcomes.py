@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.process.logs import read_tail
@@ -10,7 +11,7 @@ from pytest_gpuserve.process.secrets import SECRET_NAME, without_secrets
 from pytest_gpuserve.report.results import LogTail, TestResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     import pytest
@@ -24,6 +25,11 @@ LOG_LINES: Final = 40
 
 PROBLEM_CHARACTERS: Final = 4000
 
+_CUT = re.compile(r"(?:\n *)?\n(?P<indent> *)\.\.\.Full output truncated[^\n]*?'-vv' to show")
+"""What pytest ends an explanation with of which it shows only the first lines, with the empty line before it. The rest
+of an assertion may follow in the same line.
+"""
+
 
 class Outcomes:
     """Kept from the reports that pytest makes of each phase of a test."""
@@ -31,6 +37,8 @@ class Outcomes:
     def __init__(self) -> None:
         self._outcomes: dict[str, str] = {}
         self._problems: dict[str, str] = {}
+        self._explained: dict[str, list[Sequence[str]]] = {}
+        self._cut: set[str] = set()
         self._logs: dict[str, list[Path]] = {}
         self._tails: dict[str, tuple[LogTail, ...]] = {}
         self._secrets: list[Mapping[str, str]] = []
@@ -40,6 +48,12 @@ class Outcomes:
         """Know whose servers are started from here on; a test that is run again begins anew."""
         self._under_way = nodeid
         self._problems.pop(nodeid, None)
+        self._explained.pop(nodeid, None)
+        self._cut.discard(nodeid)
+
+    def explained(self, lines: Sequence[str]) -> None:
+        """Remember how a comparison of the test under way is explained, headline first: pytest may show less of it."""
+        self._explained.setdefault(self._under_way, []).append(lines)
 
     def logged(self, log: Path, environment: Mapping[str, str]) -> None:
         """Remember the log of a server that is being started for the test under way.
@@ -58,9 +72,9 @@ class Outcomes:
         """Keep what a phase of a test came to."""
         if report.failed and self._outcomes.get(nodeid) != "failed":
             # Of a test that had been skipped until then, too: the error is why it did not pass.
-            self._problems[nodeid] = _said(report, self._shown)
+            self._problems[nodeid] = self._said(nodeid, report)
         elif not report.passed:
-            self._problems.setdefault(nodeid, _said(report, self._shown))
+            self._problems.setdefault(nodeid, self._said(nodeid, report))
         if report.when == "call":
             self._outcomes[nodeid] = report.outcome
         elif report.when == "setup" and not report.passed:
@@ -84,6 +98,10 @@ class Outcomes:
         """Whether a test has passed so far."""
         return self._outcomes.get(nodeid) == "passed"
 
+    def beyond_pytest(self, nodeid: str) -> str:
+        """Why a test did not pass, where pytest's own report has less of it; else empty."""
+        return self._problems.get(nodeid, "") if nodeid in self._cut else ""
+
     def results(self, measurements: Callable[[str], Iterable[Measurement]]) -> tuple[TestResult, ...]:
         """All tests, in the order in which they ran.
 
@@ -101,16 +119,38 @@ class Outcomes:
             for nodeid, outcome in self._outcomes.items()
         )
 
+    def _said(self, nodeid: str, report: pytest.TestReport) -> str:
+        """Why a test did not pass: of an assertion what it says, and not the code around it."""
+        crash = getattr(report.longrepr, "reprcrash", None)
+        skipped = report.longrepr[2] if isinstance(report.longrepr, tuple) else None
+        text = skipped or getattr(crash, "message", None) or report.longreprtext
+        whole = uncut(text, self._explained.get(nodeid, ()))
+        if whole != text:
+            self._cut.add(nodeid)
+        # Before it is cut: half a secret would not be known for one.
+        shown = self._shown(whole)
+        return shown if len(shown) <= PROBLEM_CHARACTERS else f"{shown[:PROBLEM_CHARACTERS]} ..."
+
     def _shown(self, text: str) -> str:
         for secrets in (*self._secrets, os.environ):
             text = without_secrets(text, secrets)
         return text
 
 
-def _said(report: pytest.TestReport, shown: Callable[[str], str]) -> str:
-    """Why a test did not pass: of an assertion what it says, and not the code around it."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    skipped = report.longrepr[2] if isinstance(report.longrepr, tuple) else None
-    # Before it is cut: half a secret would not be known for one.
-    text = shown(skipped or getattr(crash, "message", None) or report.longreprtext)
-    return text if len(text) <= PROBLEM_CHARACTERS else f"{text[:PROBLEM_CHARACTERS]} ..."
+def uncut(text: str, explanations: Iterable[Sequence[str]]) -> str:
+    """Put explanations back that pytest has cut for a terminal.
+
+    Args:
+        text: What a failed assertion says.
+        explanations: Those of a test, each headline first.
+    """
+    for lines in explanations:
+        start = text.find(lines[0])
+        cut = _CUT.search(text, start) if start >= 0 else None
+        if cut is None:
+            continue
+        left = "\n".join(line.strip() for line in text[start : cut.start()].splitlines()).removesuffix("...")
+        # Else it is another explanation of the same assertion that was cut.
+        if "\n".join(line.strip() for line in lines).startswith(left):
+            text = text[:start] + f"\n{cut['indent']}".join(lines) + text[cut.end() :]
+    return text

@@ -69,7 +69,8 @@ def explain(
         if abs(change) >= NOTABLE_CHANGE and not METRICS[name].on_request
     ]
     explained = judgement.verdict in EXPLAINED
-    # pytest cuts an explanation after eight lines, so what matters most comes first: the reason, if nothing is decided.
+    # For a terminal pytest cuts an explanation after eight lines, so what matters most comes first: the reason, if
+    # nothing is decided.
     decided = judgement.verdict in DECIDED
     lines.extend(() if decided else reasons)
     lines.extend(attribution[:WEIGHTIEST] if explained else ())

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.results import RunResult
 
+PROBLEM: Final = "gpuserve.problem"
+"""Why the test did not pass, where what pytest writes of it was cut for a terminal."""
+
 _KINDS: Final = ("baseline", "against", "duel", "limit", "published")
 """Kinds of references: of those that decide something the first one has the plain name."""
 

@@ -19,7 +19,7 @@ from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.progress import ProgressLine
 from pytest_gpuserve.report.commands import code_before
 from pytest_gpuserve.report.explain import headline
-from pytest_gpuserve.report.junit import properties
+from pytest_gpuserve.report.junit import PROBLEM, properties
 from pytest_gpuserve.session.account import Account
 from pytest_gpuserve.session.equipment import Equipment
 from pytest_gpuserve.session.explaining import explained
@@ -188,13 +188,16 @@ class GateSession:
         """Explain a failed comparison."""
         revision = self.here.revision
         recording = self._settings.update is not Update.NOTHING
-        return explained(
+        lines = explained(
             left,
             right,
             gpu=self.here.device.name,
             stored=not self._settings.side_by_side,
             before="" if recording else code_before(revision.commit, clean=revision.clean),
         )
+        if lines is not None:
+            self._outcomes.explained(lines)
+        return lines
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -208,6 +211,9 @@ class GateSession:
             (measurement.result() for measurement in self._judges.reported(nodeid)),
             lambda text: without_secrets(text, os.environ),
         )
+        beyond = self._outcomes.beyond_pytest(nodeid)
+        if beyond:
+            report.user_properties.append((PROBLEM, beyond))
         judge = self._judges.find(nodeid)
         if judge is not None and report.when == "teardown" and self._outcomes.passed(nodeid):
             try:

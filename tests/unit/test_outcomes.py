@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from pytest_gpuserve.outcomes import PROBLEM_CHARACTERS, Outcomes
+from pytest_gpuserve.outcomes import PROBLEM_CHARACTERS, Outcomes, uncut
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,3 +63,39 @@ def test_an_error_after_a_skip_is_what_is_told() -> None:
     outcomes.keep(NODEID, pytest.TestReport(NODEID, where, {}, "failed", "INVALID: late", "teardown"))
     (result,) = outcomes.results(lambda _: ())
     assert (result.outcome, result.problem) == ("error", "INVALID: late")
+
+
+EXPLAINED = ("REGRESSED: throughput is 1/s", "interval -9 %", "to accept it: pytest", "  compute +80 %")
+SHORT = ("REGRESSED: p50 is 2 ms", "interval +9 %")
+MARK = "\n  \n  ...Full output truncated{}, use '-vv' to show"
+
+
+@pytest.mark.parametrize("hidden", ["", " (2 lines hidden)"])
+@pytest.mark.parametrize("left", ["\n  interval -9 %...", "\n  inter...", "..."])
+def test_a_cut_explanation_is_put_back_where_it_stood(left: str, hidden: str) -> None:
+    """Wherever in it pytest has cut, and whichever pytest: what stands before and after it stays as it is."""
+    whole = "AssertionError: slow\nassert (REGRESSED: throughput is 1/s\n  interval -9 %\n  to accept it: pytest\n"
+    text = f"AssertionError: slow\nassert (REGRESSED: throughput is 1/s{left}{MARK.format(hidden)}\n and 0)"
+    assert uncut(text, [EXPLAINED]) == f"{whole}    compute +80 %\n and 0)"
+
+
+def test_what_was_not_cut_stays() -> None:
+    """Neither an explanation that is whole, though a cut one follows it, nor what another plugin says is replaced."""
+    text = f"assert (REGRESSED: p50 is 2 ms\n  interval +9 % or REGRESSED: throughput is 1/s...{MARK.format('')})"
+    put_back = "assert (REGRESSED: p50 is 2 ms\n  interval +9 % or REGRESSED: throughput is 1/s\n  interval -9 %\n"
+    assert uncut(text, [SHORT, EXPLAINED]) == f"{put_back}  to accept it: pytest\n    compute +80 %)"
+    for other in (f"assert [1] == [2]...{MARK.format('')}", "\n  ".join(EXPLAINED), ""):
+        assert uncut(other, [EXPLAINED]) == other
+
+
+def test_what_pytest_cut_is_told_beside_its_report() -> None:
+    """Until the test is run again; of what pytest has shown whole there is nothing beyond it."""
+    outcomes = Outcomes()
+    outcomes.begin(NODEID)
+    outcomes.explained(EXPLAINED)
+    cut = f"{EXPLAINED[0]}...{MARK.format('')}"
+    assert kept(outcomes, cut).problem == "\n  ".join(EXPLAINED)
+    assert outcomes.beyond_pytest(NODEID) == "\n  ".join(EXPLAINED)
+    outcomes.begin(NODEID)
+    assert kept(outcomes, cut).problem == cut
+    assert outcomes.beyond_pytest(NODEID) == ""
