@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ class BuiltIn:
     transport: Transport = field(default="http", init=False)
     health: str = field(default="", init=False)
     default_model: str = field(default="", init=False)
+    python: str = field(default=sys.executable, init=False)
 
     def launch(self, site: Site) -> Launch:
         """See ``ServerKind``."""

@@ -34,6 +34,7 @@ from pytest_gpuserve.trial.shape import LoadShape
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from pytest_gpuserve.measure.window import Window
@@ -145,11 +146,11 @@ def computing(slower: float) -> Mosec:
 def target(kind: Mosec, logs: Path) -> Target:
     """The request to a server."""
 
-    def start(kind: ServerKind, ask: Ask) -> AbstractContextManager[Instance]:
+    def start(kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
         # Libraries of linear algebra would else take both cores.
         environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         log = Path(tempfile.mkstemp(dir=logs, suffix=".log")[1])
-        return started(kind, ask, environment=environment, log=log, start_timeout_seconds=60)
+        return started(kind, ask, environment=environment, log=log, start_timeout_seconds=60, beside=beside)
 
     return ServerHandle(kind, start).post("/inference", body=b"fox", expect=b"FOX")
 

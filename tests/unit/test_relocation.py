@@ -445,7 +445,7 @@ def test_an_app_outside_of_the_checkout(
 
 def test_a_target_moves_with_its_server(root: Path, other: Relocation) -> None:
     """The requests of a test go to the other side's server, unchanged."""
-    handle = ServerHandle(mosec(root), lambda kind, ask: pytest.fail("nothing is started"))
+    handle = ServerHandle(mosec(root), lambda *_: pytest.fail("nothing is started"))
     target = handle.post("/inference", body=b"fox", expect=b"FOX")
     there = target.relocated(other)
     assert there.server == handle.relocated(other) != handle

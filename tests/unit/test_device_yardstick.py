@@ -1,0 +1,105 @@
+"""The yardstick by real processes: it sees what slows a machine, and what cannot be measured is told."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from statistics import median
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from pytest_gpuserve.device import yardstick, yardstick_card
+from pytest_gpuserve.device.yardstick import YardstickFailed, measure_card, measure_cores
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KINDS = {"interpreter", "arithmetic", "memory"}
+
+
+def test_all_cores_are_measured_at_once() -> None:
+    """Each kind of work has a rate, and no process of it is left."""
+    before = set(psutil.Process().children(recursive=True))
+    rates = measure_cores(2)
+    assert rates.keys() == KINDS
+    assert all(rate > 0 for rate in rates.values())
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_a_machine_with_less_time_is_slower() -> None:
+    """Beside as many burners as there are cores each kind of work is done less often: by about half.
+
+    Interleaved, and the medians compared, with a wide margin: the machine has other work too.
+    """
+    cores = os.cpu_count() or 1
+    ratios = []
+    for _ in range(3):
+        alone = measure_cores(cores)
+        burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores)]
+        try:
+            beside = measure_cores(cores)
+        finally:
+            for burner in burners:
+                burner.kill()
+                burner.wait()
+        ratios.append(beside["interpreter"] / alone["interpreter"])
+    assert median(ratios) < 0.8
+
+
+def test_a_card_is_measured_by_the_torch_that_its_server_has() -> None:
+    """By real torch, on the CPU in the place of a card."""
+    pytest.importorskip("torch")
+    rates = measure_card(sys.executable, {}, torch_device="cpu")
+    assert rates.keys() == {"matrix multiply", "card memory"}
+    assert all(rate > 0 for rate in rates.values())
+
+
+def test_an_interpreter_without_torch_measures_no_card(tmp_path: Path) -> None:
+    """Its exit status says so, and there is no rate; the facts of the card must match anyway."""
+    fake = tmp_path / "python"
+    fake.write_text(f"#!/bin/sh\nexit {yardstick_card.NO_TORCH_EXIT}\n")
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    assert measure_card(str(fake), {}) == {}
+    assert yardstick.NO_TORCH_EXIT == yardstick_card.NO_TORCH_EXIT
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("exit 1", "exit status 1"),
+        ("echo '{}'", "exit status 0"),
+        ("echo '{\"memory\": 0}'", "exit status 0"),
+        ("echo '{\"memory\": NaN}'", "exit status 0"),
+        ("echo '[1]'", "exit status 0"),
+        ("echo hello", "hello"),
+        ("echo oops >&2; exit 2", "exit status 2"),
+    ],
+)
+def test_what_cannot_be_measured_is_told(tmp_path: Path, script: str, found: str) -> None:
+    """Neither an answer without numbers nor one with impossible ones is taken for a speed."""
+    fake = tmp_path / "python"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    with pytest.raises(YardstickFailed) as caught:
+        measure_card(str(fake), {})
+    assert found in str(caught.value)
+
+
+def test_one_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its deadline, and nothing of it is left."""
+    monkeypatch.setattr(yardstick, "CARD_SECONDS", 0.2)
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\nexec sleep 60\n")
+    fake.chmod(0o755)
+    with pytest.raises(YardstickFailed, match="could not be measured"):
+        measure_card(str(fake), {})
+
+
+def test_an_interpreter_that_is_not_there_is_told() -> None:
+    """By the error of the system."""
+    with pytest.raises(YardstickFailed, match="No such file"):
+        measure_card("/nowhere/python", {})
