@@ -61,6 +61,8 @@ def merge_ticks(ticks: Sequence[Tick]) -> Tick:
         bytes_received=sum(tick.bytes_received for tick in ticks),
         sending_ns=sum_if_known(tick.sending_ns for tick in ticks),
         receiving_ns=sum_if_known(tick.receiving_ns for tick in ticks),
+        late_beats=sum(tick.late_beats for tick in ticks),
+        late_beats_ns=sum(tick.late_beats_ns for tick in ticks),
         users=sum(tick.users for tick in ticks),
         host_cores=max(tick.host_cores for tick in ticks),
         last=all(tick.last for tick in ticks),

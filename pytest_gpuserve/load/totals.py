@@ -121,6 +121,8 @@ class Totals:
         opening: Connections that were being opened at the end.
         oldest_opening_ns: How long the oldest of them had been.
         oldest_ns: How long the oldest of the requests under way had waited at the end.
+        late_beats: Of all engines.
+        late_beats_ns: Of all engines.
         users: Users of a closed loop at the end.
         host_cores: The most that an engine's host had for it; 0 where none has said.
         cpu_ns: CPU time of all engines.
@@ -151,6 +153,8 @@ class Totals:
     opening: int = 0
     oldest_opening_ns: int = 0
     oldest_ns: int = 0
+    late_beats: int = 0
+    late_beats_ns: int = 0
     users: int = 0
     host_cores: int = 0
     cpu_ns: int = 0
@@ -230,6 +234,8 @@ class Totals:
             opening=tick.opening,
             oldest_opening_ns=tick.oldest_opening_ns,
             oldest_ns=tick.oldest_ns,
+            late_beats=self.late_beats + tick.late_beats,
+            late_beats_ns=self.late_beats_ns + tick.late_beats_ns,
             users=tick.users,
             host_cores=max(self.host_cores, tick.host_cores),
             cpu_ns=self.cpu_ns + tick.cpu_ns,

@@ -11,7 +11,8 @@ from enum import Enum
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.load.schedule import Closed, Constant, Gamma, Poisson, Steps, is_open
+from pytest_gpuserve.load.schedule import NANOSECONDS, Closed, Constant, Gamma, Poisson, Steps, is_open
+from pytest_gpuserve.load.wire import BEAT_NS
 from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -23,9 +24,14 @@ if TYPE_CHECKING:
 SATURATED_SHARE: Final = 0.9
 """Above this share of a core for each process the client measures itself."""
 
-LAG_SECONDS: Final = 1e-3
-LAG_SHARE: Final = 0.01
-"""A send lag p99 above both, the second a share of the measured p99, is late."""
+LATE_SHARE: Final = 0.01
+"""What the client may add: of the time of users, or of the latencies of an open loop."""
+
+TIMER_SECONDS: Final = 0.25e-3
+"""Where a send is timed, so much of its mean lag is the timer's: 0.03 to 0.15 ms on idle and on busy hosts."""
+
+TAIL_SECONDS: Final = 1e-3
+"""The p99 of the lags of an open loop may be as long, or `LATE_SHARE` of the p99 of its latencies."""
 
 ACHIEVED_SHARE: Final = 0.99
 """Of the requests that were due, so many at least are sent."""
@@ -60,6 +66,10 @@ class ReasonKind(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+DISTURBANCES: Final = frozenset({ReasonKind.SATURATED, ReasonKind.LATE})
+"""What may be gone when it is measured again; the rest is told at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +119,43 @@ def reasons(
     if ceiling_per_second is not None and not (math.isfinite(ceiling_per_second) and ceiling_per_second > 0):
         raise ValueError(f"a ceiling is a number of requests a second above 0, not {ceiling_per_second}")
     at_once = processes if cores is None else min(processes, cores)
-    return tuple(_reasons(totals, schedule, at_once, allowed_errors, ceiling_per_second))
+    return tuple(
+        _reasons(totals, schedule, processes, at_once=at_once, allowed=allowed_errors, ceiling=ceiling_per_second)
+    )
+
+
+def disturbances(
+    totals: Totals, *, schedule: Schedule, usual: Totals, processes: int = 1, cores: int | None = None
+) -> tuple[Reason, ...]:
+    """Return why a window of a load is to be measured again: the client used up its cores, or was late, in it.
+
+    Whether it was depends on what the client did, and not on how fast the server was in this window: to drop windows
+    for that would hide what is looked for.
+
+    Args:
+        totals: Of the window.
+        schedule: The load.
+        usual: What the same load came to until now, which tells how long a request usually takes.
+        processes: Engines that shared it.
+        cores: That they may use together; None for one each.
+    """
+    if totals.nanoseconds <= 0:
+        return ()
+    at_once = processes if cores is None else min(processes, cores)
+    found = (*_saturated(totals, at_once, None), *_late(totals, schedule, processes, usual))
+    return tuple(reason for reason in found if reason.kind in DISTURBANCES)
 
 
 def _reasons(
-    totals: Totals, schedule: Schedule, processes: int, allowed_errors: float, ceiling_per_second: float | None
+    totals: Totals,
+    schedule: Schedule,
+    processes: int,
+    *,
+    at_once: int,
+    allowed: float,
+    ceiling: float | None,
 ) -> Iterator[Reason]:
-    yield from _errors(totals, allowed_errors)
+    yield from _errors(totals, allowed)
     if totals.requests == 0 or totals.nanoseconds <= 0:
         yield Reason(
             ReasonKind.NOTHING,
@@ -124,9 +164,12 @@ def _reasons(
         return
     service = totals.service if is_open(schedule) else totals.latency
     yield from _unknown(totals, service)
-    yield from _saturated(totals, processes, ceiling_per_second)
-    yield from _late(totals, schedule)
+    yield from _saturated(totals, at_once, ceiling)
+    late = list(_late(totals, schedule, processes, totals))
+    yield from late
     if is_open(schedule):
+        yield from _lag_unknown(totals)
+        yield from () if late else _late_tail(totals)
         yield from _rate(totals)
     yield from _in_flight(totals, service)
     yield from _growing(totals, schedule)
@@ -174,45 +217,67 @@ def _saturated(totals: Totals, processes: int, ceiling: float | None) -> Iterato
         )
 
 
-def _late(totals: Totals, schedule: Schedule) -> Iterator[Reason]:
+def _late(totals: Totals, schedule: Schedule, processes: int, usual: Totals) -> Iterator[Reason]:
+    """Whether the client adds too much to what is measured: by sending late, or by not running when answers come.
+
+    Its beats come at regular times, so that on average they see what answers see that come at any time: as large a
+    share of the time as beats are late the engine did not run, and an answer waits for it as long as they are late on
+    average (R. W. Wolff, "Poisson arrivals see time averages", Operations Research 30, 1982).
+
+    In a closed loop both are time in which a user is idle for the client, between an answer and the next request. A
+    user waits for one answer at a time, so that no standstill makes users idle for longer than it lasts; of one that
+    only one beat saw no more is known than by how much that was late. In an open loop both are part of the latency.
+    """
+    answered = usual.latency.mean
+    if answered is None or usual.requests == 0:
+        return
+    lag, length_ns = totals.lag.mean or 0.0, processes * totals.nanoseconds
+    wait = totals.late_beats_ns / NANOSECONDS * BEAT_NS / length_ns
+    still = min(totals.late_beats * BEAT_NS, totals.late_beats_ns) / length_ns
+    timed = is_open(schedule)
+    whole, whose = answered, "latencies"
+    if isinstance(schedule, (Closed, Steps)):
+        timed = schedule.think_seconds > 0
+        # Latencies are not what users wait for alone: connections are opened, and requests fail.
+        whole, whose = usual.in_flight_ns / usual.requests / NANOSECONDS + schedule.think_seconds, "the time of users"
+        wait = min(wait, still * whole)
+    lag = max(0.0, lag - TIMER_SECONDS) if timed else lag
+    share = (lag + wait) / whole if whole else 0.0
+    if share <= LATE_SHARE:
+        return
+    adds = f"adds {format_fraction(share)} to {whose}, over {format_fraction(LATE_SHARE)}"
+    if lag >= wait:
+        text = f"client late: it sends requests {format_seconds(totals.lag.mean or 0.0)} late on average, and so {adds}"
+    else:
+        text = (
+            f"client held up: the load engine did not run for {format_fraction(still)} of the time though it had to,"
+            f" and so {adds}"
+        )
+    yield Reason(ReasonKind.LATE, text)
+
+
+def _lag_unknown(totals: Totals) -> Iterator[Reason]:
     # What waited for max_in_flight need not have a lag.
-    if is_open(schedule) and totals.lag.total < totals.sent - totals.held:
+    if totals.lag.total < totals.sent - totals.held:
         yield Reason(
             ReasonKind.UNKNOWN,
             f"send lag not known: it was taken of {totals.lag.total} of {totals.sent} requests that were sent",
         )
-    if totals.lag.total == 0:
+
+
+def _late_tail(totals: Totals) -> Iterator[Reason]:
+    """Whether the slowest hundredth of an open loop's latencies may be so slow for being sent late.
+
+    It can be only where a hundredth of them was. Of too few requests for a p99 there is none to move.
+    """
+    lag, latency = totals.lag.quantile(0.99), totals.latency.quantile(0.99)
+    if lag is None or latency is None or lag <= max(TAIL_SECONDS, LATE_SHARE * latency):
         return
-    (lag_name, lag), (latency_name, latency) = _worst_lag(totals.lag), _highest_known(totals.latency)
-    limit = max(LAG_SECONDS, LAG_SHARE * latency)
-    if lag > limit:
-        shown = (
-            f" and over {format_fraction(LAG_SHARE)} of the {latency_name} {format_seconds(latency)}" if latency else ""
-        )
-        yield Reason(
-            ReasonKind.LATE,
-            f"client late: requests were sent with a lag {lag_name} of {format_seconds(lag)},"
-            f" over {format_seconds(LAG_SECONDS)}{shown}",
-        )
-
-
-def _worst_lag(lag: Durations) -> tuple[str, float]:
-    """The p99 in seconds; of fewer than 100 what two reach at least, so that a single hiccup is none."""
-    p99 = lag.quantile(0.99)
-    if p99 is not None:
-        return "p99", p99
-    if lag.total == 1:
-        return "maximum", lag.max_ns / 1e9
-    return "second highest", lag.histogram.quantile((lag.total - 1) / lag.total)
-
-
-def _highest_known(latency: Durations) -> tuple[str, float]:
-    """The p99 in seconds or, of too few for it, the highest quantile that is known: the p99 is above that."""
-    for name, q in (("p99", 0.99), ("p95", 0.95), ("p90", 0.90), ("p50", 0.50)):
-        value = latency.quantile(q)
-        if value is not None:
-            return name, value
-    return "p99", 0.0
+    yield Reason(
+        ReasonKind.LATE,
+        f"client late: requests were sent with a lag p99 of {format_seconds(lag)}, over {format_seconds(TAIL_SECONDS)}"
+        f" and over {format_fraction(LATE_SHARE)} of the p99 {format_seconds(latency)}",
+    )
 
 
 def _rate(totals: Totals) -> Iterator[Reason]:

@@ -14,6 +14,9 @@ LENGTH: Final = struct.Struct("<I")
 MAX_MESSAGE_BYTES: Final = 1 << 26
 """Several times what a tick can hold; a greater announced length is no tick, and not to be waited for."""
 
+BEAT_NS: Final = 5_000_000
+"""How often an engine looks whether it is still running: one beat is 1 % of a window of half a second."""
+
 UNWRITTEN: Final = b"\xed\xff"
 """Fills outputs in shared memory that no server has written: as floats of any width it is NaN, as the length of a
 string 4 GB, and as integers nothing that models like to say, such as -1 or the greatest."""
@@ -217,6 +220,10 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
             not time it.
         receiving_ns: Sum over the answers that were complete in it, from their first bytes seen until their last; of
             one that came in one piece 0. None as above.
+        late_beats: Of the engine's looks at the clock, one each ``BEAT_NS``, those that came later than its timers and
+            its own work explain: for as large a share of the time it did not run, though it had something to do.
+        late_beats_ns: By how much, in sum; an answer that comes at any time waits for the engine as long as a beat is
+            late on average.
         users: Of a closed loop how many users there were at its end.
         host_cores: That the engine may use, with all others on its host; 0 where it does not say.
         last: Whether the load has ended with it.
@@ -252,6 +259,8 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
     bytes_received: int = 0
     sending_ns: int | None = 0
     receiving_ns: int | None = 0
+    late_beats: int = 0
+    late_beats_ns: int = 0
     users: int = 0
     host_cores: int = 0
     last: bool = False

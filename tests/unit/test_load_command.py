@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 SAFETY_SECONDS = 60.0
 
-NOISE = ("client late", "in flight", "client saturated", "rate not reached")
+NOISE = ("client late", "client held up", "in flight", "client saturated", "rate not reached")
 """Reasons that a busy machine alone can give."""
 
 SECRET = "hf_abcdefghijkl"

@@ -32,15 +32,15 @@ from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tally import Tally
 from pytest_gpuserve.load.engine.worker import Worker
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
-from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, Tick, frame
+from pytest_gpuserve.load.wire import BEAT_NS, Again, Begin, Order, Plan, Ready, Tick, frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuserve.load.engine.lane import Issuer, Transport
 
-SETTLE_NS: Final = 20_000_000
-"""How often the tally is settled: at 10 000 requests/s that takes about a tenth of a millisecond each time."""
+ON_TIME_NS: Final = 1_000_000
+"""A beat is late beyond this: timers are some 0.1 ms late on any host, and a scheduler's turns are as short as that."""
 
 REST_NS: Final = 5_000_000_000
 """How long a load that is to begin anew waits for the answers to what it has sent. A server whose clients hang up works
@@ -73,6 +73,10 @@ class Engine:
         self._next_tick_ns = 0
         self._number = 0
         self._before = (0, 0)
+        self._beat_ns = 0
+        self._beat_cpu_ns = 0
+        # When beats that were late were due, and by how much they were.
+        self._late: list[tuple[int, int]] = []
         self._losses = 0
         self._collected_ns = 0
         self._ended = False
@@ -101,12 +105,24 @@ class Engine:
         self._reactor.close()
 
     def _begin(self) -> None:
-        self._tally.begin(time.perf_counter_ns(), time.process_time_ns())
-        self._settle()
+        now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+        self._tally.begin(now_ns, cpu_ns)
+        self._beat_ns, self._beat_cpu_ns = now_ns + BEAT_NS, cpu_ns
+        self._reactor.at(self._beat_ns, self._beat)
 
-    def _settle(self) -> None:
+    def _beat(self) -> None:
+        self._look(time.perf_counter_ns())
         self._tally.settle()
-        self._reactor.at(time.perf_counter_ns() + SETTLE_NS, self._settle)
+        self._reactor.at(self._beat_ns, self._beat)
+
+    def _look(self, now_ns: int) -> None:
+        """Note the beats that were due and did not come, as far as that is not our own work."""
+        if now_ns < self._beat_ns:
+            return
+        cpu_ns = time.process_time_ns()
+        late_ns = now_ns - self._beat_ns - (cpu_ns - self._beat_cpu_ns)
+        self._late += [(now_ns - ago_ns, ago_ns) for ago_ns in range(late_ns, ON_TIME_NS, -BEAT_NS)]
+        self._beat_ns, self._beat_cpu_ns = now_ns + BEAT_NS, cpu_ns
 
     def _tick(self) -> None:
         # A fork of a killed owner may keep our standard input open.
@@ -128,6 +144,8 @@ class Engine:
 
     def _report(self, *, last: bool) -> None:
         now_ns = time.perf_counter_ns()
+        # Before the tick that ends now: what kept the beat from coming was in its time.
+        self._look(now_ns)
         tick = self._tally.close(
             now_ns,
             time.process_time_ns(),
@@ -142,9 +160,10 @@ class Engine:
         overdue = max(0, (now_ns - self._next_tick_ns) // self._plan.tick_ns)
         ends_ns = [self._next_tick_ns + number * self._plan.tick_ns for number in range(overdue)]
         whole = msgspec.structs.replace(tick, number=self._number, host_cores=self._host_cores)
-        for part in spread(whole, ends_ns, *self._before):
+        for part in spread(whole, ends_ns, *self._before, self._late):
             self._outbox.put(frame(part))
             self._number += 1
+        self._late.clear()
         self._next_tick_ns += overdue * self._plan.tick_ns
         self._before = (tick.in_flight, tick.users)
         self._collect(now_ns)
@@ -167,17 +186,20 @@ class Engine:
         self._loop.finish()
 
 
-def spread(tick: Tick, ends_ns: Sequence[int], in_flight: int, users: int) -> list[Tick]:
+def spread(
+    tick: Tick, ends_ns: Sequence[int], in_flight: int, users: int, late: Sequence[tuple[int, int]] = ()
+) -> list[Tick]:
     """Cut a tick of an engine that stood still into those that the other engines report of the same time.
 
     What was counted stays together in the last one: by its end it had happened, whenever that was. Only the time for
-    which requests were under way belongs to all of it.
+    which requests were under way belongs to all of it, and each late beat to the time in which it was due.
 
     Args:
         tick: From the end of the one before it up to now, with the number of the first part.
         ends_ns: When the parts end, oldest first, save the last one, which ends now.
         in_flight: Requests under way at the tick's begin.
         users: Users at the tick's begin.
+        late: When beats that were late in it were due, and by how much they were.
     """
     parts = []
     begin_ns, left_ns = tick.begin_ns, tick.in_flight_ns
@@ -185,6 +207,8 @@ def spread(tick: Tick, ends_ns: Sequence[int], in_flight: int, users: int) -> li
         # Whoever stood still when the load began did not take part before the tick's begin.
         length_ns = max(0, end_ns - begin_ns)
         under_way_ns = tick.in_flight_ns * length_ns // (tick.end_ns - tick.begin_ns) if length_ns else 0
+        missed = [late_ns for due_ns, late_ns in late if due_ns < end_ns]
+        late = late[len(missed) :]
         parts.append(
             Tick(
                 number=number,
@@ -195,12 +219,21 @@ def spread(tick: Tick, ends_ns: Sequence[int], in_flight: int, users: int) -> li
                 sending_ns=None if tick.sending_ns is None else 0,
                 receiving_ns=None if tick.receiving_ns is None else 0,
                 oldest_ns=max(0, tick.oldest_ns - (tick.end_ns - end_ns)),
+                late_beats=len(missed),
+                late_beats_ns=sum(missed),
                 users=users,
             )
         )
         begin_ns += length_ns
         left_ns -= under_way_ns
-    whole = msgspec.structs.replace(tick, number=tick.number + len(parts), begin_ns=begin_ns, in_flight_ns=left_ns)
+    whole = msgspec.structs.replace(
+        tick,
+        number=tick.number + len(parts),
+        begin_ns=begin_ns,
+        in_flight_ns=left_ns,
+        late_beats=len(late),
+        late_beats_ns=sum(late_ns for _, late_ns in late),
+    )
     return [*parts, whole]
 
 
