@@ -1,7 +1,8 @@
-"""Whether the card was in a state to be measured: which windows to measure again, and which runs prove nothing.
+"""Whether all was in a state to be measured: which windows to measure again, and which runs prove nothing.
 
-A window is rejected for what disturbed the card while it was measured, never for what was measured in it: to throw away
-slow windows for being slow would hide the very regression that is looked for. So nothing here sees a throughput.
+A window is rejected for what disturbed the card or the client while it was measured, never for what was measured in it:
+to throw away slow windows for being slow would hide the very regression that is looked for. So nothing here sees a
+throughput.
 
 Three answers are told apart: all well, something wrong, and not known. What is not known is said beside the verdict:
 many cards do not have every value. Only where nothing at all is known of a card, or not the clock that its baseline
@@ -53,7 +54,7 @@ _COOL: Final = "let it cool, see to its fans, its airflow and its power supply (
 
 _LOCK: Final = "lock the clocks: `nvidia-smi --lock-gpu-clocks=MHZ`, and record the baseline with them"
 
-_NOT_FOR_SPEED: Final = "windows are rejected for what disturbed the card, never for how fast they were"
+_NOT_FOR_SPEED: Final = "windows are rejected for what disturbed them, never for how fast they were"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +62,24 @@ class WindowCondition:
     """What is to be said of a window.
 
     Args:
-        rejected: What disturbed it; if anything, it is to be measured again.
+        rejected: What disturbed the cards in it; if anything, it is to be measured again.
         unknown: What could not be seen.
+        client: What disturbed the client in it; likewise.
     """
 
     rejected: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    client: tuple[str, ...] = ()
+
+    @property
+    def again(self) -> tuple[str, ...]:
+        """Why it is to be measured again; empty if it is not."""
+        return self.rejected + self.client
 
     @property
     def good(self) -> bool:
         """Whether all was seen, and all was well."""
-        return not self.rejected and not self.unknown
+        return not self.again and not self.unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +167,19 @@ def judge_windows(
         most_rejected_share: Of them.
     """
     count = len(conditions)
-    rejected = [condition for condition in conditions if condition.rejected]
+    rejected = [condition for condition in conditions if condition.again]
     blind = [condition for condition in conditions if condition.unknown]
     unknown: tuple[str, ...] = ()
     if blind:
         unknown = (f"telemetry unknown in {len(blind)} of {count} windows, first: {'; '.join(blind[0].unknown)}",)
     if len(rejected) <= most_rejected_share * count:
         return RunCondition(unknown=unknown)
-    text = (
-        f"throttled: {len(rejected)} of {count} windows, more than {format_fraction(most_rejected_share)} of them;"
-        f" first: {'; '.join(rejected[0].rejected)} ({_NOT_FOR_SPEED}); {_COOL}; or {_LOCK}"
-    )
+    share = f"{len(rejected)} of {count} windows, more than {format_fraction(most_rejected_share)} of them"
+    throttled = [condition for condition in rejected if condition.rejected]
+    if throttled:
+        text = f"throttled: {share}; first: {'; '.join(throttled[0].again)} ({_NOT_FOR_SPEED}); {_COOL}; or {_LOCK}"
+    else:
+        text = f"{'; '.join(rejected[0].client)}; disturbed were {share} ({_NOT_FOR_SPEED})"
     return RunCondition((text,), unknown)
 
 

@@ -65,7 +65,7 @@ class Side:
         counters: What it counted within its windows; None where it does not count.
         telemetry: What the cards did within its windows; None where nobody looked. Not kept from run to run.
         idle_watts: Power of all cards together before the load, with what was up then at rest; None if not seen.
-        rejected: Why windows were measured again, a text for each that was: what disturbed the cards meanwhile.
+        rejected: Why windows were measured again, a text for each that was: what disturbed cards or client meanwhile.
         searches: Of each of its starts the rates that were tried, where they were searched for their capacity.
     """
 

@@ -194,7 +194,7 @@ class Start:
         counters: What the server counted within the windows; None where it does not count.
         telemetry: What cards and processes did within the windows; None where nobody looked. Not kept in baselines.
         idle_watts: Power of all cards together before the load, with the server loaded and at rest; None if not seen.
-        rejected: Why windows were measured again, a text for each that was: what disturbed the cards meanwhile.
+        rejected: Why windows were measured again, a text for each that was: what disturbed cards or client meanwhile.
         search: The rates that were tried, where it was searched for its capacity; its one window is then that of the
             highest rate that met the objective. None of any other load.
     """

@@ -38,6 +38,7 @@ FAILED_LAST: Final = ("--lf", "--lfnf=none")
 MENDED_BY: Final = (
     (r"no steady state", "give it longer before it is measured, load(..., warmup_seconds=...)"),
     (r"compiled under load", "let it see all its shapes before, load(..., warmup_seconds=...)"),
+    (r"client held up", "let nothing else use the host"),
     (r"client (saturated|late)", "let the client keep up, load(..., processes=...)"),
     (r"rate not reached", "let the client keep up, load(..., processes=...), or lower the rate"),
     (r"overloaded", "lower the rate"),

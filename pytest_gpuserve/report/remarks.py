@@ -126,7 +126,7 @@ def client_lines(tests: Iterable[TestResult]) -> list[str]:
 
 
 def measured_again_lines(tests: Collection[TestResult], *, verbose: bool = False) -> list[str]:
-    """Say in a line for each load how many windows were measured again, and what disturbed the card in them.
+    """Say in a line for each load how many windows were measured again, and what disturbed them.
 
     Args:
         tests: Whose.

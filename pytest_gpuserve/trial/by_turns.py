@@ -105,7 +105,7 @@ def _turn(
     seed: int,
     disturbed: Disturbed,
 ) -> _Turn | None:
-    """Measure a window of a fresh start; None where the card was disturbed meanwhile."""
+    """Measure a window of a fresh start; None where it is to be measured again."""
     with telemeter.lookout() as lookout:
         with ExitStack() as stack:
             contender = start(arm, stack)
@@ -117,12 +117,16 @@ def _turn(
             taken = cores_taken_by_others(cpu, read_cpu(our_processes(contender.members())))
             contender.rest()
             measured = [] if window is None else [window]
-            conditions = lookout.judge(measured, wait=True)
+            conditions = [
+                replace(condition, client=contender.disturbed(measured[0]))
+                for condition in lookout.judge(measured, wait=True)
+            ]
+            if window is not None and not contender.problems and not any(condition.again for condition in conditions):
+                contender.judge()
+                conditions = [replace(condition, client=tuple(contender.disturbances)) for condition in conditions]
             again = disturbed.add([(arm, condition) for condition in conditions])
             for text in dict.fromkeys(text for condition in conditions for text in condition.unknown):
                 lookout.note(f"telemetry unknown: {text}")
-            if window is not None and not again and not contender.problems:
-                contender.judge()
             side = side_with_telemetry(contender.side(), lookout, measured)
             problems = [problem if arm == "candidate" else f"the base: {problem}" for problem in contender.problems]
         measured = list(lookout.with_cards(measured))

@@ -167,6 +167,11 @@ class Contender:
         """Why nothing may be concluded from it."""
         return self.watch.problems
 
+    @property
+    def disturbances(self) -> list[str]:
+        """Why not either, as its last judgement said, but of what another measurement may do without."""
+        return self.watch.disturbances
+
     def pace(self, requests_wanted: int) -> Pace:
         """Say how long its turns should be, by what its warm-up showed.
 
@@ -229,6 +234,10 @@ class Contender:
             return None
         self._turns.append(_Turn(window, ticks, counted))
         return window
+
+    def disturbed(self, window: Window) -> tuple[str, ...]:
+        """Say what disturbed the client in a turn, which is to be measured again if anything did."""
+        return next(self.watch.disturbed(turn.ticks) for turn in reversed(self._turns) if turn.window is window)
 
     def discard(self, windows: Iterable[Window]) -> None:
         """Forget turns that are no part of the round, so that it is not judged by them either."""

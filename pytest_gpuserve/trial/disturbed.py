@@ -1,4 +1,4 @@
-"""How the cards were in the turns of two servers side by side: what is measured again, and when that is too much."""
+"""What disturbed the turns of two servers side by side: what is measured again, and when that is too much."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_AGAIN: Final = round(BLOCKS * MOST_REJECTED_SHARE / (1 - MOST_REJECTED_SHAR
 
 @dataclass
 class Disturbed:
-    """How the cards were in the turns of a round.
+    """How the cards and the client were in the turns of a round.
 
     Args:
         conditions: In all turns, and whose they were; those of a block that is measured again for one of them have its
@@ -33,13 +33,15 @@ class Disturbed:
     def add(self, found: Iterable[tuple[Arm, WindowCondition]]) -> bool:
         """Take in the turns of a block, or one alone; whether they have to be measured again."""
         turns = list(found)
-        reasons = tuple(dict.fromkeys(text for _, condition in turns for text in condition.rejected))
-        self.conditions += [(arm, replace(condition, rejected=reasons)) for arm, condition in turns]
-        self.again += bool(reasons)
-        return bool(reasons)
+        rejected = tuple(dict.fromkeys(text for _, condition in turns for text in condition.rejected))
+        client = tuple(dict.fromkeys(text for _, condition in turns for text in condition.client))
+        self.conditions += [(arm, replace(condition, rejected=rejected, client=client)) for arm, condition in turns]
+        again = bool(rejected or client)
+        self.again += again
+        return again
 
     def invalid(self) -> tuple[str, ...]:
-        """Why the card proves nothing, where it was never well for long."""
+        """Why they prove nothing, where all was never well for long."""
         if self.again <= MOST_AGAIN:
             return ()
         return judge_windows([condition for _, condition in self.conditions]).invalid
@@ -50,6 +52,4 @@ class Disturbed:
 
     def reasons(self, of: Arm) -> tuple[str, ...]:
         """Why windows of a server were measured again, a text for each."""
-        return tuple(
-            "; ".join(condition.rejected) for arm, condition in self.conditions if arm == of and condition.rejected
-        )
+        return tuple("; ".join(condition.again) for arm, condition in self.conditions if arm == of and condition.again)

@@ -91,7 +91,7 @@ class LoadedStart(OneStart):
             return 0, True
         cut = truncate([window.throughput for window in windows])
         if not cut.steady:
-            self.problems.append(
+            self.disturbances.append(
                 f"no steady state: after {len(windows)} windows of {WINDOW_SECONDS:.1f} s the"
                 " throughput still changed; give it longer with load(..., warmup_seconds=...)"
             )
@@ -156,7 +156,7 @@ class LoadedStart(OneStart):
         return self._enough(self._windows) and not self._sift(wait=True)
 
     def _sift(self, *, wait: bool) -> bool:
-        """Drop, with all that counted in them, windows in which the cards were disturbed; whether there was one.
+        """Drop, with all that counted in them, windows in which cards or client were disturbed; whether there was one.
 
         Args:
             wait: Whether to judge the last one too, which may not have been seen to its end yet.
@@ -164,8 +164,14 @@ class LoadedStart(OneStart):
         fresh = self._measured[self._sifted :]
         conditions = self.lookout.judge([measured.window for measured in fresh], wait=wait)
         self.problems.extend(self.lookout.problems())
+        if not self.shape.finite:
+            # Of a load that is measured as a whole no window is measured again, and the client is judged in the end.
+            conditions = [
+                replace(found, client=self._watch.disturbed(measured.ticks))
+                for measured, found in zip(fresh, conditions, strict=False)
+            ]
         self._conditions += conditions
-        good = [measured for measured, found in zip(fresh, conditions, strict=False) if not found.rejected]
+        good = [measured for measured, found in zip(fresh, conditions, strict=False) if not found.again]
         self._measured[self._sifted : self._sifted + len(conditions)] = good
         self._sifted += len(good)
         dropped = len(conditions) - len(good)
@@ -177,7 +183,7 @@ class LoadedStart(OneStart):
 
     @property
     def _rejected(self) -> int:
-        return sum(bool(condition.rejected) for condition in self._conditions)
+        return sum(bool(condition.again) for condition in self._conditions)
 
     def _judge_rejected(self) -> None:
         found = self._judged()

@@ -62,6 +62,11 @@ class OneStart(ABC):
         return self._watch.problems
 
     @property
+    def disturbances(self) -> list[str]:
+        """What disturbed all of it, so that nothing may be concluded from it: another start may do without."""
+        return self._watch.disturbances
+
+    @property
     def _watched_shape(self) -> LoadShape:
         """The shape by which its loads are watched."""
         return self.shape
@@ -83,7 +88,7 @@ class OneStart(ABC):
         self._taken_cores, self._cpu_share = cores_taken_by_others(before, after), cpu_share(before, after)
 
     def _judged(self) -> RunCondition:
-        """What the cards' conditions come to; what could not be seen of them is told."""
+        """What the conditions of its windows come to; what could not be seen of them is told."""
         found = judge_windows(self._conditions)
         for text in found.unknown:
             self.lookout.note(text)
@@ -112,5 +117,5 @@ class OneStart(ABC):
             settings=self.instance.settings,
             telemetry=self.lookout.telemetry(windows),
             idle_watts=self.lookout.idle_watts,
-            rejected=tuple("; ".join(condition.rejected) for condition in self._conditions if condition.rejected),
+            rejected=tuple("; ".join(condition.again) for condition in self._conditions if condition.again),
         )

@@ -69,6 +69,19 @@ class Terms:
     starts_together: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class _Dropped:
+    """A round that was disturbed as a whole, and is taken again.
+
+    Args:
+        reasons: Of each server why windows were measured again, a text for each.
+        blocks: Of it.
+    """
+
+    reasons: Mapping[Arm, tuple[str, ...]]
+    blocks: int
+
+
 @dataclass
 class _Open:
     """A round whose servers still run."""
@@ -84,6 +97,7 @@ class _Open:
     disturbed: Disturbed = field(default_factory=Disturbed)
     foreign_cores: float = 0.0
     extended: bool = False
+    before: _Dropped = _Dropped({}, 0)
 
 
 class Pairing:
@@ -112,6 +126,7 @@ class Pairing:
         self._progress = progress
         self._telemeter = candidate.telemeter
         self._open: _Open | None = None
+        self._dropped: _Dropped | None = None
 
     @property
     def blocks_of_open_round(self) -> int:
@@ -122,7 +137,8 @@ class Pairing:
         """Measure until a round has so many blocks: the one whose servers still run, or a new one.
 
         A full round ends its servers. Trouble ends the round, and stands in its ``problems``; so does a load that was
-        lost after it had begun.
+        lost after it had begun. A round that was disturbed as a whole, by a late client or by servers that still drift,
+        is dropped and taken again, with fresh servers; where another one after it is so too, that is trouble.
 
         Raises:
             BaseFailed: The base could not be started.
@@ -130,16 +146,8 @@ class Pairing:
             LoadFailed: A load could not be begun.
         """
         try:
-            if self.by_turns:
-                self._take_by_turns()
-                return
-            opened = self._open
-            if opened is None:
-                opened, problems = self._opened()
-                if opened is None:
-                    self._take_by_turns(problems)
-                    return
-            self._fill(opened, blocks)
+            while not self._measured(blocks):
+                pass
         except BaseException:
             self.close()
             if self.rounds and not self.rounds[-1].blocks and not self.rounds[-1].problems:
@@ -147,6 +155,19 @@ class Pairing:
             raise
         finally:
             self._progress.clear()
+
+    def _measured(self, blocks: int) -> bool:
+        """Measure until a round has so many blocks; whether it does, and was not dropped."""
+        if self.by_turns:
+            self._take_by_turns()
+            return True
+        opened = self._open
+        if opened is None:
+            opened, problems = self._opened()
+            if opened is None:
+                self._take_by_turns(problems)
+                return True
+        return self._fill(opened, blocks)
 
     def close(self) -> None:
         """End the servers, if they still run."""
@@ -186,6 +207,7 @@ class Pairing:
                 pace = _slower(*(contender.pace(self._terms.requests_wanted) for contender in contenders.values()))
                 lookout.up(*(contender.instance for contender in contenders.values()))
                 self._open = opened = _Open(contenders, lookout, order[0], at, pace, stack.pop_all())
+                opened.before = self._dropped or opened.before
                 self.rounds.append(self._record(opened))
                 return opened, []
         # Only now both have ended, and the card has been looked at.
@@ -242,23 +264,9 @@ class Pairing:
                 instance = stack.enter_context(target.started())
             yield SearchedUp(target, instance, lookout)
 
-    def _fill(self, opened: _Open, blocks: int) -> None:
-        wanted = blocks
-        while not self._problems(opened):
-            while len(opened.blocks) < wanted and not self._problems(opened):
-                self._block(opened)
-            if len(opened.blocks) < BLOCKS or self._problems(opened):
-                break
-            if not self._drifts(opened.blocks[-BLOCKS:]):
-                break
-            if opened.extended:
-                opened.contenders["candidate"].problems.append(
-                    "no steady state: the two servers still drift apart or together after"
-                    f" {len(opened.blocks)} blocks; give them longer with load(..., warmup_seconds=...)"
-                )
-                break
-            opened.extended = True
-            wanted = 2 * BLOCKS
+    def _fill(self, opened: _Open, blocks: int) -> bool:
+        """Measure until the round has so many blocks; whether it does, and was not dropped."""
+        drift = self._take_blocks(opened, blocks)
         for contender in opened.contenders.values():
             contender.rest()
             contender.discard(window for block in opened.blocks[:-BLOCKS] for window in block.windows)
@@ -266,10 +274,53 @@ class Pairing:
         if not self._problems(opened):
             for contender in opened.contenders.values():
                 contender.judge()
+        why = [*drift, *_told(opened, lambda contender: contender.disturbances)]
+        if why and self._dropped is None and not self._problems(opened):
+            return self._drop(opened, why)
+        opened.contenders["candidate"].problems.extend(drift)
+        for contender in opened.contenders.values():
+            contender.problems.extend(contender.disturbances)
         full = len(opened.blocks) >= BLOCKS or bool(self._problems(opened))
         self.rounds[-1] = self._record(opened)
         if full:
+            self._dropped = None
             self.close()
+        return True
+
+    def _take_blocks(self, opened: _Open, blocks: int) -> list[str]:
+        """Take blocks, of servers that drift twice as many; returns that they still do."""
+        wanted = blocks
+        while True:
+            while len(opened.blocks) < wanted and not self._problems(opened):
+                self._block(opened)
+            steady = len(opened.blocks) < BLOCKS or not self._drifts(opened.blocks[-BLOCKS:])
+            if steady or self._problems(opened):
+                return []
+            if opened.extended:
+                text = (
+                    "no steady state: the two servers still drift apart or together after"
+                    f" {len(opened.blocks)} blocks; give them longer with load(..., warmup_seconds=...)"
+                )
+                return [text]
+            opened.extended = True
+            wanted = 2 * BLOCKS
+
+    def _drop(self, opened: _Open, why: Iterable[str]) -> bool:
+        """Drop a round, to be taken again; whether it stands, for something else is wrong with it too."""
+        self.rounds[-1] = self._record(opened)
+        self.close()
+        if self.rounds[-1].problems:
+            return True
+        self.rounds.pop()
+        text = "; ".join(why)
+        self._dropped = _Dropped(
+            {
+                arm: opened.disturbed.reasons(arm) + tuple(text for block in opened.blocks for _ in block.of(arm))
+                for arm in ARMS
+            },
+            opened.rejected + len(opened.blocks),
+        )
+        return False
 
     def _block(self, opened: _Open) -> None:
         number = len(opened.blocks) + opened.rejected
@@ -299,7 +350,10 @@ class Pairing:
                 contender.discard(windows)
             return
         # To wait for the next sample holds no load up: its ticks come meanwhile, and are counted from where they were.
-        conditions = opened.lookout.judge(windows, wait=True)
+        conditions = [
+            replace(condition, client=opened.contenders[arm].disturbed(window))
+            for arm, window, condition in zip(order, windows, opened.lookout.judge(windows, wait=True), strict=True)
+        ]
         opened.contenders["candidate"].problems.extend(opened.lookout.problems())
         if opened.disturbed.add(zip(order, conditions, strict=True)):
             opened.rejected += 1
@@ -321,11 +375,7 @@ class Pairing:
 
     @staticmethod
     def _problems(opened: _Open) -> tuple[str, ...]:
-        return tuple(
-            problem if arm == "candidate" else f"the base: {problem}"
-            for arm, contender in opened.contenders.items()
-            for problem in contender.problems
-        )
+        return _told(opened, lambda contender: contender.problems)
 
     def _record(self, opened: _Open) -> Round:
         for text in opened.disturbed.unknown():
@@ -342,9 +392,12 @@ class Pairing:
         return Round(
             blocks=blocks,
             first=opened.first,
-            sides={arm: replace(side, rejected=opened.disturbed.reasons(arm)) for arm, side in sides.items()},
+            sides={
+                arm: replace(side, rejected=opened.before.reasons.get(arm, ()) + opened.disturbed.reasons(arm))
+                for arm, side in sides.items()
+            },
             at=opened.at,
-            rejected=opened.rejected + max(0, len(opened.blocks) - BLOCKS),
+            rejected=opened.before.blocks + opened.rejected + max(0, len(opened.blocks) - BLOCKS),
             foreign_cores=opened.foreign_cores,
             problems=self._problems(opened),
         )
@@ -365,6 +418,15 @@ def _told_of(arm: Arm) -> Iterator[None]:
             remedies=problem.remedies,
             log_tail=problem.log_tail,
         ) from problem
+
+
+def _told(opened: _Open, what: Callable[[Contender], Iterable[str]]) -> tuple[str, ...]:
+    """What is said of both servers, with whose it is."""
+    return tuple(
+        text if arm == "candidate" else f"the base: {text}"
+        for arm, contender in opened.contenders.items()
+        for text in what(contender)
+    )
 
 
 def _other(arm: Arm) -> Arm:

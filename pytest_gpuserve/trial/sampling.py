@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], None], progress: Progress) -> None:
     """Start the server ``shape.starts`` times and load each, or search each for its capacity.
 
-    A start in which others took too many of the host's cores is measured again: for what disturbed it, never for what
-    it measured, and at most as often as there are starts; what is left of them is told as disturbed.
+    A start that was disturbed as a whole is measured again, at most as often as there are starts: where others took too
+    many of the host's cores, the client was late or saturated, or no steady state was found. What is disturbed then is
+    told as such.
 
     Trouble under load ends the session early and stands in its ``problems``: what was measured until then is kept,
     but nothing may be concluded from it.
@@ -63,15 +64,19 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
                     start = loaded.measure()
                 # Now, for the end of the server may yet be interrupted.
                 problems.extend(loaded.problems)
-                taken = start.foreign_cores
-                if not problems and spare and shape.foreign_cores is not None and taken > shape.foreign_cores:
+                why = list(loaded.disturbances)
+                if shape.foreign_cores is not None and start.foreign_cores > shape.foreign_cores:
+                    why.append(f"others took {start.foreign_cores:.2f} of the host's cores")
+                if why and spare and not problems:
                     spare -= 1
-                    disturbed += (f"others took {taken:.2f} of the host's cores",) * len(start.windows)
-                elif start.windows:
-                    starts.append(replace(start, rejected=start.rejected + disturbed))
-                    disturbed = ()
-                    if start.counters is not None:
-                        batch_sizes.update(start.counters.batch_sizes)
+                    disturbed += start.rejected + ("; ".join(why),) * (start.discarded + len(start.windows))
+                else:
+                    problems.extend(loaded.disturbances)
+                    if start.windows:
+                        starts.append(replace(start, rejected=disturbed + start.rejected))
+                        disturbed = ()
+                        if start.counters is not None:
+                            batch_sizes.update(start.counters.batch_sizes)
                 interrupted = loaded.interrupted
             problems.extend(lookout.problems())
     except KeyboardInterrupt:

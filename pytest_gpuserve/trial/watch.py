@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -17,7 +17,7 @@ from pytest_gpuserve.load.lost import lost_in_mid_load
 from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.load.shares import packed, share_reasons, shares
 from pytest_gpuserve.load.totals import RunningTotals, total
-from pytest_gpuserve.load.validity import SATURATED_SHARE, one_line, reasons
+from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, ReasonKind, disturbances, one_line, reasons
 from pytest_gpuserve.load.wire import Plan, Tick
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 DEATH_GRACE_SECONDS: Final = 1.0
 """After errors, how long to look whether the server is dying, before the errors are taken for the cause."""
+
+ANSWERED_LATENCIES: Final = 2
+"""Mean latencies after which what was under way has been answered, as a rule."""
 
 STUCK_SECONDS: Final = 1.0
 """A shorter wait is not called stuck, however fast the other answers were."""
@@ -84,6 +87,7 @@ class Watch:
         progress: Told how it gets on.
         seconds_left: How long the load will still take, if that is known.
         problems: Why nothing may be concluded from it; as soon as there is one, no more ticks are taken.
+        disturbances: Why not either, but of what another measurement may do without.
         so_far: All ticks that were shown.
         ended: Whether the load has ended by itself.
     """
@@ -95,6 +99,7 @@ class Watch:
     progress: Progress
     seconds_left: Callable[[], float | None]
     problems: list[str] = field(default_factory=list)
+    disturbances: list[str] = field(default_factory=list)
     so_far: RunningTotals = field(default_factory=RunningTotals)
     ended: bool = False
     _complaints: list[Complaint] = field(default_factory=list)
@@ -102,6 +107,8 @@ class Watch:
     _tick_end_seconds: float | None = None
     _shared: SharedTensors | None = None
     _replicas: ReplicaShares = field(default_factory=ReplicaShares)
+    # Ticks in which load engines were late for their beats.
+    _late: list[Tick] = field(default_factory=list)
 
     @contextlib.contextmanager
     def sharing(self) -> Iterator[None]:
@@ -155,6 +162,7 @@ class Watch:
             # Looked at, the answers themselves are not needed any more, and what each worker did only in the end.
             tick = packed(msgspec.structs.replace(tick, answers=[]))
             ticks.append(tick)
+            self._late += [tick] if tick.late_beats else []
             self.so_far.add(tick)
             self.progress.show(self.so_far, tick, self.seconds_left())
         return ticks
@@ -210,12 +218,35 @@ class Watch:
             self._both.answered(counted.requests, before, after)
         return counted
 
+    def disturbed(self, ticks: Sequence[Tick]) -> tuple[str, ...]:
+        """Say what disturbed the client in a window, which is to be measured again if anything did."""
+        shape, totals, usual = self.shape, total(ticks), self.so_far.totals()
+        # What was under way while the engine did not run just before is answered in this window.
+        since_ns = ticks[0].begin_ns - ANSWERED_LATENCIES * (usual.latency.mean or 0.0) * 1e9 if ticks else 0
+        late = [tick for tick in self._late if ticks and since_ns < tick.end_ns <= ticks[0].begin_ns]
+        found = disturbances(
+            replace(
+                totals,
+                late_beats=totals.late_beats + sum(tick.late_beats for tick in late),
+                late_beats_ns=totals.late_beats_ns + sum(tick.late_beats_ns for tick in late),
+            ),
+            schedule=shape.schedule,
+            usual=usual,
+            processes=shape.processes,
+            cores=self._cores(),
+        )
+        return tuple(map(str, found))
+
+    def _cores(self) -> int | None:
+        """Cores that its load engines share; None for one each."""
+        return read_host().cores if self.shape.source.is_here else None
+
     def lose(self, problem: LoadFailed) -> None:
         """Note that the load was lost after it had begun."""
         self.problems.append(self._shown(lost_in_mid_load(problem)))
 
     def judge(self, ticks: Sequence[Tick], windows: Sequence[Window], ceiling: float | None) -> None:
-        """Note what shows that not the server was measured.
+        """Note what shows that not the server was measured: in ``problems``, or where that may go in ``disturbances``.
 
         Args:
             ticks: Of all that was measured, oldest first.
@@ -224,7 +255,7 @@ class Watch:
         """
         shape = self.shape
         totals = total(ticks)
-        cores = read_host().cores if shape.source.is_here else None
+        cores = self._cores()
         # Of errors that are allowed the last may have been a dying server's first.
         death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
         if death is not None:
@@ -238,7 +269,8 @@ class Watch:
             ceiling_per_second=ceiling,
         )
         found += share_reasons(shares(ticks), shape.schedule, among=cores)
-        self.problems.extend(self._shown(str(reason)) for reason in found)
+        for reason in found:
+            (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(self._shown(str(reason)))
         self.problems.extend(self._replicas.problems(windows, allowed_errors=shape.allowed_errors))
         self.problems.extend(self._both.problems(finite=shape.finite))
         compiled = sum(window.stages[COMPILING].count for window in windows if COMPILING in window.stages)
@@ -247,9 +279,9 @@ class Watch:
                 f"compiled under load: in {compiled} executions of the measured time the model was compiled, for shapes"
                 " that it had not seen; let it see them before: load(..., warmup_seconds=...)"
             )
-        if shape.finite:
+        if shape.finite and not any(reason.kind is ReasonKind.SATURATED for reason in found):
             # On average a quiet step hides one in which the client could not keep up.
-            self.problems.extend(self._saturated(windows))
+            self.disturbances.extend(self._saturated(windows))
         # Requests without an answer have no latency: a server that has lost some of its users looks fast.
         slowest_seconds = max((window.latency_max_seconds for window in windows), default=0.0)
         oldest_seconds = totals.oldest_ns / 1e9
@@ -287,14 +319,12 @@ class Watch:
         return text
 
     def _saturated(self, windows: Sequence[Window]) -> list[str]:
-        at_once = self.shape.processes
-        if self.shape.source.is_here:
-            at_once = min(at_once, read_host().cores)
+        at_once = min(self.shape.processes, self._cores() or self.shape.processes)
         # The last one may be so short that a report alone fills it.
         whole = [window for window in windows if window.seconds > WINDOW_SECONDS / 2]
         worst = max(whole, key=lambda window: window.client_cpu_seconds / window.seconds, default=None)
         share = worst.client_cpu_seconds / (worst.seconds * at_once) if worst is not None else 0.0
-        if share <= SATURATED_SHARE or any("client saturated" in problem for problem in self.problems):
+        if share <= SATURATED_SHARE:
             return []
         text = (
             f"client saturated: in one window of half a second the load engine used {format_fraction(share)} of a core,"

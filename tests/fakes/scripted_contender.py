@@ -108,6 +108,7 @@ class ScriptedContender:
     progress: Progress
     varies: bool = False
     problems: list[str] = field(default_factory=list)
+    disturbances: tuple[str, ...] = ()
     _windows: list[Window] = field(default_factory=list)
 
     def warm_up(self, stack: ExitStack) -> None:
@@ -135,6 +136,11 @@ class ScriptedContender:
         show((window,), self.progress)
         self._windows.append(window)
         return window
+
+    def disturbed(self, window: Window) -> tuple[str, ...]:
+        """Nothing disturbs it."""
+        del window
+        return ()
 
     def discard(self, windows: Iterable[Window]) -> None:
         """Forget turns that are no part of the round."""

@@ -44,6 +44,7 @@ def test_it(server, load, baseline):
 BUSY = (
     "no steady state",
     "client late",
+    "client held up",
     "client saturated",
     "in flight",
     "overloaded",

@@ -144,6 +144,7 @@ def test_only_what_asks_for_the_same_is_run_again() -> None:
     [
         "client saturated: 1 engine used 95 % of a core",
         "client late: requests were sent with a lag p99 of 3 ms",
+        "client held up: the load engine did not run",
         "rate not reached: 1 of 2",
         "overloaded: the requests under way grew",
         "stuck requests: at the end",

@@ -50,6 +50,7 @@ class Loaded:
     """A start that was measured, with what its test wants to have gone wrong."""
 
     problems: tuple[str, ...] = ()
+    disturbances: tuple[str, ...] = ()
     interrupted = False
 
     def __init__(self, *_arguments: Any) -> None:  # noqa: ANN401 -- whatever it is made of
@@ -151,3 +152,42 @@ def test_trouble_of_a_disturbed_start_is_told(monkeypatch: pytest.MonkeyPatch) -
     target = FakeTarget(interrupted_start=0)
     session, _ = taken(monkeypatch, Wrong, target, foreign_cores=0.25)
     assert (target.starts, session.problems) == (1, ("wrong answers",))
+
+
+def late_in(*starts: int, problems: tuple[str, ...] = ()) -> type[Loaded]:
+    """Starts of which these, from 1, were disturbed as a whole."""
+    begun: list[None] = []
+
+    class Late(Loaded):
+        def measure(self) -> Start:
+            begun.append(None)
+            if len(begun) in starts:
+                self.disturbances = ("client late: by 3 ms",)
+                self.problems = problems
+            return super().measure()
+
+    return Late
+
+
+def test_a_start_in_which_the_client_was_late_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often as there are starts, and it is told of the one that takes its place."""
+    target = FakeTarget(interrupted_start=0)
+    session, _ = taken(monkeypatch, late_in(1, 3), target)
+    assert (target.starts, len(session.starts), session.problems) == (4, 2, ())
+    assert [start.rejected for start in session.starts] == [("client late: by 3 ms",)] * 2
+    assert dict(session.batch_sizes) == {"8": 2}
+
+
+def test_a_client_that_is_late_in_start_after_start_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What persists is no disturbance: after two spare starts it is told, and no other start is made."""
+    target = FakeTarget(interrupted_start=0)
+    session, _ = taken(monkeypatch, late_in(1, 2, 3, 4), target)
+    assert (target.starts, len(session.starts), session.problems) == (3, 1, ("client late: by 3 ms",))
+    assert len(session.starts[0].rejected) == 2
+
+
+def test_a_disturbed_start_with_another_problem_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong answers are none of the disturbance's, and end the session at once."""
+    target = FakeTarget(interrupted_start=0)
+    session, _ = taken(monkeypatch, late_in(1, problems=("wrong answers",)), target)
+    assert (target.starts, session.problems[0]) == (1, "wrong answers")

@@ -206,10 +206,10 @@ def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: Counti
     ticks = watch.ticks(cast("Engines", Ticks(told)), 2)
     assert not any(tick.workers for tick in ticks)
     watch.judge(ticks, [], None)
-    assert any(problem.startswith("b: client late") for problem in watch.problems)
-    watch.problems.clear()
+    assert any(problem.startswith("b: client late") for problem in watch.disturbances)
+    watch.disturbances.clear()
     watch.judge(ticks[1:], [], None)
-    assert not [problem for problem in watch.problems if "client late" in problem]
+    assert not [problem for problem in watch.disturbances if "client late" in problem]
 
 
 @pytest.mark.parametrize("failed", [0, 300])

@@ -214,10 +214,10 @@ class SearchedStart(OneStart):
             self._conditions += conditions
             if self.problems:
                 return None
-            if not any(condition.rejected for condition in conditions):
+            if not any(condition.again for condition in conditions):
                 self._taken.append(taken)
                 return taken.probe
-            if sum(bool(condition.rejected) for condition in self._conditions) > MOST_DISTURBED:
+            if sum(bool(condition.again) for condition in self._conditions) > MOST_DISTURBED:
                 self.problems.extend(judge_windows(self._conditions, most_rejected_share=0.0).invalid)
                 return None
 
