@@ -27,6 +27,11 @@ SATURATED_SHARE: Final = 0.9
 LATE_SHARE: Final = 0.01
 """What the client may add: of the time of users, or of the latencies of an open loop."""
 
+WINDOW_LATE_SHARE: Final = 0.04
+"""What it may add in one window: to all of the eight or more that make a start that adds half of `LATE_SHARE` or less.
+With the limit of the whole, a host on which the client adds a steady half of it would lose too many windows by chance.
+"""
+
 TIMER_SECONDS: Final = 0.25e-3
 """Where a send is timed, so much of its mean lag is the timer's: 0.03 to 0.15 ms on idle and on busy hosts."""
 
@@ -142,7 +147,7 @@ def disturbances(
     if totals.nanoseconds <= 0:
         return ()
     at_once = processes if cores is None else min(processes, cores)
-    found = (*_saturated(totals, at_once, None), *_late(totals, schedule, processes, usual))
+    found = (*_saturated(totals, at_once, None), *_late(totals, schedule, processes, usual, WINDOW_LATE_SHARE))
     return tuple(reason for reason in found if reason.kind in DISTURBANCES)
 
 
@@ -165,7 +170,7 @@ def _reasons(
     service = totals.service if is_open(schedule) else totals.latency
     yield from _unknown(totals, service)
     yield from _saturated(totals, at_once, ceiling)
-    late = list(_late(totals, schedule, processes, totals))
+    late = list(_late(totals, schedule, processes, totals, LATE_SHARE))
     yield from late
     if is_open(schedule):
         yield from _lag_unknown(totals)
@@ -217,7 +222,7 @@ def _saturated(totals: Totals, processes: int, ceiling: float | None) -> Iterato
         )
 
 
-def _late(totals: Totals, schedule: Schedule, processes: int, usual: Totals) -> Iterator[Reason]:
+def _late(totals: Totals, schedule: Schedule, processes: int, usual: Totals, most: float) -> Iterator[Reason]:
     """Whether the client adds too much to what is measured: by sending late, or by not running when answers come.
 
     Its beats come at regular times, so that on average they see what answers see that come at any time: as large a
@@ -243,9 +248,9 @@ def _late(totals: Totals, schedule: Schedule, processes: int, usual: Totals) -> 
         wait = min(wait, still * whole)
     lag = max(0.0, lag - TIMER_SECONDS) if timed else lag
     share = (lag + wait) / whole if whole else 0.0
-    if share <= LATE_SHARE:
+    if share <= most:
         return
-    adds = f"adds {format_fraction(share)} to {whose}, over {format_fraction(LATE_SHARE)}"
+    adds = f"adds {format_fraction(share)} to {whose}, over {format_fraction(most)}"
     if lag >= wait:
         text = f"client late: it sends requests {format_seconds(totals.lag.mean or 0.0)} late on average, and so {adds}"
     else:

@@ -32,7 +32,7 @@ from pytest_gpuserve.load.engine.tally import DISTINCT_ANSWER_BYTES, DISTINCT_AN
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Steps, Trace
 from pytest_gpuserve.load.source import LocalEngines
-from pytest_gpuserve.load.wire import Outputs, Tick, unwritten
+from pytest_gpuserve.load.wire import BEAT_NS, Outputs, Tick, unwritten
 from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.children.toolkit import ROOT, alive, eventually
@@ -295,6 +295,38 @@ def stand_still(pid: int, seconds: float) -> tuple[float, float]:
         return begin, time.perf_counter()
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_an_engine_that_does_not_run_misses_its_beats(server: Serving) -> None:
+    """As many as the time in which it stood still has, each in the tick in which it was due, and late by the rest."""
+    still_ns = 300_000_000
+    with Engines(plan(server.port, "/ok?ms=1", seconds=1.5)) as engines:
+        totals = Totals(engines).take_until(lambda totals, _: totals.requests > 10, "a load")
+        begin, end = stand_still(engines.pids[0], still_ns / 1e9)
+        totals.take_to_end()
+    inside = [tick for tick in totals.ticks if begin * 1e9 <= tick.begin_ns and tick.end_ns <= end * 1e9]
+    assert len(inside) >= 10
+    for tick in inside:
+        beats = (tick.end_ns - tick.begin_ns) / BEAT_NS
+        assert abs(tick.late_beats - beats) <= 1
+        rest_ns = end * 1e9 - (tick.begin_ns + tick.end_ns) / 2
+        assert tick.late_beats_ns / tick.late_beats >= rest_ns - BEAT_NS
+    missed = sum(tick.late_beats for tick in totals.ticks)
+    assert missed >= still_ns / BEAT_NS - 1
+    assert sum(tick.late_beats_ns for tick in totals.ticks) >= still_ns * (missed - 1) / 2.5
+
+
+@given(st.data())
+def test_late_beats_belong_to_the_time_in_which_they_were_due(data: st.DataObject) -> None:
+    """However a tick is cut: none is lost, none counted twice, and each is in the part that holds it."""
+    ends_ns = data.draw(st.lists(st.integers(101, 999), unique=True, max_size=5).map(sorted))
+    due_ns = data.draw(st.lists(st.integers(100, 1000), unique=True).map(sorted))
+    tick = Tick(7, 100, 1000, late_beats=99)
+    late = [(due, 1 << place) for place, due in enumerate(due_ns)]
+    parts = engine_main.spread(tick, ends_ns, 0, 0, late)
+    for part in parts:
+        within = [late_ns for due, late_ns in late if part.begin_ns <= due < part.end_ns or due == part.end_ns == 1000]
+        assert (part.late_beats, part.late_beats_ns) == (len(within), sum(within))
 
 
 def test_ticks_of_several_engines_end_together(server: Serving) -> None:

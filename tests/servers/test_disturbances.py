@@ -1,0 +1,210 @@
+"""What disturbs a real load engine, or its whole machine: it is measured again, and the number stays what it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.load.schedule import Closed, Poisson, Steps
+from pytest_gpuserve.trial.loaded import LoadedStart
+from pytest_gpuserve.trial.pairing import Pairing, Terms
+from pytest_gpuserve.trial.sampling import take_session
+from pytest_gpuserve.trial.shape import LoadShape
+from tests.fakes.http_server import BODY, Serving, serving
+from tests.servers.somebody import FACTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.totals import RunningTotals
+    from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.measure.window import Session, Start
+    from pytest_gpuserve.trial.handle import Target
+
+USERS = 8
+SERVICE_SECONDS = 0.04
+"""Long enough that a busy machine's other work adds less than a hundredth to it."""
+
+QUICK_SECONDS = 0.003
+AT_TICK = 23
+"""In the third window, or about there: after a warm-up of ten ticks."""
+
+
+@pytest.fixture
+def server() -> Iterator[Serving]:
+    """A server that answers after a sleep, so that the machine's other work hardly slows it down."""
+    with serving() as running:
+        yield running
+
+
+class Planted:
+    """A progress line that does something at a tick.
+
+    Args:
+        at: The ticks, counted over all loads of a test.
+        what: What it does.
+    """
+
+    def __init__(self, what: Callable[[], object], *at: int) -> None:
+        self._what = what
+        self._at = at
+        self._seen = 0
+
+    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
+        """Hear of a tick."""
+        del totals, tick, seconds_left
+        self._seen += 1
+        if self._seen in self._at:
+            self._what()
+
+    def clear(self) -> None:
+        """Hear of the end."""
+
+
+def engines() -> list[int]:
+    """The load engines that run."""
+    return [child.pid for child in psutil.Process().children() if "pytest_gpuserve.load.engine" in child.cmdline()]
+
+
+def stop(pids: list[int], seconds: float) -> None:
+    """Let processes stand still for so long."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def stopping(seconds: float, every_seconds: float) -> Iterator[None]:
+    """Let load engines stand still again and again."""
+    ended = threading.Event()
+
+    def stop_on() -> None:
+        while not ended.wait(every_seconds - seconds):
+            try:
+                stop(engines(), seconds)
+            except ProcessLookupError:
+                continue
+
+    thread = threading.Thread(target=stop_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def target_of(server: Serving, seconds: float = SERVICE_SECONDS) -> Target:
+    """A request to it, which it answers after so long."""
+    remote = FACTORY.remote(f"http://127.0.0.1:{server.port}")
+    return remote.get(f"/ok?ms={seconds * 1000:g}", expect=BODY)
+
+
+def measured(server: Serving, progress: Planted, schedule: Schedule = Closed(USERS)) -> tuple[Start, LoadedStart]:  # noqa: B008 -- it is frozen
+    """Measure a start of it."""
+    target = target_of(server)
+    check = AnswerCheck((request.expect for request in target.requests), wants_all=False)
+    with target.started() as instance:
+        load = LoadedStart(instance, target, LoadShape(schedule), check, progress)
+        return load.measure(), load
+
+
+def assert_right(start: Start) -> None:
+    """No window stands out, and no latency: one of 0.3 s of standstill would by 60 %, and requests by 0.3 s."""
+    rates = [window.throughput for window in start.windows]
+    assert statistics.fmean(rates) == pytest.approx(statistics.median(rates), rel=0.03)
+    assert statistics.median(rates) == pytest.approx(USERS / SERVICE_SECONDS, rel=0.3)
+    assert start.latency.quantile(0.99) < 4 * SERVICE_SECONDS
+
+
+def test_a_hiccup_of_the_engine_is_none_of_the_number(server: Serving) -> None:
+    """A standstill of 5 ms is a hundredth of a window, so that nothing is to be measured again for it."""
+    start, load = measured(server, Planted(lambda: stop(engines(), 0.005), AT_TICK))
+    assert (load.problems, load.disturbances) == ([], [])
+    assert len(start.rejected) <= 1
+    assert_right(start)
+
+
+@pytest.mark.parametrize("schedule", [Closed(USERS), Poisson(USERS / SERVICE_SECONDS / 1.2)], ids=["closed", "open"])
+@pytest.mark.parametrize("machine", [False, True], ids=["engine", "machine"])
+def test_a_standstill_is_measured_again(server: Serving, schedule: Schedule, *, machine: bool) -> None:
+    """Of the engine alone, or with its server, 0.3 s: its windows are dropped, which is told, and the rest is right."""
+
+    def stand_still() -> None:
+        # Not with the tick, which a window may begin with.
+        time.sleep(0.04)
+        stop([*engines(), *([server.process.pid] if machine else [])], 0.3)
+
+    start, load = measured(server, Planted(stand_still, AT_TICK), schedule)
+    if isinstance(schedule, Poisson) and any("a lag p99 of" in text for text in load.disturbances):
+        pytest.skip(f"the machine is too busy: {load.disturbances}")
+    assert (load.problems, load.disturbances) == ([], [])
+    assert any(text.startswith(("client held up", "client late")) for text in start.rejected)
+    assert len(start.windows) + start.discarded >= 8
+    if isinstance(schedule, Closed):
+        assert_right(start)
+    assert start.latency.quantile(0.99) < 4 * SERVICE_SECONDS
+
+
+def test_a_busy_core_for_a_second_leaves_the_number_as_it_was(server: Serving) -> None:
+    """The engine needs little of a core, and gets it; windows in which it did not are measured again."""
+    burner = "import time; end = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
+    started: list[subprocess.Popen[bytes]] = []
+
+    def burn() -> None:
+        started.append(subprocess.Popen([sys.executable, "-c", burner]))
+
+    start, load = measured(server, Planted(burn, AT_TICK))
+    assert [process.wait() for process in started] == [0]
+    assert (load.problems, load.disturbances) == ([], [])
+    assert_right(start)
+
+
+def test_an_engine_that_is_stopped_again_and_again_is_invalid(server: Serving) -> None:
+    """5 ms of every 50 are a tenth of the time, in window after window, or start after start: that is a verdict."""
+    kept: list[Session] = []
+    target, shape = target_of(server, QUICK_SECONDS), LoadShape(Closed(USERS), seconds=2.0)
+    with stopping(0.005, 0.05):
+        take_session(target, shape, kept.append, Planted(lambda: None))
+    (session,) = kept
+    (problem,) = session.problems
+    assert problem.startswith("client held up")
+
+
+def test_a_load_that_is_measured_as_a_whole_is_disturbed_as_a_whole(server: Serving) -> None:
+    """None of its windows can be measured again, but another start can take its place: it is no problem yet."""
+    _, load = measured(server, Planted(lambda: stop(engines(), 0.3), AT_TICK), Steps(((USERS, 2.0),)))
+    assert load.problems == []
+    assert any(text.startswith("client held up") for text in load.disturbances)
+
+
+def test_a_turn_of_two_servers_is_measured_again(server: Serving) -> None:
+    """With its block; the round is as good as another."""
+    target = target_of(server)
+    terms = Terms(LoadShape(Closed(USERS)), 1, most_foreign_cores=9.0, by_turns=False, seed="s")
+    # Of both warm-ups 20 ticks, and two or more of each turn before its window.
+    pair = Pairing(target, target, terms, Planted(lambda: stop(engines(), 0.3), 20 + 2 + 2))
+    try:
+        pair.measure(3)
+        (round_,) = pair.rounds
+    finally:
+        pair.close()
+    assert round_.problems == ()
+    assert round_.rejected >= 1
+    assert any("client held up" in text for side in round_.sides.values() for text in side.rejected)
+    rates = [window.throughput for block in round_.blocks for window in block.windows]
+    assert min(rates) > 0.8 * max(rates)
