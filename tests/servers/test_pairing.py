@@ -77,16 +77,15 @@ def trouble(measured: Round) -> list[str]:
 def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six blocks in ABBA or BAAB of two starts, at two looks; while one is loaded the other one rests, and lives."""
     there = Deployments(folder)
-    spans: list[tuple[Arm, int, int]] = []
+    turns: list[tuple[Arm, Window]] = []
     ticks_of_turns: set[int] = set()
     turn = Contender.turn
 
     def watched(one: Contender, pace: Pace, *, seed: int) -> Window | None:
         window = turn(one, pace, seed=seed)
         if window is not None:
-            ticks = one._turns[-1].ticks
-            ticks_of_turns.add(len(ticks))
-            spans.append((one.arm, ticks[0].begin_ns, ticks[-1].end_ns))
+            ticks_of_turns.add(len(one._turns[-1].ticks))
+            turns.append((one.arm, window))
         return window
 
     monkeypatch.setattr(Contender, "turn", watched)
@@ -102,12 +101,15 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
         assert there.running == 2
         pair.measure(BLOCKS)
         (whole,) = pair.rounds
-        assert there.running == 0
-        assert pair.blocks_of_open_round == 0
+        if len(there.started) > 2:
+            pytest.skip(f"the machine is too busy: {whole.sides}")
+        assert there.running == pair.blocks_of_open_round == 0
         assert not trouble(whole)
     assert len(there.started) == 2
     assert whole.blocks[:3] == first.blocks
     assert whole.first == first.first == there.launched[0]
+    kept = [window for block in whole.blocks for window in block.windows]
+    spans = [(arm, each.begin_ns, each.end_ns) for arm, each in turns if any(each is window for window in kept)]
     assert [arm for arm, _, _ in spans] == [arm for block in whole.blocks for arm in block.order]
     assert {block.order for block in whole.blocks} <= {ABBA, BAAB}
     assert len(ticks_of_turns) == 1
@@ -171,7 +173,9 @@ def test_two_servers_that_do_not_fit_start_by_turns(folder: Path, monkeypatch: p
         pytest.skip(f"the machine is too busy: {measured.problems}")
     (block,) = measured.blocks
     assert block.order in (ABBA, BAAB)
-    assert arms[1:] == list(block.order)
+    assert len(arms) == 1 + len(block.order) + measured.rejected
+    if not measured.rejected:
+        assert arms[1:] == list(block.order)
     assert {arm: len(side.cold_start_seconds) for arm, side in measured.sides.items()} == {"base": 2, "candidate": 2}
     assert round_point(METRICS["throughput"], measured, 0.05).x > 0.2
 

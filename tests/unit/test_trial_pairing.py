@@ -366,8 +366,12 @@ def test_a_round_that_drifts_on_is_taken_again_once(
 ) -> None:
     """With fresh servers, and what was dropped is told; where these drift on too there is no steady state."""
     del foreign
-    drifting = lambda: not (fresh_are_steady and len(stage.starts) > 2)  # noqa: E731
-    stage.rate = lambda arm, number: 100 + (10 * number if arm == "candidate" and drifting() else 0)
+
+    def rate(arm: Arm, number: int) -> int:
+        steady = fresh_are_steady and len(stage.starts) > 2
+        return 100 + (10 * number if arm == "candidate" and not steady else 0)
+
+    stage.rate = rate
     both = pair()
     both.measure(3)
     both.measure(BLOCKS)
