@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pytest_gpuserve.load.addressed import addressed
+from pytest_gpuserve.load.engine.beats import Beats
 from pytest_gpuserve.load.engine.closed_loop import ClosedLoop
 from pytest_gpuserve.load.engine.http1 import Http1
 from pytest_gpuserve.load.engine.http2 import Http2
@@ -32,15 +33,12 @@ from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tally import Tally
 from pytest_gpuserve.load.engine.worker import Worker
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
-from pytest_gpuserve.load.wire import BEAT_NS, Again, Begin, Order, Plan, Ready, Tick, frame
+from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, Tick, frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuserve.load.engine.lane import Issuer, Transport
-
-ON_TIME_NS: Final = 1_000_000
-"""A beat is late beyond this: timers are some 0.1 ms late on any host, and a scheduler's turns are as short as that."""
 
 REST_NS: Final = 5_000_000_000
 """How long a load that is to begin anew waits for the answers to what it has sent. A server whose clients hang up works
@@ -73,10 +71,7 @@ class Engine:
         self._next_tick_ns = 0
         self._number = 0
         self._before = (0, 0)
-        self._beat_ns = 0
-        self._beat_cpu_ns = 0
-        # When beats that were late were due, and by how much they were.
-        self._late: list[tuple[int, int]] = []
+        self._beats = Beats()
         self._losses = 0
         self._collected_ns = 0
         self._ended = False
@@ -107,22 +102,14 @@ class Engine:
     def _begin(self) -> None:
         now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
         self._tally.begin(now_ns, cpu_ns)
-        self._beat_ns, self._beat_cpu_ns = now_ns + BEAT_NS, cpu_ns
-        self._reactor.at(self._beat_ns, self._beat)
+        self._beats.begin(now_ns, cpu_ns)
+        self._beat()
 
     def _beat(self) -> None:
-        self._look(time.perf_counter_ns())
+        # As often as the durations have to be settled: at 10 000 requests/s that takes a fortieth of a millisecond.
         self._tally.settle()
-        self._reactor.at(self._beat_ns, self._beat)
-
-    def _look(self, now_ns: int) -> None:
-        """Note the beats that were due and did not come, as far as that is not our own work."""
-        if now_ns < self._beat_ns:
-            return
-        cpu_ns = time.process_time_ns()
-        late_ns = now_ns - self._beat_ns - (cpu_ns - self._beat_cpu_ns)
-        self._late += [(now_ns - ago_ns, ago_ns) for ago_ns in range(late_ns, ON_TIME_NS, -BEAT_NS)]
-        self._beat_ns, self._beat_cpu_ns = now_ns + BEAT_NS, cpu_ns
+        self._beats.look(time.perf_counter_ns(), time.process_time_ns())
+        self._reactor.at(self._beats.next_ns, self._beat)
 
     def _tick(self) -> None:
         # A fork of a killed owner may keep our standard input open.
@@ -143,12 +130,12 @@ class Engine:
             self._reactor.stop()
 
     def _report(self, *, last: bool) -> None:
-        now_ns = time.perf_counter_ns()
-        # Before the tick that ends now: what kept the beat from coming was in its time.
-        self._look(now_ns)
+        now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+        # Where it did not run, that was in the tick that ends now, even if its beat comes after it.
+        self._beats.look(now_ns, cpu_ns)
         tick = self._tally.close(
             now_ns,
-            time.process_time_ns(),
+            cpu_ns,
             self._loop.under_way(),
             opening_ns=self._loop.opening(),
             transfer=self._loop.transport.take_transfer(),
@@ -160,10 +147,9 @@ class Engine:
         overdue = max(0, (now_ns - self._next_tick_ns) // self._plan.tick_ns)
         ends_ns = [self._next_tick_ns + number * self._plan.tick_ns for number in range(overdue)]
         whole = msgspec.structs.replace(tick, number=self._number, host_cores=self._host_cores)
-        for part in spread(whole, ends_ns, *self._before, self._late):
+        for part in spread(whole, ends_ns, *self._before, self._beats.take()):
             self._outbox.put(frame(part))
             self._number += 1
-        self._late.clear()
         self._next_tick_ns += overdue * self._plan.tick_ns
         self._before = (tick.in_flight, tick.users)
         self._collect(now_ns)

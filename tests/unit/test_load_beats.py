@@ -1,0 +1,80 @@
+"""For how long an engine did not run, by its beats: what is counted of standstills at any time, and what is none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.load.engine.beats import ON_TIME_NS, Beats
+from pytest_gpuserve.load.wire import BEAT_NS
+
+MS = 1_000_000
+TIMER_NS = 60_000
+
+
+def looked(still_ns: int, after_ns: int, *, cpu_share: float = 0.0) -> list[tuple[int, int]]:
+    """Late beats of an engine that runs, stands still once for so long so long after a beat, and runs on.
+
+    Args:
+        still_ns: How long.
+        after_ns: After the beat at 0.
+        cpu_share: Of the time in which it did not stand still it worked.
+    """
+    beats = Beats()
+    beats.begin(0, 0)
+    now_ns, worked_ns = 0, 0.0
+    for _ in range(9):
+        next_ns = beats.next_ns + TIMER_NS
+        stopped = now_ns <= after_ns < next_ns
+        worked_ns += cpu_share * ((after_ns if stopped else next_ns) - now_ns)
+        now_ns = max(next_ns, after_ns + still_ns) if stopped else next_ns
+        beats.look(now_ns, round(worked_ns))
+    return beats.take()
+
+
+@given(st.integers(0, BEAT_NS - 1), st.floats(0.0, 1.0))
+def test_who_runs_has_no_late_beats(after_ns: int, cpu_share: float) -> None:
+    """Timers are late by their nature, and other turns on its core are as short as a millisecond."""
+    assert looked(0, after_ns, cpu_share=cpu_share) == []
+    assert looked(ON_TIME_NS - TIMER_NS, after_ns) == []
+
+
+@given(st.integers(2 * MS, 400 * MS), st.integers(0, BEAT_NS - 1))
+def test_what_is_late_was_due_within_the_standstill(still_ns: int, after_ns: int) -> None:
+    """Each late beat was due in it and came with its end; they are as far apart as beats are, and none is missing."""
+    late = looked(still_ns, after_ns)
+    end_ns = after_ns + still_ns
+    assert all(due_ns + by_ns == end_ns and due_ns >= BEAT_NS for due_ns, by_ns in late)
+    assert [due_ns for due_ns, _ in late] == [BEAT_NS * (1 + number) for number in range(len(late))]
+    assert end_ns - BEAT_NS * (1 + len(late)) <= ON_TIME_NS
+
+
+@pytest.mark.parametrize("still_ms", [2, 5, 7, 20, 300])
+def test_late_beats_tell_on_average_what_answers_wait(still_ms: int) -> None:
+    """Over all times at which a standstill of d may begin: d of time, d**2 / 2 of waiting, but for what is on time."""
+    phases = range(0, BEAT_NS, BEAT_NS // 500)
+    found = [looked(still_ms * MS, after_ns) for after_ns in phases]
+    still = sum(len(late) for late in found) * BEAT_NS / len(phases)
+    waited = sum(by_ns for late in found for _, by_ns in late) * BEAT_NS / len(phases)
+    assert still == pytest.approx(still_ms * MS - ON_TIME_NS, rel=0.02)
+    assert waited == pytest.approx(((still_ms * MS) ** 2 - ON_TIME_NS**2) / 2, rel=0.02)
+
+
+@given(st.integers(BEAT_NS, 400 * MS))
+def test_who_works_for_long_is_busy_and_not_held_up(work_ns: int) -> None:
+    """A crowd of answers may take longer than a beat; what of that time it did not run counts all the same."""
+    beats = Beats()
+    beats.begin(0, 0)
+    beats.look(BEAT_NS + work_ns, work_ns)
+    assert beats.take() == []
+    beats.look(2 * BEAT_NS + 2 * work_ns + 3 * MS, 2 * work_ns)
+    assert [by_ns for _, by_ns in beats.take()] == [3 * MS]
+
+
+def test_nothing_is_looked_for_before_it_is_due() -> None:
+    """A look between two beats moves none."""
+    beats = Beats()
+    beats.begin(0, 0)
+    beats.look(BEAT_NS - 1, 0)
+    assert (beats.next_ns, beats.take()) == (BEAT_NS, [])
