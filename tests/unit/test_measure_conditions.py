@@ -301,3 +301,16 @@ def test_conditions_together_keep_each_text_once() -> None:
     """In order, whichever rule said it first."""
     parts = [RunCondition(("a",), ("x",)), RunCondition(("b", "a")), RunCondition(unknown=("x", "y"))]
     assert RunCondition.together(parts) == RunCondition(("a", "b"), ("x", "y"))
+
+
+def test_what_disturbed_the_client_is_told_as_that() -> None:
+    """In its own words, where no card was disturbed; and a window in which both were counts once."""
+    late = WindowCondition(client=("client held up: for 9 % of the time",))
+    assert late.again == late.client
+    assert not late.good
+    assert judge_windows([late, WindowCondition(), WindowCondition()]).invalid == ()
+    (text,) = judge_windows([late, late, WindowCondition()]).invalid
+    assert text.startswith("client held up: for 9 % of the time; disturbed were 2 of 3 windows, more than 33.3 %")
+    both = WindowCondition(rejected=("GPU-1: hot",), client=late.client)
+    (text,) = judge_windows([late, both, WindowCondition()]).invalid
+    assert text.startswith("throttled: 2 of 3 windows, more than 33.3 % of them; first: GPU-1: hot; client held up")

@@ -284,3 +284,58 @@ def test_compiling_in_the_measured_time_is_told(server: Counting, *, kept: bool)
     compiling = replace(window(), stages={COMPILING: StageTime(9.0, 2), COMPUTE: StageTime(9.0, 2)})
     watch.judge([Tick(0, 0, SECOND_NS, requests=100)], [compiling] if kept else [window()], None)
     assert any("in 2 executions" in problem for problem in watch.problems) is kept
+
+
+def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Tick:
+    """A tenth of a second of four users with answers after 20 ms; late beats are late by 100 ms each."""
+    tick_ns = SECOND_NS // 10
+    latency = Latencies({bucket_of(20_000_000): 20}, 20 * 20_000_000, 20_000_000)
+    return Tick(
+        number,
+        number * tick_ns,
+        (number + 1) * tick_ns,
+        requests=20,
+        sent=20,
+        latency=latency,
+        in_flight_ns=4 * tick_ns,
+        cpu_ns=round(cpu_share * tick_ns),
+        late_beats=late_beats,
+        late_beats_ns=late_beats * tick_ns,
+        users=4,
+    )
+
+
+def disturbed(server: Counting, *ticks: Tick, shape: LoadShape = LoadShape(Closed(4))) -> list[str]:  # noqa: B008 -- it is frozen
+    """How what is said of windows of five ticks each begins, where anything is."""
+    watch = watch_of(server, shape)
+    taken = watch.ticks(cast("Engines", Ticks(list(ticks))), len(ticks))
+    windows = [taken[begin : begin + 5] for begin in range(0, len(taken), 5)]
+    return ["; ".join(watch.disturbed(each)).partition(":")[0] for each in windows]
+
+
+def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: Counting) -> None:
+    """Of two windows the one in which it used up its core, and of two engines none that used one core together."""
+    ticks = [load_tick(number, cpu_share=0.95 if number < 5 else 0.5) for number in range(10)]
+    assert disturbed(server, *ticks) == ["client saturated", ""]
+    assert disturbed(server, *ticks, shape=LoadShape(Closed(4), processes=2)) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("late_in", "expected"),
+    [(2, ["client held up", ""]), (4, ["client held up"] * 2), (9, ["", "client held up"])],
+)
+def test_what_was_under_way_in_a_standstill_is_answered_in_the_next_window(
+    server: Counting, late_in: int, expected: list[str]
+) -> None:
+    """Where an engine did not run at the end of a window, the next one has answers that waited for it, and goes too."""
+    ticks = [load_tick(number, late_beats=10 if number == late_in else 0) for number in range(10)]
+    assert disturbed(server, *ticks) == expected
+
+
+def test_a_client_that_is_late_disturbs_and_is_no_problem_yet(server: Counting) -> None:
+    """Another start may do without; what is wrong with the answers is told at once."""
+    watch = watch_of(server)
+    ticks = [load_tick(number, late_beats=2) for number in range(10)]
+    watch.judge([*ticks, Tick(10, SECOND_NS, SECOND_NS, errors={"reset": 1})], [], None)
+    assert [text.partition(":")[0] for text in watch.disturbances] == ["client held up"]
+    assert [text.partition(":")[0] for text in watch.problems] == ["request errors"]
