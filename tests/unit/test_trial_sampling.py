@@ -187,7 +187,7 @@ def test_a_client_that_is_late_in_start_after_start_is_a_problem(monkeypatch: py
 
 
 def test_a_disturbed_start_with_another_problem_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wrong answers are none of the disturbance's, and end the session at once."""
+    """Wrong answers are none of the disturbance's, and end the session at once, with what was measured until then."""
     target = FakeTarget(interrupted_start=0)
     session, _ = taken(monkeypatch, late_in(1, problems=("wrong answers",)), target)
-    assert (target.starts, session.problems[0]) == (1, "wrong answers")
+    assert (target.starts, len(session.starts), session.problems[0]) == (1, 1, "wrong answers")
