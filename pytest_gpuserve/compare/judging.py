@@ -16,7 +16,9 @@ from pytest_gpuserve.gate.occasions import withstand_drift
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast
 from pytest_gpuserve.trial.ledger import differences
+from pytest_gpuserve.trial.machine import speed_text
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ BASELINE_WORDS: Final = (
     ("this run has", "B has"),
 )
 """What the rules for baselines call the two sides, and what they are called here."""
+
+THIS_MACHINE: Final = ("this machine", "B's machine")
+"""What the machine is called whose speed is told, and what here."""
 
 
 def metrics_of(before: Load, after: Load, asked: Sequence[Metric]) -> list[Metric]:
@@ -162,7 +167,7 @@ class _Pair:
                 tolerance=tolerance,
                 reasons=undecidable,
             )
-        known = self._before.samples[metric.name]
+        known = _as_fast(self._before.samples[metric.name], new)
         return _judge_samples(metric, known, new, self._host, tolerance).because(*self._warnings)
 
     def _undecidable(self, metric: Metric, new: Sequence[Sample], tolerance: float) -> tuple[str, ...]:
@@ -175,8 +180,21 @@ class _Pair:
             return lacking
         if not new:
             return ("B has no session of it that A does not have",)
-        too_few = _too_few(metric, tolerance, (*self._before.samples[metric.name], *new))
+        known = self._before.samples[metric.name]
+        if not _as_fast(known, new):
+            return (speed_text(known[-1].yardstick, _yardstick(new), "A was measured").replace(*THIS_MACHINE),)
+        too_few = _too_few(metric, tolerance, (*known, *new))
         return (too_few,) if too_few else ()
+
+
+def _yardstick(samples: Sequence[Sample]) -> Yardstick:
+    return Yardstick.pooled(sample.yardstick for sample in samples)
+
+
+def _as_fast(known: Sequence[Sample], new: Sequence[Sample]) -> tuple[Sample, ...]:
+    """Those of the reference that were measured by a machine as fast as that of the others."""
+    now = _yardstick(new)
+    return tuple(sample for sample in known if is_as_fast(sample.yardstick, now))
 
 
 def _judge_samples(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.measure.yardstick import Yardstick
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,6 +67,7 @@ class Sample:
         u: As there.
         starts: As there.
         requests: As there.
+        yardstick: How fast the machine was meanwhile.
     """
 
     host: str
@@ -74,6 +77,7 @@ class Sample:
     u: float
     starts: int
     requests: int
+    yardstick: Yardstick = field(default_factory=Yardstick, compare=False)
 
     @property
     def taken(self) -> Taken:

@@ -10,6 +10,7 @@ import msgspec
 from pytest_gpuserve.compare.load import Key, Load, Sample
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import COLD_START, METRICS, Growth
+from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.result_json import SCHEMA
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     workload: dict[str, str] | None = None
     sessions_at: list[str] = []
     settles: str | None = None
+    yardstick: dict[str, list[Annotated[float, msgspec.Meta(gt=0, lt=1e15)]]] = {}
 
 
 class VerdictRecord(msgspec.Struct, frozen=True):
@@ -248,9 +250,10 @@ def _values(run: RunRecord, verdicts: list[VerdictRecord]) -> Mapping[str, float
 
 def _samples(run: RunRecord, host: str, occasion: str) -> Mapping[str, tuple[Sample, ...]]:
     """Each metric's sessions, oldest first; when each began only where the file says so of each."""
+    yardstick = Yardstick({kind: tuple(rates) for kind, rates in run.yardstick.items()})
     return {
         metric: tuple(
-            Sample(host, occasion, at, each.y, each.u, each.starts, each.requests)
+            Sample(host, occasion, at, each.y, each.u, each.starts, each.requests, yardstick)
             for each, at in zip(
                 points, run.sessions_at if len(run.sessions_at) == len(points) else [""] * len(points), strict=True
             )

@@ -148,8 +148,17 @@ def baseline_load(key: Key, stored: Stored) -> Load:
             continue
     samples = {
         name: tuple(
-            Sample(record.host.id, record.occasion, record.at, each.y, each.u, each.starts, each.requests)
-            for each, record in zip(found, records, strict=True)
+            Sample(
+                record.host.id,
+                record.occasion,
+                record.at,
+                each.y,
+                each.u,
+                each.starts,
+                each.requests,
+                session.yardstick,
+            )
+            for each, record, session in zip(found, records, stored.sessions, strict=True)
         )
         for name, found in reduced_by_metric(stored.sessions).items()
     }

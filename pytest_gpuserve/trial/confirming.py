@@ -77,12 +77,16 @@ def settled(stored: Judgement, paired: Judgement, changed: tuple[str, ...], *, d
         changed: What else has changed since the recording, which both sides now share.
         decides: Whether the stored numbers are evidence here: they were recorded by a machine as fast as this one.
     """
-    decides = decides and stored.verdict is not Verdict.MISSING
     name = "with the baseline's commit"
-    if paired.verdict is Verdict.REGRESSED or (paired.verdict.passes and not (changed and decides)):
-        if not decides:
-            why = () if stored.verdict is Verdict.MISSING else stored.reasons
-            return paired.because(*why, f"settled side by side {name}", *_shared(changed))
+    is_settled = paired.verdict is Verdict.REGRESSED or paired.verdict.passes
+    is_missing = stored.verdict is Verdict.MISSING
+    if not decides and not is_missing:
+        # There is no other evidence: what the pair leaves open is open, and what of it cannot be trusted is INVALID.
+        how = "settled" if is_settled else "looked at"
+        return paired.because(*stored.reasons, f"{how} side by side {name}", *_shared(changed))
+    if is_settled and is_missing:
+        return paired.because(f"settled side by side {name}", *_shared(changed))
+    if paired.verdict is Verdict.REGRESSED or (paired.verdict.passes and not changed):
         told = f"the stored baseline alone says {stored.verdict}; side by side {name} it is {paired.verdict}"
         return paired.because(f"{told}, and that counts", *_shared(changed))
     if paired.verdict.passes:

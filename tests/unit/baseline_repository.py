@@ -17,7 +17,7 @@ from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 from pytest_gpuserve.store.anchor import sealed
 from pytest_gpuserve.store.baseline import write
 from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, Entry
-from tests.unit.builders import COMMIT, here, session, start, window
+from tests.unit.builders import COMMIT, YARDSTICK, here, session, start, window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,7 +119,7 @@ def result_text(
     """
     sessions = tuple(session_of_speed(speed, day=day, number=number) for number, speed in enumerate(speeds))
     server = {"server": "mosec", "app_sha256": "cd" * 32}
-    run = RunResult("", sessions, (), {"concurrency": "50"}, server, workload=WORKLOAD)
+    run = RunResult("", sessions, (), {"concurrency": "50"}, server, workload=WORKLOAD, yardstick=YARDSTICK)
     plain = json.loads(document(SessionResult({"name": "cpu"}, {"id": host}, (TestResult(nodeid, "passed", [run]),))))
     points = {name: [asdict(each) for each in found] for name, found in reduced_by_metric(sessions).items()}
     plain["tests"][0]["run"].update({"points": points if samples else {}, **more})

@@ -11,6 +11,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Session, Start, Window
+from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.store.schema import Entry
 from pytest_gpuserve.trial.here import Here
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OCCASION = "2025-01-02T03:00:00+00:00"
 OTHER_COMMIT = "fedcba9876543210fedcba9876543210fedcba98"
+
+
+YARDSTICK = Yardstick({"interpreter": (1000.0, 1000.0)})
 
 
 def histogram(latencies_seconds: Iterable[float]) -> Histogram:
@@ -59,7 +63,13 @@ def start(*windows: Window, cold_start_seconds: float = 1.5) -> Start:
 def session(*starts: Start, at: str = "2025-01-02T03:04:05+00:00", problems: tuple[str, ...] = ()) -> Session:
     """A session of these starts; of two alike ones without any."""
     return Session(
-        starts or (start(), start()), at, problems=problems, batch_sizes={"4": 80}, answers=80, answers_checked=80
+        starts or (start(), start()),
+        at,
+        problems=problems,
+        batch_sizes={"4": 80},
+        answers=80,
+        answers_checked=80,
+        yardstick=YARDSTICK,
     )
 
 
@@ -117,5 +127,7 @@ def result_of(nodeid: str, *judgements: Judgement, sessions: tuple[Session, ...]
     """A failed test of one load."""
     measured = (session(),) if sessions is None else sessions
     return TestResult(
-        nodeid, "failed", [RunResult("", measured, judgements, {"load": "closed loop"}, {"server": "mosec"})]
+        nodeid,
+        "failed",
+        [RunResult("", measured, judgements, {"load": "closed loop"}, {"server": "mosec"}, yardstick=YARDSTICK)],
     )

@@ -274,6 +274,25 @@ def test_results_with_samples_are_judged(tmp_path: Path, said: Said) -> None:
     assert f"A, the reference: {old} (2025-01-01T00:00:00+00:00)" in text
 
 
+@pytest.mark.parametrize(
+    ("yardstick", "says"),
+    [
+        ({"interpreter": [1900.0, 1900.0]}, "B's machine is 1.90 times as fast as when A was measured"),
+        ({}, "how fast this machine is could not be measured"),
+    ],
+)
+def test_machines_of_another_speed_decide_nothing(
+    tmp_path: Path, said: Said, yardstick: dict[str, list[float]], says: str
+) -> None:
+    """Neither better nor worse nor the same: nobody can tell the machine from the code by two recordings."""
+    old = write(tmp_path, "old.json", result_text(day=1))
+    new = write(tmp_path, "new.json", result_text(SLOWER, yardstick=yardstick))
+    status, text = said(old, new)
+    assert status == 1
+    assert text.splitlines()[-1] == "not well: 6 INCONCLUSIVE"
+    assert says.replace("this machine", "B's machine") in text
+
+
 def test_results_without_samples_are_two_numbers(tmp_path: Path, said: Said) -> None:
     """A file that keeps only numbers shows their change, and is never said to pass, nor to be worse."""
     old = write(tmp_path, "old.json", result_text(day=1, samples=False))

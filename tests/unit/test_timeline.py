@@ -280,7 +280,7 @@ def test_what_cannot_be_read_is_left_out_and_said(repository: BaselineRepository
     path = repository.baselines / "cpu" / FILE
     good = path.read_text()
     for day, bad in enumerate(
-        ("{", good.replace('"schema": 1', '"schema": 2'), good.replace('"clean": true', '"clean": 7')), 2
+        ("{", good.replace('"schema": 2', '"schema": 3'), good.replace('"clean": true', '"clean": 7')), 2
     ):
         path.write_text(bad)
         repository.commit(day)
@@ -293,7 +293,7 @@ def test_what_cannot_be_read_is_left_out_and_said(repository: BaselineRepository
     assert values(line) == [1000, 900]
     assert len(line["notes"]) == 4
     assert all("cannot be read and is left out" in note for note in line["notes"])
-    assert "schema 2; this version reads schema 1" in line["notes"][1]
+    assert "schema 3; this version reads schema 2" in line["notes"][1]
 
 
 def test_of_a_shallow_clone_it_is_said(
