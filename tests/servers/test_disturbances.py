@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -124,10 +123,12 @@ def measured(server: Serving, progress: Planted, schedule: Schedule = Closed(USE
 
 
 def assert_right(start: Start) -> None:
-    """No window stands out, and no latency: one of 0.3 s of standstill would by 60 %, and requests by 0.3 s."""
-    rates = [window.throughput for window in start.windows]
-    assert statistics.fmean(rates) == pytest.approx(statistics.median(rates), rel=0.03)
-    assert statistics.median(rates) == pytest.approx(USERS / SERVICE_SECONDS, rel=0.3)
+    """The rate is that of users who wait for the median latency, and no latency is that of a standstill of 0.3 s.
+
+    With such a standstill in the 4 s the rate would be 7 % lower, and some hundredths of the latencies so much longer.
+    """
+    assert start.requests / start.seconds == pytest.approx(USERS / start.latency.quantile(0.5), rel=0.05)
+    assert start.latency.quantile(0.5) == pytest.approx(SERVICE_SECONDS, rel=0.3)
     assert start.latency.quantile(0.99) < 4 * SERVICE_SECONDS
 
 
@@ -155,9 +156,9 @@ def test_a_standstill_is_measured_again(server: Serving, schedule: Schedule, *, 
     assert (load.problems, load.disturbances) == ([], [])
     assert any(text.startswith(("client held up", "client late")) for text in start.rejected)
     assert len(start.windows) + start.discarded >= 8
+    assert start.latency.quantile(0.99) < 4 * SERVICE_SECONDS
     if isinstance(schedule, Closed):
         assert_right(start)
-    assert start.latency.quantile(0.99) < 4 * SERVICE_SECONDS
 
 
 def test_a_busy_core_for_a_second_leaves_the_number_as_it_was(server: Serving) -> None:
@@ -207,4 +208,4 @@ def test_a_turn_of_two_servers_is_measured_again(server: Serving) -> None:
     assert round_.rejected >= 1
     assert any("client held up" in text for side in round_.sides.values() for text in side.rejected)
     rates = [window.throughput for block in round_.blocks for window in block.windows]
-    assert min(rates) > 0.8 * max(rates)
+    assert min(rates) > 0.7 * max(rates)
