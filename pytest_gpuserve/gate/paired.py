@@ -7,7 +7,8 @@ rounds is mixed in as it becomes known, and speaks alone where it contradicts th
 degrees of freedom of the sum are Satterthwaite's.
 
 After one round nothing but the prior knows how far two starts of one build lie apart. A claim of a change rests on a
-pessimistic prior there, and a PASS needs a prior that was learned from enough starts, or the default one.
+pessimistic prior there, and a PASS needs a prior that was learned from enough starts, or the default one; of one that
+was learned from less it needs both.
 """
 
 from __future__ import annotations
@@ -203,7 +204,8 @@ def paired_verdict(
     if len(rounds) > 1:
         return evidence.verdict, evidence, ()
     claim = paired_claim(rounds, prior, most_growth=most_growth, level=level)
-    verdict, reasons = _of_first_round(metric, evidence, claim, prior)
+    careful = paired_evidence(rounds, default_prior(metric), most_growth=most_growth, level=level)
+    verdict, reasons = _of_first_round(metric, evidence, claim, careful, prior)
     return verdict, evidence, reasons
 
 
@@ -271,9 +273,9 @@ def _prior_of_claims(rounds: Sequence[RoundPoint], prior: Prior) -> Prior:
 
 
 def _of_first_round(
-    metric: Metric, evidence: Evidence, claim: Evidence, prior: Prior
+    metric: Metric, evidence: Evidence, claim: Evidence, careful: Evidence, prior: Prior
 ) -> tuple[Verdict, tuple[str, ...]]:
-    """What of the plain verdict may stand after one round."""
+    """What of the plain verdict may stand after one round; ``careful`` is the evidence by the default prior."""
     verdict = evidence.verdict
     if verdict is Verdict.INCONCLUSIVE:
         return verdict, ()
@@ -283,6 +285,9 @@ def _of_first_round(
         return Verdict.INCONCLUSIVE, (_one_start_pair(metric, evidence, prior),)
     # What is better for sure is within the tolerance for sure, so what is left of IMPROVED is a PASS.
     if not prior.learned or prior.dof >= FIRST_ROUND_DOF:
+        return Verdict.PASS, ()
+    # What little was learned may ask for more than is believed without it, and never for less.
+    if careful.p_pass < careful.level:
         return Verdict.PASS, ()
     return Verdict.INCONCLUSIVE, (_unknown_spread(metric, prior),)
 
