@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.engine.beats import ON_TIME_NS, Beats
+from pytest_gpuserve.load.engine.beats import ON_TIME_NS, Beats, BusyClock
 from pytest_gpuserve.load.wire import BEAT_NS
 
 MS = 1_000_000
@@ -78,3 +83,32 @@ def test_nothing_is_looked_for_before_it_is_due() -> None:
     beats.begin(0, 0)
     beats.look(BEAT_NS - 1, 0)
     assert (beats.next_ns, beats.take()) == (BEAT_NS, [])
+
+
+def test_waiting_for_a_core_is_no_standstill() -> None:
+    """Beside more burners than there are cores the clock of a busy process runs as time does, its CPU time does not."""
+    cores = len(os.sched_getaffinity(0))
+    clock = BusyClock()
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * cores)]
+    try:
+        began, cpu, busy = time.perf_counter_ns(), time.process_time_ns(), clock.read_ns(time.process_time_ns())
+        while time.perf_counter_ns() < began + 1_000_000_000:
+            pass
+        length = time.perf_counter_ns() - began
+        worked = time.process_time_ns() - cpu
+        known = clock.read_ns(time.process_time_ns()) - busy
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+        clock.close()
+    assert worked < 0.8 * length
+    assert known > 0.9 * length
+
+
+def test_without_the_kernels_word_only_work_is_known() -> None:
+    """As where ``/proc`` has no such file, and after the clock was closed."""
+    clock = BusyClock()
+    clock.close()
+    clock.close()
+    assert clock.read_ns(123) == 123

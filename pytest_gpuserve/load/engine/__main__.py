@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pytest_gpuserve.load.addressed import addressed
-from pytest_gpuserve.load.engine.beats import Beats
+from pytest_gpuserve.load.engine.beats import Beats, BusyClock
 from pytest_gpuserve.load.engine.closed_loop import ClosedLoop
 from pytest_gpuserve.load.engine.http1 import Http1
 from pytest_gpuserve.load.engine.http2 import Http2
@@ -72,6 +72,7 @@ class Engine:
         self._number = 0
         self._before = (0, 0)
         self._beats = Beats()
+        self._busy = BusyClock()
         self._losses = 0
         self._collected_ns = 0
         self._ended = False
@@ -98,17 +99,18 @@ class Engine:
     def close(self) -> None:
         """Give back what the kernel holds for it, whether it has run or not."""
         self._reactor.close()
+        self._busy.close()
 
     def _begin(self) -> None:
         now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
         self._tally.begin(now_ns, cpu_ns)
-        self._beats.begin(now_ns, cpu_ns)
+        self._beats.begin(now_ns, self._busy.read_ns(cpu_ns))
         self._beat()
 
     def _beat(self) -> None:
         # As often as the durations have to be settled: at 10 000 requests/s that takes a fortieth of a millisecond.
         self._tally.settle()
-        self._beats.look(time.perf_counter_ns(), time.process_time_ns())
+        self._beats.look(time.perf_counter_ns(), self._busy.read_ns(time.process_time_ns()))
         self._reactor.at(self._beats.next_ns, self._beat)
 
     def _tick(self) -> None:
@@ -132,7 +134,7 @@ class Engine:
     def _report(self, *, last: bool) -> None:
         now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
         # Where it did not run, that was in the tick that ends now, even if its beat comes after it.
-        self._beats.look(now_ns, cpu_ns)
+        self._beats.look(now_ns, self._busy.read_ns(cpu_ns))
         tick = self._tally.close(
             now_ns,
             cpu_ns,

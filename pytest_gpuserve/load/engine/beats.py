@@ -1,11 +1,17 @@
-"""When an engine did not run though it had something to do: it was stopped, or its core was somebody else's.
+"""When an engine did not run though a core was free for it: it, or the machine below it, was stopped.
 
 That shows in no lag: an answer that came meanwhile counts as come when the engine sees it. So it looks at the clock at
 regular beats, and those that come late tell for how long it did not run.
+
+What it waited for a core is left out. Where others on the host had the core, the share of theirs tells
+(`device.contention`); where the server had it, as on a host of which it uses every core, that is how this server is on
+this host, for whichever build of it.
 """
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import Final
 
 from pytest_gpuserve.load.wire import BEAT_NS
@@ -25,24 +31,52 @@ class Beats:
     def __init__(self) -> None:
         self.next_ns = 0
         self.late: list[tuple[int, int]] = []
-        self._cpu_ns = 0
+        self._busy_ns = 0
 
-    def begin(self, now_ns: int, cpu_ns: int) -> None:
-        """Begin now, at this CPU time of the process."""
-        self.next_ns, self._cpu_ns = now_ns + BEAT_NS, cpu_ns
+    def begin(self, now_ns: int, busy_ns: int) -> None:
+        """Begin now; ``busy_ns`` is the time that the process has worked, or waited for a core."""
+        self.next_ns, self._busy_ns = now_ns + BEAT_NS, busy_ns
 
-    def look(self, now_ns: int, cpu_ns: int) -> None:
+    def look(self, now_ns: int, busy_ns: int) -> None:
         """Note the beats that were due and did not come, and begin anew; nothing where none was due.
 
-        What the engine worked since the last beat is no lateness: who works that long is busy, and not held up.
+        What the engine worked or waited for a core since the last beat is no lateness.
         """
         if now_ns < self.next_ns:
             return
-        late_ns = now_ns - self.next_ns - (cpu_ns - self._cpu_ns)
+        late_ns = now_ns - self.next_ns - (busy_ns - self._busy_ns)
         self.late += [(now_ns - by_ns, by_ns) for by_ns in range(late_ns, ON_TIME_NS, -BEAT_NS)]
-        self.begin(now_ns, cpu_ns)
+        self.begin(now_ns, busy_ns)
 
     def take(self) -> list[tuple[int, int]]:
         """Hand out those that were late."""
         late, self.late = self.late, []
         return late
+
+
+class BusyClock:
+    """How long this process has worked, or waited for a core that something else had.
+
+    Source: the kernel's Documentation/scheduler/sched-stats.rst, on ``/proc/PID/schedstat``; where there is none, only
+    what it has worked is known.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+        with suppress(OSError):
+            self._descriptor = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def read_ns(self, cpu_ns: int) -> int:
+        """Add to its CPU time what it has waited for a core."""
+        if self._descriptor < 0:
+            return cpu_ns
+        try:
+            return cpu_ns + int(os.pread(self._descriptor, 100, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return cpu_ns
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
