@@ -48,9 +48,13 @@ class Yardstick:
         kinds = [kind for kind in known[0].rates if all(kind in each.rates for each in known)] if known else []
         return cls({kind: tuple(rate for each in known for rate in each.rates[kind]) for kind in kinds})
 
-    def means(self) -> dict[str, float]:
-        """Of each kind of work the geometric mean of its rates."""
-        return {kind: math.exp(fmean(map(math.log, rates))) for kind, rates in self.rates.items()}
+    @property
+    def is_steady(self) -> bool:
+        """Whether the machine is known to have been as fast all the time: no two readings lie `LIMIT` apart."""
+        counts = [len(rates) for rates in self.rates.values()]
+        return min(counts, default=0) > 1 and all(
+            math.log(max(rates) / min(rates)) <= LIMIT for rates in self.rates.values()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,8 @@ class _Priors:
         return [
             session
             for session, record in zip(self._stored.sessions, records, strict=True)
-            if record.host.id == self._host
+            # Where the machine's speed moved, starts that followed each other differ by that, which a pair's do not.
+            if record.host.id == self._host and session.yardstick.is_steady
         ]
 
 

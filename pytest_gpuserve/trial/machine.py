@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.device.yardstick import YardstickFailed, measure_card, measure_cores
 from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast, speed_changes, speed_ratio
 from pytest_gpuserve.store.schema import yardstick_of
-from pytest_gpuserve.units import format_ratio
+from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.baseline import Stored
 
 NO_READING: Final = "how fast this machine is could not be measured"
+
+FEW_PERCENT: Final = 0.2
+"""A smaller change of speed is told in percent."""
 
 
 class Machine:
@@ -82,7 +85,10 @@ def why_other_than_anchor(rates: Mapping[str, list[float]], now: Yardstick) -> s
 
 
 def speed_text(then: Yardstick, now: Yardstick, when: str) -> str:
-    """``this machine is 1.9 times as fast as when the baseline was recorded (interpreter 1.9, memory 1.7 times)``."""
+    """``this machine is 1.9 times as fast as when the baseline was recorded``, or ``6 % faster than when ...``.
+
+    By the kind of work that has moved furthest; of all kinds the JSON has the readings.
+    """
     if not now.rates:
         return f"{NO_READING}, so nobody knows whether it is as fast as when {when}"
     ratio = speed_ratio(then, now)
@@ -91,7 +97,9 @@ def speed_text(then: Yardstick, now: Yardstick, when: str) -> str:
     if then.rates.keys() != now.rates.keys():
         kinds = ", ".join(sorted(then.rates.keys() ^ now.rates.keys()))
         return f"this machine was not measured by the same work as when {when}: {kinds}"
-    each = ", ".join(f"{change.kind} {format_ratio(change.ratio)}" for change in speed_changes(then, now))
     if all(change.is_near for change in speed_changes(then, now)):
-        return f"this machine is not known to be as fast as when {when}: its speed varies too much ({each} times)"
-    return f"this machine is {format_ratio(ratio)} times as fast as when {when} ({each})"
+        return f"this machine is not known to be as fast as when {when}: its speed varies too much"
+    if abs(ratio - 1) < FEW_PERCENT:
+        word = "faster" if ratio > 1 else "slower"
+        return f"this machine is {format_fraction(abs(round(ratio, 2) - 1))} {word} than when {when}"
+    return f"this machine is {ratio:.2g} times as fast as when {when}"

@@ -277,7 +277,7 @@ def test_results_with_samples_are_judged(tmp_path: Path, said: Said) -> None:
 @pytest.mark.parametrize(
     ("yardstick", "says"),
     [
-        ({"interpreter": [1900.0, 1900.0]}, "B's machine is 1.90 times as fast as when A was measured"),
+        ({"interpreter": [1900.0, 1900.0]}, "B's machine is 1.9 times as fast as when A was measured"),
         ({}, "how fast this machine is could not be measured"),
     ],
 )

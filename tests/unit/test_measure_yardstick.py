@@ -89,6 +89,16 @@ def test_scatter_is_never_believed_to_be_none() -> None:
     assert abs(math.log(change.ratio)) < LIMIT
 
 
+@pytest.mark.parametrize(
+    ("rates", "steady"),
+    [((1000.0, 1020.0), True), ((1000.0, 1100.0), False), ((1000.0,), False), ((1000.0, 1001.0, 700.0), False)],
+)
+def test_a_steady_machine_has_alike_readings(rates: tuple[float, ...], steady: bool) -> None:  # noqa: FBT001 -- a case
+    """Of each kind of work, and of more than one reading: a single one tells of no time."""
+    assert Yardstick({"memory": rates, "interpreter": (5.0,) * len(rates)}).is_steady is steady
+    assert not Yardstick().is_steady
+
+
 def test_work_that_one_reading_lacks_is_left_out() -> None:
     """A card that was read once and then not any more has no rate of its own."""
     found = Yardstick.of([{"memory": 1.0, "matrix multiply": 2.0}, {"memory": 3.0}])
