@@ -188,7 +188,8 @@ class _Pair:
 
 
 def _yardstick(samples: Sequence[Sample]) -> Yardstick:
-    return Yardstick.pooled(sample.yardstick for sample in samples)
+    # Sessions of a result file share the one of their run.
+    return Yardstick.pooled({id(sample.yardstick): sample.yardstick for sample in samples}.values())
 
 
 def _as_fast(known: Sequence[Sample], new: Sequence[Sample]) -> tuple[Sample, ...]:

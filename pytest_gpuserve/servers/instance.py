@@ -147,6 +147,8 @@ def started(
         with process:
             if beside is not None:
                 beside()
+                # What the other one took is not this one's.
+                deadline = Deadline.after(start_timeout_seconds)
             try:
                 probe = _probe(site, _Accept(kind, ask, process), members, start_timeout_seconds)
                 wait(probe, process, deadline, what=f"the {kind.name} server's answer to {ask.method} {ask.path}")

@@ -49,5 +49,7 @@ def _listed(folder: Path, most: int) -> list[os.DirEntry[str]]:
 
 
 def _is_left_out(folder: os.DirEntry[str]) -> bool:
-    is_environment = Path(folder.path, "pyvenv.cfg").exists()
-    return folder.name.startswith(".") or folder.name in NEVER_MEANT or is_environment
+    if folder.name.startswith(".") or folder.name in NEVER_MEANT:
+        return True
+    # Unlike pathlib's it answers for a folder that may not be entered too.
+    return os.path.exists(os.path.join(folder.path, "pyvenv.cfg"))  # noqa: PTH110, PTH118

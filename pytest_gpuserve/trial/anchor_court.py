@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.pairs import OF_ONE_SERVER
-from pytest_gpuserve.trial.anchor_verdict import changes_since_anchor, named, screened
+from pytest_gpuserve.trial.anchor_verdict import changes_since_anchor, named, screened, standing
 from pytest_gpuserve.trial.assertions import Run
 from pytest_gpuserve.trial.confirming import Unconfirmed, beside_commit
 from pytest_gpuserve.trial.pairing import BaseFailed
@@ -67,7 +67,12 @@ class AnchorCourt:
         """
         self._decided.pop((measurement.run.label, metric.name), None)
         tolerance = self._case.tolerance_of(metric)
-        sessions, here = measurement.run.sessions, self._case.arena.here
+        here = self._case.arena.here
+        if measurement.is_paired and stored is not None and judgement.verdict is not Verdict.REGRESSED:
+            found = standing(metric, stored, here, measurement.known_yardstick)
+            if found.anchored is not None and not found.other_machine:
+                self._stored.measure_alone(measurement)
+        sessions = measurement.run.sessions
         judgement, drift = screened(
             judgement, stored, sessions, measurement.known_yardstick, here=here, tolerance=tolerance
         )
@@ -91,37 +96,54 @@ class AnchorCourt:
 
     def _settled(self, measurement: Measurement, drift: Drift) -> Judgement:
         """The verdict on a drift: that of the anchor's commit where it can be had, else the anchor's own."""
+        if not drift.is_shown:
+            return self._looked_for(measurement, drift)
         key = (measurement.run.label, drift.metric.name)
         self._decided[key] = None
         alone = self._why_alone(drift.metric)
         if alone is not None:
-            return self._alone(measurement, drift, *alone)
+            return self._stored.final(measurement, drift.claim.because(*alone))
         beside = self._beside(measurement, drift.stored, drift.anchored.of)
         paired = self._asked(measurement, beside, drift.metric)
         if paired is None:
-            return self._alone(measurement, drift, beside.absent)
+            return self._stored.final(measurement, drift.claim.because(beside.absent))
         if paired.verdict is Verdict.REGRESSED:
             self._decided[key] = beside
-            if drift.is_shown:
-                # Why it was not enough stands with the verdict that counts.
-                self._case.tell(measurement, replace(drift.claim, reasons=()))
+            # Why it was not enough stands with the verdict that counts.
+            self._case.tell(measurement, replace(drift.claim, reasons=()))
             return paired.because(f"{drift.beside} it is REGRESSED too, and that counts", *drift.claim.reasons)
         unsettled = self._unsettled(drift, paired)
         if unsettled:
             return self._stored.final(measurement, drift.claim.because(*unsettled))
         del self._decided[key]
         # The question whether it is worse than its newest baseline has been answered before.
-        if not drift.is_shown:
-            return drift.judgement
         told = f"{drift.metric.name} has drifted, but {drift.beside} it is {paired.verdict}: not the code has"
         return drift.judgement.because(told)
 
-    def _alone(self, measurement: Measurement, drift: Drift, *why: str) -> Judgement:
-        """The verdict where the anchor's commit cannot be asked: on another machine its number claims nothing."""
-        if drift.is_shown:
-            return self._stored.final(measurement, drift.claim.because(*why))
-        del self._decided[measurement.run.label, drift.metric.name]
-        return drift.judgement.because("no drift is judged", *drift.claim.reasons[:1], *why)
+    def _looked_for(self, measurement: Measurement, drift: Drift) -> Judgement:
+        """The verdict on a machine on which the anchor's number tells nothing, so that only its commit can.
+
+        As by the number, a drift is what has got worse by more than the tolerance.
+        """
+        key = (measurement.run.label, drift.metric.name)
+        why, paired, beside = self._why_alone(drift.metric), None, None
+        if why is None:
+            beside = self._beside(measurement, drift.stored, drift.anchored.of)
+            paired = self._asked(measurement, beside, drift.metric)
+            why = (beside.absent,)
+        if paired is None:
+            return drift.judgement.because("no drift is judged", *drift.claim.reasons[:1], *why)
+        found = f"{drift.beside} it is {paired.verdict}"
+        if not paired.verdict.passes and paired.verdict is not Verdict.REGRESSED:
+            self._decided[key] = None
+            return self._stored.final(measurement, drift.claim.because(f"not settled {found}", *paired.reasons))
+        if paired.verdict is Verdict.REGRESSED and _is_beyond(paired):
+            self._decided[key] = beside
+            return paired.because(f"{found}, and that counts", *drift.claim.reasons)
+        changed = changes_since_anchor(drift.anchored.of, self._case.arena.here)
+        if changed:
+            return drift.judgement.because(f"no drift is judged: both sides share now {'; '.join(changed)}")
+        return drift.judgement.because(f"no drift: {found}")
 
     def _why_alone(self, metric: Metric) -> tuple[str, ...] | None:
         """Why the anchor's commit is not asked; empty where nobody wants it to be, None where it is."""
@@ -202,3 +224,11 @@ class AnchorCourt:
         beside.show()
         beside.judgements[metric.name, paired.reference_kind] = paired
         return paired
+
+
+def _is_beyond(judgement: Judgement) -> bool:
+    """Whether it is worse by more than its tolerance, as far as the estimate goes."""
+    change, tolerance = judgement.change, judgement.tolerance
+    if change is None or tolerance is None:
+        return True
+    return (-change if judgement.metric.higher_is_better else change) > tolerance

@@ -9,7 +9,7 @@ import msgspec
 
 from pytest_gpuserve.gate.anchor import AnchorPoint, judge_anchor
 from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast
-from pytest_gpuserve.store.anchor import MOST_MOVES, Anchored, find, is_since, replaced
+from pytest_gpuserve.store.anchor import MOST_MOVES, Anchored, find, is_of, is_since, replaced
 from pytest_gpuserve.store.baseline import Stored
 from pytest_gpuserve.store.fields import rounded
 from pytest_gpuserve.store.schema import (
@@ -78,9 +78,12 @@ class Renewing:
         here: The circumstances, those of the entry's newest sessions.
         reason: Why metrics may be loosened; None where they may not.
         pooled: Whether the entry's older sessions are of the same build.
+        is_here: Whether the server ran on this machine, whose yardstick is known.
     """
 
-    def __init__(self, old: Stored | None, entry: Entry, here: Here, *, reason: str | None, pooled: bool) -> None:
+    def __init__(
+        self, old: Stored | None, entry: Entry, here: Here, *, reason: str | None, pooled: bool, is_here: bool = True
+    ) -> None:
         self._here = here
         self._host = here.host.id
         self._reason = reason
@@ -95,7 +98,7 @@ class Renewing:
             if record.occasion == here.occasion and record.host.id == self._host
         ]
         # None of a server that somebody else runs: its machine is not this one.
-        self._now = Yardstick.pooled(own) if any(each.rates for each in own) else None
+        self._now = Yardstick.pooled(own) if is_here else None
 
     def renew(self, gated: Iterable[Gated]) -> Renewal:
         """Decide about each metric that is compared; those of other hosts and other metrics stay as they are.
@@ -179,6 +182,10 @@ class Renewing:
         assert self._now is not None
         text = f"{_changed(metric, before, now)}; {why_other_than_anchor(anchored.of.yardstick, self._now)}"
         was = f"{format_value(anchored.line.value, metric.unit)} of {named(anchored.of)}"
+        if is_of(anchored.of, self._new.entry):
+            # The same build: what it is at another speed is no better and no worse.
+            line = _line(metric, AnchorPoint.of(now), anchored.line.how, anchored.line.reason)
+            return _Decision(self._anchor(line), None, f"{text}, anchor of the same code set for this speed")
         if self._reason:
             line = _line(metric, AnchorPoint.of(now), "loosened", self._reason)
             return self._moved(anchored, line, f"{text}, accepted: {' '.join(self._reason.split())}", was)
@@ -210,7 +217,19 @@ class Renewing:
             other = incompatible(anchored.of, self._here)
             return f"another device: {'; '.join(other)}" if other else ""
         recorded = any(record.host.id == self._host for record in self._old.entry.sessions)
-        return "the first time that it is compared" if recorded else f"the first recording on host {self._host!r}"
+        if not recorded:
+            return f"the first recording on host {self._host!r}"
+        alike = self._now is None or self._yardstick_before().rates
+        return "the first time that it is compared" if alike else "the first recording by a machine of this speed"
+
+    def _yardstick_before(self) -> Yardstick:
+        """That of the old sessions of this host which were measured by a machine as fast as this one."""
+        assert self._old is not None
+        return Yardstick.pooled(
+            session.yardstick
+            for session, record in zip(self._old.sessions, self._old.entry.sessions, strict=True)
+            if record.host.id == self._host and (self._now is None or is_as_fast(session.yardstick, self._now))
+        )
 
     def _implied(self, metric: Metric, before: Mapping[str, Sequence[float]]) -> Anchored | None:
         """The anchor of an entry that has none: what its sessions of this host say."""
@@ -228,7 +247,7 @@ class Renewing:
             device=last.device,
             software=last.software,
             metrics=[line],
-            yardstick=last.yardstick,
+            yardstick=yardstick_record(self._yardstick_before()),
         )
         return Anchored(line, anchor)
 

@@ -190,6 +190,9 @@ class FirstLooks:
         if self._earlier is None:
             return []
         for other in self._earlier.measurements:
+            # Rounds beside a commit are no sessions alone; the comparison itself remembers them.
+            if other.is_paired:
+                continue
             if other.place == measurement.place and other.workload.must_match == measurement.workload.must_match:
                 return [session for session in other.run.sessions if not session.problems]
         return []

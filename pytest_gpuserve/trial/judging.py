@@ -194,6 +194,7 @@ class TestJudge:
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
         measurement = self._docket.of(run)
+        self._stored.measure_alone(measurement)
         judgement = judge_limit(
             measurement,
             metric,
@@ -207,6 +208,7 @@ class TestJudge:
     def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
         measurement = self._docket.of(run)
+        self._stored.measure_alone(measurement)
         judgement = judge_published(
             measurement,
             metric,

@@ -120,6 +120,8 @@ class Ledger:
         sessions: Iterable[Session],
         reason: str | None,
         gated: Sequence[Gated] = (),
+        *,
+        is_here: bool = True,
     ) -> Recorded:
         """Write the sessions of a load into its file, at once and atomically; says in words what it did.
 
@@ -133,6 +135,7 @@ class Ledger:
             sessions: What came of it.
             reason: Why a metric may be loosened; None where none may.
             gated: The metrics that the test compares.
+            is_here: Whether the server ran on this machine, whose yardstick is known.
 
         Raises:
             BaselineUnusable: The file cannot be read or written; it is as it was.
@@ -141,7 +144,9 @@ class Ledger:
         said: list[Recorded] = []
 
         def decide(there: Mapping[str, Stored]) -> Mapping[str, Entry]:
-            entry, recorded = self._entry(there.get(place.key), place, workload, records, reason=reason, gated=gated)
+            entry, recorded = self._entry(
+                there.get(place.key), place, workload, records, reason=reason, gated=gated, is_here=is_here
+            )
             said.append(recorded)
             return {place.key: entry}
 
@@ -158,6 +163,7 @@ class Ledger:
         *,
         reason: str | None,
         gated: Sequence[Gated],
+        is_here: bool,
     ) -> tuple[Entry, Recorded]:
         """What becomes of an entry, and the words for it."""
         revision = self.here.revision
@@ -180,7 +186,7 @@ class Ledger:
             )
             done = "added to"
         try:
-            renewal = Renewing(old, entry, self.here, reason=reason, pooled=pooled).renew(gated)
+            renewal = Renewing(old, entry, self.here, reason=reason, pooled=pooled, is_here=is_here).renew(gated)
         except (ValueError, ArithmeticError) as problem:
             raise BaselineUnusable(
                 f"baseline file {place.shown} is not written, because it could not be read again", found=str(problem)

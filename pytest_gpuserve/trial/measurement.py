@@ -85,15 +85,17 @@ class Measurement:
             LoadFailed: The load engine failed.
         """
         began = time.monotonic()
-        before = self.read_machine()
-        self.before = None
+        before: list[Mapping[str, float]] = []
 
         def keep(session: Session) -> None:
             # Of one that was cut short nobody waits for another reading.
-            after = [] if session.problems else [self.machine.reading(self.python)]
-            self.run.sessions.append(replace(session, yardstick=Yardstick.of([before, *after])))
+            after = [self.machine.reading(self.python)] if self.python and not session.problems else []
+            self.run.sessions.append(replace(session, yardstick=Yardstick.of([*before, *after])))
 
         try:
+            if self.python:
+                before.append(self.read_machine())
+                self.before = None
             take_session(
                 self.target,
                 replace(

@@ -247,7 +247,8 @@ class Pairing:
         if tried == len(order) and all(map(_lacks_memory, failed.values())):
             self.by_turns = True
             return {}
-        raise next(failed[arm] for arm in order if arm in failed and not (up and _lacks_memory(failed[arm])))
+        # The first that failed, for the other may have failed for it.
+        raise next((problem for problem in failed.values() if not _lacks_memory(problem)), next(iter(failed.values())))
 
     def _started(self, arm: Arm, stack: ExitStack) -> Contender:
         with _told_of(arm):

@@ -136,6 +136,7 @@ class Recorder:
             measurement.run.sessions,
             reason=self._policy.reason,
             gated=[Gated(metric, self._case.tolerance_of(metric)) for metric in _compared(measurement)],
+            is_here=bool(measurement.python),
         )
         return [
             f"{place.key}: {recorded.done} in {place.shown}",

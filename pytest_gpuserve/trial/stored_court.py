@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.metric import COLD_START
+from pytest_gpuserve.gate.metric import COLD_START, METRICS
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.stored import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
@@ -37,6 +37,9 @@ SHARED_CARD: Final = (
 UNSETTLED: Final = "not settled side by side with the baseline's commit, which would have to be measured"
 """The same, of a metric that the test did not come to."""
 
+
+USUAL: Final = frozenset(name for name, metric in METRICS.items() if not metric.on_request)
+"""The metrics of a test that names none."""
 
 UNCLAIMED: Final = "better by the stored numbers alone, which is no claim about the code"
 """Why what is better for sure is a PASS."""
@@ -74,7 +77,7 @@ class StoredCourt:
                     settled_here = confirmed.reference_kind == "against"
                     return confirmed if settled_here else self.final(measurement, self._unclaimed(confirmed))
             # Only now: what is upheld loosens the claims after it, which a claim that is settled otherwise must not.
-            judgement = self._upheld(measurement, judgement)
+            judgement = self._upheld(measurement, self._unclaimed(judgement))
             # More sessions do not help a quantile that a single one has too few requests for, nor where the stored
             # numbers decide nothing.
             if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.value is None:
@@ -89,9 +92,9 @@ class StoredCourt:
             clock_mhz = self.clock_mhz(measurement, stored)
             measurement.take(self._case.requests_wanted, self._policy.foreign_cores, clock_mhz)
         unsettled = measurement.absent if separable else SHARED_CARD
-        if unsettled and self._is_open(measurement, judgement, stored):
+        if unsettled and (UNCLAIMED in judgement.reasons or self._is_open(measurement, judgement, stored)):
             judgement = judgement.because(unsettled)
-        return self.final(measurement, self._noted(measurement, self._unclaimed(judgement), stored))
+        return self.final(measurement, self._noted(measurement, judgement, stored))
 
     def _noted(self, measurement: Measurement, judgement: Judgement, stored: Stored | None) -> Judgement:
         """The same with what is to be said of the circumstances."""
@@ -152,6 +155,10 @@ class StoredCourt:
         if absent or stored is None:
             return Judgement.missing(metric, "baseline", *absent, value=measurement.value(metric))
         evidence = self.evidence(measurement, stored)
+        if evidence is None and self.is_foreign(measurement, stored):
+            hosts = ", ".join(map(repr, dict.fromkeys(record.host.id for record in stored.entry.sessions)))
+            reason = f"the baseline was only recorded on {hosts}, this host is {self._here.host.id!r}"
+            return Judgement.missing(metric, "baseline", reason, value=measurement.value(metric))
         if evidence is None:
             return undecided_elsewhere(metric, stored, measurement.yardstick, value=measurement.value(metric))
         return stored_judgement(
@@ -164,7 +171,33 @@ class StoredCourt:
         Of a server that somebody else runs the machine is not this one, and nobody knows how fast it is.
         """
         now = measurement.known_yardstick
-        return stored if now is None else as_fast(stored, now)
+        found = stored if now is None else as_fast(stored, now)
+        if found is None or self._knows_host(found) or not self._knows_host(stored):
+            return found
+        # Of this host only slower or faster hours were recorded: another one's tell less than its own commit does.
+        return None
+
+    def _knows_host(self, stored: Stored) -> bool:
+        return any(record.host.id == self._here.host.id for record in stored.entry.sessions)
+
+    def measure_alone(self, measurement: Measurement) -> None:
+        """Measure a session of a load that has only been measured beside its baseline's commit.
+
+        Limits, printed numbers and anchors are about a server that has the machine for itself.
+
+        Raises:
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+        """
+        if not measurement.is_paired:
+            return
+        self._case.docket.rest_others(measurement)
+        if measurement.paired is not None:
+            measurement.paired.rest()
+        measurement.is_paired = False
+        measurement.run.sessions.clear()
+        self.tell_look(measurement)
+        measurement.take(self._case.requests_wanted, self._policy.foreign_cores)
 
     def needs_pair(self, measurement: Measurement, stored: Stored) -> bool:
         """Whether a load can be judged beside its baseline's commit alone, and is to be, before it is measured."""
@@ -173,8 +206,7 @@ class StoredCourt:
         if not (self._policy.one_at_a_time or OF_ONE_SERVER.isdisjoint(self._policy.metrics)):
             return False
         measurement.read_machine()
-        hosts = {record.host.id for record in stored.entry.sessions}
-        return hosts.isdisjoint({self._here.host.id}) or is_clearly_other(stored, measurement.yardstick)
+        return is_clearly_other(stored, measurement.yardstick)
 
     def absent(self, measurement: Measurement, stored: Stored | None) -> tuple[str, ...]:
         """Why there is nothing to compare with; empty if there is."""
@@ -223,7 +255,8 @@ class StoredCourt:
             by_turns=self._policy.one_at_a_time,
             foreign_cores=self._policy.foreign_cores,
             stored=None if self.absent(measurement, stored) else stored,
-            gates_cold_start=COLD_START in self._policy.metrics,
+            # Of a test whose code names no metric nobody knows beforehand what it compares.
+            gates_cold_start=COLD_START in self._policy.metrics or self._policy.metrics == USUAL,
         )
 
     def shared(self, measurement: Measurement) -> str:

@@ -29,7 +29,9 @@ def columns(run: Run, batch: int) -> dict[str, float | int | None]:
     starts = [start for session in run.sessions for start in session.starts]
     rates = spread([samples_per_second(start.requests / start.seconds, batch) for start in starts])
     means = spread([summary_of(start.windows).mean for start in starts])
-    cold = spread([start.cold_start_seconds for start in starts if start.cold_start_seconds is not None])
+    # Of servers that start side by side nobody knows it.
+    known = [start.cold_start_seconds for start in starts if start.cold_start_seconds is not None]
+    cold = spread(known) if known else None
     summary, parts = run.summary, run.cold_start_parts
     return {
         "samples_per_second": samples_per_second(summary.throughput, batch),
@@ -41,8 +43,8 @@ def columns(run: Run, batch: int) -> dict[str, float | int | None]:
         "samples_per_second_sd": rates.sd,
         "mean_seconds_mean": means.mean,
         "mean_seconds_sd": means.sd,
-        "cold_start_seconds_mean": cold.mean,
-        "cold_start_seconds_sd": cold.sd,
+        "cold_start_seconds_mean": None if cold is None else cold.mean,
+        "cold_start_seconds_sd": None if cold is None else cold.sd,
         "load_seconds": parts.get(LOAD),
         "compile_call_seconds": parts.get(COMPILE_CALL),
         "first_request_seconds": parts.get(FIRST_REQUEST),

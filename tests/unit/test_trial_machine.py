@@ -166,7 +166,7 @@ def test_a_recording_on_another_machine_moves_no_anchor(world: World) -> None:
     """The numbers of another speed are recorded with it, and the anchor stays: neither tightened nor loosened."""
     world.recorded()
     for speed, alone in ((2.0, TWICE), (0.5, Build(0.69))):
-        world.here = replace(world.here, occasion=f"2025-02-0{round(speed) + 1}T03:00:00+00:00")
+        world.here = replace(world.here, occasion=f"2025-02-0{round(speed) + 1}T03:00:00+00:00", revision=OTHER)
         world.speed, world.alone = speed, alone
         world.next_run(record_all=True, record_sessions=2)
         judge = world.judge()
@@ -179,12 +179,23 @@ def test_a_recording_on_another_machine_moves_no_anchor(world: World) -> None:
 def test_a_reason_moves_the_anchor_on_any_machine(world: World) -> None:
     """Who says why accepts the numbers of this machine, with its yardstick."""
     world.recorded()
-    world.here = replace(world.here, occasion="2025-02-01T03:00:00+00:00")
+    world.here = replace(world.here, occasion="2025-02-01T03:00:00+00:00", revision=OTHER)
     world.speed, world.alone = 0.5, Build(0.69)
     world.next_run(record_all=True, record_sessions=2, reason="a larger model")
     judge = world.judge()
     assert ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
     assert any("accepted: a larger model" in line for line in judge.record())
+
+
+def test_the_same_build_has_its_anchor_at_the_newest_speed(world: World) -> None:
+    """Recorded again at another speed it is no better and no worse, and from then on numbers guard it here too."""
+    world.recorded()
+    world.here = replace(world.here, occasion="2025-02-01T03:00:00+00:00")
+    world.speed, world.alone = 0.5, Build(0.69)
+    world.next_run(record_all=True, record_sessions=2)
+    judge = world.judge()
+    assert ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
+    assert any("anchor of the same code set for this speed" in line for line in judge.record())
 
 
 # -- words
@@ -207,3 +218,85 @@ def test_another_kind_of_work_is_named() -> None:
     """A card that was measured then, and cannot be now, is not alike, and it is said what is missing."""
     then, now = Yardstick({"a": (1.0,), "matrix multiply": (5.0,)}), Yardstick({"a": (1.0,)})
     assert "matrix multiply" in speed_text(then, now, "x")
+
+
+# -- what else is asked of a load that began beside its baseline's commit
+
+
+def test_another_hosts_numbers_at_another_speed_are_missing(world: World) -> None:
+    """They are another host's first of all, so that without their commit a laptop skips, as README says."""
+    nobody = replace(world.here, revision=Revision(None, False, None, None))  # noqa: FBT003 -- as named in Revision
+    world.here = nobody
+    world.recorded(where={"device": here("host-b").device})
+    world.speed = 2.0
+    final = loaded(world)
+    assert final.verdict is Verdict.MISSING
+    assert "'host-b'" in text_of(final)
+
+
+def test_of_a_host_with_slow_hours_no_other_host_is_asked(world: World) -> None:
+    """Sessions of another host that is as fast now tell less than the commit does, and the commit is asked."""
+    world.recorded()
+    now, policy = world.here, world.policy
+    world.here = replace(now, device=here("host-b").device, occasion="2025-02-01T03:00:00+00:00")
+    world.speed, world.alone = 2.0, TWICE
+    world.next_run(record_all=True, record_sessions=2)
+    judge = world.judge()
+    assert ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
+    assert judge.record()
+    world.here, world.policy = now, policy
+    world.next_run()
+    final = loaded(world)
+    assert (final.verdict, final.reference_kind) == (Verdict.PASS, "against")
+
+
+def test_a_better_number_does_not_hide_trouble_beside_the_commit(world: World) -> None:
+    """What the candidate does wrong in the pair is INVALID, though the stored numbers call it better."""
+    world.recorded()
+    world.alone, world.problems = BETTER, {0: ("wrong answers: 3 of 80 checked",)}
+    final = loaded(world)
+    assert final.verdict is Verdict.INVALID
+    assert "wrong answers" in text_of(final)
+
+
+def test_a_recording_without_readings_moves_no_anchor(world: World) -> None:
+    """Of a machine that could not be measured nobody knows whether it is as fast: that is not taken for alike."""
+    world.recorded()
+    world.here = replace(world.here, occasion="2025-02-01T03:00:00+00:00", revision=OTHER)
+    world.speed, world.alone = 0.0, TWICE
+    world.next_run(record_all=True, record_sessions=2)
+    judge = world.judge()
+    assert ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
+    assert any("could not be measured" in line and "anchor stays" in line for line in judge.record())
+
+
+OTHER = Revision("fedc" * 10, True, "fedc" * 10, "d" * 64)  # noqa: FBT003 -- as named in Revision
+
+
+def test_a_limit_is_about_a_server_alone(world: World) -> None:
+    """A load that began beside its commit is measured alone for a plain limit, once."""
+    world.recorded()
+    world.speed, world.alone = 2.0, TWICE
+    measured = world.sessions
+    judge = world.judge()
+    run = judge.measure(target(), SHAPE, None)
+    assert world.sessions == measured
+    assert bool(run.latency.p50 <= 1.0)
+    assert bool(run.latency.p99 <= 1.0)
+    assert world.sessions == measured + 1
+    assert ask(run, THROUGHPUT).judgement.reference_kind == "against"
+    judge.close()
+
+
+def test_a_retry_takes_no_rounds_for_sessions(world: World) -> None:
+    """What was measured beside the commit in a first try is not judged by stored numbers in the next."""
+    world.recorded()
+    world.speed, world.alone = 2.0, TWICE
+    first = world.judge()
+    ask(first.measure(target(), SHAPE, None), THROUGHPUT)
+    first.close()
+    world.speed, world.alone, measured = 1.0, SAME, world.sessions
+    again = world.judge(earlier=first)
+    again.measure(target(), SHAPE, None)
+    assert world.sessions == measured + 1
+    again.close()
