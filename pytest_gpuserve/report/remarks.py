@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.settings import differences
 from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.measure.yardstick import LIMIT
 from pytest_gpuserve.report.explain import evidence
 from pytest_gpuserve.report.names import names_of, printable, short_name, some_of
 from pytest_gpuserve.report.ranking import FAILED, ranked, rows_of
-from pytest_gpuserve.units import format_change, format_fraction, format_seconds
+from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -123,6 +125,20 @@ def client_lines(tests: Iterable[TestResult]) -> list[str]:
         return []
     share = format_fraction(sum(window.client_cpu_seconds for window in windows) / seconds)
     return [f"load engine: send lag p99 {format_seconds(max(lags))} at most, {share} of a core on average"]
+
+
+def machine_lines(tests: Iterable[TestResult]) -> list[str]:
+    """Say in one line how far the machine's own speed moved while it was measured; none where it held still."""
+    rates: dict[str, list[float]] = {}
+    for run in (run for test in tests for run in test.runs):
+        for kind, readings in run.yardstick.rates.items():
+            rates.setdefault(kind, []).extend(readings)
+    moved = {kind: max(found) / min(found) for kind, found in rates.items() if len(found) > 1}
+    kind = max(moved, key=lambda each: moved[each], default="")
+    if not kind or math.log(moved[kind]) <= LIMIT:
+        return []
+    count = len(rates[kind])
+    return [f"machine: its own speed moved by a factor of {format_ratio(moved[kind])} ({kind}, {count} readings)"]
 
 
 def measured_again_lines(tests: Collection[TestResult], *, verbose: bool = False) -> list[str]:

@@ -102,6 +102,7 @@ class World:
         clock_mhz: Of the card, in every window; None for no card.
         clocks_wanted: The baseline's clock that each session was told.
         speed: Of the machine, by its yardstick.
+        seed: Of the noise of rounds.
     """
 
     folder: Path
@@ -120,6 +121,7 @@ class World:
     clock_mhz: float | None = None
     clocks_wanted: list[float | None] = field(default_factory=list)
     speed: float = 1.0
+    seed: int = 0
     now: float = 0.0
     sessions: int = 0
     looks: int = 0
@@ -194,7 +196,12 @@ class World:
                 super().measure(blocks)
 
         made = Timed(
-            self.paired, rounds=list(rounds), problems=self.problems, failures=self.failures, by_turns=terms.by_turns
+            self.paired,
+            seed=self.seed,
+            rounds=list(rounds),
+            problems=self.problems,
+            failures=self.failures,
+            by_turns=terms.by_turns,
         )
         self.pairings.append(made)
         return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 from collections import Counter
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.exports.prometheus import FAMILIES, LATENCY, document
+from pytest_gpuserve.measure.yardstick import Yardstick
+from pytest_gpuserve.report.exports.prometheus import FAMILIES, LATENCY, YARDSTICK, document
 from pytest_gpuserve.report.results import TestResult
 from tests.fakes.threads import in_a_thread
 from tests.unit.builders import judgement, session, start, window
@@ -99,6 +101,14 @@ def test_latencies_are_a_summary() -> None:
     assert quantiles["1"] == 0.5
     assert found[f"{LATENCY}_count"] == {labels(): 100}
     assert found[f"{LATENCY}_sum"][labels()] == pytest.approx(99 * 0.010 + 0.5)
+
+
+def test_the_machines_own_speed_is_told() -> None:
+    """The geometric mean of its readings, a series for each kind of fixed work."""
+    load = replace(load_of(), yardstick=Yardstick({"memory": (100.0, 400.0)}))
+    found = checked(document(one_test(load)))
+    assert found[YARDSTICK] == {labels(work="memory"): pytest.approx(200.0)}
+    assert YARDSTICK not in checked(document(one_test(load_of())))
 
 
 def test_a_verdict_is_a_label() -> None:

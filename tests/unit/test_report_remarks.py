@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.commands import UPDATE
 from pytest_gpuserve.report.markdown import comment
 from pytest_gpuserve.report.remarks import (
@@ -19,6 +20,7 @@ from pytest_gpuserve.report.remarks import (
     bases_lines,
     client_lines,
     detail_lines,
+    machine_lines,
     measured_again_lines,
     problem_lines,
     reason_lines,
@@ -227,6 +229,16 @@ def test_the_load_engine_tells_how_it_did() -> None:
     assert client_lines(results) == ["load engine: send lag p99 3.00 ms at most, 2 % of a core on average"]
     assert client_lines([result_of("a", sessions=(session(),))]) == []
     assert client_lines([]) == []
+
+
+def test_a_machine_whose_speed_moved_is_told() -> None:
+    """By the kind of work that moved furthest, over the readings of all loads; of one that held still nothing is."""
+    results = [result_of("a"), result_of("b")]
+    for result, rates in zip(results, ((1000.0, 1010.0), (1900.0, 1000.0)), strict=True):
+        result.runs[0] = replace(result.runs[0], yardstick=Yardstick({"memory": rates, "interpreter": (5.0, 5.0)}))
+    assert machine_lines(results) == ["machine: its own speed moved by a factor of 1.90 (memory, 4 readings)"]
+    assert machine_lines(results[:1]) == []
+    assert machine_lines([]) == []
 
 
 def test_windows_that_were_measured_again_are_told() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -55,6 +57,26 @@ def test_one_build_passes_on_a_machine_of_any_speed(world: World, speed: float, 
     world.speed, world.alone = speed, alone
     final = loaded(world)
     assert (final.verdict, final.reference_kind) == (Verdict.PASS, "against")
+
+
+def test_of_a_hundred_comparisons_of_one_build_none_is_a_claim(world: World) -> None:
+    """Baselines whose hour was 1.5 to 3 times slower or faster call no identical build REGRESSED or IMPROVED.
+
+    Counted over starts that lie 1 % and windows that lie 2 % apart, at the tolerance of 5 %.
+    """
+    world.paired = Build(0.0, start_sd=0.01, window_sd=0.02)
+    world.claims = Claims(100)
+    world.recorded()
+    counted: Counter[tuple[str, Verdict]] = Counter()
+    for number in range(100):
+        speed = (1.5 + 1.5 * (number % 10) / 9) ** (1 if number % 2 else -1)
+        world.next_run()
+        world.seed, world.speed, world.alone = number, speed, Build(-math.log(speed))
+        final = loaded(world)
+        counted[final.reference_kind, final.verdict] += 1
+    assert {kind for kind, _ in counted} == {"against"}
+    assert counted["against", Verdict.REGRESSED] + counted["against", Verdict.IMPROVED] == 0
+    assert counted["against", Verdict.PASS] >= 95
 
 
 @pytest.mark.parametrize("without", ["git", "a clean checkout", "confirmation"])

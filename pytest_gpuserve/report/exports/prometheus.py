@@ -5,6 +5,7 @@ A gateway refuses timestamps, and whoever pushes names the job; so neither is in
 
 from __future__ import annotations
 
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 LATENCY: Final = "gpuserve_latency_seconds"
 """The one summary; all other families are gauges."""
 
+YARDSTICK: Final = "gpuserve_yardstick_per_second"
+
 _HELP: Final[Mapping[str, str]] = {
     "gpuserve_session_info": "What was measured, and on what; always 1.",
     "gpuserve_test_outcome": "Outcome of a test, as pytest has it; always 1.",
@@ -36,6 +39,7 @@ _HELP: Final[Mapping[str, str]] = {
     LATENCY: "Latencies of the answered requests.",
     "gpuserve_failed_requests": "Requests that failed in the measured time.",
     "gpuserve_measured_seconds": "Measured time.",
+    YARDSTICK: "How often a second the machine did fixed work of its own, which no change of the server touches.",
     "gpuserve_batching_ratio": "Items in a batch that the server executed, on average.",
     "gpuserve_energy_per_inference_joules": "Energy that the cards took up for a request.",
     "gpuserve_gpu_memory_bytes": "The most memory that was allocated on the cards.",
@@ -79,6 +83,8 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         for load in test.loads:
             labels = {"test": load.test, "run": load.label}
             _add_numbers(families, labels, load)
+            for kind, rates in load.run.yardstick.rates.items():
+                families.add(YARDSTICK, {**labels, "work": kind}, geometric_mean(rates))
             for row in _gravest(load.rows):
                 _add_row(families, labels, row)
     registry = CollectorRegistry()
