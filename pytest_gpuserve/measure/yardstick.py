@@ -37,9 +37,7 @@ class Yardstick:
     @classmethod
     def of(cls, readings: Iterable[Mapping[str, float]]) -> Yardstick:
         """Put readings together; a kind of work that one of them lacks is left out."""
-        known = list(readings)
-        kinds = [kind for kind in known[0] if all(kind in each for each in known)] if known else []
-        return cls({kind: tuple(each[kind] for each in known) for kind in kinds})
+        return cls.pooled(cls({kind: (rate,) for kind, rate in each.items()}) for each in readings)
 
     @classmethod
     def pooled(cls, parts: Iterable[Yardstick]) -> Yardstick:
