@@ -48,6 +48,7 @@ MENDED_BY: Final = (
     (r"contradictory", "let nothing else use the host, or allow more time, load.capacity(..., seconds=...)"),
     (r"replica \S+: ", "mend that replica, or leave its URL out"),
     (r"the host was shared", "let nothing else use the host"),
+    (r"it could not be settled side by side: git does not know", "fetch the commit of the baseline"),
     (r"foreign process", "let nobody else use the card"),
     (r"another client", "let nobody else use the server"),
     (r"throttled", "cool the card, or lower its clocks"),

@@ -132,6 +132,17 @@ def test_what_is_invalid_for_an_unknown_reason() -> None:
     assert line.startswith("next: mend what its reason says, then run it again: pytest ")
 
 
+def test_what_a_shallow_clone_cannot_settle() -> None:
+    """There HEAD~1 cannot be looked beside either: what helps is the commit."""
+    reasons = (
+        "this machine is 1.4 times as fast as when the baseline was recorded",
+        "it could not be settled side by side: git does not know the revision 'df11ab42e5e2'",
+    )
+    test = named("test_z", judgement(Verdict.INCONCLUSIVE, reasons=reasons))
+    line = next_step(replace(run_of(test), commit="0123456789ab", clean=True))
+    assert line.startswith("next: fetch the commit of the baseline, then run it again: pytest ")
+
+
 def test_only_what_asks_for_the_same_is_run_again() -> None:
     """What is INVALID for another reason has to be mended otherwise."""
     late = judgement(Verdict.INVALID, reasons=("client late: 3 ms",))
