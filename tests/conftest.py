@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -53,6 +54,15 @@ REAL_LOADS = "real_project"
 
 END_SECONDS = 5.0
 """By then whatever a test started must have ended."""
+
+
+def pytest_configure() -> None:
+    """Be interruptible by Ctrl-C however the run was begun: a shell has what it starts in the background ignore it.
+
+    What a test starts would inherit that, and many a test sends a Ctrl-C.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

@@ -352,8 +352,8 @@ def _become(argv: list[str], env: dict[str, str], cwd: str, keeper: int, failure
     """Turn the forked copy of the keeper into the child; a failure is written to the pipe."""
     trouble = "cannot prepare the new process"
     try:
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
-            # Ignored signals stay ignored through exec, and the keeper and Python ignore these.
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            # Ignored signals stay ignored through exec: the keeper and Python ignore some, and a shell's `&` others.
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.setsid()

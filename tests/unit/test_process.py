@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -17,6 +18,9 @@ from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port, port_owner
 from tests.fakes.children.toolkit import SAFETY_SECONDS, alive, child, eventually, program, report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def test_the_child_gets_its_arguments_environment_and_folder(tmp_path: Path) -> None:
@@ -32,6 +36,16 @@ def test_the_child_gets_its_arguments_environment_and_folder(tmp_path: Path) -> 
     assert names - {"PWD", "SHLVL", "_", "OLDPWD"} == {"ONLY", "PYTEST_GPUSERVE_TREE"}
 
 
+@pytest.fixture
+def background() -> Iterator[None]:
+    """Ignore what a shell has ignored by all that it starts in the background."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("background")
 def test_the_child_starts_with_default_signals_and_no_foreign_descriptor(tmp_path: Path) -> None:
     """Neither ignored or blocked signals nor descriptors of owner, keeper or another server reach the child."""
     with (
