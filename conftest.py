@@ -1,3 +1,20 @@
-"""Loads the plugin from a bare checkout, and pytester for the plugin's own tests."""
+"""Loads the plugin from a bare checkout, and pytester for the plugin's own tests, which run on all cores."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 pytest_plugins = ["pytest_gpuserve.plugin", "pytester"]
+
+TESTS = Path(__file__).parent / "tests"
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Workers of ``-n auto``, which the ini file asks for: one a core for tests; none for suites, which measure."""
+    paths = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
+    return len(os.sched_getaffinity(0)) if all(path.is_relative_to(TESTS) for path in paths) else 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,43 +15,9 @@ import pytest
 from tests.fakes.nvml.build import build_fake_nvml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-HERE = Path(__file__).parent
+    from collections.abc import Generator, Iterator, Sequence
 
 BY_NAME = ("slow", "gpu")
-
-ALONE = (
-    "servers/test_*.py",
-    "suites/test_*.py",
-    "unit/test_container.py",
-    "unit/test_device_contention.py",
-    "unit/test_device_lock.py",
-    "unit/test_device_telemetry.py",
-    "unit/test_keeper.py",
-    "unit/test_load_*.py",
-    "unit/test_process.py",
-    "unit/test_ready.py",
-    "unit/test_selftest_server.py",
-    "unit/test_servers_torch_worker*.py",
-    "unit/test_worktree.py",
-)
-"""Tests that load real servers, or are about when something happens: other tests must not run beside them."""
-
-BESIDE_OTHERS = (
-    "servers/test_s3.py",
-    "unit/test_load_merging_scale.py",
-    "unit/test_load_ray_address.py",
-    "unit/test_load_ray_clock.py",
-    "unit/test_load_ray_gathering.py",
-    "unit/test_load_ray_placing.py",
-    "unit/test_load_schedule*.py",
-    "unit/test_load_shares.py",
-)
-"""Of these the ones that are about neither time nor real servers under load."""
-
-REAL_LOADS = "real_project"
-"""Plugin tests with this fixture are of that kind too."""
 
 END_SECONDS = 5.0
 """By then whatever a test started must have ended."""
@@ -67,16 +34,33 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Skip what `-m` does not name, and mark what must run alone."""
+    """Skip what `-m` does not name."""
     asked = config.getoption("-m", default="")
     for item in items:
-        place = item.path.relative_to(HERE) if item.path.is_relative_to(HERE) else item.path
-        alone = any(map(place.match, ALONE)) and not any(map(place.match, BESIDE_OTHERS))
-        if alone or REAL_LOADS in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.alone)
         for marker in BY_NAME:
             if item.get_closest_marker(marker) and marker not in asked:
                 item.add_marker(pytest.mark.skip(reason=f"runs by name: -m {marker}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let no test of another worker run beside one that is marked ``alone``."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    alone = item.get_closest_marker("alone") is not None
+    with ExitStack() as stack:
+        # Whoever waits for the machine keeps others from beginning, so that it becomes free.
+        with _locked("next", fcntl.LOCK_EX, item.config):
+            stack.enter_context(_locked("machine", fcntl.LOCK_EX if alone else fcntl.LOCK_SH, item.config))
+        return (yield)
+
+
+@contextmanager
+def _locked(name: str, operation: int, config: pytest.Config) -> Iterator[None]:
+    assert config.cache is not None
+    with (config.cache.mkdir("gpuserve-tests") / name).open("w") as file:
+        fcntl.flock(file, operation)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,7 +14,7 @@ from pytest_gpuserve.workers import Worker
 from tests.plugin.conftest import text_of
 from tests.plugin.test_cards import Machine
 from tests.plugin.test_xdist import Workers
-from tests.unit.html_page import Page
+from tests.support.html_page import Page
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.unit.html_page import Page
+from tests.support.html_page import Page
 
 if TYPE_CHECKING:
     from pathlib import Path

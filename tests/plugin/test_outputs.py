@@ -14,7 +14,7 @@ from tests.fakes.nvml import cards
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
 from tests.plugin.test_cards import Machine
-from tests.unit.html_page import Page
+from tests.support.html_page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.nvml import cards
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
-from tests.unit.published_files import published_file, record
+from tests.support.published_files import published_file, record
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,8 +24,8 @@ from pytest_gpuserve.store.elsewhere.shared import SharedFiles
 from pytest_gpuserve.store.elsewhere.unsent import Unsent
 from pytest_gpuserve.trial.ledger import Ledger, Workload
 from tests.fakes.s3_server import S3, SECRET, s3_server
-from tests.unit.baseline_repository import TEST, BaselineRepository, entry_of
-from tests.unit.builders import COMMIT, OTHER_COMMIT, here, session
+from tests.support.baseline_repository import TEST, BaselineRepository, entry_of
+from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,0 +1,234 @@
+"""Which measurements may be compared: the table of rules, over all pairs of scripted cards and on made-up facts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from pytest_gpuserve.device import Card, Host
+from pytest_gpuserve.device.rules import DEVICE_RULES, HOST_RULES, Comparison, Kind, changes, compare, kind_of, markdown
+from pytest_gpuserve.store.schema import DeviceRecord, HostRecord
+from tests.fakes.children.toolkit import ROOT, printed
+from tests.fakes.nvml import cards
+from tests.fakes.nvml.cards import MIB, Error, Script, second
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PRINT_RECORDS = """
+import json, os, sys
+import msgspec
+from pytest_gpuserve.device import Device, list_cards
+from tests.support.builders import here
+from dataclasses import replace
+for script in sys.argv[1:]:
+    os.environ["FAKE_NVML_SCRIPT"] = script
+    answer = list_cards()
+    assert not answer.problem, answer.problem
+    where = here()
+    devices = [Device(card.name, card, where.host) for card in answer.cards]
+    print(json.dumps([msgspec.to_builtins(replace(where, device=device).device_record()) for device in devices]))
+"""
+
+SLICES = cards.DIVIDED_A100
+SCRIPTS = {
+    "T4": Script((cards.T4,)),
+    "another T4": Script((second(cards.T4),)),
+    "T4 at 69 W": Script((replace(cards.T4, power_limit_watts=69),)),
+    "T4 at half its power": Script((replace(cards.T4, power_limit_watts=35),)),
+    "T4 without ECC": Script((replace(cards.T4, ecc=0),)),
+    "T4 of 8 GiB": Script((replace(cards.T4, memory_bytes=8192 * MIB),)),
+    "T4 as an older driver counts": Script((replace(cards.T4, memory_bytes=15109 * MIB),), driver="460.1"),
+    "T4 with a new driver": Script((cards.T4,), driver="580.1", cuda=13000),
+    "T4 with set clocks": Script((replace(cards.T4, application_graphics_clock=1005),)),
+    "T4 not persistent": Script((replace(cards.T4, persistence=0),)),
+    "T4 of unknown power": Script((cards.T4,), (Error("nvmlDeviceGetPowerManagementLimit", 999),)),
+    "A100": Script((cards.A100,)),
+    "A100 1g": Script((replace(SLICES, slices=SLICES.slices[:1]),)),
+    "another A100 1g": Script((replace(SLICES, slices=SLICES.slices[1:2]),)),
+    "A100 3g": Script((replace(SLICES, slices=SLICES.slices[2:]),)),
+    "H100 PCIe": Script((cards.H100_PCIE,)),
+    "H100 NVL": Script((cards.H100_NVL,)),
+    "H200": Script((cards.H200,)),
+}
+
+ALIKE = [
+    {"T4", "another T4", "T4 at 69 W"},
+    {"T4 as an older driver counts"},
+    {"T4 with a new driver"},
+    {"T4 with set clocks"},
+    {"T4 not persistent"},
+    {"A100 1g", "another A100 1g"},
+]
+"""Within each set nothing is to be said of a difference."""
+
+COMPARABLE = [
+    {
+        "T4",
+        "another T4",
+        "T4 at 69 W",
+        "T4 as an older driver counts",
+        "T4 with a new driver",
+        "T4 with set clocks",
+        "T4 not persistent",
+    },
+    {"A100 1g", "another A100 1g"},
+]
+"""Within each set a baseline of one is a baseline for the others; everything else is only for itself."""
+
+
+@pytest.fixture(scope="module")
+def records(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What a baseline would say of each card, read through the real binding."""
+    environment: dict[str, str] = {}
+    paths = []
+    for number, script in enumerate(SCRIPTS.values()):
+        folder = tmp_path_factory.mktemp(str(number))
+        environment = cards.write(script, folder, library=library)
+        paths.append(environment["FAKE_NVML_SCRIPT"])
+    lines = printed(PRINT_RECORDS, *paths, env=environment).splitlines()
+    found = {}
+    for name, line in zip(SCRIPTS, lines, strict=True):
+        (found[name],) = json.loads(line)
+    return found
+
+
+def together(name: str, other: str, sets: list[set[str]]) -> bool:
+    """Whether two stand in one set."""
+    return name == other or any({name, other} <= each for each in sets)
+
+
+@pytest.mark.parametrize("other", SCRIPTS)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_pair_of_cards(records: dict[str, dict[str, Any]], name: str, other: str) -> None:
+    """Only cards of a kind, as they are set up now, are compared; and only those that are alike without a word."""
+    found = compare(records[name], records[other])
+    assert (not found.incompatible) is together(name, other, COMPARABLE)
+    if not found.incompatible:
+        assert (not found.warnings) is together(name, other, ALIKE)
+
+
+def test_reasons_are_for_people(records: dict[str, dict[str, Any]]) -> None:
+    """A reason names the fact, both values with their units, and why it matters."""
+    (reason,) = compare(records["T4"], records["T4 at half its power"]).incompatible
+    assert reason == "power limit: the baseline's is 70 W, this run's is 35 W (under load it decides the clocks)"
+    (reason,) = compare(records["T4 without ECC"], records["T4"]).incompatible
+    assert reason.startswith("ECC: the baseline's is off, this run's is on (")
+    reasons = "\n".join(compare(records["A100"], records["A100 1g"]).incompatible)
+    assert "MIG profile: the baseline's is none, the whole card, this run's is 1g.10gb" in reasons
+    (driver, cuda) = compare(records["T4"], records["T4 with a new driver"]).warnings
+    assert "570.133.20" in driver
+    assert "580.1" in driver
+    assert "13.0" in cuda
+
+
+@pytest.mark.parametrize("rule", [rule for rule in DEVICE_RULES if rule.kind is Kind.MUST_MATCH])
+def test_an_unknown_on_one_side_forbids(records: dict[str, dict[str, Any]], rule: Any) -> None:  # noqa: ANN401 -- a rule
+    """What must match and is not known on one side is no match; what neither side has is one."""
+    known = {**records["A100 1g"]}
+    unknown = {**known, rule.field: None}
+    for found in (compare(known, unknown), compare(unknown, known)):
+        assert len(found.incompatible) == 1
+        assert found.incompatible[0].startswith(f"{rule.what}: ")
+    assert compare(unknown, unknown) == Comparison()
+
+
+@pytest.mark.parametrize("rule", [rule for rule in DEVICE_RULES if rule.kind is Kind.MUST_MATCH])
+def test_what_was_not_recorded_warns(records: dict[str, dict[str, Any]], rule: Any) -> None:  # noqa: ANN401 -- a rule
+    """A baseline from before there was a field is compared, and the warning names the fact."""
+    now = records["A100 1g"]
+    before = {field: value for field, value in now.items() if field != rule.field}
+    found = compare(before, now)
+    assert found.incompatible == ()
+    (warning,) = found.warnings
+    assert rule.what in warning
+    assert "recorded before" in warning
+
+
+def test_an_old_baseline_warns_once(records: dict[str, dict[str, Any]]) -> None:
+    """All facts that it lacks are one warning, in which those that do not decide are left out."""
+    old = {field: records["T4"][field] for field in ("name", "product", "memory_gib", "driver", "cuda")}
+    (warning,) = compare({**old, "power_limit_watts": 70.0}, records["T4"]).warnings
+    assert "ECC (on here)" in warning
+    assert "highest SM clock (1590 MHz here)" in warning
+    assert "persistence" not in warning
+
+
+@pytest.mark.parametrize(("watts", "compared"), [(98.1, True), (98.0, True), (97.9, False), (102.1, False)])
+def test_a_power_limit_may_differ_by_two_percent(
+    records: dict[str, dict[str, Any]], *, watts: float, compared: bool
+) -> None:
+    """The share is of the larger one, and its bound is inside."""
+    now = {**records["T4"], "power_limit_watts": 100.0}
+    before = {**now, "power_limit_watts": watts}
+    assert (not compare(before, now).incompatible) is compared
+    assert compare(before, now).incompatible == () or "power limit" in compare(before, now).incompatible[0]
+
+
+def test_information_is_never_a_difference(records: dict[str, dict[str, Any]]) -> None:
+    """Another card of the kind in another slot says nothing."""
+    now = records["T4"]
+    other = {**now, "card_id": "x", "pci_bus_id": None, "power_default_watts": 1.0, "power_most_watts": None}
+    assert compare(other, now) == Comparison()
+    assert changes(other, now) == []
+
+
+def test_a_host_only_warns() -> None:
+    """What differs between two hosts of one name is said, and the settlement side by side is told of it."""
+    before = {"id": "pool", "cpu": "A", "cores": 4, "memory_gib": 16.0, "governor": "performance", "kernel": "6.1"}
+    now = {"id": "pool", "cpu": "A", "cores": 8, "memory_gib": 15.9, "governor": "powersave", "kernel": "6.2"}
+    found = compare(before, now, HOST_RULES)
+    assert found.incompatible == ()
+    assert [warning.partition(":")[0] for warning in found.warnings] == [
+        "cores of the host",
+        "frequency governor of the host",
+    ]
+    assert "governor performance -> powersave" in changes(before, now, HOST_RULES)
+
+
+def test_every_recorded_fact_has_a_rule() -> None:
+    """A field that is added to a record has to be given its rule; the host's identity is judged by its own."""
+    assert {rule.field for rule in DEVICE_RULES} == set(DeviceRecord.__struct_fields__)
+    assert {rule.field for rule in HOST_RULES} == set(HostRecord.__struct_fields__) - {"id"}
+
+
+def test_every_read_fact_is_recorded() -> None:
+    """What is read of a card or a host stands in a baseline, under its name or, of a few, in another form."""
+    other_form = {"index", "uuid", "memory_bytes", "mig", "unknown"}
+    assert {field.name for field in fields(Card)} - other_form <= set(DeviceRecord.__struct_fields__)
+    assert {field.name for field in fields(Host)} - {"memory_bytes"} <= set(HostRecord.__struct_fields__)
+
+
+def test_an_old_record_is_read() -> None:
+    """A device and a host as they were first recorded are still read, and written as they were."""
+    device = {
+        "name": "T4",
+        "product": "Tesla T4",
+        "memory_gib": 15.0,
+        "driver": "570.1",
+        "cuda": "12.8",
+        "power_limit_watts": 70.0,
+    }
+    host = {"id": "a", "cpu": "A", "cores": 2, "memory_gib": 4.0, "system": "Debian 12", "kernel": "6.1"}
+    assert msgspec.to_builtins(msgspec.convert(device, DeviceRecord)) == device
+    assert msgspec.to_builtins(msgspec.convert(host, HostRecord)) == host
+
+
+def test_the_readme_shows_the_table() -> None:
+    """The rules that people read are those that are applied."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    begin, end = "<!-- device rules -->\n", "\n<!-- end of device rules -->"
+    assert text.partition(begin)[2].partition(end)[0] == markdown()
+
+
+def test_what_may_be_pooled_is_named_by_what_must_match() -> None:
+    """Another power limit makes another kind of a card, another driver does not; a CPU is its name alone."""
+    assert kind_of({"name": "cpu", "product": None}) == "cpu"
+    card = {"name": "T4", "product": "Tesla T4", "power_limit_watts": 70.0, "driver": "570"}
+    assert kind_of({**card, "driver": "580"}) == kind_of(card)
+    assert kind_of({**card, "power_limit_watts": 35.0}) != kind_of(card)
+    assert kind_of(card).startswith("T4 sha256:")

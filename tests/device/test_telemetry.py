@@ -1,0 +1,565 @@
+"""A real sampler process, against scripted cards behind the real binding, against none, and against its own ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+import pytest
+
+from pytest_gpuserve.device import telemetry as device_telemetry
+from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess, Sample
+from pytest_gpuserve.device.sampler import SAMPLES
+from pytest_gpuserve.device.telemetry import Sampling, Seen
+from pytest_gpuserve.measure.conditions import (
+    RunCondition,
+    judge_ecc,
+    judge_events,
+    judge_processes,
+    judge_window,
+    judge_windows,
+)
+from pytest_gpuserve.measure.samples import telemetry_between
+from tests.device.test_nvml import has_real_library
+from tests.fakes.nvml.cards import (
+    DIVIDED_A100,
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    H200,
+    HW_THERMAL,
+    NOT_SUPPORTED,
+    SW_POWER_CAP,
+    T4,
+    Course,
+    Error,
+    Event,
+    Moment,
+    Process,
+    Script,
+    Step,
+    write,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[2]
+NS = 1_000_000_000
+FAST = (
+    "gpu_utilisation",
+    "memory_utilisation",
+    "memory_used_bytes",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "power_watts",
+    "energy_joules",
+    "temperature_celsius",
+    "clock_reasons",
+)
+SLOW = ("processes", "pcie_received", "pcie_sent", "uncorrected_ecc")
+REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
+OF_FUNCTION = {
+    "nvmlDeviceGetUtilizationRates": ("gpu_utilisation", "memory_utilisation"),
+    "nvmlDeviceGetMemoryInfo": ("memory_used_bytes",),
+    "nvmlDeviceGetClockInfo": ("sm_clock_mhz", "memory_clock_mhz"),
+    "nvmlDeviceGetPowerUsage": ("power_watts",),
+    "nvmlDeviceGetTotalEnergyConsumption": ("energy_joules",),
+    "nvmlDeviceGetTemperature": ("temperature_celsius",),
+    REASONS: ("clock_reasons",),
+    "nvmlDeviceGetComputeRunningProcesses_v3": ("processes",),
+    "nvmlDeviceGetPcieThroughput": ("pcie_received", "pcie_sent"),
+    "nvmlDeviceGetTotalEccErrors": ("uncorrected_ecc",),
+}
+"""What is not known where a function fails."""
+
+
+def sample_script(script: Script, folder: Path, library: Path, uuids: list[str], until: Callable[[Seen], bool]) -> Seen:
+    """Let a sampler look at scripted cards until it has seen something, which it must."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in write(script, folder, library=library).items():
+            patch.setenv(name, value)
+        with Sampling(uuids, log=folder / "log") as sampling:
+            wait_for(lambda: until(sampling.seen()))
+            return sampling.seen()
+
+
+def looks(count: int) -> Callable[[Seen], bool]:
+    """Until so many samples have been taken."""
+    return lambda seen: len(seen.samples) >= count
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until something holds; it must."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+def of_card(seen: Seen, uuid: str) -> list[CardSample]:
+    """All that was seen of a card."""
+    return [card for sample in seen.samples for card in sample.cards if card.uuid == uuid]
+
+
+# -- a session with everything in it, looked at by several tests
+
+FOREIGN = 2**22 + 7
+"""A pid that no process has: above the kernel's limit."""
+
+
+class Story:
+    """What a sampler saw of three cards in three seconds, from their epoch on; in the middle the second card ran hot.
+
+    Args:
+        folder: An empty one.
+        library: With the fake library.
+        start_seconds: How long the sampler may take to begin.
+    """
+
+    def __init__(self, folder: Path, library: Path, start_seconds: float) -> None:
+        self.epoch_ns = time.monotonic_ns() + round(start_seconds * NS)
+        hot = Moment(from_ms=1500)
+        self.quiet = replace(
+            H200,
+            power_watts=Course(100, (Step(700, Moment(from_ms=1000)),)),
+            utilization=80,
+            memory_utilization=25,
+            clock_reasons=SW_POWER_CAP,
+            pcie_rx_kilobytes=3000,
+            pcie_tx_kilobytes=2000,
+            processes=(Process(os.getpid(), 7 << 20),),
+        )
+        self.hot = replace(
+            T4,
+            sm_clock=Course(1590, (Step(600, hot),)),
+            clock_reasons=Course(0, (Step(HW_THERMAL, hot),)),
+            processes=Course((), (Step((Process(FOREIGN, None), Process(1, 5 << 20)), hot),)),
+            ecc_uncorrected=Course(3, (Step(5, hot),)),
+            events=(Event(48, hot), Event(79, hot)),
+        )
+        script = Script((self.quiet, self.hot, DIVIDED_A100), epoch_ns=self.epoch_ns)
+        self.slice = DIVIDED_A100.slices[1].uuid
+        _, end_ns = self.window(0, 3000)
+        self.seen = sample_script(
+            script,
+            folder,
+            library,
+            [self.quiet.uuid, self.hot.uuid, self.slice],
+            lambda seen: seen.samples[-1].at_ns > end_ns,
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing was missed, as it is on a machine that is busy with something else."""
+        return telemetry_between(self.seen.samples, *self.window(0, 3000)).covered
+
+    def window(self, begin_ms: int, end_ms: int) -> tuple[int, int]:
+        """A stretch of the story, by the clock of the samples, which is that of the epoch."""
+        return self.epoch_ns + begin_ms * 1_000_000, self.epoch_ns + end_ms * 1_000_000
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Story:
+    """Told once; again where the machine was too slow for it."""
+    for start_seconds in (1.5, 5.0, 20.0):
+        told = Story(tmp_path_factory.mktemp("story"), library, start_seconds)
+        if told.whole:
+            break
+    return told
+
+
+def test_every_value_reaches_its_place(story: Story) -> None:
+    """What the script says of a card stands in the sample, in the sample's units."""
+    assert story.seen.problem == ""
+    first = of_card(story.seen, story.quiet.uuid)[0]
+    assert first == CardSample(
+        story.quiet.uuid,
+        gpu_utilisation=0.8,
+        memory_utilisation=0.25,
+        memory_used_bytes=450 << 20,
+        sm_clock_mhz=1500,
+        memory_clock_mhz=5000,
+        power_watts=first.power_watts,
+        energy_joules=first.energy_joules,
+        temperature_celsius=40,
+        clock_reasons=SW_POWER_CAP,
+        pcie_received=3_000_000.0,
+        pcie_sent=2_000_000.0,
+        uncorrected_ecc=0,
+        processes=(DeviceProcess(os.getpid(), psutil.Process().name(), 7 << 20, ours=True),),
+    )
+    assert {card.power_watts for card in of_card(story.seen, story.quiet.uuid)} <= {100.0, 700.0}
+
+
+def test_samples_are_stamped_by_the_clock_of_the_load(story: Story) -> None:
+    """Their times rise, and lie between the script's epoch and now by the clock that the load's ticks use."""
+    times = [sample.at_ns for sample in story.seen.samples]
+    assert times == sorted(set(times))
+    assert times[0] < story.epoch_ns < times[-1] < time.perf_counter_ns()
+    # Missed ones are left out; but for them there are ten a second.
+    assert len(times) <= (times[-1] - times[0]) / NS * 10 + 2
+
+
+def test_slow_values_are_seen_once_a_second_and_cards_in_turn(story: Story) -> None:
+    """PCIe, ECC and processes are seen in a tenth of the samples, never of two cards in one; host values too."""
+    slow = [[card.uuid for card in sample.cards if card.uncorrected_ecc is not None] for sample in story.seen.samples]
+    assert max(map(len, slow)) == 1
+    assert sum(map(len, slow)) <= len(slow) * 3 / 10 + 3
+    hosts = [sample.host for sample in story.seen.samples if sample.host is not None]
+    assert 1 <= len(hosts) <= len(slow) / 10 + 1
+    assert all(later.busy_seconds >= earlier.busy_seconds for earlier, later in pairwise(hosts))
+
+
+def test_energy_follows_the_scripted_power(story: Story) -> None:
+    """Before the step the counter gives some 100 W, after it some 700 W: samples lie where they belong in time."""
+    for begin_ms, end_ms, watts in ((100, 900, 100.0), (1100, 2900, 700.0)):
+        found = telemetry_between(story.seen.samples, *story.window(begin_ms, end_ms)).cards[story.quiet.uuid]
+        assert found.energy is not None
+        assert found.energy.source == "counter"
+        assert found.energy.joules / (end_ms - begin_ms) * 1000 == pytest.approx(watts, rel=0.3)
+
+
+def test_a_throttled_window_is_rejected_and_the_one_before_is_not(story: Story) -> None:
+    """A thermal slowdown and a fallen clock show in the windows of their time; a power cap rejects none."""
+    clocks = {story.hot.uuid: 1590.0, story.quiet.uuid: 1500.0}
+
+    def judged(uuid: str, begin_ms: int, end_ms: int) -> tuple[str, ...]:
+        found = telemetry_between(story.seen.samples, *story.window(begin_ms, end_ms))
+        condition = judge_window(found, [uuid], baseline_clocks_mhz=clocks)
+        assert condition.unknown == ()
+        return condition.rejected
+
+    assert judged(story.hot.uuid, 500, 1300) == ()
+    thermal, clock = judged(story.hot.uuid, 1700, 2500)
+    assert "HW_THERMAL_SLOWDOWN" in thermal
+    assert "SM clock 600 MHz" in clock
+    assert judged(story.quiet.uuid, 1700, 2500) == ()
+
+
+def test_a_foreign_process_is_found_and_our_own_is_not(story: Story) -> None:
+    """Who is not below the session is foreign, with pid, name and memory where these are known."""
+    last = [card.processes for card in of_card(story.seen, story.hot.uuid) if card.processes is not None][-1]
+    init = psutil.Process(1).name()
+    assert last == (
+        DeviceProcess(FOREIGN, None, None, ours=False),
+        DeviceProcess(1, init, 5 << 20, ours=False),
+    )
+    began_ns, _ = story.window(0, 0)
+    assert judge_processes(story.seen.samples, [story.quiet.uuid], server_began_ns=began_ns) == RunCondition()
+    both = judge_processes(story.seen.samples, [story.hot.uuid], server_began_ns=began_ns)
+    assert both.invalid == ()
+    assert f"process 1 ({init}, 5 MiB)" in both.unknown[0]
+
+
+def test_events_are_heard_once_with_their_number(story: Story) -> None:
+    """Each XID of a card is one event of that card, and makes a run invalid."""
+    assert [(event.uuid, event.kind, event.number) for event in story.seen.events] == [
+        (story.hot.uuid, "xid", 48),
+        (story.hot.uuid, "xid", 79),
+    ]
+    assert [text.partition(":")[0] for text in judge_events(story.seen.events, [story.hot.uuid]).invalid] == [
+        f"XID 48 on {story.hot.uuid}",
+        f"XID 79 on {story.hot.uuid}",
+    ]
+
+
+def test_ecc_errors_of_the_run_are_told_from_older_ones(story: Story) -> None:
+    """The counter rose from 3 to 5 while we looked: two errors are ours."""
+    (text,) = judge_ecc(story.seen.samples, [story.hot.uuid]).invalid
+    assert text.startswith(f"uncorrected ECC errors on {story.hot.uuid}: 2 in this run (5 since")
+
+
+def test_a_mig_instance_has_its_own_memory_and_the_whole_cards_power(story: Story) -> None:
+    """Memory is the instance's; clocks, power and energy, which it has not, are those of its card."""
+    first = of_card(story.seen, story.slice)[0]
+    assert first.memory_used_bytes == 12 << 20
+    assert first.power_watts == 30.0
+    assert first.sm_clock_mhz == 1500
+    assert first.energy_joules is not None
+
+
+# -- errors
+
+
+def _least_slow(seen: Seen, uuids: list[str]) -> int:
+    """How often each card's slow values have been looked at, at least."""
+    return min(
+        sum(any(getattr(look, name) is not None for name in SLOW) for look in of_card(seen, uuid)) for uuid in uuids
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "call"), [(NOT_SUPPORTED, 1), (FUNCTION_NOT_FOUND, 1), (999, 2)], ids=["unsupported", "too-old", "later"]
+)
+def test_a_function_that_fails_costs_its_value_and_no_more(code: int, call: int, library: Path, tmp_path: Path) -> None:
+    """Each function in turn, on a card of its own: its value is None from then on, told once; all else is there."""
+    functions = list(OF_FUNCTION)
+    cards = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index, _ in enumerate(functions))
+    moment = Moment(call=call)
+    errors = tuple(Error(function, code, index, moment) for index, function in enumerate(functions))
+    # An older driver that has no newer name has the older one; here it has neither.
+    errors += (Error("nvmlDeviceGetCurrentClocksThrottleReasons", code, functions.index(REASONS), moment),)
+    uuids = [card.uuid for card in cards]
+    seen = sample_script(Script(cards, errors), tmp_path, library, uuids, lambda seen: _least_slow(seen, uuids) >= call)
+    assert seen.problem == ""
+    assert seen.events == ()
+    # Two values of one answer are told as one.
+    told = [1 if name == "nvmlDeviceGetUtilizationRates" else len(values) for name, values in OF_FUNCTION.items()]
+    assert Counter(unknown.uuid for unknown in seen.unknown) == dict(zip(uuids, told, strict=True))
+    for uuid, function in zip(uuids, functions, strict=True):
+        looks = of_card(seen, uuid)
+        for name in FAST:
+            known = [getattr(look, name) is not None for look in looks]
+            assert known == ([False] * len(looks) if name in OF_FUNCTION[function] and call == 1 else known)
+            if name not in OF_FUNCTION[function]:
+                assert all(known), f"{function} cost {name}"
+            else:
+                assert known == sorted(known, reverse=True), f"{name} came back"
+                assert not known[-1]
+        for name in SLOW:
+            assert (sum(getattr(look, name) is not None for look in looks) < call) == (name in OF_FUNCTION[function])
+
+
+def test_an_older_driver_is_asked_by_the_older_name(library: Path, tmp_path: Path) -> None:
+    """Where clock-event reasons have only their old name, throttle reasons, they are known all the same."""
+    card = replace(T4, clock_reasons=HW_THERMAL)
+    error = Error(REASONS, FUNCTION_NOT_FOUND)
+    seen = sample_script(Script((card,), (error,)), tmp_path, library, [card.uuid], looks(3))
+    assert {look.clock_reasons for look in of_card(seen, card.uuid)} == {HW_THERMAL}
+    assert seen.unknown == ()
+
+
+def test_events_that_cannot_be_had_are_unknown_and_others_still_come(library: Path, tmp_path: Path) -> None:
+    """No set, no registration and no waiting each cost one card its events; the last card's XID is heard."""
+    cards = tuple(replace(T4, uuid=f"GPU-{index}", pci=None) for index in range(4))
+    cards = (*cards[:3], replace(cards[3], events=(Event(31, Moment(from_ms=200)),)))
+    errors = (
+        Error("nvmlDeviceRegisterEvents", NOT_SUPPORTED, 0),
+        Error("nvmlEventSetCreate", 999, None, Moment(call=2, only=True)),
+        Error("nvmlEventSetWait_v2", 999, None, Moment(call=1, only=True)),
+    )
+    seen = sample_script(
+        Script(cards, errors), tmp_path, library, [card.uuid for card in cards], lambda seen: bool(seen.events)
+    )
+    assert [(unknown.uuid, unknown.what) for unknown in seen.unknown] == [
+        ("GPU-0", "XID events"),
+        ("GPU-1", "XID events"),
+        ("GPU-2", "XID events"),
+    ]
+    assert [(event.uuid, event.number) for event in seen.events] == [("GPU-3", 31)]
+
+
+def test_a_lost_card_is_one_event_and_all_of_it_unknown_from_then_on(library: Path, tmp_path: Path) -> None:
+    """Whichever function finds out, it is told once; the other card goes on, and a run with it is invalid."""
+    functions = list(OF_FUNCTION)
+    cards = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index in range(len(functions) + 1))
+    errors = tuple(Error(name, GPU_IS_LOST, index, Moment(call=1)) for index, name in enumerate(functions))
+    uuids = [card.uuid for card in cards]
+    seen = sample_script(
+        Script(cards, errors),
+        tmp_path,
+        library,
+        uuids,
+        lambda seen: len(seen.events) >= len(functions) and seen.samples[-1].at_ns > seen.events[-1].at_ns,
+    )
+    assert seen.problem == ""
+    assert Counter((event.uuid, event.kind) for event in seen.events) == {(uuid, "lost"): 1 for uuid in uuids[:-1]}
+    last = {card.uuid: card for card in seen.samples[-1].cards}
+    assert all(last[uuid] == CardSample(uuid) for uuid in uuids[:-1])
+    assert last[uuids[-1]].power_watts == 30.0
+    (text,) = judge_events(seen.events, [uuids[0]]).invalid
+    assert text.startswith("card lost")
+
+
+def test_a_card_that_is_not_there_is_unknown(library: Path, tmp_path: Path) -> None:
+    """A uuid that NVML does not know leaves a sample without values, and says why."""
+    seen = sample_script(Script((T4,)), tmp_path, library, ["GPU-none", T4.uuid], looks(2))
+    assert [(unknown.uuid, unknown.what) for unknown in seen.unknown] == [("GPU-none", "the card")]
+    assert seen.samples[-1].cards[0] == CardSample("GPU-none")
+    assert seen.samples[-1].cards[1].power_watts == 30.0
+
+
+def test_a_library_that_does_not_start_is_told(library: Path, tmp_path: Path) -> None:
+    """Without nvmlInit all of the card is unknown, and the host is still looked at."""
+    seen = sample_script(
+        Script((T4,), (Error("nvmlInitWithFlags", 18),)),
+        tmp_path,
+        library,
+        [T4.uuid],
+        lambda seen: seen.samples[-1].host is not None,
+    )
+    assert [(unknown.uuid, unknown.what) for unknown in seen.unknown] == [("", "NVML")]
+    assert set(of_card(seen, T4.uuid)) == {CardSample(T4.uuid)}
+
+
+# -- without a card
+
+
+@pytest.mark.skipif(has_real_library(), reason="this machine has NVIDIA's library")
+def test_without_the_library_values_are_absent(tmp_path: Path) -> None:
+    """On a machine without NVML a card that is asked for is all None, never zero, and the reason is told once."""
+    with Sampling(["GPU-1"], log=tmp_path / "log") as sampling:
+        seen = sampling.seen_until(time.perf_counter_ns() + NS // 4)
+    assert set(of_card(seen, "GPU-1")) == {CardSample("GPU-1")}
+    assert [unknown.what for unknown in seen.unknown] == ["NVML"]
+    window = telemetry_between(seen.samples, seen.samples[0].at_ns, seen.samples[-1].at_ns)
+    assert window.cards["GPU-1"].energy is None
+    assert not judge_window(window, ["GPU-1"]).good
+
+
+BURN = "import os, sys\nwhile True:\n    os.times()\n"
+
+
+@pytest.fixture
+def burner() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that computes all the time."""
+    with subprocess.Popen([sys.executable, "-c", BURN]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_cpu_time_goes_to_server_or_client_and_never_to_both(burner: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """A server below the client's process is the server's alone; before anybody was told there is no CPU time."""
+    with Sampling([], log=tmp_path / "log") as sampling:
+        assert sampling.seen().samples[0].server_cpu_seconds is None
+        assert sampling.seen().samples[0].cards == ()
+        sampling.watch(client=[os.getpid()], server=[burner.pid])
+        wait_for(lambda: sampling.seen().samples[-1].server_cpu_seconds is not None)
+        wait_for(lambda: (sampling.seen().samples[-1].server_cpu_seconds or 0) > 0.3)
+        seen = sampling.seen()
+        # Told anew: what was counted stays, and no more is added.
+        sampling.watch(client=[os.getpid()], server=[])
+        sampling.seen_until(time.perf_counter_ns() + NS // 2)
+        counts = [sample.server_cpu_seconds for sample in sampling.seen().samples][-3:]
+    last: Sample = seen.samples[-1]
+    server = [each.server_cpu_seconds for each in seen.samples if each.server_cpu_seconds is not None]
+    assert server == sorted(server)
+    assert last.client_cpu_seconds is not None
+    assert last.client_cpu_seconds < 0.3
+    assert counts[0] is not None
+    assert len(set(counts)) == 1
+
+
+# -- its ends
+
+
+def test_a_killed_sampler_is_told_and_passes_no_rule(library: Path, tmp_path: Path) -> None:
+    """After its death the reader says so, with what it had seen; a window of later is unknown, not good."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in write(Script((T4,)), tmp_path, library=library).items():
+            patch.setenv(name, value)
+        with Sampling([T4.uuid], log=tmp_path / "log") as sampling:
+            assert sampling.seen().problem == ""
+            os.kill(sampling.pid, signal.SIGKILL)
+            began = time.perf_counter_ns()
+            seen = sampling.seen_until(began + NS)
+            assert seen.problem.startswith("telemetry unknown: the sampler has ended (killed by SIGKILL)")
+            assert len(seen.samples) >= 1
+            sampling.watch(server=[os.getpid()])
+    window = judge_window(telemetry_between(seen.samples, began, began + NS // 2), [T4.uuid])
+    assert not window.good
+    assert judge_windows([window]).unknown != ()
+    after = sampling.seen()
+    assert after.samples == seen.samples
+    assert after.problem == seen.problem
+
+
+def test_a_sampler_that_is_stuck_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that writes nothing for too long is a problem, though it lives."""
+    with Sampling([], log=tmp_path / "log") as sampling:
+        monkeypatch.setattr(device_telemetry, "SILENCE_SECONDS", 0.5)
+        os.kill(sampling.pid, signal.SIGSTOP)
+        wait_for(lambda: "is stuck" in sampling.seen().problem)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("raise SystemExit('no pynvml here')", "no pynvml here"),
+        ("import sys; open(sys.argv[1] + '/" + SAMPLES + "', 'w').write('{}\\n'); input()", "cannot be read"),
+    ],
+    ids=["dies", "nonsense"],
+)
+def test_a_sampler_that_cannot_begin_is_a_problem_and_no_error(script: str, words: str, tmp_path: Path) -> None:
+    """What went wrong stands in the problem, with the sampler's own last words."""
+    with Sampling([], log=tmp_path / "log", command=[sys.executable, "-c", script]) as sampling:
+        seen = sampling.seen()
+    assert seen.samples == ()
+    assert seen.problem.startswith("telemetry unknown")
+    assert words in seen.problem
+
+
+def test_after_the_end_nothing_is_left_and_what_was_seen_stays(tmp_path: Path) -> None:
+    """The process and its folder are gone; reading on is allowed and says that it has ended."""
+    with Sampling([], log=tmp_path / "log") as sampling:
+        pid, folder = sampling.pid, sampling._orders.parent
+        assert folder.exists()
+    assert not psutil.pid_exists(pid)
+    assert not folder.exists()
+    assert sampling.seen().samples != ()
+    assert "has been ended" in sampling.seen().problem
+    assert (tmp_path / "log").read_text() == ""
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from pytest_gpuserve.device.telemetry import Sampling
+sampling = Sampling([], log=Path(sys.argv[1]) / "log")
+print(sampling.pid, sampling._orders.parent, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_owner_leaves_nothing(tmp_path: Path) -> None:
+    """After SIGKILL to the session the sampler ends, and its folder is removed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        pid, folder = owner.stdout.readline().split()
+        assert psutil.pid_exists(int(pid))
+        owner.kill()
+    wait_for(lambda: not psutil.pid_exists(int(pid)) and not Path(folder).exists())
+
+
+def test_half_a_line_is_left_for_later(tmp_path: Path) -> None:
+    """A record that is just being written is read when it is whole, and only once."""
+    path = tmp_path / SAMPLES
+    records = device_telemetry._Records(path)
+    records.read()
+    line = msgspec.json.encode(CardEvent(5, "GPU-1", "lost")) + b"\n"
+    path.write_bytes(line + line[:9])
+    records.read()
+    records.read()
+    assert len(records.events) == 1
+    path.write_bytes(line + line)
+    records.read()
+    assert records.events == [CardEvent(5, "GPU-1", "lost")] * 2
+    assert records.problem == ""
+
+
+def test_what_is_needed_no_more_is_forgotten(tmp_path: Path) -> None:
+    """But for the last sample before, from which is interpolated; what comes later is added to what is left."""
+    with Sampling([], log=tmp_path / "log") as sampling:
+        wait_for(lambda: len(sampling.seen().samples) >= 5)
+        before = sampling.seen().samples
+        for at_ns in (before[3].at_ns, before[3].at_ns - 1, 0):
+            sampling.forget_before(at_ns)
+            assert sampling.seen().samples[: len(before) - 2] == before[2:]
+        wait_for(lambda: len(sampling.seen().samples) > len(before))
+        sampling.forget_before(time.perf_counter_ns() + NS)
+        assert len(sampling.seen().samples) <= 2
+        assert sampling.seen().problem == ""

@@ -1,0 +1,206 @@
+"""Change points: how often a flat history has one, how often a real one is found, and what is said without them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import sys
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.history.change_points import FEWEST_POINTS, SHORTEST, changes_of, demand_library, noise_sd
+from pytest_gpuserve.history.command import main
+from pytest_gpuserve.history.text import BLOCKS, PLAIN, chart
+from tests.support.baseline_repository import TEST, BaselineRepository, entry_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+needs_library = pytest.mark.skipif(
+    "not __import__('importlib.util').util.find_spec('ruptures')", reason="change points need the library ruptures"
+)
+
+SD = METRICS["throughput"].sd_floor
+
+
+def normal(rng: random.Random) -> float:
+    """Noise of sd 1."""
+    return rng.gauss(0, 1)
+
+
+def heavy(rng: random.Random) -> float:
+    """Noise of Student's t with four degrees of freedom, as sessions on a shared machine have it."""
+    return rng.gauss(0, 1) / math.sqrt(rng.gammavariate(2, 0.5))
+
+
+def series(rng: random.Random, noise: Callable[[random.Random], float], sd: float, levels: list[float]) -> list[float]:
+    """Values about levels, in order."""
+    return [level * math.exp(sd * noise(rng)) for level in levels]
+
+
+@needs_library
+@pytest.mark.parametrize("noise", [normal, heavy])
+@pytest.mark.parametrize("sd", [0.01, 0.03])
+@pytest.mark.parametrize("points", [FEWEST_POINTS, 20, 60])
+def test_a_flat_history_seldom_has_a_change(noise: Callable[[random.Random], float], sd: float, points: int) -> None:
+    """Counted on seeded series: hardly one flat line in a hundred is said to have changed, however noisy it is."""
+    rng = random.Random(8)
+    runs = 300
+    alarms = sum(bool(changes_of(series(rng, noise, sd, [1000.0] * points), smallest_sd=SD)) for _ in range(runs))
+    # What was measured with many more series, and three standard errors of so few.
+    assert alarms / runs <= 0.012 + 3 * math.sqrt(0.012 * 0.988 / runs)
+
+
+@needs_library
+@pytest.mark.parametrize(("points", "begins"), [(12, 9), (20, 10), (40, 30), (40, 10)])
+def test_a_lasting_change_is_found_where_it_is(points: int, begins: int) -> None:
+    """A change of five times the noise is found in nearly every line, within one point of where it is."""
+    rng = random.Random(9)
+    levels = [1000.0] * begins + [900.0] * (points - begins)
+    found = [changes_of(series(rng, normal, 0.02, levels), smallest_sd=SD) for _ in range(200)]
+    right = [one for one in found if len(one) == 1 and abs(one[0].point - begins) <= 1]
+    assert len(right) / len(found) >= 0.9
+    assert sum(one[0].fraction for one in right) / len(right) == pytest.approx(-0.1, abs=0.01)
+
+
+@needs_library
+def test_two_changes_are_found() -> None:
+    """A line that falls and recovers has two changes, of opposite sign."""
+    rng = random.Random(10)
+    levels = [1000.0] * 12 + [800.0] * 12 + [1000.0] * 12
+    first, second = changes_of(series(rng, normal, 0.01, levels), smallest_sd=SD)
+    assert (first.point, second.point) == (12, 24)
+    assert first.fraction < 0 < second.fraction
+    assert first.after == second.before
+
+
+@needs_library
+def test_one_odd_value_is_no_change() -> None:
+    """A level lasts for a few points; a single one far off is not a new level."""
+    values = [1000.0, 1003, 998, 1001, 999, 700, 1002, 1000, 997, 1001, 1000, 999]
+    assert changes_of(values, smallest_sd=SD) == ()
+
+
+@needs_library
+def test_what_is_below_the_floor_is_no_change() -> None:
+    """A step smaller than any spread that is believed of the metric is none, however still the line is."""
+    values = [1000.0] * 10 + [1001.0] * 10
+    assert changes_of(values, smallest_sd=SD) == ()
+    assert len(changes_of(values, smallest_sd=1e-6)) == 1
+
+
+@needs_library
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.floats(1e-9, 1e12), max_size=40), st.floats(0.001, 0.1))
+def test_changes_are_sound(values: list[float], smallest: float) -> None:
+    """Whatever the values, changes rise, lie within, and leave levels of at least so many points."""
+    found = changes_of(values, smallest_sd=smallest)
+    places = [0, *(change.point for change in found), len(values)]
+    assert len(values) >= FEWEST_POINTS or not found
+    assert all(end - begin >= SHORTEST for begin, end in pairwise(places)) or not found
+    assert all(change.before > 0 and change.after > 0 for change in found)
+
+
+@settings(deadline=None)
+@given(st.floats(0.001, 0.5), st.floats(-5, 5))
+def test_noise_does_not_see_a_level(sd: float, level: float) -> None:
+    """The noise is the same at any level, and a change of it hardly counts among many points."""
+    rng = random.Random(1)
+    flat = [rng.gauss(0, sd) for _ in range(400)]
+    assert noise_sd([level + y for y in flat]) == pytest.approx(noise_sd(flat))
+    assert noise_sd(flat) == pytest.approx(sd, rel=0.2)
+    stepped = [y + (5 * sd if number >= 200 else 0) for number, y in enumerate(flat)]
+    assert noise_sd(stepped) == pytest.approx(noise_sd(flat), rel=0.1)
+
+
+def test_without_the_library_it_is_said_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra is named, and how to do without it."""
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    with pytest.raises(UsageProblem) as raised:
+        demand_library()
+    assert "pip install 'pytest-gpuserve[history]'" in str(raised.value)
+    assert "--no-change-points" in str(raised.value)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepository:
+    """A repository that is the current folder."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    made = BaselineRepository(tmp_path / "project")
+    monkeypatch.chdir(made.root)
+    return made
+
+
+def test_the_command_asks_for_the_library_first(
+    repository: BaselineRepository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it is needed does not depend on how long the history is."""
+    repository.record(entry_of([1.0]), 1)
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    assert main([]) == 2
+    assert "pytest-gpuserve[history]" in capsys.readouterr().err
+    assert main(["--no-change-points"]) == 0
+
+
+@needs_library
+def test_a_short_history_says_what_it_lacks(repository: BaselineRepository, capsys: pytest.CaptureFixture[str]) -> None:
+    """With few points it is not said that nothing changed."""
+    repository.record(entry_of([1.0]), 1)
+    assert main(["--metric=throughput"]) == 0
+    assert f"  change points need {FEWEST_POINTS} points" in capsys.readouterr().out.splitlines()
+    assert main(["--metric=throughput", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["lines"][0]["changes"] is None
+
+
+@needs_library
+def test_a_change_is_drawn_with_its_commit(repository: BaselineRepository, capsys: pytest.CaptureFixture[str]) -> None:
+    """A regression that stayed is pointed at in the chart, with commit, day, size, and that it is worse."""
+    speeds = [1.0, 1.01, 0.99, 1.0, 1.005, 0.995, 1.0, 0.7, 0.705, 0.695, 0.7, 0.7, 0.705, 0.7]
+    hashes = [repository.record(entry_of([speed], day=day), day) for day, speed in enumerate(speeds, 1)]
+    assert main(["--metric=throughput", "--metric=p50"]) == 0
+    p50, throughput = sorted(capsys.readouterr().out.split("\n\n"), key=lambda line: "throughput" in line)
+    told = throughput.splitlines()
+    assert told[2] == " " * 9 + "^"
+    (change,) = [line for line in told if "(worse)" in line]
+    assert f"(worse) from {hashes[7][:7]} 2025-01-08 on: 1000/s before, 701/s after" in change
+    assert change.startswith("  -29.9 %")
+    assert "+42." in p50
+    assert "(worse)" in p50
+    assert TEST in told[0]
+
+
+@needs_library
+def test_a_history_that_stayed_says_so(repository: BaselineRepository, capsys: pytest.CaptureFixture[str]) -> None:
+    """With enough points, that none was found is a finding."""
+    for day in range(1, FEWEST_POINTS + 1):
+        repository.record(entry_of([1.0 + 0.002 * (day % 3)], day=day), day)
+    assert main(["--metric=throughput"]) == 0
+    assert "  no change of level was found" in capsys.readouterr().out.splitlines()
+    assert main(["--metric=throughput", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["lines"][0]["changes"] == []
+
+
+@given(st.lists(st.floats(1e-9, 1e12), min_size=1, max_size=100), st.booleans())
+def test_a_chart_has_a_column_a_value(values: list[float], blocks: bool) -> None:  # noqa: FBT001 -- a parameter
+    """Whatever the values, each has a sign; the greatest has none below it."""
+    drawn = chart(values, narrowest=0.1, blocks=blocks)
+    signs = BLOCKS if blocks else PLAIN
+    assert len(drawn) == len(values)
+    assert set(drawn) <= set(signs)
+    assert signs.index(drawn[values.index(max(values))]) == max(map(signs.index, drawn))
+
+
+def test_noise_is_not_drawn_as_change() -> None:
+    """Values within a fraction of the tolerance differ by a step at most, in the middle of the chart."""
+    drawn = chart([1000.0, 1001.0, 999.0, 1000.5], narrowest=0.1, blocks=True)
+    assert set(drawn) <= set(BLOCKS[3:5])

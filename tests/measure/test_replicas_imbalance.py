@@ -1,0 +1,166 @@
+"""What several replicas came to, and how unevenly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.measure.histogram import Histogram
+from pytest_gpuserve.measure.replicas import (
+    P99_REQUESTS,
+    ReplicaResult,
+    ReplicaWindow,
+    imbalance_of,
+    replicas_of,
+)
+from tests.support.builders import histogram, window
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.measure.window import Window
+
+
+def shared(*replicas: ReplicaWindow, seconds: float = 0.5) -> Window:
+    """A window in which replicas did this."""
+    return replace(window(seconds=seconds), replicas=replicas)
+
+
+def of(name: str, requests: int = 200, latency_seconds: float = 0.01, **errors: int) -> ReplicaWindow:
+    """What a replica did in a window."""
+    return ReplicaWindow(name, requests, errors, histogram([latency_seconds] * requests))
+
+
+def result(name: str, requests: int = 200, latency_seconds: float = 0.01, **errors: int) -> ReplicaResult:
+    """What a replica came to in a second."""
+    return ReplicaResult(name, requests, errors, 1.0, histogram([latency_seconds] * requests))
+
+
+def test_windows_are_pooled_by_replica() -> None:
+    """Counts are added, latencies merged, and the time is that of the windows."""
+    first, second = replicas_of(
+        [
+            shared(of("a", 100, 0.010), of("b", 50, 0.020, timeout=1)),
+            shared(of("a", 100, 0.030), of("b", 50, 0.020, timeout=2, reset=1), seconds=1.5),
+        ]
+    )
+    assert (first.name, first.requests, first.failed, first.seconds, first.throughput) == ("a", 200, 0, 2.0, 100.0)
+    assert (second.requests, dict(second.errors), second.failed) == (100, {"timeout": 3, "reset": 1}, 4)
+    assert first.p50 == pytest.approx(0.010, rel=1e-3)
+    assert first.p99 == pytest.approx(0.030, rel=1e-3)
+    assert first.counters is None
+    assert first.batching_ratio is None
+
+
+def test_one_server_has_no_replicas() -> None:
+    """Nothing is said of it, nor of windows of an earlier run that did not know them."""
+    assert replicas_of([window(), window()]) == ()
+    known = replicas_of([window(), shared(of("a"), of("b"))])
+    assert [(each.name, each.seconds) for each in known] == [("a", 0.5), ("b", 0.5)]
+    assert imbalance_of(()) is None
+    assert imbalance_of([result("a")]) is None
+
+
+@pytest.mark.parametrize(
+    ("requests", "p50_known", "p99_known"),
+    [(0, False, False), (1, False, False), (2, True, False), (99, True, False), (P99_REQUESTS, True, True)],
+)
+def test_a_quantile_of_too_few_requests_is_not_known(requests: int, *, p50_known: bool, p99_known: bool) -> None:
+    """It would be the maximum under another name."""
+    found = result("a", requests)
+    assert (found.p50 is not None, found.p99 is not None) == (p50_known, p99_known)
+
+
+def test_of_no_time_there_is_no_throughput() -> None:
+    """And no zero."""
+    assert replace(result("a"), seconds=0.0).throughput is None
+
+
+def test_the_busiest_and_the_slowest_are_found() -> None:
+    """By how much the busiest is over the mean, and from which p99 to which they range."""
+    found = imbalance_of([result("a", 110, 0.012), result("b", 90, 0.031), result("c", 100, 0.015)])
+    assert found is not None
+    assert found.replicas == 3
+    assert found.busiest == pytest.approx(0.1)
+    # The one with fewer than a hundred requests has no p99.
+    assert (found.slowest, found.much_slower) == ("c", ("b",))
+    assert found.fastest_p99 == pytest.approx(0.012, rel=1e-3)
+    assert found.slowest_p99 == pytest.approx(0.015, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("latencies", "named"),
+    [
+        ((0.010, 0.019), ()),
+        ((0.010, 0.021), ("r1",)),
+        ((0.010, 0.010, 0.025), ("r2",)),
+        ((0.010, 0.025, 0.025), ()),
+        ((0.010, 0.010, 0.010, 0.030, 0.030), ("r3", "r4")),
+    ],
+)
+def test_a_replica_that_is_much_slower_than_the_others_is_named(
+    latencies: tuple[float, ...], named: tuple[str, ...]
+) -> None:
+    """Over twice the median of the others."""
+    found = imbalance_of([result(f"r{place}", 200, latency) for place, latency in enumerate(latencies)])
+    assert found is not None
+    assert found.much_slower == named
+
+
+def test_a_slow_tail_alone_is_named() -> None:
+    """The median may be as that of the others."""
+    tail = ReplicaResult("tail", 200, {}, 1.0, histogram([0.01] * 190 + [0.5] * 10))
+    found = imbalance_of([result("a"), tail])
+    assert found is not None
+    assert found.much_slower == ("tail",)
+
+
+def test_those_that_fail_are_named_the_worst_first() -> None:
+    """By their number of errors."""
+    found = imbalance_of([result("a", timeout=1), result("b"), result("c", timeout=1, reset=4)])
+    assert found is not None
+    assert found.failing == ("c", "a")
+
+
+def test_where_nothing_was_answered_nothing_is_known() -> None:
+    """Not even which is the busiest."""
+    found = imbalance_of([result("a", 0), result("b", 0, timeout=3)])
+    assert found is not None
+    assert (found.busiest, found.fastest_p99, found.slowest_p99, found.slowest) == (None, None, None, "")
+    assert (found.much_slower, found.failing) == ((), ("b",))
+
+
+COUNTS = st.dictionaries(st.integers(0, 20_000), st.integers(1, 300), max_size=4)
+REPLICA = st.tuples(COUNTS, st.dictionaries(st.sampled_from(["timeout", "reset"]), st.integers(1, 9), max_size=2))
+WINDOWS = st.integers(1, 4).flatmap(
+    lambda replicas: st.lists(st.lists(REPLICA, min_size=replicas, max_size=replicas), min_size=1, max_size=4)
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(windows=WINDOWS)
+def test_nothing_is_lost_and_nothing_made_up(windows: list[list[tuple[dict[int, int], dict[str, int]]]]) -> None:
+    """The replicas' requests, errors and latencies are those of all windows together; the imbalance lies in them."""
+    made = [
+        shared(
+            *(
+                ReplicaWindow(f"r{place}", sum(counts.values()), errors, Histogram(counts))
+                for place, (counts, errors) in enumerate(each)
+            )
+        )
+        for each in windows
+    ]
+    found = replicas_of(made)
+    assert [each.name for each in found] == [f"r{place}" for place in range(len(windows[0]))]
+    assert sum(each.requests for each in found) == sum(sum(counts.values()) for each in windows for counts, _ in each)
+    assert sum(each.latency.total for each in found) == sum(each.requests for each in found)
+    assert sum(each.failed for each in found) == sum(sum(errors.values()) for each in windows for _, errors in each)
+    told = imbalance_of(found)
+    assert (told is None) is (len(found) < 2)
+    if told is not None and told.slowest_p99 is not None and told.fastest_p99 is not None:
+        assert told.fastest_p99 <= told.slowest_p99
+        assert told.busiest is not None
+        assert 0 <= told.busiest <= len(found) - 1 + 1e-9
+        assert told.slowest in {each.name for each in found}

@@ -1,0 +1,227 @@
+"""``python -m pytest_gpuserve.merge``: what it prints and writes, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+
+from pytest_gpuserve.merge.merged import merge
+from pytest_gpuserve.merge.shard import read_shards
+from pytest_gpuserve.merge.text import merged_text
+from pytest_gpuserve.outputs import STEP_SUMMARY
+from tests.merge.merge_files import Folder, a_test, merged, regressed, shard
+from tests.support.html_page import Page
+from tests.support.markdown_results import TEXTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+UNHURRIED = settings(deadline=None, max_examples=20)  # a busy machine may stall any example
+
+BOTH = ("a.json", "b.json")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Folder:
+    """A folder with the results of two shards, of which both have passed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.delenv(STEP_SUMMARY, raising=False)
+    made = Folder(tmp_path, capsys)
+    made.write("a.json", shard(a_test("test_a"), shard={"number": 1, "of": 2}))
+    made.write("b.json", shard(a_test("test_b"), began=1, shard={"number": 2, "of": 2}))
+    return made
+
+
+def fail(folder: Folder) -> None:
+    """Let a test of the second shard have REGRESSED."""
+    knowing = {"planned": 1, "among": 2}
+    folder.write("b.json", shard(regressed("test_b"), began=1, shard={"number": 2, "of": 2}, comparisons=knowing))
+
+
+def test_all_passed(folder: Folder) -> None:
+    """One header, one table, one line of totals, exit status 0."""
+    status, said = folder.run(*BOTH)
+    assert status == 0
+    lines = said.splitlines()
+    assert lines[0] == "gpuserve: T4, 2 results merged, 2 comparisons planned"
+    assert [line.split()[0] for line in lines if "PASS" in line] == ["test_a", "test_b"]
+    assert lines[-1] == "comparisons: 2 passed"
+    assert sum("on host host-a" in line for line in lines) == 2
+
+
+def test_one_failed(folder: Folder) -> None:
+    """What failed on one runner fails all, with what to do next; exit status 1."""
+    fail(folder)
+    status, said = folder.run(*BOTH)
+    assert status == 1
+    assert said.index("REGRESSED") < said.index("PASS")
+    assert said.splitlines()[-2] == "comparisons: 1 passed, 1 regressed"
+    assert said.splitlines()[-1].startswith("next: ")
+    assert "suites/x/test_x.py::test_b" in said.splitlines()[-1]
+
+
+def test_files_are_written(folder: Folder) -> None:
+    """A result file, a page and a comment, each with the tests of both; and a second merge of it says the same."""
+    fail(folder)
+    status, said = folder.run(*BOTH, "--json=out.json", "--report=out.html", "--markdown=out.md")
+    assert status == 1
+    assert all(f"{name}" in said for name in ("out.json", "out.html", "out.md"))
+    assert [test["outcome"] for test in folder.read("out.json")["tests"]] == ["passed", "failed"]
+    page = Page((folder.path / "out.html").read_text())
+    assert "REGRESSED throughput test_b" in page.text
+    assert "PASS throughput test_a" in page.text
+    # What only the shards know is not shown as nothing.
+    assert "sessions and starts" not in page.text
+    assert "Changes and how surely they are known" in page.titles()
+    comment = (folder.path / "out.md").read_text()
+    assert "1 of 2 tests did not pass" in comment
+    assert "test_a" in comment
+    once = folder.read("out.json")
+    assert folder.run("out.json", "a.json", "--json=twice.json")[0] == 1
+    assert folder.read("twice.json") == once
+
+
+def test_what_cannot_be_merged_leaves_no_result(folder: Folder) -> None:
+    """Exit status 2, the reason, and no file of an older merge that could be taken for one of this."""
+    (folder.path / "out.json").write_text("an older one")
+    folder.write("b.json", shard(a_test("test_a", outcome="error"), began=1, shard={"number": 2, "of": 2}))
+    status, said = folder.run(*BOTH, "--json=out.json")
+    assert status == 2
+    assert "test_a has 2 different results" in said
+    assert not (folder.path / "out.json").exists()
+
+
+def test_a_shard_that_is_missing(folder: Folder) -> None:
+    """A runner that has broken down has left no file, and the others alone are no result."""
+    status, said = folder.run("a.json")
+    assert status == 2
+    assert "of 2 results 1 is missing" in said
+    assert "Traceback" not in said
+
+
+def test_nobody_says_how_many_there_are(folder: Folder) -> None:
+    """Where files have no number it is said, and `--expect` minds it."""
+    folder.write("a.json", shard(a_test("test_a")))
+    status, said = folder.run("a.json")
+    assert status == 0
+    assert "--expect=1 refuses to merge fewer" in said
+    assert "--expect" not in folder.run("a.json", "--expect=1")[1]
+    status, said = folder.run("a.json", "--expect=2")
+    assert status == 2
+    assert "--expect=2: there are only 1 results" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("a.json", "absent.json"), "absent.json cannot be read"),
+        (("a.json", "."), ". cannot be read"),
+        ((*BOTH, "--json=a.json"), "would overwrite a.json"),
+        ((*BOTH, "--json=out", "--markdown=./out"), "would overwrite out"),
+        ((*BOTH, "--json=absent/out.json/"), ""),
+        ((*BOTH, "--report=absent/out.html"), "absent"),
+    ],
+)
+def test_a_wrong_file_is_told(folder: Folder, arguments: Sequence[str], said: str) -> None:
+    """Exit status 2, and the file is named."""
+    if arguments[-1].endswith("/"):
+        (folder.path / "absent").write_text("a file")
+    status, told = folder.run(*arguments)
+    assert status == 2
+    assert said in told
+    assert folder.read("a.json")["tests"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--baselines", "x"),
+        ("--into", "x"),
+        ("a.json", "--baselines", "x", "--into", "y"),
+        ("--baselines", "x", "--into", "y", "--json=z"),
+        ("a.json", "--expect=0"),
+        ("a.json", "--expect=-1"),
+    ],
+)
+def test_a_wrong_argument_is_told(folder: Folder, arguments: Sequence[str]) -> None:
+    """Exit status 2, as argparse has it."""
+    with pytest.raises(SystemExit) as ended:
+        folder.run(*arguments)
+    assert ended.value.code == 2
+
+
+def test_a_step_of_github_has_its_summary(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a run of pytest has: behind what others have written."""
+    (folder.path / "summary").write_text("before\n")
+    monkeypatch.setenv(STEP_SUMMARY, str(folder.path / "summary"))
+    assert folder.run(*BOTH)[0] == 0
+    text = (folder.path / "summary").read_text()
+    assert text.startswith("before\n")
+    assert "2 of 2 tests passed" in text
+
+
+def test_secrets_are_masked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another machine did not know for a secret is none that this one tells."""
+    monkeypatch.setenv("MODEL_TOKEN", "hunter2secret")
+    folder.write(
+        "b.json",
+        shard(
+            a_test("test_b", outcome="error", problem="called with hunter2secret"),
+            began=1,
+            shard={"number": 2, "of": 2},
+            notes=["a note: hunter2secret"],
+        ),
+    )
+    status, said = folder.run(*BOTH, "--json=out.json", "--markdown=out.md")
+    assert status == 1
+    assert "hunter2secret" not in said + (folder.path / "out.json").read_text() + (folder.path / "out.md").read_text()
+    assert "<MODEL_TOKEN>" in said
+
+
+@UNHURRIED
+@given(text=TEXTS)
+def test_hostile_texts_stay_texts(text: str) -> None:
+    """Nothing that a result holds moves or colours the terminal, whatever field it stands in."""
+    # Half of a surrogate pair is nothing that a result file can hold.
+    text = text.encode(errors="ignore").decode()
+    plain = shard(
+        a_test(f"test_a[{text}]", outcome="error", problem=text),
+        regressed("test_b"),
+        notes=[text],
+        gpu={"name": text or "T4", "pci_bus_id": text},
+        host={"id": text},
+    )
+    plain["tests"][1]["verdicts"][0]["reasons"] = [text]
+    said = merged_text(merged(plain).result(), [text], width=100, color=False)
+    assert all(line.isprintable() for line in said.split("\n"))
+
+
+def test_it_is_a_command(folder: Folder) -> None:
+    """It runs as a module, and what it prints ends with the totals."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_gpuserve.merge", *BOTH],
+        cwd=folder.path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "comparisons: 2 passed"
+
+
+def test_a_result_is_made_of_what_is_known() -> None:
+    """A run that did not say what it did is taken for one that asks baselines where a verdict does."""
+    for kind, stored in (("baseline", True), ("against", False)):
+        plain = shard(regressed("test_a", kind=kind))  # type: ignore[arg-type]
+        assert merge(read_shards("a.json", json.dumps(plain).encode())).result().stored is stored

@@ -1,0 +1,272 @@
+"""How pytest ended on each runner: what no list of tests tells is no pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.outputs import STEP_SUMMARY
+from tests.merge.merge_files import Folder, a_test, again, at, merged, shard
+from tests.support.builders import OTHER_COMMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pytest_gpuserve.merge.shard import Plain
+
+
+def ending(status: int = 0, *, complete: bool = True, unlisted_failures: int = 0) -> dict[str, Any]:
+    """How pytest ended."""
+    return {"exit_status": status, "complete": complete, "unlisted_failures": unlisted_failures}
+
+
+ODD: list[tuple[dict[str, Any], str]] = [
+    (ending(2), "exit status 2: it was interrupted"),
+    (ending(3), "exit status 3: an internal error"),
+    (ending(4), "exit status 4"),
+    (ending(5), "exit status 5"),
+    (ending(77), "exit status 77: its output says why"),
+    (ending(0, complete=False), "before all of its tests were run"),
+    (ending(1, unlisted_failures=2), "2 failures of tests that measure nothing"),
+    (ending(1), "exit status 1, though all tests that are listed have passed"),
+]
+"""Endings of a run whose listed tests have all passed, and what is said of each."""
+
+
+@pytest.mark.parametrize(("ended", "said"), ODD)
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_run_that_did_not_end_well_is_no_pass(ended: dict[str, Any], said: str, listed: bool) -> None:  # noqa: FBT001 -- a parameter
+    """Whatever its tests say, and where it lists none: it is named with what is wrong, in what is merged again too."""
+    tests = [a_test("test_b")] if listed else []
+    both = merged(shard(a_test("test_a")), shard(*tests, began=1, ending=ended), expected=2)
+    assert not both.has_passed
+    *_, problem = both.result().tests
+    assert (problem.nodeid, problem.outcome) == ("result 2 of 2", "error")
+    assert problem.problem.startswith("b.json: ")
+    assert said in problem.problem
+    assert any("result 2 of 2 is no pass: " in note and said in note for note in both.notes)
+    assert not merged(again(both)).has_passed
+
+
+def test_an_older_file_does_not_say_it() -> None:
+    """What is not known is no pass."""
+    old = shard(a_test("test_b"), began=1)
+    old.pop("ending")
+    both = merged(shard(a_test("test_a")), old)
+    assert not both.has_passed
+    assert "older pytest-gpuserve" in both.result().tests[-1].problem
+
+
+def test_the_command_says_which_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 1, with the file and the reason, and neither the comment nor the page takes it for a pass."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(STEP_SUMMARY, raising=False)
+    folder = Folder(tmp_path, capsys)
+    folder.write("a.json", shard(a_test("test_a")))
+    folder.write("b.json", shard(began=1, ending=ending(2)))
+    status, said = folder.run("a.json", "b.json", "--expect=2", "--markdown=out.md", "--report=out.html")
+    assert status == 1
+    assert "ERROR: b.json: pytest ended with exit status 2" in said
+    assert "1 of 2 tests did not pass" in (tmp_path / "out.md").read_text()
+    assert "b.json: pytest ended with exit status 2" in (tmp_path / "out.html").read_text()
+
+
+def group(number: int, *names: str, began: int = 0, **head: Any) -> Plain:  # noqa: ANN401 -- fields of the file
+    """The result of one of two groups."""
+    return shard(*map(a_test, names), began=began, shard={"number": number, "of": 2}, **head)
+
+
+def test_a_group_that_was_run_again_ended_as_it_did_in_the_end() -> None:
+    """With `--rerun` the whole of it; one that has less in it does not speak for the first, and without it none."""
+    known = {"planned": 2, "among": 3}
+    stopped = group(1, "test_a", ending=ending(2), comparisons=known)
+    other = group(2, "test_c", began=1, comparisons={"planned": 1, "among": 3})
+    whole = group(1, "test_b", "test_a", began=10, comparisons=known)
+    assert merged(stopped, other, whole, rerun=True).has_passed
+    for part in (
+        group(1, "test_a", began=10, comparisons={"planned": 1, "among": 3}),
+        group(1, "test_b", began=10, comparisons=known),
+        group(2, "test_a", "test_b", began=10, comparisons=known),
+        group(1, "test_a", "test_b", began=10, comparisons=known, ending=ending(2)),
+    ):
+        assert not merged(stopped, other, part, rerun=True).has_passed
+
+
+def test_a_run_without_tests_may_be_any_runners() -> None:
+    """Where nothing numbers the runners, a later result of others does not speak for it."""
+    assert not merged(shard(ending=ending(2)), shard(a_test("test_a"), began=10), rerun=True).has_passed
+
+
+def test_a_test_that_no_runner_ran_is_missed() -> None:
+    """Runners that deal out differently leave tests to nobody, which are named; what one alone knows of too."""
+    dealt = [a_test(f"test_{name}").nodeid for name in "abcd"]
+    one, other = group(1, "test_a", "test_b", dealt=dealt), group(2, "test_d", began=1, dealt=dealt[:2])
+    with pytest.raises(UsageProblem, match="1 test was run by none") as problem:
+        merged(one, other)
+    assert dealt[2] in str(problem.value)
+    assert dealt[3] not in str(problem.value)
+    assert merged(one, group(2, "test_c", "test_d", began=1, dealt=dealt)).has_passed
+
+
+def test_why_a_test_was_not_run_is_said_first() -> None:
+    """A runner that was stopped has not dealt out differently."""
+    dealt = [a_test(f"test_{name}").nodeid for name in "ab"]
+    both = merged(group(1, "test_a", dealt=dealt), group(2, began=1, dealt=dealt, ending=ending(2)))
+    assert not both.has_passed
+
+
+def test_two_attempts_of_one_runner_are_one() -> None:
+    """`--expect` counts runs that are not of tests run again: by their tests, or by their number."""
+    first, second = shard(a_test("test_a", outcome="error"), a_test("test_b")), shard(a_test("test_a"), began=10)
+    with pytest.raises(UsageProblem, match="only 1 results"):
+        merged(first, second, rerun=True, expected=2)
+    assert merged(first, second, shard(a_test("test_c"), began=1), rerun=True, expected=2).has_passed
+    again_ = [group(1, "test_a"), group(1, "test_b", began=1), group(2, "test_c", began=2)]
+    assert merged(*again_, rerun=True, expected=2).has_passed
+    with pytest.raises(UsageProblem, match="only 2 results"):
+        merged(*again_, rerun=True, expected=3)
+
+
+def test_tests_of_groups_may_be_run_again_by_themselves() -> None:
+    """With `--rerun` a result without a number is taken if it has nothing but tests of groups; it is said otherwise."""
+    failed = shard(a_test("test_a", outcome="error"), a_test("test_b"), shard={"number": 1, "of": 2})
+    other = group(2, "test_c", began=1)
+    alone = shard(a_test("test_a"), began=10)
+    assert merged(failed, other, alone, rerun=True, expected=2).has_passed
+    with pytest.raises(UsageProblem, match="not of one suite") as problem:
+        merged(failed, other, alone)
+    assert "--rerun" in str(problem.value)
+    with pytest.raises(UsageProblem, match="not of one suite"):
+        merged(failed, other, shard(a_test("test_x"), began=10), rerun=True)
+    with pytest.raises(UsageProblem, match="1 is missing"):
+        merged(failed, alone, rerun=True)
+
+
+def test_what_was_measured_beside_different_code_is_not_one() -> None:
+    """Two bases are two comparisons; each is named."""
+    one, other = (
+        shard(a_test(f"test_{place}"), began=place, mode="against", against=f"main ({name * 12})")
+        for place, name in enumerate("ab")
+    )
+    with pytest.raises(UsageProblem, match="beside the same code") as problem:
+        merged(one, other)
+    assert "main (aaaaaaaaaaaa): a.json" in str(problem.value)
+    other["against"] = one["against"]
+    assert merged(one, other).plain()["against"] == "main (aaaaaaaaaaaa)"
+
+
+def test_a_group_that_wrote_no_result_is_looked_for() -> None:
+    """One without a test that measures writes one too, so that the runner has broken down, or was not asked to."""
+    with pytest.raises(UsageProblem, match="missing") as problem:
+        merged(group(1, "test_a"))
+    assert "--gpuserve-json" in str(problem.value)
+
+
+# -- runners to which no test that measures was dealt
+
+
+def idle(number: int, *own: str, dealt: Sequence[str] = (), status: int = 0, **head: Any) -> Plain:  # noqa: ANN401 -- fields of the file
+    """The result of one of two groups, in which no test measures: it names no device."""
+    fields = {
+        "shard": {"number": number, "of": 2},
+        "unlisted": {"dealt": [*own, *dealt], "own": list(own)},
+        "ending": ending(status),
+    }
+    return shard(began=3, gpu={}, host={}, **{**fields, **head})
+
+
+def busy(number: int, name: str, *own: str, dealt: Sequence[str] = (), **head: Any) -> Plain:  # noqa: ANN401 -- as above
+    """The result of one of two groups with one test that measures."""
+    return group(number, name, unlisted={"dealt": [*own, *dealt], "own": list(own)}, **head)
+
+
+def test_a_group_without_a_test_that_measures_is_counted() -> None:
+    """It is no device's, and all that is said of devices, of what was done and beside whom is of the others."""
+    measured = busy(2, "test_a", "plain_b", dealt=["plain_a"], mode="against", against="main", began=5)
+    both = merged(idle(1, "plain_a", dealt=["plain_b"], mode="gate"), measured, expected=2)
+    assert both.has_passed
+    assert (
+        both.header == "T4, side by side with another revision or interpreter, 2 results merged, 1 comparison planned"
+    )
+    assert both.places[0] == "result 1 of 2: group 1 of 2, no test that measures, began 2025-01-02T03:00:03+00:00"
+    plain = both.plain()
+    assert (plain["gpu"], plain["against"]) == (measured["gpu"], "main")
+    assert both.notes == ()
+    assert merged(again(both), measured).plain() == plain
+
+
+def test_what_fails_where_nothing_measures_is_no_pass() -> None:
+    """A test that measures nothing counts there as anywhere else, and so does a run that was stopped."""
+    measured = busy(2, "test_a")
+    assert not merged(idle(1, ending=ending(1, unlisted_failures=1)), measured).has_passed
+    assert not merged(idle(1, ending=ending(2)), measured).has_passed
+
+
+def test_what_measures_nothing_has_to_be_run_again_as_well() -> None:
+    """A group that failed or was stopped is mended by one that ran all of its tests, measuring or not, and no other."""
+    measured = busy(2, "test_a", "plain_c")
+    for broken in (ending(1, unlisted_failures=1), ending(1, complete=False)):
+        first = idle(1, "plain_a", "plain_b", dealt=["plain_c"], ending=broken)
+        whole = idle(1, "plain_b", "plain_a", dealt=["plain_c"])
+        assert merged(first, measured, {**whole, "at": at(10)}, rerun=True).has_passed
+        for part in (
+            idle(1, "plain_a", dealt=["plain_b", "plain_c"]),
+            idle(1, dealt=["plain_a", "plain_b", "plain_c"], status=5),
+            idle(1, "plain_a", "plain_b", unlisted=None),
+        ):
+            assert not merged(first, measured, {**part, "at": at(10)}, rerun=True).has_passed
+    failed = busy(1, "test_b", "plain_a", began=1, ending=ending(1, unlisted_failures=1))
+    assert merged(failed, measured, busy(1, "test_b", "plain_a", began=10), rerun=True).has_passed
+    assert not merged(failed, measured, busy(1, "test_b", began=10, dealt=["plain_a"]), rerun=True).has_passed
+
+
+def test_other_code_is_refused_where_nothing_measures_too() -> None:
+    """Its tests would be of another suite."""
+    with pytest.raises(UsageProblem, match="not of the same code"):
+        merged(idle(1, commit=OTHER_COMMIT), busy(2, "test_a"))
+
+
+def test_nothing_but_groups_in_which_nothing_measures_is_refused() -> None:
+    """There is no device, and no result."""
+    with pytest.raises(UsageProblem, match="none of the results has a test that measures") as problem:
+        merged(idle(1, "plain_a"), idle(2, "plain_b"))
+    assert "a.json, b.json" in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("without", "passes"),
+    [
+        (idle(1, dealt=["plain_a"], status=5), True),
+        # Nobody had any test, or it is not known, or it had one that was not run.
+        (idle(1, status=5), False),
+        (idle(1, dealt=["plain_a"], status=5, unlisted=None), False),
+        (idle(1, "plain_b", dealt=["plain_a"], status=5), False),
+        (idle(1, dealt=["plain_a"], status=4), False),
+    ],
+)
+def test_a_group_to_which_nothing_was_dealt_is_well(without: Plain, passes: bool) -> None:  # noqa: FBT001 -- a parameter
+    """By its exit status there were no tests: they were all for the others."""
+    assert merged(without, busy(2, "test_a", "plain_a")).has_passed is passes
+
+
+def test_a_test_that_measures_nothing_and_was_nobodys_is_missed() -> None:
+    """Runners that deal out differently leave such tests to nobody too, and they are named."""
+    one = busy(1, "test_a", "plain_a", dealt=["plain_b", "plain_c"])
+    with pytest.raises(UsageProblem, match="1 test was run by none") as problem:
+        merged(one, idle(2, "plain_c", dealt=["plain_a", "plain_b"]))
+    assert problem.value.found == "plain_b"
+    assert merged(one, idle(2, "plain_b", "plain_c", dealt=["plain_a"])).has_passed
+
+
+def test_what_is_not_known_of_other_tests_is_said() -> None:
+    """A file of an older version does not say which it had: it may have had any."""
+    old = group(1, "test_a")
+    both = merged(old, busy(2, "test_b", "plain_a", dealt=["plain_b"], began=1))
+    assert both.has_passed
+    assert both.notes[-1].endswith("it is not known which there were in group 1")
+    assert not merged(shard(a_test("test_a")), shard(a_test("test_b"), began=1)).notes

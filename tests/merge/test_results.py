@@ -1,0 +1,259 @@
+"""Results of several runners as one: what is told, what is refused, and that the order of files does not matter."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.compare.result_file import read_result
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.merge.shard import read_shards
+from tests.merge.merge_files import HOST, T4, a_test, again, merged, regressed, shard, verdicts_of
+from tests.support.builders import OTHER_COMMIT, judgement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpuserve.merge.shard import Plain
+
+UNHURRIED = settings(deadline=None, max_examples=15)  # a busy machine may stall any example
+
+OTHER_CARD = {**T4, "pci_bus_id": "0000:00:1f.0", "card_id": "sha256:2"}
+OTHER_HOST = {"id": "host-b", "cores": 8}
+
+
+def test_two_shards_are_one_result() -> None:
+    """Tests of both are there, each with its verdicts; the earliest begin is that of all."""
+    both = merged(
+        shard(a_test("test_a"), began=5),
+        shard(regressed("test_b"), began=1, gpu=OTHER_CARD, host=OTHER_HOST, comparisons={"planned": 1, "among": 2}),
+    )
+    assert verdicts_of(both) == {"test_b": "REGRESSED", "test_a": "PASS"}
+    assert not both.has_passed
+    plain = both.plain()
+    assert (plain["at"], plain["commit"]) == ("2025-01-02T03:00:01+00:00", both.joined.shards[0].head.commit)
+    assert [test["nodeid"] for test in plain["tests"]] == [
+        "suites/x/test_x.py::test_b",
+        "suites/x/test_x.py::test_a",
+    ]
+    assert plain["comparisons"] == {"planned": 2, "among": 2}
+
+
+def test_all_that_a_shard_has_measured_is_kept() -> None:
+    """A test's record is what its shard has written, field by field, those of later versions too."""
+    one, other = shard(a_test("test_a")), shard(a_test("test_b"), began=1)
+    one["tests"][0]["run"]["of_a_later_version"] = {"x": [1.5, None]}
+    assert again(merged(one, other))["tests"] == [*one["tests"], *other["tests"]]
+
+
+def test_cards_of_one_name_are_listed() -> None:
+    """Several cards on several hosts are told apart; of the facts those stay that are the same."""
+    both = merged(
+        shard(a_test("test_a"), shard={"number": 1, "of": 2}),
+        shard(a_test("test_b"), began=1, gpu=OTHER_CARD, host=OTHER_HOST, shard={"number": 2, "of": 2}),
+    )
+    assert both.places == (
+        "result 1 of 2: group 1 of 2, T4 at 0000:00:1e.0 on host host-a, 1 test, began 2025-01-02T03:00:00+00:00",
+        "result 2 of 2: group 2 of 2, T4 at 0000:00:1f.0 on host host-b, 1 test, began 2025-01-02T03:00:01+00:00",
+    )
+    plain = both.plain()
+    assert plain["gpu"] == {"name": "T4", "product": "Tesla T4"}
+    assert plain["host"] == {"cores": 8}
+    assert both.header == "T4, 2 results merged, 2 comparisons planned"
+
+
+def test_what_several_hosts_have_measured_is_no_sample_of_one() -> None:
+    """The merged file names a host only where all are on it: who compares by hosts must not take them for one."""
+    same = merged(shard(a_test("test_a")), shard(a_test("test_b"), began=1))
+    assert same.plain()["host"] == HOST
+    mixed = merged(shard(a_test("test_a")), shard(a_test("test_b"), began=1, host=OTHER_HOST))
+    assert "id" not in mixed.plain()["host"]
+
+
+def test_a_merged_file_is_a_result_file() -> None:
+    """Whoever reads results of ``--gpuserve-json`` reads it."""
+    both = merged(shard(a_test("test_a")), shard(a_test("test_b"), began=1))
+    read = read_result("both.json", json.dumps(both.plain()).encode())
+    assert [test.outcome for test in read.tests] == ["passed", "passed"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "passes"),
+    [("passed", True), ("skipped", True), ("failed", False), ("error", False), ("interrupted", False), ("odd", False)],
+)
+def test_only_what_is_known_to_pass_passes(outcome: str, passes: bool) -> None:  # noqa: FBT001 -- a parameter
+    """One test that did not is enough, and an outcome that nobody knows is none."""
+    both = merged(shard(a_test("test_a")), shard(a_test("test_b", outcome=outcome), began=1))
+    assert both.has_passed is passes
+
+
+def test_nothing_is_no_pass() -> None:
+    """Shards without a test do not pass."""
+    assert not merged(shard(), shard(began=1)).has_passed
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ({"commit": OTHER_COMMIT}, "not of the same code"),
+        ({"commit": None}, "not of the same code"),
+        ({"gpu": {**T4, "name": "A100"}}, "not of devices of one name"),
+        ({"gpu": {}}, "does not name the device"),
+        ({"mode": "update"}, "did the same"),
+        ({"mode": None}, "did the same"),
+    ],
+)
+def test_results_of_different_runs_are_refused(head: Mapping[str, Any], said: str) -> None:
+    """Other code, another device, or something else that was done: the error names both files."""
+    with pytest.raises(UsageProblem, match=said) as problem:
+        merged(shard(a_test("test_a"), mode="gate"), shard(a_test("test_b"), **{"mode": "gate", **head}))
+    assert "b.json" in str(problem.value)
+
+
+def test_a_shard_that_is_missing_is_missed() -> None:
+    """Of three groups two are no result: what the third would have found nobody knows."""
+    two = [shard(a_test(f"test_{each}"), began=each, shard={"number": each, "of": 3}) for each in (1, 3)]
+    with pytest.raises(UsageProblem, match="of 3 results 1 is missing") as problem:
+        merged(*two)
+    assert "--group=2" in str(problem.value)
+    assert merged(*two, shard(a_test("test_2"), began=2, shard={"number": 2, "of": 3})).has_passed
+
+
+def test_numbers_of_another_split_are_refused() -> None:
+    """Group 1 of 2 and group 2 of 3 are not one suite, and neither is a shard that has no number."""
+    one = shard(a_test("test_a"), shard={"number": 1, "of": 2})
+    for number in ({"number": 2, "of": 3}, None):
+        with pytest.raises(UsageProblem, match="not of one suite"):
+            merged(one, shard(a_test("test_b"), began=1, shard=number))
+
+
+def test_fewer_than_expected_are_refused() -> None:
+    """`--expect` says how many there must be, where the files do not; one file given twice is one."""
+    one, other = shard(a_test("test_a")), shard(a_test("test_b"), began=1)
+    assert merged(one, other, expected=2).has_passed
+    with pytest.raises(UsageProblem, match="only 1 results"):
+        merged(one, one, expected=2)
+
+
+def test_what_differs_without_forbidding_it_is_noted() -> None:
+    """Other versions, uncommitted changes and notes of the shards are told, each once."""
+    both = merged(
+        shard(a_test("test_a"), clean=False, notes=["a note"], software={"torch": "2.4", "mosec": "0.9"}),
+        shard(a_test("test_b"), began=1, notes=["a note"], software={"torch": "2.5", "mosec": "0.9"}),
+    )
+    assert both.notes == (
+        "a note",
+        "measured with changes that are not committed: nobody can say that they were the same everywhere",
+        "versions of torch differ: 2.4, 2.5",
+    )
+    assert both.plain()["software"] == {"mosec": "0.9"}
+    assert both.plain()["clean"] is False
+
+
+def test_unknown_code_is_said() -> None:
+    """Outside of git nobody can say that it was the same."""
+    both = merged(shard(a_test("test_a"), commit=None), shard(a_test("test_b"), began=1, commit=None))
+    assert any("code under test is not known" in note for note in both.notes)
+
+
+def test_a_test_with_two_results_is_refused() -> None:
+    """Both files and outcomes are named, and what helps."""
+    with pytest.raises(UsageProblem, match="test_a has 2 different results") as problem:
+        merged(shard(a_test("test_a")), shard(regressed("test_a"), began=1))
+    assert all(text in str(problem.value) for text in ("passed in a.json", "failed in b.json", "--rerun"))
+
+
+def test_the_same_result_twice_is_one() -> None:
+    """A file that is given twice, or that is in a merged one already, adds nothing."""
+    one, other = shard(a_test("test_a")), shard(a_test("test_b"), began=1)
+    both = merged(one, other)
+    assert merged(one, other, one).plain() == both.plain()
+    assert merged(again(both), one).plain() == both.plain()
+    assert again(merged(again(both))) == again(both)
+
+
+DAMAGES: list[tuple[Callable[[Plain], object], str]] = [
+    (lambda plain: plain.update(schema=3), "newer pytest-gpuserve"),
+    (lambda plain: plain.update(schema=1), "whose tolerances were of another unit"),
+    (lambda plain: plain.pop("gpu"), "gpu"),
+    (lambda plain: plain["tests"][0]["verdicts"][0].update(verdict="FINE"), "FINE"),
+    (lambda plain: plain["tests"][0]["verdicts"][0].update(run="other"), "a load that it has not"),
+    (lambda plain: plain["tests"][0]["verdicts"][0].update(metric="beauty"), "beauty"),
+    (lambda plain: plain["tests"][0]["verdicts"][0].update(reference=None), "without a value and a reference"),
+    (lambda plain: plain["tests"][0]["verdicts"][0].update(adjusted_p=2), "adjusted_p"),
+    (lambda plain: plain["tests"].append(plain["tests"][0]), "twice"),
+    (lambda plain: plain.update(shards=[]), "no shards"),
+    (lambda plain: plain.update(shards=[{"tests": [], "gpu": {}, "host": {}}]), "none of its shards"),
+    (lambda plain: plain.update(shards=[{"tests": ["x"], "gpu": {}, "host": {}}]), "no result of x"),
+    (lambda plain: plain.update(mode="dream"), "mode"),
+]
+"""What can be wrong with a file, and what is said of it."""
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGES)
+def test_a_damaged_file_is_refused(damage: Callable[[Plain], object], said: str) -> None:
+    """Whatever is wrong with it is told with its name, and nothing of it is used."""
+    plain = shard(a_test("test_a"))
+    damage(plain)
+    with pytest.raises(UsageProblem, match=said) as problem:
+        merged(plain)
+    assert "a.json" in str(problem.value)
+
+
+@UNHURRIED
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=100).map(str.encode), st.just(b"[]"), st.just(b"{}")))
+def test_what_is_no_result_is_a_users_mistake(data: bytes) -> None:
+    """Whatever is in a file, it is refused in words."""
+    with pytest.raises(UsageProblem, match="odd file"):
+        read_shards("odd file", data)
+
+
+@st.composite
+def shards(draw: st.DrawFn) -> list[Plain]:
+    """Files of shards, each with tests of its own; claims with and without a p-value, on one host or several."""
+    found = []
+    for number in range(draw(st.integers(1, 4))):
+        names = [f"test_{number}[{each}]" for each in range(draw(st.integers(0, 3)))]
+        tests = [regressed(name) if draw(st.booleans()) else a_test(name) for name in names]
+        claims = sum(test.outcome == "failed" for test in tests)
+        p_values = draw(st.lists(st.sampled_from([None, 0.0001, 0.012, 0.03]), min_size=claims, max_size=claims))
+        places = [place for place, test in enumerate(tests) if test.outcome == "failed"]
+        found.append(
+            shard(
+                *tests,
+                began=draw(st.integers(0, 2)),
+                host=draw(st.sampled_from([HOST, OTHER_HOST])),
+                notes=[draw(st.sampled_from(["", "a note", f"note {number}"]))],
+                verdicts={place: {"adjusted_p": p} for place, p in zip(places, p_values, strict=True)},
+                comparisons=draw(st.sampled_from([None, {"planned": 9, "among": 9}, {"planned": 2, "among": 40}])),
+            )
+        )
+    return found
+
+
+@UNHURRIED
+@given(data=st.data(), files=shards())
+def test_the_order_of_files_and_merging_twice_change_nothing(data: st.DataObject, files: list[Plain]) -> None:
+    """In whatever order, by whatever steps, and how often it is merged: the result is the same to the byte."""
+    whole = json.dumps(merged(*files).plain())
+    assert json.dumps(merged(*data.draw(st.permutations(files))).plain()) == whole
+    at = data.draw(st.integers(1, len(files)))
+    in_steps = [again(merged(*files[:at])), *files[at:]]
+    assert json.dumps(merged(*data.draw(st.permutations(in_steps))).plain()) == whole
+    assert json.dumps(merged(json.loads(whole), *files).plain()) == whole
+
+
+@UNHURRIED
+@given(text=st.text(max_size=40), notes=st.lists(st.text(max_size=20), max_size=3))
+def test_any_text_is_kept_as_it_is(text: str, notes: list[str]) -> None:
+    """Ids, reasons and notes are texts, whatever is in them."""
+    odd = a_test(f"test_a[{text}]", judgement(Verdict.INCONCLUSIVE, reasons=(text,)), outcome="failed")
+    both = merged(shard(odd, notes=notes), shard(a_test("test_b"), began=1))
+    assert both.tests[0].nodeid == odd.nodeid
+    assert both.tests[0].runs[0].judgements[0].reasons == (text,)
+    assert merged(again(both)).plain() == both.plain()

@@ -1,0 +1,144 @@
+"""A judgement in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
+from pytest_gpuserve.report.explain import evidence, explain, headline, reasons_of
+from tests.support.builders import judgement
+
+KINDS: tuple[ReferenceKind, ...] = get_args(ReferenceKind)
+
+
+def test_a_regression_explains_itself() -> None:
+    """Measured, baseline, change with interval, evidence, reasons, what moved, what to type; then why, and the rest."""
+    text = explain(
+        judgement(reasons=("first", "second\nline")),
+        {"latency.p50": 0.4, "latency.p99": -0.02, "batching_ratio": -0.031},
+        "pytest t --gpu=cpu",
+        ["moved with it: compute per batch 4.10 ms -> 4.52 ms (+10.2 %)", "of the whole: 98 %", "not counted: clocks"],
+    )
+    assert text == [
+        "REGRESSED: throughput is 1432/s, baseline 2047/s: -30.1 % (tolerance 5 %)",
+        "interval -34.1 % to -26.2 %, from 2 sessions; a change of 6 % would have been seen",
+        "moved with it: compute per batch 4.10 ms -> 4.52 ms (+10.2 %)",
+        "of the whole: 98 %",
+        "to accept the new number: pytest t --gpu=cpu",
+        "first",
+        "second",
+        "line",
+        "metrics that moved with it: latency.p50 +40.0 %, batching_ratio -3.1 %",
+        "not counted: clocks",
+    ]
+
+
+def test_a_closer_look_comes_before_the_number_is_accepted() -> None:
+    """Where only a stored number shows it, both commands stand together, in the order in which they are typed."""
+    lines = explain(judgement(), {}, "pytest t --baseline-update", closer="look closer: pytest t --against=HEAD~1")
+    assert lines[2:] == [
+        "first look closer: pytest t --against=HEAD~1",
+        "to accept the new number, if that shows it: pytest t --baseline-update",
+    ]
+
+
+def test_what_no_test_asked_for_does_not_explain() -> None:
+    """Cold starts and cards vary on their own account, and stand in a text only as a gate's own."""
+    moved = {"cold_start": 0.5, "gpu_memory": 0.5, "gpu_utilisation": -0.5, "energy_per_inference": 0.5}
+    assert explain(judgement(), moved, "") == explain(judgement(), {}, "")
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", ["", "pytest t"])
+def test_every_judgement_can_be_explained(verdict: Verdict, kind: ReferenceKind, command: str) -> None:
+    """No verdict, reference or command makes the explanation itself fail; the verdict comes first."""
+    lines = explain(judgement(verdict, kind=kind), {"latency.p50": 0.5}, command)
+    assert lines[0].startswith(f"{verdict}: throughput")
+    assert any(line.endswith(": pytest t") for line in lines) is bool(command)
+    assert not any("None" in line for line in lines)
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    """A missing baseline has its reason and no made-up numbers."""
+    assert explain(judgement(Verdict.MISSING, reasons=("no entry",)), {}, "") == ["MISSING: throughput", "no entry"]
+
+
+def test_values_are_in_the_unit_of_the_metric() -> None:
+    """A latency reads as a time, memory as a size, a limit is called one."""
+    memory = Judgement(METRICS["gpu_memory"], Verdict.PASS, "limit", value=2.0**31, reference=2.0**32, change=-0.5)
+    assert headline(memory) == "PASS: gpu_memory is 2.00 GiB, limit 4.00 GiB: -50.0 %"
+    seen = Judgement(METRICS["latency.p99"], Verdict.REGRESSED, "limit", value=0.0623, reference=0.05, change=0.246)
+    assert headline(seen) == "REGRESSED: latency.p99 is 62.3 ms, limit 50.0 ms: +24.6 %"
+
+
+def test_small_moves_explain_nothing() -> None:
+    """What hardly moved, moved unknowably, or stands beside a pass is not named."""
+    moved = {"latency.p50": 0.029, "latency.p90": float("nan")}
+    assert not any("moved" in line for line in explain(judgement(), moved, ""))
+    assert not any("moved" in line for line in explain(judgement(Verdict.PASS), {"latency.p50": 0.5}, ""))
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_only_a_change_is_explained_by_what_moved(verdict: Verdict) -> None:
+    """What moved with it stands below a change or a doubt, and not beside a pass or what cannot be trusted."""
+    shown = any("compute" in line for line in explain(judgement(verdict), {}, "", ["moved with it: compute"]))
+    assert shown is (verdict in (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.INCONCLUSIVE))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evidence_is_counted_in_its_own_unit(kind: ReferenceKind) -> None:
+    """Side by side it is rounds and their windows, else sessions."""
+    seen = replace(judgement(kind=kind), rounds=3, windows=72)
+    counted = "3 rounds (72 windows)" if kind in ("against", "duel") else "3 sessions"
+    assert evidence(seen) == f"from {counted}; a change of 6 % would have been seen"
+    one = replace(seen, rounds=1, windows=1)
+    assert evidence(one).startswith("from 1 round (1 window);" if kind in ("against", "duel") else "from 1 session;")
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVED])
+def test_a_pass_says_what_it_could_not_have_seen(verdict: Verdict) -> None:
+    """A tolerance below what would surely have been seen is said, and so is that nothing is known of it."""
+    fine = replace(judgement(verdict), detectable=0.05)
+    assert evidence(fine).endswith("; a change of 5 % would have been seen")
+    assert evidence(judgement(verdict)).endswith(
+        "; a change of 6 % would have been seen, one of just the tolerance (5 %) not surely"
+    )
+    assert evidence(replace(fine, detectable=None)).endswith("; it cannot say which change would have been seen")
+    assert any("would have been seen" in line for line in explain(fine, {}, ""))
+
+
+@pytest.mark.parametrize(
+    ("metric", "change", "interval", "reaches"),
+    [
+        ("throughput", -0.216, (-0.35, -0.11), "-35.0 %"),
+        ("latency.p50", 0.216, (0.11, 0.35), "+35.0 %"),
+    ],
+)
+def test_a_regression_within_the_tolerance_says_why_it_is_one(
+    metric: str, change: float, interval: tuple[float, float], reaches: str
+) -> None:
+    """A change of 21.6 % at a tolerance of 30 % is no contradiction for a reader, whichever direction is worse."""
+    seen = replace(judgement(metric=metric, reasons=("a reason",)), change=change, interval=interval, tolerance=0.3)
+    why = f"within the tolerance of 30 % by its estimate, but not shown to be within it: the interval reaches {reaches}"
+    assert explain(seen, {}, "")[2] == why
+    assert reasons_of(seen) == (why, "a reason")
+    for other in (
+        replace(seen, tolerance=0.2),
+        replace(seen, tolerance=0.4),
+        replace(seen, tolerance=None),
+        replace(seen, verdict=Verdict.PASS),
+    ):
+        assert reasons_of(other) == ("a reason",)
+
+
+def test_rounds_that_bound_nothing_are_still_counted() -> None:
+    """Without an interval the explanation says how much was measured all the same."""
+    thin = replace(
+        judgement(Verdict.INCONCLUSIVE, kind="against"), interval=None, detectable=None, rounds=1, windows=24
+    )
+    assert "from 1 round (24 windows)" in explain(thin, {}, "")

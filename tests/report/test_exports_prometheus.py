@@ -1,0 +1,266 @@
+"""Prometheus' text format: what a push gateway takes, and what a parser reads back."""
+
+from __future__ import annotations
+
+import http.client
+import re
+from collections import Counter
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from prometheus_client.parser import text_string_to_metric_families
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.measure.yardstick import Yardstick
+from pytest_gpuserve.report.exports.prometheus import FAMILIES, LATENCY, YARDSTICK, document
+from pytest_gpuserve.report.results import TestResult
+from tests.fakes.threads import in_a_thread
+from tests.report.exported import (
+    NAMES,
+    NODEID,
+    UNHURRIED,
+    load_of,
+    named,
+    one_test,
+    overruled_and_last_word,
+    result_of,
+)
+from tests.support.builders import judgement, session, start, window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAME = "[a-zA-Z_:][a-zA-Z0-9_:]*"
+LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
+SAMPLE = re.compile(rf"({NAME})\{{({LABEL}(?:,{LABEL})*)\}} (\S+)")
+"""A sample without a timestamp; all of ours have labels."""
+
+COMMENT = re.compile(rf"# (HELP|TYPE) ({NAME}) (\S.*)")
+
+BASE_UNITS = ("_info", "_outcome", "_verdict", "_ratio", "_seconds", "_bytes", "_joules", "_per_second", "_requests")
+
+
+def checked(text: str) -> dict[str, dict[frozenset[tuple[str, str]], float]]:
+    """Read samples by family as strictly as a gateway, which is stricter than the Python parser.
+
+    Each family is one block of HELP, TYPE and samples, no series is there twice, and no sample has a timestamp.
+    """
+    assert text.endswith("\n")
+    blocks: list[tuple[str, str]] = []
+    for line in text.removesuffix("\n").split("\n"):
+        comment = COMMENT.fullmatch(line)
+        if comment is not None and comment[1] == "HELP":
+            blocks.append((comment[2], ""))
+        elif comment is not None:
+            assert blocks[-1] == (comment[2], "")
+            blocks[-1] = comment[2], comment[3]
+        else:
+            sample = SAMPLE.fullmatch(line)
+            assert sample is not None, line
+            name, kind = blocks[-1]
+            assert sample[1] in ({name, f"{name}_sum", f"{name}_count"} if kind == "summary" else {name})
+            float(sample[3])
+    assert all(kind in {"gauge", "summary"} for _, kind in blocks)
+    assert max(Counter(name for name, _ in blocks).values()) == 1
+    found: dict[str, dict[frozenset[tuple[str, str]], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample_read in family.samples:
+            series = found.setdefault(sample_read.name, {})
+            labels = frozenset(sample_read.labels.items())
+            assert labels not in series
+            series[labels] = sample_read.value
+    return found
+
+
+def labels(**more: str) -> frozenset[tuple[str, str]]:
+    """The labels of a sample of the usual test's load."""
+    return frozenset({"test": NODEID, "run": "", "gpu": "T4", **more}.items())
+
+
+def test_numbers_are_in_base_units_with_their_labels() -> None:
+    """Seconds, bytes and shares, each with its test, its run and its card."""
+    found = checked(document(one_test(load_of())))
+    assert found["gpuserve_throughput_requests_per_second"] == {labels(): 20}
+    assert found["gpuserve_batching_ratio"] == {labels(): 4}
+    assert found["gpuserve_cold_start_seconds"] == {labels(): 1.5}
+    assert found["gpuserve_failed_requests"] == {labels(): 0}
+    assert found["gpuserve_measured_seconds"] == {labels(): 4}
+
+
+def test_latencies_are_a_summary() -> None:
+    """Quantiles rise up to the exact maximum, and sum and count are those of all requests."""
+    found = checked(document(one_test(load_of(sessions=[session(start(window((0.010,) * 99 + (0.5,))))]))))
+    quantiles = {dict(each)["quantile"]: value for each, value in found[LATENCY].items()}
+    assert list(quantiles) == ["0.5", "0.9", "0.95", "0.99", "1"]
+    assert list(quantiles.values()) == sorted(quantiles.values())
+    assert quantiles["0.99"] == pytest.approx(0.010, rel=1e-3)
+    assert quantiles["1"] == 0.5
+    assert found[f"{LATENCY}_count"] == {labels(): 100}
+    assert found[f"{LATENCY}_sum"][labels()] == pytest.approx(99 * 0.010 + 0.5)
+
+
+def test_the_machines_own_speed_is_told() -> None:
+    """The geometric mean of its readings, a series for each kind of fixed work."""
+    load = replace(load_of(), yardstick=Yardstick({"memory": (100.0, 400.0)}))
+    found = checked(document(one_test(load)))
+    assert found[YARDSTICK] == {labels(work="memory"): pytest.approx(200.0)}
+    assert YARDSTICK not in checked(document(one_test(load_of())))
+
+
+def test_a_verdict_is_a_label() -> None:
+    """A comparison says what it came to, by which metric and against what, and how much the metric moved."""
+    found = checked(document(one_test(load_of(judgement(Verdict.REGRESSED)), outcome="failed")))
+    known = labels(metric="throughput", reference="baseline")
+    verdict = {("verdict", "REGRESSED"), ("asserted", "true"), ("overruled", "false")}
+    assert found["gpuserve_verdict"] == {known | verdict: 1}
+    assert found["gpuserve_change_ratio"] == {known: -0.301}
+    assert found["gpuserve_change_lower_ratio"] == {known: -0.341}
+    assert found["gpuserve_change_upper_ratio"] == {known: -0.262}
+    assert found["gpuserve_tolerance_ratio"] == {known: 0.05}
+    assert found["gpuserve_detectable_ratio"] == {known: 0.06}
+    outcome = frozenset({"test": NODEID, "outcome": "failed", "gpu": "T4"}.items())
+    assert found["gpuserve_test_outcome"] == {outcome: 1}
+
+
+def test_the_session_says_what_was_measured_on_what() -> None:
+    """Code, host and card are in one sample to join with; what is unknown is no label."""
+    (known,) = checked(document(one_test()))["gpuserve_session_info"]
+    facts = dict(known)
+    assert facts["clean"] == "true"
+    assert facts["commit"].startswith("0123")
+    assert (facts["product"], facts["driver"], facts["host"], facts["gpu"]) == ("Tesla T4", "550.54", "host-a", "T4")
+    assert "cuda" not in facts
+    (unknown,) = checked(document(result_of(commit=None)))["gpuserve_session_info"]
+    assert not {"commit", "clean"} & dict(unknown).keys()
+
+
+def test_what_is_not_sound_has_a_verdict_and_no_numbers() -> None:
+    """A number that cannot be trusted is no sample, and no zero; that it is so is one."""
+    bad = load_of(judgement(Verdict.INVALID), sessions=[session(problems=("late",))])
+    found = checked(document(one_test(bad)))
+    assert set(found) == {"gpuserve_session_info", "gpuserve_test_outcome", "gpuserve_verdict"}
+
+
+def test_what_was_overruled_says_so_and_has_no_change() -> None:
+    """An alert that leaves out what was overruled, or one of a change, goes by what was found side by side."""
+    found = checked(document(one_test(load_of(*overruled_and_last_word()))))
+    verdicts = {
+        (dict(each)["reference"], dict(each)["verdict"], dict(each)["asserted"], dict(each)["overruled"])
+        for each in found["gpuserve_verdict"]
+    }
+    assert verdicts == {("baseline", "REGRESSED", "true", "true"), ("against", "PASS", "true", "false")}
+    paired = labels(metric="throughput", reference="against")
+    assert found["gpuserve_change_ratio"] == {paired: -0.01}
+    assert "gpuserve_change_lower_ratio" not in found
+    assert set(found["gpuserve_tolerance_ratio"]) == set(found["gpuserve_detectable_ratio"]) == {paired}
+
+
+def test_what_the_host_spoiled_has_a_verdict_and_no_numbers() -> None:
+    """Where sessions are sound, and the judgement alone says that others used the host."""
+    found = checked(document(one_test(load_of(judgement(Verdict.INVALID)))))
+    assert set(found) == {"gpuserve_session_info", "gpuserve_test_outcome", "gpuserve_verdict"}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_comparisons_of_a_kind_are_one_series(order: int) -> None:
+    """Of several comparisons of a metric with printed numbers the gravest is told, whichever came first."""
+    both = [judgement(verdict, kind="published") for verdict in (Verdict.PASS, Verdict.REGRESSED)][::order]
+    found = checked(document(one_test(load_of(*both))))
+    assert [dict(each)["verdict"] for each in found["gpuserve_verdict"]] == ["REGRESSED"]
+
+
+def test_a_comparison_that_a_test_did_not_come_to_says_so() -> None:
+    """What was judged afterwards decides nothing: it is told as such, and hides no comparison that was asserted."""
+    late = judgement(Verdict.INCONCLUSIVE).unasserted()
+    found = checked(document(one_test(load_of(late), load_of(late, judgement(Verdict.PASS), late, label="load 2"))))
+    verdicts = {
+        (dict(each)["run"], dict(each)["verdict"], dict(each)["asserted"]) for each in found["gpuserve_verdict"]
+    }
+    assert verdicts == {("", "INCONCLUSIVE", "false"), ("load 2", "PASS", "true")}
+
+
+def test_loads_and_tests_share_families() -> None:
+    """However many loads there are, each family is one block."""
+    tests = [TestResult(f"t::{name}", "passed", [load_of(judgement()), load_of(label="load 2")]) for name in "abc"]
+    found = checked(document(result_of(*tests)))
+    assert len(found["gpuserve_throughput_requests_per_second"]) == 6
+    assert len(found["gpuserve_verdict"]) == 3
+
+
+def test_every_metric_has_a_family() -> None:
+    """No metric is forgotten: it is a quantile of the summary, or has a family of its own."""
+    assert set(FAMILIES) == {name for name, metric in METRICS.items() if metric.quantile is None}
+
+
+def test_names_end_in_their_unit() -> None:
+    """Whoever sees a name knows the unit."""
+    found = checked(document(one_test(load_of(judgement()))))
+    assert all(name.startswith("gpuserve_") and name.endswith((*BASE_UNITS, "_sum", "_count")) for name in found)
+
+
+@UNHURRIED
+@given(NAMES)
+def test_no_name_breaks_a_line(nodeids: list[str]) -> None:
+    """Whatever tests are called, each is read back as one line that can be printed."""
+    found = checked(document(named(*nodeids)))
+    tests = [dict(each)["test"] for each in found["gpuserve_test_outcome"]]
+    assert len(set(tests)) == len(nodeids)
+    assert all(test.isprintable() for test in tests)
+
+
+def test_quotes_and_backslashes_come_back_as_they_were() -> None:
+    """What the format escapes is read as it was written."""
+    nodeid = 't::a["\\" {b="c"} \\n]'
+    (outcome,) = checked(document(named(nodeid)))["gpuserve_test_outcome"]
+    assert dict(outcome)["test"] == nodeid
+
+
+def test_texts_are_shown_fit() -> None:
+    """Names go through what masks secrets."""
+    text = document(named("t::a[hunter2]"), lambda text: text.replace("hunter2", "<X>"))
+    assert "hunter2" not in text
+    assert 't::a[<X>]"' in text
+
+
+@pytest.fixture
+def gateway() -> Iterator[tuple[int, list[str]]]:
+    """A server that takes pushes as a gateway does: its port, and what was pushed; what is no good it refuses."""
+    pushed: list[str] = []
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            try:
+                checked(text)
+            except (AssertionError, ValueError):
+                self.send_error(400)
+            else:
+                pushed.append(text)
+                self.send_response(200)
+                self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Be silent."""
+
+    with in_a_thread(HTTPServer(("127.0.0.1", 0), Gateway)) as server:
+        yield server.server_port, pushed
+
+
+@pytest.mark.parametrize(("more", "status"), [("", 200), ("gpuserve_verdict 1 1735786800000\n", 400)])
+def test_a_gateway_takes_a_push(gateway: tuple[int, list[str]], more: str, status: int) -> None:
+    """The file as it is makes the body of a push, and with a timestamp it would be refused."""
+    port, pushed = gateway
+    text = document(named("t::漢字"))
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("PUT", "/metrics/job/gpuserve/branch/main", (text + more).encode())
+        response = connection.getresponse()
+        response.read()
+        assert response.status == status
+    finally:
+        connection.close()
+    assert pushed == ([text] if status == 200 else [])

@@ -1,0 +1,302 @@
+"""pytest-benchmark's JSON: the statistics that it would have computed, in files that its own commands read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from random import Random
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_benchmark.stats import Stats
+
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.measure.summary import Summary, summary_of
+from pytest_gpuserve.report.exports.pytest_benchmark import document, statistics_of
+from tests.report.exported import (
+    NAMES,
+    NODEID,
+    UNHURRIED,
+    load_of,
+    named,
+    one_test,
+    overruled_and_last_word,
+    result_of,
+)
+from tests.support.builders import COMMIT, judgement, session, start, window
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpuserve.report.results import SessionResult
+
+UntypedStats: Any = Stats
+"""pytest-benchmark has no types."""
+
+WITHIN = 0.002
+"""A latency is known within 0.05 %; differences of them a little less well."""
+
+
+class Statistics(msgspec.Struct, forbid_unknown_fields=True):
+    """What pytest-benchmark 5 writes of a benchmark, all of it needed by one of its readers."""
+
+    min: float
+    max: float
+    mean: float
+    stddev: float
+    rounds: int
+    median: float
+    iqr: float
+    q1: float
+    q3: float
+    iqr_outliers: int
+    stddev_outliers: int
+    outliers: str
+    ld15iqr: float
+    hd15iqr: float
+    ops: float
+    total: float
+    iterations: int
+
+
+class Benchmark(msgspec.Struct, forbid_unknown_fields=True):
+    """A benchmark of its files."""
+
+    group: str | None
+    name: str
+    fullname: str
+    params: dict[str, Any] | None
+    param: str | None
+    extra_info: dict[str, Any]
+    options: dict[str, Any]
+    stats: Statistics
+
+
+class File(msgspec.Struct, forbid_unknown_fields=True):
+    """A file of pytest-benchmark's; Bencher and github-action-benchmark read a part of it."""
+
+    machine_info: dict[str, Any]
+    commit_info: dict[str, Any]
+    benchmarks: list[Benchmark]
+    version: str
+    datetime: str = ""
+
+
+def read(text: str) -> File:
+    """Read a document as strictly as it is written by pytest-benchmark."""
+    return msgspec.json.decode(text, type=File)
+
+
+def summary(latencies: list[float]) -> Summary:
+    """The summary of latencies in seconds."""
+    return summary_of([window(latencies)])
+
+
+def test_statistics_are_those_of_pytest_benchmark() -> None:
+    """Of the same latencies, pytest-benchmark's own code comes to the same numbers."""
+    normal = NormalDist(0, 0.3)
+    random = Random(1)
+    latencies = [0.010 * 2.718281828 ** normal.inv_cdf((i + 0.5) / 2000) for i in range(2000)]
+    random.shuffle(latencies)
+    theirs = UntypedStats()
+    for latency in latencies:
+        theirs.update(latency)
+    ours = statistics_of(summary(latencies))
+    assert set(ours) == {*Stats.fields, "iterations"}
+    for name in ("min", "max", "mean", "stddev", "median", "q1", "q3", "iqr", "ld15iqr", "hd15iqr", "total"):
+        assert ours[name] == pytest.approx(getattr(theirs, name), rel=WITHIN), name
+    for name in ("rounds", "iterations"):
+        assert ours[name] == {"rounds": 2000, "iterations": 1}[name]
+    for name in ("iqr_outliers", "stddev_outliers"):
+        # A latency near the fence may be on its other side.
+        assert abs(int(ours[name]) - getattr(theirs, name)) <= 3, name
+    assert ours["outliers"] == f"{ours['stddev_outliers']};{ours['iqr_outliers']}"
+
+
+def test_what_a_histogram_does_not_blur_is_exact() -> None:
+    """Sums and the maximum are the windows' own, not read off buckets."""
+    latencies = [0.0101, 0.0107, 0.0119]
+    ours = statistics_of(summary(latencies))
+    assert ours["max"] == 0.0119
+    assert ours["mean"] == pytest.approx(sum(latencies) / 3, rel=1e-12)
+    assert ours["total"] == pytest.approx(sum(latencies), rel=1e-12)
+
+
+def test_the_deviation_is_that_of_a_sample() -> None:
+    """Two rounds have one degree of freedom, as pytest-benchmark has it; one round deviates from nothing."""
+    assert statistics_of(summary([0.010, 0.020]))["stddev"] == pytest.approx(0.010 / 2**0.5, rel=WITHIN)
+    assert statistics_of(summary([0.010]))["stddev"] == 0
+
+
+def test_operations_a_second_are_requests_a_second() -> None:
+    """With several requests under way, one divided by the mean is not how many there are a second."""
+    ours = statistics_of(summary([0.1] * 40))
+    assert ours["ops"] == 80
+
+
+@UNHURRIED
+@given(st.lists(st.floats(1e-6, 100), min_size=1, max_size=50))
+def test_statistics_are_in_order(latencies: list[float]) -> None:
+    """However few latencies there are, quantiles rise, and whiskers and outliers are of the latencies."""
+    ours = msgspec.convert(statistics_of(summary(latencies)), Statistics)
+    assert ours.min <= ours.q1 <= ours.median <= ours.q3 <= ours.max
+    assert ours.min <= ours.mean <= ours.max * (1 + 1e-9)
+    assert ours.min <= ours.ld15iqr <= ours.hd15iqr <= ours.max
+    assert ours.stddev >= 0
+    assert 0 <= ours.iqr_outliers < ours.rounds
+    assert 0 <= ours.stddev_outliers <= ours.rounds == len(latencies)
+
+
+def test_a_load_is_a_benchmark() -> None:
+    """It has the test's name, its parameters, and beside its latencies what pytest-benchmark has no place for."""
+    run = load_of(judgement(Verdict.REGRESSED), judgement(Verdict.MISSING, "batching_ratio"))
+    (benchmark,) = read(document(one_test(run, outcome="failed"))).benchmarks
+    assert (benchmark.fullname, benchmark.name, benchmark.param) == (NODEID, "test_it[8]", "8")
+    assert benchmark.stats.rounds == 80
+    info = benchmark.extra_info
+    assert info["outcome"] == "failed"
+    assert info["metrics"]["throughput"] == 20
+    assert info["metrics"]["cold_start"] == 1.5
+    assert "gpu_memory" not in info["metrics"]
+    regressed, missing = info["verdicts"]
+    assert (regressed["metric"], regressed["verdict"], regressed["change"]) == ("throughput", "REGRESSED", -0.301)
+    assert missing == {
+        "metric": "batching_ratio",
+        "verdict": "MISSING",
+        "reference_kind": "baseline",
+        "asserted": True,
+        "overruled": False,
+    }
+    assert (info["load"], info["server"]) == ({"load": "closed loop", "concurrency": "8"}, {"server": "mosec"})
+
+
+def test_what_was_overruled_says_so() -> None:
+    """Both verdicts are there, and it is told which one is the last word."""
+    (benchmark,) = read(document(one_test(load_of(*overruled_and_last_word())))).benchmarks
+    told = [(each["verdict"], each["overruled"]) for each in benchmark.extra_info["verdicts"]]
+    assert told == [("REGRESSED", True), ("PASS", False)]
+
+
+def test_machine_and_commit_are_told_as_far_as_they_are_known() -> None:
+    """Card, host and software are in the machine's facts; what is unknown is not there."""
+    file = read(document(result_of()))
+    assert file.machine_info["gpu"] == {"name": "T4", "product": "Tesla T4", "driver": "550.54", "ecc": True}
+    assert file.machine_info["cpu"] == {"brand_raw": "A CPU", "count": 2}
+    assert (file.machine_info["node"], file.machine_info["python_version"]) == ("host-a", "3.11.9")
+    assert file.commit_info == {"id": COMMIT, "dirty": False}
+    assert file.datetime == "2025-01-02T03:00:00+00:00"
+    assert read(document(result_of(commit=None))).commit_info == {"id": "unknown"}
+
+
+def test_what_is_not_sound_is_no_benchmark() -> None:
+    """Neither what cannot be trusted nor what was not answered is there."""
+    silent = load_of(label="load 2", sessions=[session(start(window(())))])
+    assert read(document(one_test(load_of(sessions=[session(problems=("late",))]), silent))).benchmarks == []
+
+
+@UNHURRIED
+@given(NAMES)
+def test_no_name_breaks_the_file(nodeids: list[str]) -> None:
+    """Each load is a benchmark of its own, whatever its test is called, with a name that Bencher takes."""
+    names = {benchmark.fullname for benchmark in read(document(named(*nodeids))).benchmarks}
+    assert len(names) == len(nodeids)
+    assert all(0 < len(name.encode()) <= 1024 for name in names)
+
+
+def test_texts_are_shown_fit() -> None:
+    """Names, loads, servers and the machine's facts go through what masks secrets."""
+    run = replace(load_of(label="hunter2"), load={"a": "hunter2"}, server={"b": "hunter2"})
+    gpu = {"name": "hunter2", "unknown": {"c": "hunter2"}}
+    secret = replace(one_test(run, nodeid="t::hunter2"), gpu=gpu, host=gpu, software={"python": "hunter2"})
+    text = document(secret, lambda text: text.replace("hunter2", "<X>"))
+    assert "hunter2" not in text
+    assert text.count("<X>") > 7
+
+
+def write(folder: Path, name: str, result: SessionResult) -> str:
+    """Write a document into a folder, and return its name there."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(document(result), encoding="utf-8")
+    return name
+
+
+def command(folder: Path, *arguments: str) -> str:
+    """Run a command of Python's in a folder; its output."""
+    # Where it knows of pytest-xdist, pytest-benchmark leaves the table to a controller.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=folder,
+        env={**environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def two_runs() -> tuple[SessionResult, SessionResult]:
+    """Two tests before and after a change that made requests take twice as long; one has a name to stumble over."""
+    before, after = [session(start(window((0.010,) * 40)))], [session(start(window((0.020,) * 20)))]
+    nodeids = (NODEID, 'suites/perf/test_perf.py::test_it["{b}\n, =c"]')
+    one, other = (
+        result_of(*(test for nodeid in nodeids for test in one_test(load_of(sessions=sessions), nodeid=nodeid).tests))
+        for sessions in (before, after)
+    )
+    return one, other
+
+
+def test_pytest_benchmark_compares_two_files(tmp_path: Path) -> None:
+    """``pytest-benchmark compare A.json B.json`` shows each load of the one below that of the other."""
+    before, after = two_runs()
+    files = write(tmp_path, "before.json", before), write(tmp_path, "after.json", after)
+    out = command(tmp_path, "pytest_benchmark", "compare", *files, "--csv=out.csv")
+    assert out.count("tests ---") == out.count(": 2 tests") == 2
+    lines = [line for line in out.splitlines() if line.startswith("test_it[8] (")]
+    assert [line.split()[1] for line in lines] == ["(before)", "(after)"]
+    assert [" 80.0000 (1.0)" in line for line in lines] == [True, False]
+    assert "(2.00)" in lines[1]
+    assert "20.0000 (2.0" in lines[1]
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 1 + 2 * 2
+
+
+def test_pytest_benchmark_tells_the_change(tmp_path: Path) -> None:
+    """``compare --between`` has the change of each column in percent."""
+    before, after = two_runs()
+    files = write(tmp_path, "a/before.json", before), write(tmp_path, "b/after.json", after)
+    out = command(tmp_path, "pytest_benchmark", "compare", *files, "--between=mean,ops", "-k", "8")
+    (line,) = [line for line in out.splitlines() if line.startswith("test_it[8]")]
+    assert "+100.0%" in line
+    assert "-50.0%" in line
+
+
+def test_pytest_benchmark_finds_files_in_its_storage(tmp_path: Path) -> None:
+    """A file named as pytest-benchmark names its own is listed and found by its number."""
+    before, after = two_runs()
+    write(tmp_path, ".benchmarks/0001_before.json", before)
+    write(tmp_path, ".benchmarks/0002_after.json", after)
+    listed = command(tmp_path, "pytest_benchmark", "list").split()
+    assert [path.rpartition("/")[2] for path in listed] == ["0001_before.json", "0002_after.json"]
+    out = command(tmp_path, "pytest_benchmark", "compare", "0001", "0002")
+    assert out.count("test_it[8] (") == 2
+
+
+def test_pytest_compares_a_benchmark_with_a_file(tmp_path: Path) -> None:
+    """``pytest --benchmark-compare`` puts a stored load beside a benchmark of the same name."""
+    nodeid = "test_model.py::test_it"
+    write(tmp_path, ".benchmarks/0001_served.json", one_test(load_of(), nodeid=nodeid))
+    (tmp_path / "test_model.py").write_text("def test_it(benchmark):\n    benchmark.pedantic(int, rounds=3)\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    options = ("-p", "pytest_benchmark.plugin", "-p", "no:cacheprovider", "--benchmark-compare=0001")
+    out = command(tmp_path, "pytest", *options)
+    assert "test_it (0001_served" in out
+    assert "test_it (NOW)" in out

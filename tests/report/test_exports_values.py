@@ -1,0 +1,195 @@
+"""What all exports share: every load has a name of its own, and nothing unknown or unsound has a number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.report.exports.values import LONGEST_NAME_BYTES, json_text, loads_of, one_line, plain
+from pytest_gpuserve.report.results import TestResult
+from tests.report.exported import (
+    NAMES,
+    NODEID,
+    UNHURRIED,
+    load_of,
+    named,
+    one_test,
+    overruled_and_last_word,
+    result_of,
+)
+from tests.support.builders import judgement, session, start, window
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.measure.window import Session
+
+
+def test_a_load_is_named_by_its_test_and_its_label() -> None:
+    """The first load of a test is called as the test, others by their label too."""
+    first, second = loads_of(one_test(load_of(), load_of(label="load 2")), str)
+    assert (first.test, first.label, first.name) == (NODEID, "", NODEID)
+    assert (second.test, second.label, second.name) == (NODEID, "load 2", f"{NODEID} load 2")
+
+
+def test_names_that_masking_makes_alike_are_told_apart() -> None:
+    """Two tests, or two loads, whose names differ in a secret alone do not become one."""
+    result = result_of(
+        TestResult("t::a[hunter2]", "passed", [load_of(label="hunter2"), load_of(label="sesame")]),
+        TestResult("t::a[sesame]", "passed", [load_of()]),
+    )
+    loads = list(loads_of(result, lambda text: text.replace("hunter2", "<X>").replace("sesame", "<X>")))
+    assert [(load.test, load.label) for load in loads] == [
+        ("t::a[<X>]", "<X>"),
+        ("t::a[<X>]", "<X> #2"),
+        ("t::a[<X>] #2", ""),
+    ]
+    assert len({load.name for load in loads}) == 3
+
+
+def test_a_label_that_looks_like_another_tests_name_makes_no_twin() -> None:
+    """A test's name that ends like another's with its label is still another name."""
+    result = result_of(
+        TestResult("t::a", "passed", [load_of(label="b")]), TestResult("t::a b", "passed", [load_of(), load_of()])
+    )
+    assert len({load.name for load in loads_of(result, str)}) == 3
+
+
+@UNHURRIED
+@given(NAMES)
+def test_names_are_printable_distinct_and_short_enough(nodeids: list[str]) -> None:
+    """Whatever tests are called, each load has one printable line of its own, which UTF-8 can write."""
+    names = [load.name for load in loads_of(named(*nodeids), str)]
+    assert len(set(names)) == len(nodeids)
+    assert all(name.isprintable() for name in names)
+    assert all(len(name.encode()) <= LONGEST_NAME_BYTES for name in names)
+
+
+def test_long_names_that_begin_alike_stay_two() -> None:
+    """A name that is cut carries the digest of the whole."""
+    one, other = loads_of(named("x" * 2000 + "a", "x" * 2000 + "b"), str)
+    assert one.name != other.name
+    assert len(one.name) == len(other.name) == LONGEST_NAME_BYTES
+
+
+def test_what_is_not_sound_has_no_numbers() -> None:
+    """A session with a problem takes the numbers of its load away, and leaves its verdicts."""
+    bad = session(problems=("3 requests failed",))
+    (load,) = loads_of(one_test(load_of(judgement(), sessions=[session(), bad])), str)
+    assert load.known() == {}
+    assert load.tracked() == {}
+    assert load.mean_latency() is None
+    assert load.summary is None
+    assert len(load.rows) == 1
+
+
+SHARED = judgement(Verdict.INVALID, reasons=("the host was shared",))
+SHARED_BATCHES = judgement(Verdict.INVALID, "batching_ratio", reasons=("the host was shared",))
+
+
+@pytest.mark.parametrize("judgements", [(SHARED,), (judgement(Verdict.PASS), SHARED_BATCHES)])
+def test_what_was_judged_to_be_invalid_has_no_numbers(judgements: tuple[Judgement, ...]) -> None:
+    """That others used the host stands in the verdict alone: no session has a problem, and yet there is no number."""
+    load, other = loads_of(one_test(load_of(*judgements), load_of(judgement(Verdict.PASS), label="load 2")), str)
+    assert (load.known(), load.tracked(), load.mean_latency(), load.summary) == ({}, {}, None, None)
+    assert other.summary is not None
+
+
+@pytest.mark.parametrize(
+    "judgements", [(SHARED.unasserted(),), (judgement(Verdict.INCONCLUSIVE),), (judgement(Verdict.MISSING),)]
+)
+def test_what_decides_nothing_takes_no_number_away(judgements: tuple[Judgement, ...]) -> None:
+    """What the test did not come to, and what cannot be decided, is no fault of what was measured."""
+    (load,) = loads_of(one_test(load_of(*judgements)), str)
+    assert load.summary is not None
+    assert METRICS["throughput"] in load.known()
+
+
+def test_rows_say_what_was_overruled() -> None:
+    """Each load has its own rows, in the order in which they were judged; another load's last word is none of its."""
+    stored, paired = overruled_and_last_word()
+    first, second = loads_of(one_test(load_of(stored, paired), load_of(stored, label="load 2")), str)
+    assert [(row.judgement, row.overruled) for row in first.rows] == [(stored, True), (paired, False)]
+    assert [(row.judgement, row.overruled) for row in second.rows] == [(stored, False)]
+
+
+@pytest.mark.parametrize("sessions", [(), (session(start(window((), items=None, batches=None))),)])
+def test_a_load_without_an_answer_has_no_numbers(sessions: tuple[Session, ...]) -> None:
+    """Nothing measured, or nothing answered, is nothing known: no zero stands for it."""
+    (load,) = loads_of(one_test(load_of(sessions=sessions)), str)
+    assert load.tracked() == {}
+    assert load.summary is None
+    assert METRICS["throughput"] not in load.known()
+
+
+def test_the_bounds_of_a_value_are_its_starts() -> None:
+    """The lowest and the highest start enclose the value over all of them."""
+    slow, fast = start(window((0.020,) * 40)), start(window((0.010,) * 50))
+    (load,) = loads_of(one_test(load_of(sessions=[session(slow, fast)])), str)
+    throughput = load.tracked()[METRICS["throughput"]]
+    assert (throughput.lowest, throughput.value, throughput.highest) == (80, 90, 100)
+    mean = load.mean_latency()
+    assert mean is not None
+    assert mean.lowest == pytest.approx(0.010)
+    assert mean.value == pytest.approx((40 * 0.020 + 50 * 0.010) / 90)
+    assert mean.highest == pytest.approx(0.020)
+
+
+def test_one_start_has_no_bounds() -> None:
+    """Of one start nobody knows how far another would have been from it."""
+    (load,) = loads_of(one_test(load_of(sessions=[session(start())])), str)
+    throughput = load.tracked()[METRICS["throughput"]]
+    assert (throughput.lowest, throughput.highest) == (None, None)
+
+
+def test_a_value_that_one_start_does_not_know_has_no_value() -> None:
+    """The batching ratio of half of the starts is that of no load."""
+    blind = start(window(items=None, batches=None))
+    (load,) = loads_of(one_test(load_of(sessions=[session(start(), blind)])), str)
+    assert METRICS["batching_ratio"] not in load.tracked()
+    assert METRICS["batching_ratio"] not in load.known()
+    assert METRICS["throughput"] in load.tracked()
+
+
+def test_what_only_tests_ask_for_is_tracked_where_one_does() -> None:
+    """A cold start is always known, and watched only where a test compared it."""
+    (silent,) = loads_of(one_test(load_of()), str)
+    (asked,) = loads_of(one_test(load_of(judgement(metric="cold_start"))), str)
+    cold_start = METRICS["cold_start"]
+    assert silent.known()[cold_start] == 1.5
+    assert cold_start not in silent.tracked()
+    assert asked.tracked()[cold_start].value == 1.5
+
+
+def test_one_line_masks_before_it_escapes() -> None:
+    """A secret of two lines is found as it was, not as it is written."""
+    assert one_line("a\nb c\n", lambda text: text.replace("a\nb", "<S>")) == "<S> c\\n"
+
+
+def test_plain_facts_leave_out_the_unknown_and_mask_all_texts() -> None:
+    """Texts at any depth are shown fit, numbers stay, None goes."""
+    facts = {"a": None, "b": {"c": ["hunter2\n", None, 1.5, True]}, "d": 0}
+    assert plain(facts, lambda text: text.replace("hunter2", "<X>")) == {
+        "b": {"c": ["<X>\\n", None, 1.5, True]},
+        "d": 0,
+    }
+
+
+def test_json_has_no_number_that_json_has_not() -> None:
+    """NaN is refused, not written; all else is ASCII."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        json_text([float("nan")])
+    assert json_text(["ü"]).isascii()
+
+
+def test_a_run_is_not_changed_by_its_export() -> None:
+    """Names are those of the export: the results stay as they are."""
+    run = load_of(label="a\nb")
+    result = one_test(run)
+    (load,) = loads_of(result, str)
+    assert load.label == "a\\nb"
+    assert result.tests[0].runs[0] == replace(run)

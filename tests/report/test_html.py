@@ -1,0 +1,373 @@
+"""The HTML report as a whole: it loads nothing, runs nothing of the run's, shows what is known, and stays small."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import importlib
+import importlib.util
+import re
+import time
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.gate.metric import Metric
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.report.commands import UPDATE
+from pytest_gpuserve.report.html import assets
+from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
+from pytest_gpuserve.report.html.page import document, history_document
+from pytest_gpuserve.report.html.plots import packed
+from pytest_gpuserve.report.html.text import Texts
+from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
+from pytest_gpuserve.report.totals import totals_line
+from tests.report.html_results import HOSTILE, session_result
+from tests.support.builders import judgement, result_of, session, start, window
+from tests.support.html_page import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MOST_BYTES = 3_000_000
+"""Of a report of `MANY` tests."""
+
+MANY = 50
+
+MOST_TURNS = 3.0 / 20e-9
+"""A report of `MANY` tests takes less time than so many turns of an empty loop: 3 s where one takes 20 ns."""
+
+SECRET = "hunter2secret"
+
+
+def page_of(*tests: TestResult) -> Page:
+    """The page of these tests."""
+    return Page(document(SessionResult({"name": "cpu"}, {"id": "host-a"}, tests)))
+
+
+def everywhere(text: str) -> SessionResult:
+    """A result in which a text stands wherever a run can put one."""
+    result = with_texts(session_result(1, stored=False), lambda known: f"{known} {text}")
+    assert isinstance(result, SessionResult)
+    return result
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401 -- whatever a result has
+    """A copy of a result in which every text is another; names of ours stay as they are."""
+    if isinstance(value, (Enum, Metric)):
+        return value
+    if isinstance(value, str):
+        # An empty text stands for none.
+        return change(value) if value else value
+    if isinstance(value, (tuple, list)):
+        return type(value)(with_texts(each, change) for each in value)
+    if isinstance(value, dict):
+        return {
+            change(name) if isinstance(name, str) and name not in OURS else name: with_texts(each, change)
+            for name, each in value.items()
+        }
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {
+            each.name: with_texts(getattr(value, each.name), change)
+            for each in dataclasses.fields(value)
+            if each.init and each.name not in FIXED
+        }
+        return dataclasses.replace(value, **changed)
+    return value
+
+
+OURS = frozenset({"load", "concurrency", "steps", "name"})
+"""Keys that the report looks for."""
+
+FIXED = frozenset({"reference_kind", "source", "stages"})
+"""Fields of which the values are ours."""
+
+
+# -- it stands alone
+
+
+def test_nothing_is_loaded() -> None:
+    """No element, style or script of the page names anything outside of it."""
+    page = Page(document(session_result(3)))
+    named = [
+        value
+        for _, attributes in page.elements
+        for name, value in attributes.items()
+        if name in {"src", "href", "srcset", "action", "data", "poster", "formaction", "background", "xlink:href"}
+    ]
+    assert named
+    assert all(value is not None and value.startswith("#") for value in named)
+    assert not [style for style in page.styles if "url(" in style or "@import" in style]
+    # The library's own text is packed; of what the page itself says nothing looks like an address.
+    assert not re.search(r"(https?:)?//[a-z]", "".join(page.scripts + page.styles))
+
+
+def test_the_policy_allows_the_pages_own_scripts_and_nothing_else() -> None:
+    """The content security policy names each script by its digest: nothing else may run, nothing may be loaded."""
+    page = Page(document(session_result(2)))
+    (policy,) = [
+        attributes["content"] or ""
+        for tag, attributes in page.elements
+        if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
+    rules = dict(rule.split(maxsplit=1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert "unsafe" not in rules["script-src"]
+    assert "eval" not in policy
+    assert set(rules["img-src"].split()) == {"data:", "blob:"}
+    assert page.scripts
+    assert all(f"'{assets.digest(script.encode())}'" in rules["script-src"] for script in page.scripts)
+    inline = [
+        name for _, attributes in page.elements for name in attributes if name.startswith("on") or name == "style"
+    ]
+    assert inline == []
+
+
+def test_the_same_results_make_the_same_file() -> None:
+    """Nothing of the moment goes into a report, so that two can be compared."""
+    assert document(session_result(2)) == document(session_result(2))
+    # Where gzip puts the time (RFC 1952, MTIME).
+    assert base64.b64decode(packed(b"content"))[4:8] == bytes(4)
+
+
+# -- what a run can put into it
+
+
+def skeleton(page: Page) -> list[tuple[str, tuple[str, ...]]]:
+    """Elements with the names of their attributes."""
+    return [(tag, tuple(attributes)) for tag, attributes in page.elements]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_text_is_a_text(text: str) -> None:
+    """Whatever a test id, label, log, fact, setting or reason holds, the page has the same elements, and shows it."""
+    harmless, hostile = (Page(document(everywhere(each))) for each in ("harmless", text))
+    assert skeleton(hostile) == skeleton(harmless)
+    assert hostile.scripts == harmless.scripts
+    visible = Texts(str).line(text)
+    assert hostile.text.count(visible) >= 20
+    hrefs = [attributes["href"] or "" for tag, attributes in hostile.elements if tag == "a"]
+    assert hrefs
+    assert all(re.fullmatch(r"#test-[0-9]+", href) for href in hrefs)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.text(st.characters(exclude_categories=()), max_size=40))
+def test_any_text_is_a_text(text: str) -> None:
+    """No text changes the elements of a page, or keeps it from being written as UTF-8."""
+    source = document(with_texts(small_result(), lambda known: f"{known}{text}"))
+    source.encode()
+    assert skeleton(Page(source)) == skeleton(Page(document(with_texts(small_result(), lambda known: f"{known}x"))))
+
+
+def small_result() -> SessionResult:
+    """A result of one test, that is quickly written."""
+    test = dataclasses.replace(
+        result_of("a.py::t", judgement(Verdict.PASS, reasons=("slower",))),
+        problem="p",
+        logs=(LogTail("server", "a line"),),
+    )
+    return SessionResult({"name": "cpu"}, {"id": "host"}, (test,), notes=("note",), header="header", at="now")
+
+
+def test_no_text_escapes_the_mask() -> None:
+    """Every text of the run goes through `shown` before anything else, also those within plots."""
+    result = everywhere(SECRET)
+    assert document(result).count(SECRET) > 50
+    assert SECRET not in document(result, lambda text: text.replace(SECRET, "<masked>"))
+
+
+def test_a_long_text_is_masked_before_it_is_cut() -> None:
+    """What is cut in the middle of a secret would show the half that is left."""
+    name = "x" * 55 + SECRET
+    source = document(
+        SessionResult({}, {}, (result_of(f"a.py::{name}", judgement()),)), lambda text: text.replace(SECRET, "*")
+    )
+    assert SECRET[:4] not in "".join(Page(source).texts)
+
+
+def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:
+    """The page says it beside the verdict, as the terminal does."""
+    small = dataclasses.replace(judgement(), change=-0.216, interval=(-0.35, -0.11), tolerance=0.3)
+    assert "but not shown to be within it: the interval reaches -35.0 %" in page_of(result_of("a.py::t", small)).text
+
+
+# -- what is not known
+
+
+def test_an_empty_run_says_so() -> None:
+    """A run without tests is a page without plots, not an error."""
+    page = page_of()
+    assert "Nothing was measured." in page.text
+    assert page.plots == []
+
+
+def test_a_run_of_errors_shows_them() -> None:
+    """A test that never measured has its problem and its log in the page, and no numbers."""
+    failed = TestResult("a.py::t", "error", problem="ServerFailed: no port", logs=(LogTail("001", "Traceback ..."),))
+    page = page_of(failed)
+    assert "1 error" in page.text
+    assert "ServerFailed: no port" in page.text
+    assert "Traceback ..." in page.text
+    assert page.plots == []
+
+
+def test_what_is_not_known_is_no_number() -> None:
+    """A load without an answer, and a judgement without evidence, show neither a 0 nor a point."""
+    silent = session(start(window((), items=None, batches=None)))
+    page = page_of(result_of("a.py::t", judgement(Verdict.MISSING), judgement(Verdict.INVALID), sessions=(silent,)))
+    assert "Changes and how surely they are known" not in page.titles()
+    assert "Throughput against p99" not in page.titles()
+    assert "Latency distribution" not in page.titles()
+    numbers = re.findall(r"(throughput|mean latency|p50|p99|longest|items in a batch) (not known|[0-9.]+)", page.text)
+    assert {value for _, value in numbers} == {"not known"}
+    assert {name for name, _ in numbers} >= {"throughput", "mean latency", "p50", "longest", "items in a batch"}
+
+
+def test_a_setting_that_is_not_told_says_so() -> None:
+    """Asked and used settings stand beside each other, and what differs is marked."""
+    text = Page(document(session_result(1))).text
+    assert "max_batch_size 32 16 (differs)" in text
+    assert "num left to it not told" in text
+
+
+# -- what it says
+
+
+def test_the_gravest_stands_first() -> None:
+    """Lines are in the order of all reports, the worst first, and what does not pass has its reasons."""
+    page = page_of(
+        result_of("a.py::fine", judgement(Verdict.PASS)),
+        result_of("a.py::slow", judgement(Verdict.REGRESSED, reasons=("the queue grew",))),
+    )
+    text = page.text
+    assert text.index("REGRESSED throughput slow") < text.index("PASS throughput fine")
+    assert "the queue grew" in text
+
+
+def test_it_says_what_all_came_to_and_what_to_do_next() -> None:
+    """The totals and the exact command stand at the top, as on the terminal."""
+    result = SessionResult({"name": "cpu"}, {}, (result_of("a.py::slow", judgement()),))
+    text = Page(document(result)).text
+    assert totals_line(result) in text
+    assert next_step(result) in text
+    assert "pytest a.py::slow --gpu=cpu" in next_step(result)
+
+
+def test_why_a_baseline_was_loosened_is_told_where_it_passes() -> None:
+    """Whoever reads the report of a pull request sees what was accepted before it, and why, under the verdict."""
+    loosened = judgement(Verdict.PASS, reasons=("throughput was loosened at 888888888888: a larger model",))
+    text = page_of(result_of("a.py::fine", loosened)).text
+    assert "throughput was loosened at 888888888888: a larger model" in text
+
+
+def test_a_recording_is_told_as_one() -> None:
+    """What was missing in a test that passed is recorded, and what is run again records."""
+    recorded = dataclasses.replace(result_of("a.py::new", judgement(Verdict.MISSING)), outcome="passed")
+    invalid = result_of("a.py::late", judgement(Verdict.INVALID))
+    text = Page(document(SessionResult({"name": "cpu"}, {}, (recorded, invalid), update=UPDATE))).text
+    assert "comparisons: 1 invalid, 1 recorded" in text
+    assert "pytest a.py::late --gpu=cpu --baseline-update" in text
+
+
+def test_a_run_beside_its_base_shows_both() -> None:
+    """Numbers and distributions of base and candidate stand beside each other."""
+    page = Page(document(session_result(2, stored=False)))
+    assert "Measured side by side with HEAD~1." in page.text
+    names = [trace.get("name") for trace in page.plot("Latency distribution")["data"]]
+    assert names == ["base: HEAD~1", "base: HEAD~1", "now", "now"]
+
+
+def test_several_loads_of_a_test_are_told_apart() -> None:
+    """Each load of a test has its label."""
+    runs = [RunResult(label, (session(),), (judgement(),), {"concurrency": "8"}, {}) for label in ("", "warm")]
+    text = page_of(TestResult("a.py::t", "failed", runs)).text
+    assert "load 1" in text
+    assert "load warm" in text
+
+
+def test_a_history_is_a_page_of_its_own() -> None:
+    """Each line is a plot, its texts masked and escaped; a line without a value is named."""
+    points = (LinePoint(f"a {SECRET} </script>", 0.010, 0.009, 0.011, "note"), LinePoint("b", 0.020))
+    lines = (MetricLine("latency.p99 of t", "s", points, (1,)), MetricLine("throughput of t", "1/s", ()))
+    source = history_document(lines, "History", lambda text: text.replace(SECRET, "*"))
+    page = Page(source)
+    assert SECRET not in source
+    assert page.titles() == ["latency.p99 of t"]
+    assert "Without any value: throughput of t" in page.text
+    assert page.plots[0]["data"][1]["y"] == [0.01, 0.02]
+
+
+def test_a_history_of_nothing_says_so() -> None:
+    """No line is no error."""
+    assert "There is nothing to draw." in Page(history_document((), "History")).text
+
+
+@pytest.mark.parametrize("changes", [(2,), (-1,), (1, 0), (1, 1)])
+def test_a_change_point_lies_within_its_line(changes: tuple[int, ...]) -> None:
+    """A change point that is no position of a point is refused, where the line is made."""
+    with pytest.raises(ValueError, match="change points"):
+        MetricLine("t", "s", (LinePoint("a", 1.0), LinePoint("b", 1.0)), changes)
+
+
+# -- its price
+
+
+def test_many_tests_make_a_small_file_quickly() -> None:
+    r"""50 tests are less than 3 MB, made in less than 3 s of a slow machine's time.
+
+    The seconds of a machine, by hand, from the repository's folder::
+
+        python -m timeit -n 1 -r 1 -u sec \
+            -s "from pytest_gpuserve.report.html.page import document" \
+            -s "from tests.report.html_results import session_result" \
+            -s "result = session_result(50, stored=False)" "document(result)"
+    """
+    assets.library.cache_clear()
+    result = session_result(MANY, stored=False)
+    begin = time.process_time()
+    source = document(result)
+    taken = time.process_time() - begin
+    assert len(source.encode()) < MOST_BYTES
+    begin = time.process_time()
+    for _ in range(1_000_000):
+        pass
+    turn = (time.process_time() - begin) / 1_000_000
+    assert taken / turn < MOST_TURNS
+
+
+# -- what it needs
+
+
+@pytest.fixture
+def fresh_library() -> Iterator[None]:
+    """Nothing is remembered of the library, before and after."""
+    assets.library.cache_clear()
+    yield
+    assets.library.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_library")
+def test_without_plotly_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An absent library is a usage problem that names the extra."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UsageProblem, match="plotly") as problem:
+        document(session_result(1))
+    assert "pip install 'pytest-gpuserve[report]'" in str(problem.value)
+
+
+def test_without_jinja_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of the library for templates."""
+
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    with pytest.raises(UsageProblem, match="jinja2") as problem:
+        document(session_result(1))
+    assert "pip install 'pytest-gpuserve[report]'" in str(problem.value)

@@ -1,0 +1,285 @@
+"""The machine-readable result: a contract, field by field."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import NOT_ASSERTED, Verdict
+from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Telemetry
+from pytest_gpuserve.measure.window import Session
+from pytest_gpuserve.report.result_json import document
+from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+from tests.support.builders import COMMIT, OCCASION, judgement, result_of, session, start, window
+
+VERDICT_FIELDS = [
+    "metric",
+    "verdict",
+    "value",
+    "unit",
+    "reference",
+    "reference_kind",
+    "change",
+    "interval",
+    "tolerance",
+    "detectable",
+    "rounds",
+    "reasons",
+]
+RUN_FIELDS = [
+    "requests",
+    "errors",
+    "seconds",
+    "throughput",
+    "latency",
+    "batching_ratio",
+    "batch_sizes",
+    "breakdown",
+    "send_lag_p99",
+    "telemetry",
+    "load",
+    "server",
+]
+
+
+def refuse(constant: str) -> None:
+    """Python's JSON would read NaN; nobody else's does."""
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def read(*tests: TestResult) -> Any:  # noqa: ANN401 -- plain JSON
+    """The document of these tests, read back strictly."""
+    result = SessionResult({"name": "cpu", "product": None}, {"id": "host-a"}, tests)
+    return json.loads(document(result), parse_constant=refuse)
+
+
+def test_the_document_is_schema_2() -> None:
+    """The top level and a test's fields are those that were promised."""
+    plain = read(result_of("suites/x/test_y.py::test_z", judgement()))
+    assert {"schema", "gpu", "host", "tests"} <= set(plain)
+    assert (plain["schema"], plain["gpu"], plain["host"]) == (2, {"name": "cpu", "product": None}, {"id": "host-a"})
+    (test,) = plain["tests"]
+    assert (test["nodeid"], test["outcome"]) == ("suites/x/test_y.py::test_z", "failed")
+    assert {"nodeid", "outcome", "verdicts", "run"} <= set(test)
+
+
+def test_what_was_measured_when_and_of_which_code_is_told() -> None:
+    """The time, the commit, whether it was changed, versions and notes stand beside the tests."""
+    result = SessionResult(
+        {}, {}, (), at=OCCASION, commit=COMMIT, clean=True, software={"python": "3.11.9"}, notes=("a line", "another")
+    )
+    plain = json.loads(document(result))
+    assert {name: plain[name] for name in ("at", "commit", "clean", "software", "notes")} == {
+        "at": OCCASION,
+        "commit": COMMIT,
+        "clean": True,
+        "software": {"python": "3.11.9"},
+        "notes": ["a line", "another"],
+    }
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_of_code_that_is_not_known_nothing_is_told(*, clean: bool) -> None:
+    """Without a commit it is neither clean nor changed, and a time that is not known is null, not an empty text."""
+    plain = json.loads(document(SessionResult({}, {}, (), clean=clean)))
+    assert (plain["at"], plain["commit"], plain["clean"]) == (None, None, None)
+    assert (plain["software"], plain["notes"]) == ({}, [])
+
+
+def test_secrets_of_notes_and_versions_are_not_shown() -> None:
+    """What comes from the run goes through the mask, wherever it stands."""
+    result = SessionResult({}, {}, (), notes=("a TOKEN",), software={"torch": "TOKEN"}, at="TOKEN", commit="TOKEN")
+    assert "TOKEN" not in document(result, lambda text: text.replace("TOKEN", "***"))
+
+
+def test_a_verdict_that_was_not_asserted_says_so() -> None:
+    """Of a metric that the test did not come to the row says false, and why; of all others it says true."""
+    (test,) = read(result_of("t", judgement(), judgement(Verdict.PASS, "latency.p99").unasserted()))["tests"]
+    asserted, other = test["verdicts"]
+    assert (asserted["asserted"], asserted["reasons"]) == (True, [])
+    assert (other["asserted"], other["reasons"], other["verdict"]) == (False, [NOT_ASSERTED], "PASS")
+
+
+def test_a_verdict_that_was_overruled_says_so() -> None:
+    """What the stored baseline said is told beside what was found side by side, which is the last word; not of both."""
+    paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
+    kept = judgement(Verdict.INCONCLUSIVE, "latency.p99", reasons=("not settled side by side",))
+    (test,) = read(result_of("t", judgement(), paired, kept))["tests"]
+    told = [(each["verdict"], each["asserted"], each["overruled"]) for each in test["verdicts"]]
+    assert told == [("REGRESSED", True, True), ("PASS", True, False), ("INCONCLUSIVE", True, False)]
+
+
+def test_a_verdict_has_every_promised_field() -> None:
+    """Fractions carry the sign of the value, the interval is two numbers, reasons are a list."""
+    plain = read(result_of("t", judgement(reasons=("slower",))))["tests"][0]["verdicts"][0]
+    assert list(plain)[: len(VERDICT_FIELDS)] == VERDICT_FIELDS
+    assert {name: plain[name] for name in VERDICT_FIELDS} == {
+        "metric": "throughput",
+        "verdict": "REGRESSED",
+        "value": 1432.0,
+        "unit": "1/s",
+        "reference": 2047.0,
+        "reference_kind": "baseline",
+        "change": -0.301,
+        "interval": [-0.341, -0.262],
+        "tolerance": 0.05,
+        "detectable": 0.06,
+        "rounds": 2,
+        "reasons": ["slower"],
+    }
+
+
+@pytest.mark.parametrize("verdict", [Verdict.MISSING, Verdict.INVALID])
+@pytest.mark.parametrize("metric", METRICS)
+def test_what_is_not_known_of_a_verdict_is_null(verdict: Verdict, metric: str) -> None:
+    """No number is made up for a verdict without evidence."""
+    plain = read(result_of("t", judgement(verdict, metric)))["tests"][0]["verdicts"][0]
+    unknown = ["value", "reference", "change", "interval", "tolerance", "detectable"]
+    assert [plain[name] for name in unknown] == [None] * len(unknown)
+    assert (plain["metric"], plain["verdict"], plain["reasons"]) == (metric, verdict.value, ["a reason"])
+
+
+def test_a_run_has_every_promised_field() -> None:
+    """Totals over all windows of all sessions; latencies in seconds."""
+    one = session(start(window((0.01,) * 90)), start(window((0.02,) * 10, items=None, batches=None)))
+    other = session(start(window((0.04,) * 100, errors={"timeout": 2})), start(window((), errors={"timeout": 1})))
+    plain = read(result_of("t", sessions=(one, other)))["tests"][0]["run"]
+    assert set(RUN_FIELDS) <= set(plain)
+    assert (plain["requests"], plain["errors"], plain["seconds"]) == (200, {"timeout": 3}, 2.0)
+    assert plain["throughput"] == pytest.approx(100.0)
+    assert list(plain["latency"]) == ["mean", "p50", "p90", "p95", "p99", "max"]
+    assert plain["latency"]["mean"] == pytest.approx((0.9 + 0.2 + 4.0) / 200)
+    assert plain["latency"]["p50"] == pytest.approx(0.02, rel=0.0006)
+    assert plain["latency"]["p99"] == pytest.approx(0.04, rel=0.0006)
+    assert plain["latency"]["max"] == 0.04
+    assert plain["batching_ratio"] is None
+    assert plain["batch_sizes"] == {"4": 160}
+    assert (plain["load"], plain["server"]) == ({"load": "closed loop"}, {"server": "mosec"})
+    assert (plain["sessions"], plain["starts"], plain["cold_start_seconds"]) == (2, 4, [1.5] * 4)
+    assert (plain["answers"], plain["answers_checked"]) == (160, 160)
+
+
+def test_a_run_says_what_it_must_have_in_common_with_others() -> None:
+    """What must match stands apart from what is only told, null where nobody said it; each session has its begin."""
+    sessions = tuple(session(at=f"2025-01-02T03:04:0{number}+00:00") for number in range(2))
+    run = RunResult("", sessions, (), {"load": "x"}, {"app_sha256": "ab"}, workload={"server": "mosec"})
+    plain = read(TestResult("t", "passed", [run, RunResult("load 2", (), (), {}, {})]))["tests"][0]
+    assert plain["run"]["workload"] == {"server": "mosec"}
+    assert plain["run"]["sessions_at"] == [each.at for each in sessions]
+    (other,) = plain["more_runs"]
+    assert (other["workload"], other["sessions_at"]) == (None, [])
+
+
+def test_what_is_not_measured_yet_is_null() -> None:
+    """Promised fields that nothing fills are there and null, so that readers need not ask."""
+    plain = read(result_of("t"))["tests"][0]["run"]
+    assert [plain[name] for name in ("breakdown", "send_lag_p99", "telemetry")] == [None] * 3
+
+
+def telemetry_of(seconds: float, joules: float, *, mask: int = 0) -> Telemetry:
+    """What one card did in a stretch of time, of which the server worked half."""
+    card = CardTelemetry(
+        "GPU-1",
+        power_watts=Spread(100.0, 120.0, 90.0, 10),
+        energy=Energy(joules, "counter"),
+        clock_reasons={mask: 3} if mask else {},
+        clock_reasons_samples=10,
+    )
+    return Telemetry(seconds, 10, covered=True, cards={"GPU-1": card}, server_cpu_seconds=seconds / 2)
+
+
+def test_what_the_cards_did_is_told_of_all_starts_together() -> None:
+    """Energy an inference with what is taken at rest, CPU time a request; a start that nobody saw has no part in it."""
+    seen = [
+        replace(start(), telemetry=telemetry_of(2.0, 200.0, mask=4), idle_watts=40.0, rejected=("hot", "hotter")),
+        replace(start(), telemetry=telemetry_of(2.0, 400.0), idle_watts=60.0),
+    ]
+    plain = read(result_of("t", sessions=(session(*seen, start()),)))["tests"][0]["run"]
+    assert plain["requests"] == 120
+    telemetry = plain["telemetry"]
+    assert telemetry["seconds"] == 4.0
+    assert telemetry["energy"] == {"joules": 600.0, "source": "counter"}
+    assert telemetry["cards"]["GPU-1"]["clock_reasons"] == {"0x4": 3}
+    assert telemetry["cards"]["GPU-1"]["power_watts"] == {"mean": 100.0, "peak": 120.0, "lowest": 90.0, "samples": 20}
+    assert telemetry["idle_watts"] == 50.0
+    assert telemetry["energy_per_inference"] == {
+        "joules": 7.5,
+        "above_idle_joules": pytest.approx((600.0 - 4.0 * 50.0) / 80),
+        "idle_watts": 50.0,
+        "source": "counter",
+    }
+    assert telemetry["server_cpu_seconds_per_request"] == pytest.approx(2.0 / 80)
+    assert plain["windows_measured_again"] == ["hot", "hotter"]
+
+
+def test_without_energy_there_is_none_of_an_inference() -> None:
+    """A card without a counter and without power has null, not zero."""
+    bare = Telemetry(2.0, 10, covered=True, cards={"GPU-1": CardTelemetry("GPU-1")})
+    plain = read(result_of("t", sessions=(session(replace(start(), telemetry=bare)),)))["tests"][0]["run"]["telemetry"]
+    unknown = ["energy", "energy_per_inference", "idle_watts", "server_cpu_seconds_per_request"]
+    assert [plain[name] for name in unknown] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    "sessions",
+    [
+        (),
+        (Session((), "2025-01-02T03:04:05+00:00", ("the server died",)),),
+        (session(start(window((), items=0, batches=0)), start(window((), items=0, batches=0))),),
+    ],
+    ids=["no session", "no start", "no answer"],
+)
+def test_a_run_of_nothing_has_no_numbers(sessions: tuple[Session, ...]) -> None:
+    """What died before its first answer has null for every value, and says its problems."""
+    plain = read(result_of("t", sessions=sessions))["tests"][0]["run"]
+    assert plain["requests"] == 0
+    assert plain["throughput"] is None
+    assert plain["batching_ratio"] is None
+    assert set(plain["latency"].values()) == {None}
+    assert plain["problems"] == [problem for each in sessions for problem in each.problems]
+
+
+def test_several_loads_of_a_test_are_told_apart() -> None:
+    """The first is ``run``, the others follow, and each verdict names its load."""
+    test = result_of("t", judgement())
+    test.runs.append(RunResult("load 2", (session(),), (judgement(Verdict.PASS),), {}, {}))
+    plain = read(test)["tests"][0]
+    assert [verdict["run"] for verdict in plain["verdicts"]] == ["", "load 2"]
+    assert [plain["run"]["label"], *(run["label"] for run in plain["more_runs"])] == ["", "load 2"]
+
+
+def test_a_test_without_a_load_has_no_run() -> None:
+    """A test that failed before it measured is there, with null and no verdicts."""
+    plain = read(TestResult("t", "error"))["tests"][0]
+    assert (plain["run"], plain["verdicts"], plain["outcome"]) == (None, [], "error")
+
+
+def test_any_name_can_be_written() -> None:
+    """Ids and reasons of any characters come back as they were."""
+    name = 'test_z[\x1b[31m"\\ ü 漢 \ud800 \x00]'
+    plain = read(result_of(name, judgement(reasons=(name,))))["tests"][0]
+    assert (plain["nodeid"], plain["verdicts"][0]["reasons"]) == (name, [name])
+
+
+def test_a_number_that_is_none_is_refused() -> None:
+    """NaN is a mistake of ours that must show, not a document that no other reader can read."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        read(result_of("t", sessions=(session(start(cold_start_seconds=float("nan")), start()),)))
+
+
+def test_a_session_without_tests_is_a_document() -> None:
+    """Nothing measured is an empty list, and the text ends with its line."""
+    assert read()["tests"] == []
+    assert document(SessionResult({}, {}, ())).endswith("}\n")
+
+
+def test_only_texts_are_made_fit_to_be_shown() -> None:
+    """Numbers and names of fields stay as they are, whatever they look like."""
+    result = SessionResult({"name": "cpu"}, {"memory": 15, "deep": ["cpu", {"cpu": "cpu"}]}, ())
+    shown = json.loads(document(result, lambda text: text.replace("cpu", "<A_TOKEN>").replace("15", "?")))
+    assert shown["gpu"] == {"name": "<A_TOKEN>"}
+    assert shown["host"] == {"memory": 15, "deep": ["<A_TOKEN>", {"cpu": "<A_TOKEN>"}]}

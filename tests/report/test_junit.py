@@ -1,0 +1,158 @@
+"""Properties of a test case in a JUnit file: a name for each number, and none for what is not known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
+from pytest_gpuserve.report.junit import properties
+from pytest_gpuserve.report.results import RunResult
+from tests.support.builders import judgement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
+
+
+def run(*judgements: Judgement, label: str = "") -> RunResult:
+    """A load with these judgements."""
+    return RunResult(label, (), judgements, {}, {})
+
+
+def of(*judgements: Judgement, label: str = "") -> dict[str, str]:
+    """The properties of that load; no name is there twice."""
+    named = properties([run(*judgements, label=label)])
+    assert len(dict(named)) == len(named)
+    return dict(named)
+
+
+def test_a_metric_has_all_that_is_known_of_it() -> None:
+    """Numbers as they are in the JSON result, in its units."""
+    assert of(judgement(reasons=("slower", "much"))) == {
+        "gpuserve.throughput.verdict": "REGRESSED",
+        "gpuserve.throughput.value": "1432.0",
+        "gpuserve.throughput.unit": "1/s",
+        "gpuserve.throughput.reference": "2047.0",
+        "gpuserve.throughput.reference_kind": "baseline",
+        "gpuserve.throughput.change": "-0.301",
+        "gpuserve.throughput.interval": "[-0.341, -0.262]",
+        "gpuserve.throughput.tolerance": "0.05",
+        "gpuserve.throughput.detectable": "0.06",
+        "gpuserve.throughput.rounds": "2",
+        "gpuserve.throughput.reasons": "slower\nmuch",
+    }
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    """It is no zero, and no word in the place of a number; a change of zero is known."""
+    assert of(judgement(Verdict.MISSING, "batching_ratio")) == {
+        "gpuserve.batching_ratio.verdict": "MISSING",
+        "gpuserve.batching_ratio.reference_kind": "baseline",
+        "gpuserve.batching_ratio.reasons": "a reason",
+    }
+    assert of(replace(judgement(Verdict.PASS), change=0.0))["gpuserve.throughput.change"] == "0.0"
+    assert properties([]) == properties([run()]) == []
+
+
+def test_loads_are_told_apart() -> None:
+    """The first one needs no name."""
+    named = properties([run(judgement()), run(judgement(), label="load 2")])
+    assert {"gpuserve.throughput.value", "gpuserve.load 2.throughput.value"} <= set(dict(named))
+    assert len(dict(named)) == len(named)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "plain", "others"),
+    [
+        (["baseline", "limit"], "baseline", ["limit"]),
+        (["limit", "baseline"], "baseline", ["limit"]),
+        # A stored verdict without a reason was settled side by side.
+        (["baseline", "against"], "against", ["baseline"]),
+        (["limit"], "limit", []),
+        (["published", "published", "published"], "published", ["published", "published.2"]),
+    ],
+)
+def test_a_metric_with_several_references(kinds: Sequence[ReferenceKind], plain: str, others: Sequence[str]) -> None:
+    """The plain name is that of the one which counts for most; each has a name of its own."""
+    named = of(*[judgement(kind=kind) for kind in kinds])
+    assert named["gpuserve.throughput.reference_kind"] == plain
+    verdicts = {name for name in named if name.endswith(".verdict")}
+    assert verdicts == {f"gpuserve.throughput{other}.verdict" for other in ("", *(f".{other}" for other in others))}
+
+
+def test_a_stored_verdict_that_stays_counts() -> None:
+    """Side by side it passed, but that cannot see new packages: the plain name never says PASS of a failure."""
+    paired = judgement(Verdict.PASS, kind="against")
+    settled, stays = judgement(), judgement(reasons=("side by side it is PASS, but",))
+    assert of(settled, paired)["gpuserve.throughput.verdict"] == "PASS"
+    assert of(stays, paired)["gpuserve.throughput.verdict"] == "REGRESSED"
+    assert of(stays, paired)["gpuserve.throughput.against.verdict"] == "PASS"
+
+
+def settled(*judgements: Judgement, beside: Judgement) -> dict[str, str]:
+    """The properties of a load that was measured once more, beside the commit of its anchor."""
+    again = replace(run(beside, label="beside the anchor's commit 0123456789ab"), settles="")
+    named = properties([run(*judgements), again])
+    assert len(dict(named)) == len(named)
+    return dict(named)
+
+
+def test_the_code_of_an_anchor_decides_where_it_finds_a_regression() -> None:
+    """Its numbers have the plain name; those of the stored baseline, which only screened, have their kind in it."""
+    decides = replace(judgement(kind="against", reasons=("that counts",)), value=1500.0)
+    named = settled(judgement(), beside=decides)
+    assert named["gpuserve.throughput.reference_kind"] == "against"
+    assert named["gpuserve.throughput.value"] == "1500.0"
+    assert named["gpuserve.throughput.baseline.verdict"] == "REGRESSED"
+    # Whatever the newest baseline's commit had said of it.
+    also = settled(judgement(), judgement(Verdict.PASS, kind="against"), beside=decides)
+    assert also["gpuserve.throughput.verdict"] == "REGRESSED"
+    assert also["gpuserve.throughput.against.verdict"] == "PASS"
+    assert not any("beside the anchor" in name for name in named)
+
+
+@pytest.mark.parametrize("said", [Verdict.PASS, Verdict.INCONCLUSIVE])
+def test_the_code_of_an_anchor_that_finds_none_decides_nothing(said: Verdict) -> None:
+    """Then what was concluded without it is the outcome: that it passed, or a drift that could not be settled."""
+    beside = judgement(said, kind="against")
+    for verdict in (Verdict.PASS, Verdict.REGRESSED):
+        named = settled(judgement(verdict, reasons=("a reason",)), beside=beside)
+        assert named["gpuserve.throughput.verdict"] == str(verdict)
+        assert named["gpuserve.throughput.reference_kind"] == "baseline"
+        assert named["gpuserve.throughput.against.verdict"] == str(said)
+
+
+def test_what_the_test_did_not_come_to_says_so() -> None:
+    """Its verdict decides nothing, so that what was asked has the plain name."""
+    named = of(judgement().unasserted(), judgement(Verdict.PASS, kind="limit"))
+    assert named["gpuserve.throughput.verdict"] == "PASS"
+    assert "gpuserve.throughput.asserted" not in named
+    assert named["gpuserve.throughput.baseline.asserted"] == "no"
+
+
+def test_secrets_are_hidden() -> None:
+    """In a load's name and in reasons."""
+    named = properties(
+        [run(judgement(reasons=("key hunter22",)), label="hunter22")], lambda text: text.replace("hunter22", "<KEY>")
+    )
+    assert "hunter22" not in json.dumps(named)
+    assert "gpuserve.<KEY>.throughput.verdict" in dict(named)
+
+
+@UNHURRIED
+@given(text=st.text(alphabet=st.characters(), max_size=20), metric=st.sampled_from(sorted(METRICS)))
+def test_any_text_can_be_written(text: str, metric: str) -> None:
+    """Names and values go through XML and through a worker's pipe, neither of which takes any character."""
+    named = properties([run(judgement(Verdict.INVALID, metric, reasons=(text or "a",)), label=text)])
+    for name, value in named:
+        assert all(sign.isprintable() for sign in name)
+        assert all(sign.isprintable() or sign == "\n" for sign in value)
+        (name + value).encode()

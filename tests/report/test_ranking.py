@@ -1,0 +1,201 @@
+"""The order of rows: the worst first, and the same whoever asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.report.names import names_of, printable, some_of
+from pytest_gpuserve.report.ranking import is_side_by_side, ranked, rows_of
+from pytest_gpuserve.report.results import RunResult
+from tests.support.builders import judgement, result_of
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.report.results import TestResult
+
+UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
+
+
+def changed(change: float | None, verdict: Verdict = Verdict.REGRESSED, metric: str = "throughput") -> Judgement:
+    """A judgement of this change; the tolerance of throughput is 5 %."""
+    made = judgement(verdict, metric)
+    return replace(made, change=change, interval=None, tolerance=METRICS[metric].default_tolerance)
+
+
+def named(nodeid: str, *judgements: Judgement, outcome: str = "failed") -> TestResult:
+    """A test with one load."""
+    return replace(result_of(nodeid, *judgements), outcome=outcome)
+
+
+def order(*tests: TestResult) -> list[str]:
+    """The tests in the order of their rows."""
+    return list(dict.fromkeys(row.test.nodeid for row in ranked(tests)))
+
+
+def test_by_outcome_then_by_verdict() -> None:
+    """What failed, what was skipped, what passed; then REGRESSED, INVALID, MISSING, INCONCLUSIVE, and all that passes.
+
+    An outcome that nobody has heard of is not taken for a pass.
+    """
+    tests = [
+        named("passed", judgement(), outcome="passed"),
+        named("skipped", judgement(Verdict.INVALID), outcome="skipped"),
+        named("inconclusive", judgement(Verdict.INCONCLUSIVE)),
+        named("missing", judgement(Verdict.MISSING)),
+        named("invalid", judgement(Verdict.INVALID), outcome="error"),
+        named("regressed", judgement(), outcome="a new one"),
+        named("fine", judgement(Verdict.PASS), outcome="failed"),
+    ]
+    assert order(*tests) == ["regressed", "invalid", "missing", "inconclusive", "fine", "skipped", "passed"]
+
+
+def test_by_the_change_as_a_multiple_of_the_tolerance() -> None:
+    """10 % of a tolerance of 5 % is wider than 30 % of one of 20 %, in either direction; no change is last."""
+    rows = [
+        changed(None),
+        changed(0.30, metric="latency.p99"),
+        changed(-0.10),
+        changed(0.12, metric="latency.p50"),
+    ]
+    found = [row.judgement.change for row in ranked([named("t", *rows)])]
+    assert found == [0.12, -0.10, 0.30, None]
+
+
+def test_passes_are_not_told_apart() -> None:
+    """A large improvement stands above a pass that changed little, and below what fails."""
+    rows = [
+        changed(-0.01, Verdict.PASS),
+        changed(0.4, Verdict.IMPROVED, "batching_ratio"),
+        judgement(Verdict.MISSING, "latency.p99"),
+    ]
+    found = [row.judgement.verdict for row in ranked([named("t", *rows)])]
+    assert found == [Verdict.MISSING, Verdict.IMPROVED, Verdict.PASS]
+
+
+def test_a_test_comes_by_its_worst_row_and_stays_together() -> None:
+    """Of two failed tests the one with the wider change is first, with all its rows."""
+    one = named("one", changed(-0.1), changed(-0.01, Verdict.PASS, "batching_ratio"))
+    two = named("two", changed(0.0, Verdict.PASS, "latency.p50"), changed(-0.3))
+    assert [row.test.nodeid for row in ranked([one, two])] == ["two", "two", "one", "one"]
+
+
+def test_loads_stay_together_too() -> None:
+    """The load with the worst row is first, under its own label."""
+    test = named("t", changed(-0.1), changed(0.0, Verdict.PASS, "latency.p50"))
+    test.runs.append(RunResult("big", (), (changed(0.0, Verdict.PASS, "latency.p50"), changed(-0.2)), {}, {}))
+    found = [(row.run.label, str(row.judgement.verdict)) for row in ranked([test])]
+    assert found == [("big", "REGRESSED"), ("big", "PASS"), ("", "REGRESSED"), ("", "PASS")]
+
+
+def test_what_is_alike_stays_as_it_was() -> None:
+    """Equal rows keep the order in which they were measured."""
+    tests = [named(name, judgement()) for name in "cab"]
+    assert order(*tests) == ["c", "a", "b"]
+
+
+def test_the_last_word_counts() -> None:
+    """A stored verdict that was settled side by side counts no more; one that gives its reasons does.
+
+    Nor does it put its test above others: this one is as good as its pair says.
+    """
+    stored = judgement(Verdict.REGRESSED)
+    paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
+    kept = judgement(Verdict.REGRESSED, reasons=("not settled side by side",))
+    other = judgement(Verdict.PASS, "latency.p50", kind="against")
+    assert [row.counts for row in rows_of(named("t", stored, paired))] == [False, True]
+    assert [row.counts for row in rows_of(named("t", kept, paired))] == [True, True]
+    assert [row.counts for row in rows_of(named("t", stored, other))] == [True, True]
+    settled, fails = named("settled", stored, paired), named("fails", judgement(Verdict.INCONCLUSIVE))
+    assert order(settled, fails) == ["fails", "settled"]
+
+
+def test_what_was_not_asserted_does_not_count() -> None:
+    """It decides nothing, and is no reason why the test failed."""
+    row = rows_of(named("t", judgement().unasserted()))[0]
+    assert not row.counts
+    assert not row.is_bad
+
+
+@UNHURRIED
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["passed", "failed", "skipped", "error", "interrupted"]),
+            st.lists(
+                st.tuples(
+                    st.sampled_from(list(Verdict)), st.none() | st.floats(-1, 1e6), st.sampled_from(list(METRICS))
+                ),
+                max_size=4,
+            ),
+        ),
+        max_size=6,
+    )
+)
+def test_every_row_is_there_once(tests: list[tuple[str, list[tuple[Verdict, float | None, str]]]]) -> None:
+    """Nothing is lost or told twice, whatever was measured, and to rank again changes nothing."""
+    made = [
+        named(
+            f"t{number}",
+            *(
+                judgement(verdict, metric)
+                if verdict in {Verdict.MISSING, Verdict.INVALID}
+                else changed(change, verdict, metric)
+                for verdict, change, metric in rows
+            ),
+            outcome=outcome,
+        )
+        for number, (outcome, rows) in enumerate(tests)
+    ]
+    rows = ranked(made)
+    assert sorted(id(row.judgement) for row in rows) == sorted(
+        id(each) for test in made for run in test.runs for each in run.judgements
+    )
+    again = ranked(sorted(made, key=lambda test: next((i for i, row in enumerate(rows) if row.test is test), 99)))
+    assert [id(row.judgement) for row in again] == [id(row.judgement) for row in rows]
+
+
+def test_names() -> None:
+    """Short, told apart by the file where needed, printable, and only so many of them."""
+    tests = [named(name) for name in ("a.py::test_z", "b.py::test_z", "b.py::test_q[\x1b]")]
+    assert names_of(tests) == {
+        "a.py::test_z": "a.py::test_z",
+        "b.py::test_z": "b.py::test_z",
+        "b.py::test_q[\x1b]": r"test_q[\x1b]",
+    }
+    assert some_of([]) == ""
+    assert some_of(["a", "b", "c"]) == "a, b, c"
+    assert some_of(["a", "b", "c", "d"]) == "a, b, c and 1 other"
+    assert some_of(["a", "b", "c", "d", "e"]) == "a, b, c and 2 others"
+
+
+@UNHURRIED
+@given(st.text())
+def test_printable_texts_are(text: str) -> None:
+    """Nothing in a name moves or colours anything on the terminal."""
+    assert printable(text).isprintable()
+    assert printable(printable(text)) == printable(text)
+
+
+def test_printable_texts_keep_what_has_its_place() -> None:
+    """A text of several lines keeps their ends, and nothing else that cannot be printed."""
+    assert printable("a\n\tb\x1b\u202e\ud800", "\n\t") == "a\n\tb\\x1b\\u202e\\ud800"
+    assert printable("a\nb") == "a\\nb"
+
+
+def test_what_was_measured_to_settle_a_load_overrules_it() -> None:
+    """The stored verdict of that load and metric, told without reasons, has its last word in the other load's rows."""
+    p50 = judgement(metric="latency.p50", reasons=("its own",))
+    settling = RunResult("beside", (), (judgement(kind="against", reasons=("that counts",)),), {}, {}, settles="")
+    other = RunResult("load 2", (), (judgement(reasons=()),), {}, {})
+    test = named("t", judgement(reasons=()), p50)
+    test = replace(test, runs=[*test.runs, other, settling])
+    assert [row.overruled for row in rows_of(test)] == [True, False, False, False]
+    throughput = METRICS["throughput"]
+    assert [is_side_by_side(test, run, throughput) for run in test.runs] == [True, False, True]
+    assert not is_side_by_side(test, test.runs[0], p50.metric)

@@ -1,0 +1,310 @@
+"""The lines under the table: each says of which tests it speaks, and nothing is said twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
+from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.measure.yardstick import Yardstick
+from pytest_gpuserve.report.commands import UPDATE
+from pytest_gpuserve.report.markdown import comment
+from pytest_gpuserve.report.remarks import (
+    PROBLEM_CHARACTERS,
+    bases_lines,
+    client_lines,
+    detail_lines,
+    machine_lines,
+    measured_again_lines,
+    problem_lines,
+    reason_lines,
+)
+from pytest_gpuserve.report.results import RunResult, SessionResult
+from pytest_gpuserve.report.totals import totals_line
+from tests.support.builders import judgement, result_of, session, start
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.report.results import TestResult
+
+UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
+
+
+def named(nodeid: str, *judgements: Judgement, outcome: str = "failed", problem: str = "") -> TestResult:
+    """A test with one load."""
+    return replace(result_of(f"t.py::{nodeid}", *judgements), outcome=outcome, problem=problem)
+
+
+def run_of(*tests: TestResult, stored: bool = True, update: str = "") -> SessionResult:
+    """A run of these tests."""
+    return SessionResult({}, {}, tests, stored=stored, update=update)
+
+
+# -- reasons
+
+
+def test_a_reason_names_its_test() -> None:
+    """The verdict, the reason, and behind them the test."""
+    assert reason_lines([named("test_a", judgement(Verdict.INVALID, reasons=("client late: 3 ms",)))]) == [
+        "INVALID: client late: 3 ms (test_a)"
+    ]
+
+
+def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:
+    """In the terminal and the comment alike, unless it was settled side by side: then it is no last word."""
+    small = replace(judgement(), change=-0.216, interval=(-0.35, -0.11), tolerance=0.3)
+    why = "within the tolerance of 30 % by its estimate, but not shown to be within it: the interval reaches -35.0 %"
+    alone = named("test_a", small)
+    assert reason_lines([alone]) == [f"REGRESSED: {why} (test_a)"]
+    assert why in comment(run_of(alone))
+    settled = named("test_a", small, judgement(Verdict.PASS, kind="against"), outcome="passed")
+    assert reason_lines([settled]) == []
+    assert "by its estimate" not in comment(run_of(settled))
+
+
+def test_a_reason_of_one_metric_among_others_names_it() -> None:
+    """A reason of all metrics of a load, or of the only one, names just the test."""
+    one = judgement(Verdict.INCONCLUSIVE, reasons=("too wide",))
+    other = judgement(Verdict.INCONCLUSIVE, "latency.p99", reasons=("too wide", "few requests"))
+    assert reason_lines([named("test_a", one, other)]) == [
+        "INCONCLUSIVE: too wide (test_a)",
+        "INCONCLUSIVE: few requests (test_a latency.p99)",
+    ]
+
+
+def test_a_reason_of_many_tests_is_said_once() -> None:
+    """With their number and the first few of them, those of the worst row first."""
+    tests = [named(f"test_{name}", judgement(Verdict.MISSING, reasons=("there is no folder",))) for name in "abcde"]
+    assert reason_lines(tests) == ["MISSING: there is no folder (5 tests: test_a, test_b, test_c and 2 others)"]
+    assert reason_lines(tests[:2]) == ["MISSING: there is no folder (2 tests: test_a, test_b)"]
+
+
+def test_a_reason_that_differs_by_the_name_of_the_test_is_said_once() -> None:
+    """Fifty tests without a baseline are one line; one of them keeps its own words."""
+    tests = [
+        named(f"test_{n}", judgement(Verdict.MISSING, reasons=(f"x.json has no entry 'test_{n}'",))) for n in (1, 2)
+    ]
+    assert reason_lines(tests) == ["MISSING: x.json has no entry '...' (2 tests: test_1, test_2)"]
+    assert reason_lines(tests[:1]) == ["MISSING: x.json has no entry 'test_1' (test_1)"]
+
+
+def test_two_loads_of_one_test_are_two() -> None:
+    """Each is named with its label."""
+    test = named("test_a", judgement(Verdict.MISSING, reasons=("x has no entry 'test_a'",)))
+    test.runs.append(
+        RunResult("big", (), (judgement(Verdict.MISSING, reasons=("x has no entry 'test_a big'",)),), {}, {})
+    )
+    assert reason_lines([test]) == ["MISSING: x has no entry '...' (2 tests: test_a, test_a big)"]
+
+
+def test_one_reason_of_two_verdicts_is_two_lines() -> None:
+    """They are not mixed up: the worse is first."""
+    tests = [
+        named("test_a", judgement(Verdict.PASS, reasons=("a new driver",)), outcome="passed"),
+        named("test_b", judgement(Verdict.INCONCLUSIVE, reasons=("a new driver",))),
+    ]
+    assert reason_lines(tests) == ["INCONCLUSIVE: a new driver (test_b)", "PASS: a new driver (test_a)"]
+
+
+def test_a_long_reason_is_named_in_its_first_line() -> None:
+    """Its further lines are below, indented."""
+    reason = "it died\n  found: nothing\n  last lines of its log:\n    | boom"
+    assert reason_lines([named("test_a", judgement(Verdict.INVALID, reasons=(reason,)))]) == [
+        "INVALID: it died (test_a)",
+        "    found: nothing",
+        "    last lines of its log:",
+        "      | boom",
+    ]
+
+
+def test_a_quiet_run_says_why_tests_do_not_pass() -> None:
+    """And nothing else."""
+    tests = [
+        named("test_a", judgement(Verdict.PASS, reasons=("fine",)), judgement(reasons=("slow",))),
+        named("test_b", judgement(Verdict.MISSING, reasons=("recorded",)), outcome="passed"),
+    ]
+    assert reason_lines(tests, only_bad=True) == ["REGRESSED: slow (test_a throughput)"]
+
+
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if not verdict.passes])
+@pytest.mark.parametrize("outcome", ["failed", "skipped", "error", "interrupted"])
+def test_a_quiet_run_keeps_every_reason_that_is_of_no_pass(verdict: Verdict, outcome: str) -> None:
+    """Whichever verdict it is, and however the test ended that did not pass."""
+    told = [judgement(verdict, reasons=("why", "and how")), judgement(Verdict.PASS, "latency.p50", reasons=("fine",))]
+    lines = reason_lines([named("test_a", *told, outcome=outcome)], only_bad=True)
+    assert lines == [f"{verdict}: why (test_a throughput)", f"{verdict}: and how (test_a throughput)"]
+
+
+@UNHURRIED
+@given(reason=st.text(min_size=1), name=st.text(min_size=1), label=st.text())
+def test_no_reason_moves_anything(reason: str, name: str, label: str) -> None:
+    """Whatever a server wrote and a test is called, every line is printable and the first names the test."""
+    test = named(name, judgement(Verdict.INVALID, reasons=(reason,)))
+    test.runs[0] = replace(test.runs[0], label=label)
+    lines = reason_lines([test])
+    assert all(line.isprintable() for line in lines)
+    assert lines[0].endswith(")")
+
+
+# -- errors before any verdict
+
+
+def test_an_error_before_any_verdict_has_a_line() -> None:
+    """Its first line, with the outcome and the test; of many tests once."""
+    problem = "\nmosec ended before it was ready\n  found: exit code 3"
+    tests = [named("test_a", outcome="error", problem=problem), named("test_b", outcome="error", problem=problem)]
+    assert problem_lines(tests) == ["ERROR: mosec ended before it was ready (2 tests: test_a, test_b)"]
+
+
+def test_a_failure_that_a_verdict_explains_has_none() -> None:
+    """Unless all its verdicts pass; an error after the test is something else again, and is told."""
+    assert problem_lines([named("test_a", judgement(), problem="assert REGRESSED")]) == []
+    assert problem_lines([named("test_a", judgement(Verdict.PASS), problem="assert 1 == 2")]) == [
+        "FAILED: assert 1 == 2 (test_a)"
+    ]
+    assert problem_lines([named("test_a", judgement(), problem="cannot end", outcome="error")]) == [
+        "ERROR: cannot end (test_a)"
+    ]
+
+
+def test_what_passed_or_was_skipped_has_none() -> None:
+    """And neither has what pytest gave no words for."""
+    tests = [named("a", outcome="passed", problem="x"), named("b", outcome="skipped", problem="x"), named("c")]
+    assert problem_lines(tests) == []
+
+
+def test_a_long_error_is_cut() -> None:
+    """It is shown in full by pytest."""
+    (line,) = problem_lines([named("test_a", problem="x" * 1000)])
+    assert line == f"FAILED: {'x' * PROBLEM_CHARACTERS} ... (test_a)"
+
+
+def test_a_secret_across_the_cut_of_an_error_is_none_of_it() -> None:
+    """It is made fit to be shown before it is cut: nobody would know the beginning of a secret for one."""
+    problem = f"{'x' * (PROBLEM_CHARACTERS - 5)}hunter22-hunter22"
+    (line,) = problem_lines([named("test_a", problem=problem)], lambda text: text.replace("hunter22-hunter22", "<KEY>"))
+    assert line == f"FAILED: {'x' * (PROBLEM_CHARACTERS - 5)}<KEY> (test_a)"
+
+
+# -- what verdicts rest on
+
+
+def test_details_say_what_the_table_has_no_room_for() -> None:
+    """Interval, tolerance and evidence of each row; nothing of a row without numbers."""
+    test = named("test_a", judgement(), judgement(Verdict.MISSING, "latency.p50"))
+    assert detail_lines([test]) == [
+        (
+            "test_a throughput, REGRESSED: interval -34.1 % to -26.2 %, tolerance 5 %, from 2 sessions; a change of 6 %"
+            " would have been seen"
+        )
+    ]
+
+
+def test_bases_are_told_once() -> None:
+    """Whom loads were measured beside, if they were."""
+    paired = named("test_a", judgement(kind="against"))
+    paired.runs[0] = replace(paired.runs[0], base="main (0123456789ab)")
+    assert bases_lines([paired, paired, named("test_b", judgement())]) == [
+        "side by side: the candidate and main (0123456789ab)"
+    ]
+
+
+# -- how the measuring went
+
+
+def test_the_load_engine_tells_how_it_did() -> None:
+    """The worst send lag of all loads and its share of a core; nothing where nothing was loaded."""
+    lag = Client(lag=Histogram({bucket_of(50_000): 100}))
+    late = Client(lag=Histogram({bucket_of(3_000_000): 100}))
+    results = [
+        result_of(name, sessions=(session(replace(start(), client=client)),))
+        for name, client in (("a", lag), ("b", late))
+    ]
+    assert client_lines(results) == ["load engine: send lag p99 3.00 ms at most, 2 % of a core on average"]
+    assert client_lines([result_of("a", sessions=(session(),))]) == []
+    assert client_lines([]) == []
+
+
+def test_a_machine_whose_speed_moved_is_told() -> None:
+    """By the kind of work that moved furthest, over the readings of all loads; of one that held still nothing is."""
+    results = [result_of("a"), result_of("b")]
+    for result, rates in zip(results, ((1000.0, 1010.0), (1900.0, 1000.0)), strict=True):
+        result.runs[0] = replace(result.runs[0], yardstick=Yardstick({"memory": rates, "interpreter": (5.0, 5.0)}))
+    assert machine_lines(results) == ["machine: its own speed moved by a factor of 1.90 (memory, 4 readings)"]
+    assert machine_lines(results[:1]) == []
+    assert machine_lines([]) == []
+
+
+def test_windows_that_were_measured_again_are_told() -> None:
+    """How many of how many and why, a line for each load; further reasons are counted, or told in a verbose run."""
+    once = replace(start(), rejected=("GPU-1: thermal slowdown in 2 of 5 samples",), discarded=1)
+    twice = replace(start(), rejected=("GPU-1: hot", "GPU-1: hot", "GPU-1: \x1b[31mslow", "GPU-1: hotter"))
+    results = [
+        result_of("suites/test_y.py::test_a", sessions=(session(once, start()),)),
+        result_of("suites/test_y.py::test_b", sessions=(session(start()), session(twice))),
+        result_of("suites/test_y.py::test_c", sessions=(session(),)),
+    ]
+    assert measured_again_lines(results) == [
+        "test_a: 1 of 10 windows measured again: GPU-1: thermal slowdown in 2 of 5 samples",
+        "test_b: 4 of 12 windows measured again: GPU-1: hot; 2 other reasons are in --gpuserve-json",
+    ]
+    assert measured_again_lines(results[1:], verbose=True) == [
+        r"test_b: 4 of 12 windows measured again: GPU-1: hot; GPU-1: \x1b[31mslow; GPU-1: hotter"
+    ]
+
+
+# -- totals
+
+
+def test_totals_count_by_verdict() -> None:
+    """Each verdict that there is, with what could be recorded: of tests that passed, the largest change first."""
+    better = replace(judgement(Verdict.IMPROVED), change=0.12)
+    much_better = replace(judgement(Verdict.IMPROVED, "latency.p50"), change=-0.5)
+    tests = [
+        named("test_a", judgement(Verdict.PASS), judgement(), judgement(Verdict.INCONCLUSIVE)),
+        named("test_b", better, much_better, outcome="passed"),
+        named("test_c", judgement(Verdict.IMPROVED), judgement(Verdict.INVALID)),
+        named("test_d", judgement(Verdict.MISSING), outcome="skipped"),
+    ]
+    assert totals_line(run_of(*tests)) == (
+        "comparisons: 1 passed, 3 improved, 1 regressed, 1 invalid, 1 missing, 1 inconclusive;"
+        " could be recorded: test_b latency.p50 -50.0 %, test_b throughput +12.0 %"
+    )
+
+
+def test_only_what_has_a_baseline_could_be_recorded() -> None:
+    """A printed number or a limit cannot be; nor can a comparison with another revision, nor in a recording."""
+    limit = named("test_a", judgement(Verdict.IMPROVED, kind="limit"), outcome="passed")
+    assert totals_line(run_of(limit)) == "comparisons: 1 improved"
+    paired = named("test_a", judgement(Verdict.IMPROVED, kind="against"), outcome="passed")
+    assert totals_line(run_of(paired, stored=False)) == "comparisons: 1 improved"
+    assert totals_line(run_of(paired, update=UPDATE)) == "comparisons: 1 improved"
+    assert "could be recorded: test_a" in totals_line(run_of(paired))
+
+
+def test_what_was_missing_is_recorded_in_a_recording() -> None:
+    """If its test passed; else it is still missing, and so it is where nothing records."""
+    passed, failed = named("a", judgement(Verdict.MISSING), outcome="passed"), named("b", judgement(Verdict.MISSING))
+    assert totals_line(run_of(passed, failed, update=UPDATE)) == "comparisons: 1 missing, 1 recorded"
+    assert totals_line(run_of(passed)) == "comparisons: 1 missing"
+
+
+def test_totals_count_last_words_and_tests_without_any() -> None:
+    """What was overruled is not counted twice; what was not asserted, and what has no verdict, is counted as that."""
+    paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
+    tests = [
+        named("test_a", judgement(), paired, outcome="passed"),
+        named("test_b", judgement(), judgement(metric="latency.p99").unasserted()),
+        named("test_c", outcome="error"),
+        named("test_d", outcome="skipped"),
+    ]
+    assert totals_line(run_of(*tests)) == (
+        "comparisons: 1 passed, 1 regressed, 1 not asserted, 1 test ended without any"
+    )
+    assert totals_line(run_of()) == ""

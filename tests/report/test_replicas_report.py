@@ -1,0 +1,172 @@
+"""What is said of replicas in the terminal, in the JSON result and in the HTML report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.histogram import Histogram
+from pytest_gpuserve.measure.replicas import ReplicaResult, ReplicaWindow
+from pytest_gpuserve.measure.window import Session, Start
+from pytest_gpuserve.report.html.page import document as page_document
+from pytest_gpuserve.report.replicas import imbalance_text, replica_lines
+from pytest_gpuserve.report.result_json import document
+from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+from tests.report.html_results import HOSTILE
+from tests.support.builders import histogram, judgement, result_of, session, start, window
+from tests.support.html_page import Page
+
+UNHURRIED = settings(deadline=None, max_examples=60)
+
+SECRET = "hunter2secret"
+
+
+def of(name: str, requests: int = 100, latency_seconds: float = 0.01, **errors: int) -> ReplicaWindow:
+    """What a replica did in a window."""
+    return ReplicaWindow(name, requests, errors, histogram([latency_seconds] * requests))
+
+
+def session_of(*replicas: ReplicaWindow, counters: Counters | None = None) -> Session:
+    """A session of a single window in which replicas did this."""
+    return session(Start((replace(window(), replicas=replicas),), None, counters=counters))
+
+
+def a_result(*replicas: ReplicaWindow, counters: Counters | None = None, name: str = "test_a") -> TestResult:
+    """A test whose load they shared."""
+    return result_of(f"t.py::{name}", judgement(), sessions=(session_of(*replicas, counters=counters),))
+
+
+def plain_run(test: TestResult) -> dict[str, Any]:
+    """The load of a test, as the JSON result has it."""
+    found: dict[str, Any] = json.loads(document(SessionResult({}, {}, (test,))))["tests"][0]["run"]
+    return found
+
+
+# -- a line
+
+
+def test_a_load_of_replicas_has_a_line() -> None:
+    """How many, how uneven, and who is the slowest."""
+    test = a_result(of("h:1", 104, 0.012), of("h:2", 100, 0.015), of("h:3", 101, 0.0231))
+    assert replica_lines([test]) == [
+        "replicas of test_a: 3, busiest +2.3 % over the mean, p99 12.0 ms to 23.1 ms (slowest: h:3)"
+    ]
+
+
+def test_a_load_of_one_server_has_none() -> None:
+    """Nothing is said of what is not there, nor where nothing was measured."""
+    assert replica_lines([result_of("t.py::test_a", judgement()), TestResult("t.py::test_b", "failed")]) == []
+    assert replica_lines([result_of("t.py::test_a", judgement(), sessions=())]) == []
+
+
+def test_who_is_much_slower_or_fails_is_named() -> None:
+    """With the number and share of what failed."""
+    (line,) = replica_lines([a_result(of("h:1"), of("h:2", 95, 0.5, timeout=5), of("h:3", reset=1))])
+    assert "much slower than the others: h:2" in line
+    assert line.endswith("failed: h:2 5 of 100 (5 %), failed: h:3 1 of 101 (1.0 %)")
+
+
+def test_what_is_not_known_is_said_so() -> None:
+    """No zero stands for it."""
+    assert imbalance_text([result("a", 9), result("b", 9)]) == "2, busiest +0.0 % over the mean, p99 not known"
+    assert imbalance_text([result("a", 0), result("b", 0)]) == "2, nothing was answered, p99 not known"
+
+
+def test_each_load_of_a_test_is_named() -> None:
+    """By its label."""
+    run = RunResult("second", (session_of(of("h:1"), of("h:2")),), (), {}, {})
+    test = replace(a_result(of("h:1"), of("h:2")), runs=[*a_result(of("h:1"), of("h:2")).runs, run])
+    assert [line.partition(":")[0] for line in replica_lines([test])] == [
+        "replicas of test_a",
+        "replicas of test_a second",
+    ]
+
+
+def result(name: str, requests: int) -> ReplicaResult:
+    """What a replica came to in a second."""
+    return ReplicaResult(name, requests, {}, 1.0, histogram([0.01] * requests))
+
+
+RESULT = st.builds(
+    lambda name, counts, failed: ReplicaResult(
+        name, sum(counts.values()), {"timeout": failed} if failed else {}, 1.0, Histogram(counts)
+    ),
+    st.text(max_size=20),
+    st.dictionaries(st.integers(0, 20_000), st.integers(1, 200), max_size=3),
+    st.integers(0, 3),
+)
+
+
+@UNHURRIED
+@given(replicas=st.lists(RESULT, max_size=4, unique_by=lambda each: each.name))
+def test_a_line_is_a_line_whatever_they_are_called(replicas: list[ReplicaResult]) -> None:
+    """Nothing in a name moves a terminal."""
+    text = imbalance_text(replicas)
+    assert text.isprintable()
+    assert bool(text) is (len(replicas) > 1)
+
+
+# -- JSON
+
+
+def test_the_json_has_each_of_them() -> None:
+    """With what it counted, in seconds and requests a second."""
+    counters = Counters(items=20, batches=6, parts={"h:1": Counters(16, 4), "h:2": Counters(4, 2)})
+    run = plain_run(a_result(of("h:1", 100, 0.01), of("h:2", 50, 0.02, timeout=2), counters=counters))
+    assert run["counters"]["parts"]["h:1"]["items"] == 16
+    found = run["replicas"]
+    assert (round(found["busiest"], 3), found["slowest"], found["much_slower"]) == (0.333, "h:1", [])
+    first, second = found["each"]
+    assert (first["name"], first["requests"], first["errors"], first["throughput"]) == ("h:1", 100, {}, 200.0)
+    assert (first["batching_ratio"], second["batching_ratio"]) == (4.0, 2.0)
+    assert round(second["p50"], 3) == 0.02
+    assert (second["p99"], second["errors"]) == (None, {"timeout": 2})
+
+
+def test_the_json_of_one_server_says_null() -> None:
+    """What is not known is null."""
+    assert plain_run(result_of("t.py::test_a", judgement()))["replicas"] is None
+
+
+# -- HTML
+
+
+def test_the_page_has_a_table_of_them() -> None:
+    """A row each; what is not known is said so."""
+    text = Page(page_document(SessionResult({}, {}, (a_result(of("h:1"), of("h:2", 50, 0.02, timeout=2)),)))).text
+    assert "h:1 200/s 10.0 ms 10.0 ms 0 not known" in text
+    assert "h:2 100/s 20.0 ms not known 2 not known" in text
+    assert "2, busiest +33.3 % over the mean, p99 10.0 ms to 10.0 ms (slowest: h:1)" in text
+
+
+def test_the_page_of_one_server_has_no_table() -> None:
+    """Nothing is said of what is not there."""
+    page = Page(
+        page_document(SessionResult({}, {}, (result_of("t.py::test_a", judgement(), sessions=(session(start()),)),)))
+    )
+    assert "replicas" not in page.text
+
+
+def test_neither_shows_a_secret() -> None:
+    """However it has come into a name."""
+    result = SessionResult({}, {}, (a_result(of(f"{SECRET}:1"), of("h:2")),))
+
+    def shown(text: str) -> str:
+        return text.replace(SECRET, "<hidden>")
+
+    assert SECRET not in document(result, shown)
+    page = page_document(result, shown)
+    assert SECRET not in page
+    assert "&lt;hidden&gt;:1" in page
+
+
+def test_a_name_is_text_in_the_page() -> None:
+    """Whatever it is, it brings no element of its own."""
+    plain = Page(page_document(SessionResult({}, {}, (a_result(*(of(f"h:{n}") for n in range(len(HOSTILE)))),))))
+    odd = Page(page_document(SessionResult({}, {}, (a_result(*map(of, HOSTILE)),))))
+    assert [tag for tag, _ in odd.elements] == [tag for tag, _ in plain.elements]

@@ -1,0 +1,235 @@
+"""The table at the end of a run: readable at any width, whatever tests are called."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.report.results import RunResult, TestResult
+from pytest_gpuserve.report.terminal import EVIDENCE, LEFT_OUT_FIRST, NARROWEST, is_whole, table
+from tests.support.builders import judgement, result_of
+
+UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
+HOSTILE = [
+    "test_z[[red]]",
+    "test_z[[/]]",
+    "test_z[:smile:]",
+    "test_z[漢字かな交じり文]",
+    "test_z[ü\u0301]",
+    "test_z[\x1b[31mred]",
+    "test_z[a\nb\tc\rd]",
+    "test_z[\u202eabc]",
+    "test_z[\ud800]",
+    "test_" + "very_" * 60 + "long",
+]
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def all_verdicts(nodeid: str = "suites/x/test_y.py::test_z[50]") -> TestResult:
+    """A test with every verdict, on metrics of every unit."""
+    metrics = list(METRICS)
+    return result_of(nodeid, *[judgement(verdict, metrics[i]) for i, verdict in enumerate(Verdict)])
+
+
+def draw(*tests: TestResult, width: int = 160) -> list[str]:
+    """The table without colours, as lines."""
+    return table(tests, width=width, color=False).splitlines()
+
+
+def test_a_line_says_everything_of_a_metric() -> None:
+    """The test, the metric, both values in their unit, the change with its interval, and the verdict."""
+    head, _, line = draw(result_of("suites/x/test_y.py::test_z[50]", judgement()))
+    assert head.split() == [
+        "test",
+        "metric",
+        "now",
+        "reference",
+        "change",
+        "interval",
+        "tolerance",
+        "detectable",
+        "verdict",
+    ]
+    assert re.split(r" {2,}", line.strip()) == [
+        "test_z[50]",
+        "throughput",
+        "1432/s",
+        "2047/s",
+        "-30.1 %",
+        "-34.1 % .. -26.2 %",
+        "5 %",
+        "6 %",
+        "REGRESSED",
+    ]
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    """A verdict without numbers shows none."""
+    *_, line = draw(result_of("t::test_z", judgement(Verdict.MISSING)))
+    assert line.split() == ["test_z", "throughput", *["-"] * 6, "MISSING"]
+
+
+@pytest.mark.parametrize("nodeid", HOSTILE)
+@pytest.mark.parametrize("width", [0, NARROWEST, 80, 160])
+def test_no_name_breaks_the_table(nodeid: str, width: int) -> None:
+    """Markup, escape sequences, wide signs and long names: every line fits, and every verdict stands."""
+    text = table([all_verdicts(f"test_y.py::{nodeid}")], width=width, color=False)
+    lines = text.splitlines()
+    assert max(map(cell_len, lines)) <= max(width, NARROWEST)
+    assert all(sign.isprintable() for line in lines for sign in line)
+    found = [line.split()[-1] for line in lines if line.split()[-1] in set(Verdict)]
+    assert sorted(found) == sorted(map(str, Verdict))
+
+
+@pytest.mark.parametrize("nodeid", ["test_z[[red]]", "test_z[[/]]", "test_z[:smile:]", "test_z[漢字かな交じり文]"])
+def test_a_name_is_shown_as_it_is(nodeid: str) -> None:
+    """Nothing in a name is taken for markup or an emoji."""
+    assert f" {nodeid} " in draw(result_of(f"test_y.py::{nodeid}", judgement()))[2]
+
+
+def test_what_cannot_be_printed_is_shown_as_an_escape() -> None:
+    """A name cannot colour or move anything on the terminal."""
+    assert r"test_z[\x1b[31mred]" in draw(result_of("test_y.py::test_z[\x1b[31mred]", judgement()))[2]
+
+
+@UNHURRIED
+@given(
+    width=st.integers(-5, 250),
+    color=st.booleans(),
+    verbose=st.booleans(),
+    name=st.text(max_size=60),
+    label=st.text(max_size=10),
+)
+def test_metrics_and_verdicts_are_whole_at_any_width(
+    width: int,
+    color: bool,  # noqa: FBT001 -- drawn
+    verbose: bool,  # noqa: FBT001 -- drawn
+    name: str,
+    label: str,
+) -> None:
+    """Whatever is left out for want of space, it is neither the metric nor what was concluded, and no line is wider."""
+    test = all_verdicts(f"test_y.py::{name}")
+    test.runs[0] = RunResult(label, (), test.runs[0].judgements, {}, {})
+    text = ESCAPE.sub("", table([test], width=width, color=color, verbose=verbose))
+    assert max(map(cell_len, text.splitlines())) <= max(width, NARROWEST)
+    for verdict, metric in zip(Verdict, METRICS, strict=False):
+        assert re.search(rf" {re.escape(metric)} .* {verdict} *$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("width", range(NARROWEST, 140, 3))
+def test_columns_are_left_out_whole_and_in_order(width: int) -> None:
+    """A narrow terminal shows fewer columns rather than cut numbers, the least needed going first."""
+    lines = table([all_verdicts()], width=width, color=False, verbose=True).splitlines()
+    head = lines[0].split()
+    shown = [name for name in LEFT_OUT_FIRST if name in head]
+    assert shown == list(LEFT_OUT_FIRST[len(LEFT_OUT_FIRST) - len(shown) :])
+    assert is_whole([all_verdicts()], width=width) is (len(shown) == len(LEFT_OUT_FIRST))
+    assert "…" not in "".join(lines)
+    if shown:
+        assert len(lines) == 2 + len(Verdict), "the name was folded although a column could have been left out"
+
+
+def test_only_a_verbose_table_says_what_a_verdict_rests_on() -> None:
+    """Sessions of a stored baseline, rounds and windows side by side; nothing where nothing was measured."""
+    paired = replace(judgement(kind="against"), rounds=3, windows=72)
+    test = result_of("t::test_z", judgement(), paired, judgement(Verdict.MISSING, "latency.p50"))
+    assert EVIDENCE not in draw(test, width=250)[0]
+    found = table([test], width=250, color=False, verbose=True).splitlines()
+    cells = [re.split(r" {2,}", line.strip())[-2] for line in found if "SSED" in line or "MISSING" in line]
+    assert cells == ["2 sessions", "3 rounds, 72 windows", "-"]
+    one = table([result_of("t", replace(judgement(), rounds=1))], width=250, color=False, verbose=True)
+    assert "  1 session  " in one
+
+
+def test_a_quiet_table_has_what_keeps_a_test_from_passing() -> None:
+    """Not what passed, nor a test that passed in spite of a row; nothing at all where all is well."""
+    failed = result_of("t::test_a", judgement(Verdict.PASS, "latency.p50"), judgement())
+    skipped = replace(result_of("t::test_b", judgement(Verdict.INCONCLUSIVE)), outcome="skipped")
+    passed = replace(result_of("t::test_c", judgement(Verdict.MISSING)), outcome="passed")
+    lines = table([failed, skipped, passed], width=160, color=False, only_bad=True).splitlines()
+    assert [(line.split()[0], line.split()[-1]) for line in lines[2:]] == [
+        ("test_a", "REGRESSED"),
+        ("test_b", "INCONCLUSIVE"),
+    ]
+    assert table([passed], width=160, color=False, only_bad=True) == ""
+
+
+def test_an_ordinary_terminal_shows_both_values_and_the_change() -> None:
+    """At 80 columns the numbers that matter are there."""
+    assert draw(all_verdicts(), width=80)[0].split() == ["test", "metric", "now", "reference", "change", "verdict"]
+
+
+def test_no_colours_where_none_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even when the environment asks for them: pytest has already decided."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in table([all_verdicts()], width=120, color=False)
+
+
+def test_colours_tell_good_from_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With colours, passing verdicts are green, failed ones red and undecided ones yellow."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = table([all_verdicts()], width=120, color=True)
+    found = {name: color for color, name in re.findall(r"\x1b\[(\d+)m([A-Z]+) *\x1b\[0m", text)}
+    assert found == {
+        "PASS": "32",
+        "IMPROVED": "32",
+        "REGRESSED": "31",
+        "INCONCLUSIVE": "33",
+        "INVALID": "31",
+        "MISSING": "33",
+    }
+
+
+def test_a_verdict_that_was_settled_otherwise_is_not_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two rows of one metric the one that does not count is dim."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    test = result_of("t::test_z", judgement(), judgement(Verdict.PASS, kind="against", reasons=("that counts",)))
+    text = table([replace(test, outcome="passed")], width=120, color=True)
+    assert re.findall(r"\x1b\[(\d+)m([A-Z]+) *\x1b\[0m", text) == [("2", "REGRESSED"), ("32", "PASS")]
+
+
+def test_names_are_fit_to_be_shown() -> None:
+    """What is not to be shown of a name or a label is replaced before it is folded."""
+    test = result_of("t::test_z[hunter22]", judgement())
+    test.runs[0] = replace(test.runs[0], label="hunter22")
+    text = table([test], width=NARROWEST, color=False, shown=lambda text: text.replace("hunter22", "<P>"))
+    assert "test_z[<P>] <P>" in text
+
+
+def test_a_load_is_named_once() -> None:
+    """A test's name stands in the first line of each of its loads, with the load's label."""
+    test = result_of("test_y.py::test_z", judgement(), judgement(Verdict.PASS, "batching_ratio"))
+    test.runs.append(RunResult("load 2", (), test.runs[0].judgements, {}, {}))
+    assert [line[:14].strip() for line in draw(test)[2:]] == ["test_z", "", "test_z load 2", ""]
+
+
+def test_a_name_may_contain_the_separator() -> None:
+    """A class and a parameter with ``::`` in it belong to the name."""
+    lines = draw(result_of("suites/test_y.py::TestA::test_z[a::b]", judgement()))
+    assert " TestA::test_z[a::b] " in lines[2]
+
+
+def test_tests_of_one_name_are_told_apart() -> None:
+    """In two files they are shown with their file, a third name without."""
+    tests = [result_of(f"suites/{name}", judgement()) for name in ("a.py::test_z", "b.py::test_z", "b.py::test_q")]
+    assert [line.split()[0] for line in draw(*tests)[2:]] == ["suites/a.py::test_z", "suites/b.py::test_z", "test_q"]
+
+
+def test_the_worst_is_on_top() -> None:
+    """Rows stand in the order of `report.ranking`."""
+    fine = replace(result_of("t::test_a", judgement(Verdict.PASS)), outcome="passed")
+    bad = result_of("t::test_b", judgement(Verdict.PASS, "latency.p50"), judgement())
+    assert [line.split()[-1] for line in draw(fine, bad)[2:]] == ["REGRESSED", "PASS", "PASS"]
+
+
+def test_no_tests_make_no_lines() -> None:
+    """An empty result is a heading at most, not an error."""
+    assert len(draw()) <= 2

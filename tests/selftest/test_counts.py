@@ -1,0 +1,250 @@
+"""What comparisons of known truth came to, counted; and how little a few of them prove."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.sequential import BLOCKS
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.measure.rounds import ABBA, Block, Round
+from pytest_gpuserve.selftest.counts import binomial_bounds, summary
+from pytest_gpuserve.selftest.plan import CASES, Planned, interleaved
+from pytest_gpuserve.selftest.run import Made
+from pytest_gpuserve.selftest.trials import Outcome, Trial
+from tests.support.builders import judgement, window
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.report.selftest import CaseResult, SelftestResult
+    from pytest_gpuserve.trial.handle import Target
+
+NOWHERE: Target = None  # type: ignore[assignment]
+
+GOOD = {
+    "identical": Verdict.PASS,
+    "wrong answers": Verdict.INVALID,
+    "5 % slower": Verdict.INCONCLUSIVE,
+    "tail only": Verdict.INCONCLUSIVE,
+}
+"""What lets the self-test pass; of all others REGRESSED does."""
+
+
+def a_round(*requests: tuple[int, int], problems: tuple[str, ...] = ()) -> Round:
+    """A round with one block for each pair of requests of a base's and a candidate's window."""
+    blocks = []
+    for base, candidate in requests:
+        windows = {"base": window((0.01,) * base), "candidate": window((0.01,) * candidate)}
+        blocks.append(Block(ABBA, tuple(windows[arm] for arm in ABBA)))
+    return Round(tuple(blocks), "base", {}, "2025-01-02T03:04:05+00:00", problems=problems)
+
+
+def made(
+    name: str,
+    verdict: Verdict | None = None,
+    *,
+    number: int = 1,
+    reason: str = "wrong answers: 3 of 5",
+    seconds: float = 10.0,
+    rounds: tuple[Round, ...] = (),
+    error: str = "",
+) -> Made:
+    """A comparison of a kind, with the verdict that is right for it."""
+    (case,) = [case for case in CASES if case.name == name]
+    verdict = verdict or GOOD.get(name, Verdict.REGRESSED)
+    return Made(
+        Planned(case, number),
+        Outcome(
+            Trial(name, number, NOWHERE, NOWHERE),
+            verdict,
+            (judgement(verdict, reasons=(reason,)),),
+            rounds,
+            seconds,
+            error,
+        ),
+    )
+
+
+def result_of(*changed: Made, times: int = 1) -> SelftestResult:
+    """The summary where all comparisons come out well but for these, which take the place of their kind's."""
+    names = {one.planned.case.name for one in changed}
+    rest = [made(case.name) for case in CASES if case.name not in names]
+    return summary(interleaved(times), [*rest, *changed], ["throughput"])
+
+
+def case_of(result: SelftestResult, name: str) -> CaseResult:
+    """One kind of a result."""
+    (case,) = [case for case in result.cases if case.name == name]
+    return case
+
+
+@pytest.mark.parametrize(
+    ("hits", "trials", "low", "high"),
+    [
+        (0, 10, 0.0, 0.3085),
+        (10, 10, 0.6915, 1.0),
+        (5, 10, 0.1871, 0.8129),
+        (1, 20, 0.0013, 0.2487),
+        (0, 3, 0.0, 0.7076),
+        (30, 100, 0.2124, 0.3998),
+        (0, 0, 0.0, 1.0),
+    ],
+)
+def test_bounds_are_those_of_the_tables(hits: int, trials: int, low: float, high: float) -> None:
+    """Clopper and Pearson's, to four digits."""
+    assert binomial_bounds(hits, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+@given(st.integers(1, 60).flatmap(lambda trials: st.tuples(st.integers(0, trials), st.just(trials))))
+def test_bounds_hold_what_was_seen(seen: tuple[int, int]) -> None:
+    """They lie around the share that was seen, mirror with it, and are wider where more confidence is asked."""
+    hits, trials = seen
+    low, high = binomial_bounds(hits, trials)
+    assert 0 <= low <= hits / trials <= high <= 1
+    assert binomial_bounds(trials - hits, trials) == pytest.approx((1 - high, 1 - low))
+    wider = binomial_bounds(hits, trials, 0.99)
+    assert wider[0] <= low
+    assert wider[1] >= high
+
+
+@pytest.mark.parametrize(("hits", "trials", "confidence"), [(-1, 3, 0.95), (4, 3, 0.95), (1, 3, 0.0), (1, 3, 1.0)])
+def test_what_is_no_share_is_refused(hits: int, trials: int, confidence: float) -> None:
+    """Not answered with some number."""
+    with pytest.raises(ValueError, match="is no share"):
+        binomial_bounds(hits, trials, confidence)
+
+
+def test_all_well() -> None:
+    """No false alarm, what has to be found is found: nothing fails; an edge or a tail that is undecided does not."""
+    result = result_of()
+    assert result.failures == []
+    assert result.problems == []
+    assert [(case.name, case.made, case.planned) for case in result.cases] == [(case.name, 1, 1) for case in CASES]
+    assert {case.name: case.alarms for case in result.cases} == {
+        "identical": 0,
+        "wrong answers": 1,
+        "20 % slower": 1,
+        "10 % slower": 1,
+        "tail only": 0,
+        "smaller batches": 1,
+        "5 % slower": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "failure"),
+    [
+        (made("identical", Verdict.REGRESSED), "identical: 1 of 1 REGRESSED, a false alarm"),
+        (made("identical", Verdict.INCONCLUSIVE), "identical: none of 1 came to PASS"),
+        (made("10 % slower", Verdict.INCONCLUSIVE), "10 % slower: 0 of 1 found"),
+        (made("20 % slower", Verdict.INVALID), "20 % slower: 0 of 1 found"),
+        (made("wrong answers", reason="no steady state"), "wrong answers: 0 of 1 found"),
+        (made("wrong answers", Verdict.REGRESSED), "wrong answers: 0 of 1 found"),
+        (made("tail only", Verdict.PASS), "tail only: 1 of 1 came to PASS"),
+        (made("smaller batches", Verdict.IMPROVED), "smaller batches: 1 of 1 came to PASS"),
+    ],
+)
+def test_one_thing_is_wrong(one: Made, failure: str) -> None:
+    """And that alone is said."""
+    (line,) = result_of(one).failures
+    assert line.startswith(failure)
+
+
+def test_what_has_to_be_found_and_passes_says_both() -> None:
+    """A slowdown of 20 % that is PASS is not found either."""
+    lines = result_of(made("20 % slower", Verdict.PASS)).failures
+    assert [line.partition(";")[0] for line in lines] == [
+        "20 % slower: 1 of 1 came to PASS",
+        "20 % slower: 0 of 1 found",
+    ]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.INVALID, Verdict.REGRESSED])
+def test_the_edge_of_the_tolerance_decides_nothing(verdict: Verdict) -> None:
+    """A slowdown of just the tolerance may be called either way."""
+    assert result_of(made("5 % slower", verdict)).failures == []
+
+
+def test_nine_in_ten_are_enough() -> None:
+    """Of ten one may be missed, of fewer none."""
+    found = [made("10 % slower", number=number) for number in range(1, 10)]
+    missed = made("10 % slower", Verdict.INCONCLUSIVE, number=10)
+    assert result_of(*found, missed).failures == []
+    assert len(result_of(*found[1:], missed).failures) == 1
+
+
+def test_nothing_made_is_not_well() -> None:
+    """Where the time was too short for a kind that has to be found, the self-test does not pass."""
+    result = summary(interleaved(2), [], ["throughput"], interrupted=True)
+    names = ["wrong answers", "identical", "20 % slower", "10 % slower"]
+    assert result.failures == [f"{name}: none was compared, so nothing is shown" for name in names]
+    assert result.interrupted
+    assert all((case.made, case.planned, case.bounds) == (0, 2, (0.0, 1.0)) for case in result.cases)
+    assert all(case.median_seconds is case.p90_seconds is case.median_share is None for case in result.cases)
+
+
+def test_times_are_of_comparisons_that_ended() -> None:
+    """Median, the time that one in ten exceeds, and the windows; what was INVALID for another reason has no time."""
+    full = a_round(*[(100, 100)] * BLOCKS)
+    ones = [made("identical", number=n, seconds=float(n), rounds=(full,) * (1 + n % 2)) for n in range(1, 11)]
+    case = case_of(result_of(*ones, made("identical", Verdict.INVALID, seconds=1e6, number=11), times=11), "identical")
+    assert (case.median_seconds, case.p90_seconds) == (5.5, 9.0)
+    assert case.median_share == pytest.approx(1.5 / 8)
+    assert case.verdicts == {Verdict.PASS: 10, Verdict.INVALID: 1}
+    assert case_of(result_of(made("wrong answers", seconds=2.0)), "wrong answers").median_seconds == 2.0
+
+
+def test_problems_are_told_once() -> None:
+    """Why something was INVALID, but not of answers that are wrong on purpose; and no more than a few."""
+    late = [made("identical", Verdict.INVALID, reason="client late", number=number) for number in range(3)]
+    assert result_of(*late, made("identical")).problems == ["INVALID: identical: client late"]
+    broken = [made("tail only", Verdict.INVALID, error=f"it broke {number}") for number in range(8)]
+    problems = result_of(*broken).problems
+    assert problems[0] == "INVALID: tail only: it broke 0"
+    assert problems[5:] == ["INVALID: 3 more"]
+
+
+def test_rounds_of_identical_builds_are_put_together() -> None:
+    """Four comparisons of one and two rounds give six single rounds, three pairs, and one of four."""
+    one = a_round(*[(1000, 1000), (1010, 1000), (1000, 1010)] * 2)
+    broken = a_round(*[(1000, 2000)] * BLOCKS, problems=("no steady state",))
+    cut = a_round((1000, 2000))
+    alike = [
+        made("identical", number=1, rounds=(one,)),
+        made("identical", number=2, rounds=(one, one)),
+        made("identical", number=3, rounds=(one, broken)),
+        made("identical", number=4, rounds=(one, one, cut)),
+    ]
+    reaches = result_of(*alike, made("20 % slower", rounds=(cut,)), times=4).reaches
+    assert [(reach.metric, reach.rounds, reach.groups) for reach in reaches] == [
+        ("throughput", 1, 6),
+        ("throughput", 2, 3),
+        ("throughput", 4, 1),
+    ]
+    decidable = [reach.decidable or 0.0 for reach in reaches]
+    assert decidable[0] > decidable[1] > decidable[2] > 0
+    detectable = [reach.detectable or 0.0 for reach in reaches]
+    assert detectable[0] > detectable[1] > detectable[2] > 0
+    assert not any(reach.learned for reach in reaches)
+
+
+def test_the_spread_of_starts_is_learned_from_other_builds() -> None:
+    """Whose rounds lie close together, whatever their slowdown: then fewer rounds of identical builds decide more."""
+    one, slower = a_round(*[(1000, 1000)] * BLOCKS), a_round(*[(1000, 800)] * BLOCKS)
+    alike = made("identical", rounds=(one, one))
+    (unlearned, *_) = result_of(alike).reaches
+    (learned, *_) = result_of(alike, made("20 % slower", rounds=(slower,) * 8)).reaches
+    assert learned.learned
+    assert not unlearned.learned
+    assert (learned.decidable or 1.0) < 0.5 * (unlearned.decidable or 0.0)
+
+
+def test_a_metric_that_is_not_known_decides_nothing() -> None:
+    """Rounds of too few requests give no group."""
+    few = made("identical", rounds=(a_round(*[(10, 10)] * BLOCKS),))
+    result = summary(interleaved(1), [few], list(METRICS))
+    p99 = [reach for reach in result.reaches if reach.metric == "latency.p99"]
+    assert [(reach.groups, reach.decidable, reach.detectable) for reach in p99] == [(0, None, None)] * 3

@@ -1,0 +1,167 @@
+"""The comparisons of the self-test are made in order, within their time, and none is cut short."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.selftest import run
+from pytest_gpuserve.selftest.kind import BuiltIn
+from pytest_gpuserve.selftest.plan import CASES, interleaved
+from pytest_gpuserve.selftest.run import METRICS, SHAPE, Made, comparisons
+from pytest_gpuserve.selftest.server import Options
+from pytest_gpuserve.selftest.trials import Outcome, Setting, Trial
+from tests.support.builders import judgement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from pytest_gpuserve.load.totals import RunningTotals
+    from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.selftest.plan import Planned
+    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.servers.instance import Instance
+
+SETTING = Setting(SHAPE, METRICS, "host", None, 1000.0, 60.0)
+
+
+class Watcher:
+    """A progress line that counts how often it was cleared."""
+
+    def __init__(self) -> None:
+        self.cleared = 0
+
+    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
+        """Nothing is shown."""
+
+    def clear(self) -> None:
+        """Count."""
+        self.cleared += 1
+
+
+class Clock:
+    """A clock that trials move on, and the trials that were made."""
+
+    def __init__(self, lasting: Callable[[str], float]) -> None:
+        self.now = 1000.0
+        self.trials: list[Trial] = []
+        self._lasting = lasting
+
+    def monotonic(self) -> float:
+        """The time."""
+        return self.now
+
+    def run_trial(self, trial: Trial, setting: Setting, progress: Watcher, note: Callable[[str], None]) -> Outcome:
+        """Let time pass."""
+        seconds = self._lasting(trial.name)
+        self.now += seconds
+        self.trials.append(trial)
+        return Outcome(trial, Verdict.PASS, (judgement(Verdict.PASS),), (), seconds)
+
+
+def nowhere(kind: ServerKind, ask: Ask, beside: object = None) -> AbstractContextManager[Instance]:
+    """Starts nothing."""
+    raise NotImplementedError
+
+
+def make(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, *, seconds: float, times: int = 3
+) -> tuple[Iterator[Made], Watcher, list[Planned]]:
+    """The comparisons by this clock, who watches them, and those that were begun."""
+    monkeypatch.setattr(run, "run_trial", clock.run_trial)
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    watcher = Watcher()
+    begun: list[Planned] = []
+
+    def progress(planned: Planned) -> Watcher:
+        begun.append(planned)
+        return watcher
+
+    found = comparisons(
+        interleaved(times),
+        Options(turns=1000),
+        SETTING,
+        nowhere,
+        seconds=seconds,
+        progress=progress,
+        note=lambda line: None,
+    )
+    return found, watcher, begun
+
+
+def test_all_that_fits_is_made_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With time enough each planned one, against the server as it is, cleared from the terminal afterwards."""
+    clock = Clock(lambda name: 10.0)
+    found, watcher, begun = make(monkeypatch, clock, seconds=1e6)
+    assert [one.planned for one in found] == begun == list(interleaved(3))
+    assert watcher.cleared == len(begun)
+    for trial, planned in zip(clock.trials, begun, strict=True):
+        base, candidate = (side.server.kind for side in (trial.base, trial.candidate))
+        assert base.workload() == BuiltIn(Options(turns=1000)).workload()
+        assert candidate.workload() == BuiltIn(planned.case.of(Options(turns=1000))).workload()
+        assert (trial.name, trial.number) == (planned.case.name, planned.number)
+
+
+def test_the_first_is_always_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short the time; then nothing else."""
+    found, _, _ = make(monkeypatch, Clock(lambda name: 30.0), seconds=1e-3)
+    assert [one.planned.case.name for one in found] == ["wrong answers"]
+
+
+def test_what_would_not_end_in_time_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the longest of its kind so far; a shorter kind may still fit."""
+    clock = Clock(lambda name: 100.0 if name == "5 % slower" else 5.0)
+    found, _, _ = make(monkeypatch, clock, seconds=200.0)
+    names = [one.planned.case.name for one in found]
+    # 6 x 5 + 100 in the first turn, then 12 x 5 of the others.
+    assert names.count("5 % slower") == 1
+    assert all(names.count(case.name) == 3 for case in CASES if case.name != "5 % slower")
+    assert clock.now - 1000.0 == 190.0
+
+
+def test_an_unknown_kind_is_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first of a kind nobody knows how long it takes: it is not begun in the last seconds."""
+    clock = Clock(lambda name: 10.0)
+    found, _, _ = make(monkeypatch, clock, seconds=30.0 + run.TYPICAL_SECONDS - 1, times=1)
+    assert len(list(found)) == 3
+
+
+def test_ctrl_c_ends_it_with_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes through, and the line on the terminal is cleared."""
+    clock = Clock(lambda name: 10.0)
+    found, watcher, _ = make(monkeypatch, clock, seconds=1e6)
+    assert next(found).planned.number == 1
+
+    def interrupted(*_: object) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "run_trial", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(found)
+    assert watcher.cleared == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "reason", "alarmed"),
+    [
+        ("identical", Verdict.REGRESSED, "", True),
+        ("identical", Verdict.INVALID, "wrong answers: 1 of 2", False),
+        ("10 % slower", Verdict.REGRESSED, "", True),
+        ("10 % slower", Verdict.PASS, "", False),
+        ("wrong answers", Verdict.INVALID, "wrong answers: 1 of 2", True),
+        ("wrong answers", Verdict.INVALID, "the base: wrong answers: 1 of 2", False),
+        ("wrong answers", Verdict.INVALID, "no steady state", False),
+        ("wrong answers", Verdict.REGRESSED, "", False),
+    ],
+)
+def test_what_counts_as_an_alarm(name: str, verdict: Verdict, *, reason: str, alarmed: bool) -> None:
+    """REGRESSED; where the candidate's answers are wrong, INVALID for just that and for nothing else."""
+    (planned,) = [planned for planned in interleaved(1) if planned.case.name == name]
+    target = run._target(Options(turns=1), nowhere)
+    trial = Trial(name, 1, target, target)
+    outcome = Outcome(trial, verdict, (judgement(verdict, reasons=(reason,) if reason else ()),), (), 1.0)
+    assert Made(planned, outcome).alarmed is alarmed

@@ -1,0 +1,174 @@
+"""Arguments of the server fixtures as a user may type them: what is wrong is told before anything is started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.servers.metric_names import MetricNames
+from pytest_gpuserve.servers.mosec import Mosec
+from tests.servers.unstarted import FACTORY, UNTYPED
+
+APP = "../fakes/mosec_app.py"
+COMMAND = ["./server", "--port={port}"]
+SECRET = "hf_abcdefghijkl"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"args": "--debug --level=2"}, "['--debug', '--level=2']"),
+        ({"args": ["--level", 2]}, "found: 2"),
+        ({"args": 2}, "a int"),
+        ({"env": {"OMP_NUM_THREADS": 1}}, "'OMP_NUM_THREADS' is no text"),
+        ({"env": {"A=B": "1"}}, "no variable is called 'A=B'"),
+        ({"env": {1: "1"}}, "no variable is called 1"),
+        ({"env": ["A=B"]}, "takes a dict"),
+        ({"start_timeout": 0}, "above 0, not 0"),
+        ({"start_timeout": "60"}, "above 0, not '60'"),
+        ({"start_timeout": float("nan")}, "above 0, not nan"),
+        ({"start_timeout": True}, "above 0, not True"),
+        ({"sizes": [1, 2]}, '"--sizes"'),
+        ({"port": 8000}, "sets port itself"),
+        ({"args": ["--port", "8000"]}, "sets port itself"),
+        ({"python": "no-such-python"}, "python=no-such-python: this is no Python"),
+        ({"python": "venv/bin/python"}, str(Path(__file__).parent / "venv/bin/python")),
+    ],
+)
+def test_what_cannot_be_an_argument_of_an_app_is_told(arguments: dict[str, Any], words: str) -> None:
+    """By the fixture's name or the argument's, and with what it should be."""
+    with pytest.raises(UsageProblem) as caught:
+        FACTORY.mosec(APP, **arguments)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"argv": "./server --port={port}"}, "['./server', '--port={port}']"),
+        ({"argv": f"./server --port={{port}} --token={SECRET}"}, "--token=..."),
+        ({"argv": []}, "command_server(["),
+        ({"argv": ["./server", "--port", 8000]}, "found: 8000"),
+        ({"argv": ["./server", "--port=8000"]}, "--port={port}"),
+        ({"counters": {"items": "a", "batches": "b"}}, "takes MetricNames"),
+        ({"counters": "items"}, "takes MetricNames"),
+        ({"ready": "health"}, 'ready="/health"'),
+        ({"cwd": "nowhere"}, "there is no folder"),
+        ({"env": {"PORT": 8000}}, "'PORT' is no text"),
+    ],
+)
+def test_what_cannot_be_an_argument_of_a_command_is_told(arguments: dict[str, Any], words: str) -> None:
+    """The same for a command line, whose secrets are not repeated."""
+    with pytest.raises(UsageProblem) as caught:
+        FACTORY.command(**{"argv": COMMAND, **arguments})
+    assert words in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"url": "127.0.0.1:8000"}, "help: http://HOST:PORT"),
+        ({"url": None}, "remote_server(None) is no URL"),
+        ({"url": "http://h", "ca_file": "ca.pem"}, "without TLS"),
+        ({"url": "http://h", "grpc_port": "8001"}, "not '8001'"),
+        ({"url": "http://h", "metrics_port": 1 << 16}, "not 65536"),
+        ({"url": "http://h", "counters": ["items"]}, "takes MetricNames"),
+    ],
+)
+def test_what_cannot_be_a_remote_server_is_told(arguments: dict[str, Any], words: str) -> None:
+    """A scheme that is missing, a variable that is not set, a certificate that nobody would look at."""
+    with pytest.raises(UsageProblem) as caught:
+        FACTORY.remote(**arguments)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["models", "args", "engine", "engine_options"])
+def test_a_text_is_no_list_for_triton(name: str, tmp_path: Path) -> None:
+    """One text would be taken for its letters."""
+    given: dict[str, Any] = {name: "docker"}
+    with pytest.raises(UsageProblem, match="not one text"):
+        FACTORY.triton(tmp_path, **given)
+
+
+def test_a_worker_takes_arguments_by_name() -> None:
+    """What other fixtures take as ``args=`` is told from what this one does."""
+    with pytest.raises(UsageProblem, match="keyword arguments"):
+        UNTYPED.torch_worker(f"{APP}:make", args=["--width=64"])
+
+
+def test_an_interpreter_is_found_beside_the_test_file_or_along_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the working folder nor that of the app has a say in it, and a link of a virtual environment is kept."""
+    (tmp_path / "some-python").symlink_to(sys.executable)
+    beside = os.path.relpath(tmp_path / "some-python", Path(__file__).parent)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path.parent)
+    for given in (beside, Path(beside), "some-python"):
+        kind = UNTYPED.mosec(APP, python=given).kind
+        assert isinstance(kind, Mosec)
+        assert kind.app.python == str(tmp_path / "some-python")
+
+
+def test_a_path_is_an_argument_that_moves() -> None:
+    """As text, which is what finds its place in another checkout; so do the words of a command."""
+    kind = UNTYPED.mosec(APP, weights=Path("/data/w.pt")).kind
+    assert isinstance(kind, Mosec)
+    assert kind.app.arguments == {"weights": "/data/w.pt"}
+    command = UNTYPED.command([Path("bin/server"), "{port}"]).kind
+    assert isinstance(command, CommandServer)
+    assert command.argv == ("bin/server", "{port}")
+
+
+def test_a_word_that_is_no_option_is_not_the_fixtures() -> None:
+    """``--mode port`` does not set the port."""
+    FACTORY.mosec(APP, args=["--mode", "port"])
+
+
+def test_secrets_of_a_server_are_in_no_baseline_and_no_traceback() -> None:
+    """Pytest shows the arguments of a test that fails; a baseline has hashes of variables and of such options."""
+    app = FACTORY.mosec(APP, env={"HF_TOKEN": SECRET}, api_key=SECRET)
+    command = FACTORY.command([*COMMAND, "--api-key", SECRET], env={"HF_TOKEN": SECRET})
+    for handle in (app, command):
+        target = handle.post("/inference", headers={"Authorization": SECRET})
+        shown = repr((handle, target, target.fingerprint(), handle.kind.workload()))
+        assert SECRET not in shown
+        assert handle.kind.name in repr(handle)
+        assert "POST /inference" in repr(target)
+    other = FACTORY.mosec(APP, env={"HF_TOKEN": SECRET}, api_key=f"{SECRET}2")
+    assert other.kind.workload() != app.kind.workload()
+
+
+def test_where_there_is_no_grpc_is_told() -> None:
+    """A remote server may have it, at a port that has to be named."""
+    for handle in (FACTORY.mosec(APP), FACTORY.remote("http://h")):
+        with pytest.raises(UsageProblem, match="speaks no gRPC") as caught:
+            handle.infer({"x": [[1.0]]}, model="m", grpc=True)
+        assert "grpc_port=" in str(caught.value)
+
+
+def test_names_of_metrics_are_checked() -> None:
+    """Those that would never match, and those that would be counted as something else."""
+    good = MetricNames(items="a", batches="b")
+    wrong_ones: list[dict[str, Any]] = [
+        {"items": ""},
+        {"batch_size": "c"},
+        {"path": "metrics"},
+        {"labels": {"replica": 1}},
+        {"pending": 3},
+    ]
+    for wrong in wrong_ones:
+        with pytest.raises(UsageProblem):
+            replace(good, **wrong)
+    with pytest.raises(UsageProblem, match="no stage 'computing'") as caught:
+        replace(good, stages={"computing": "d"})
+    assert "server, queue, formation, compute" in str(caught.value)
+    replace(good, stages={"compute.Tokenizer_1": "d", "request.infer": "e"})

@@ -1,0 +1,274 @@
+"""A session's parts by themselves: in which order they are found, what they make, and that all of it is given back."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.session import equipment, opening
+from pytest_gpuserve.session.equipment import Equipment
+from pytest_gpuserve.session.explaining import explained
+from pytest_gpuserve.session.folders import Folders
+from pytest_gpuserve.session.opening import Opened, open_session
+from pytest_gpuserve.settings import Settings, Update
+from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
+from tests.support.builders import here
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+NEVER: Any = None
+"""In the place of what the test does not need."""
+
+
+def asked(root: Path, **changes: Any) -> Settings:  # noqa: ANN401 -- fields of the settings
+    """The settings of a session on ``cpu`` that only gates."""
+    values: dict[str, Any] = {
+        "gpu": "cpu",
+        "update": Update.NOTHING,
+        "baseline_dir": root / "baselines",
+        "root": root,
+        "missing_fails": True,
+        "missing_asked": False,
+        "inconclusive_fails": True,
+        "budget_seconds": 300.0,
+        "outputs": (),
+        "reason": None,
+        "record_sessions": 3,
+        "foreign_cores": 0.25,
+        "lock_wait_seconds": 1.0,
+        "ci": False,
+    }
+    return Settings(**{**values, **changes})
+
+
+@dataclass
+class Part:
+    """Something that has to be given back, and perhaps cannot be.
+
+    Args:
+        name: Told when it is.
+        ended: Where it is told.
+        fails: Whether it then fails.
+    """
+
+    name: str
+    ended: list[str]
+    fails: bool = False
+
+    def close(self) -> None:
+        """Give it back."""
+        self.ended.append(self.name)
+        if self.fails:
+            raise UsageProblem(f"{self.name} cannot be ended")
+
+    release = close
+
+
+@dataclass
+class Cache:
+    """pytest's cache.
+
+    Args:
+        folder: Where it is.
+    """
+
+    folder: Path
+
+    def mkdir(self, name: str) -> Path:
+        """See pytest's."""
+        made = self.folder / name
+        made.mkdir(parents=True, exist_ok=True)
+        return made
+
+
+@dataclass
+class Temporary:
+    """pytest's temporary folders.
+
+    Args:
+        folder: Where they are.
+        made: Names of those that were asked for.
+    """
+
+    folder: Path
+    made: list[str] = field(default_factory=list)
+
+    def mktemp(self, name: str) -> Path:
+        """See pytest's."""
+        self.made.append(name)
+        made = self.folder / f"{name}{len(self.made)}"
+        made.mkdir(parents=True)
+        return made
+
+
+# -- before the first test
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The devices that are taken, which costs nobody anything."""
+    names: list[str] = []
+
+    def take(devices: Any, **_: object) -> tuple[Any, Any]:  # noqa: ANN401 -- passed through
+        names.append(devices[0].name)
+        return devices[0], Part("lock", [])
+
+    monkeypatch.setattr(opening, "take_device", take)
+    return names
+
+
+def test_a_mistake_is_told_before_a_device_is_waited_for(tmp_path: Path, taken: list[str]) -> None:
+    """A revision that nobody knows is told at once, whoever measures on the device meanwhile."""
+    with pytest.raises(UsageProblem):
+        open_session(NEVER, asked(tmp_path, against="no-such-branch"), measuring=True)
+    assert taken == []
+
+
+def test_who_measures_nothing_asks_for_no_revision_and_takes_no_device(tmp_path: Path, taken: list[str]) -> None:
+    """Such a session only knows the device, whatever it was to be compared with."""
+    opened = open_session(NEVER, asked(tmp_path, against="no-such-branch"), measuring=False)
+    assert opened.here.device.name == "cpu"
+    assert opened.against_name == ""
+    assert taken == []
+    opened.close()
+
+
+def test_who_measures_takes_the_device(tmp_path: Path, taken: list[str]) -> None:
+    """It is the device of the circumstances and of the baselines."""
+    opened = open_session(SimpleNamespace(), asked(tmp_path), measuring=True)  # type: ignore[arg-type]
+    assert taken == [opened.here.device.name]
+    assert opened.ledger.place("test_x.py::test_a", "").path.is_relative_to(tmp_path / "baselines" / "cpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, False), ({"against": "main"}, True), ({"against_python": "/old/bin/python"}, True)],
+)
+def test_either_of_two_options_compares_side_by_side(
+    tmp_path: Path, changes: Mapping[str, str], *, expected: bool
+) -> None:
+    """Another revision, or other packages: the baseline is then measured, not stored."""
+    assert asked(tmp_path, **changes).side_by_side is expected
+
+
+# -- its folders
+
+
+def test_a_folder_is_made_when_it_is_first_asked_for(tmp_path: Path) -> None:
+    """All logs go into one; who has none names none."""
+    temporary: Any = Temporary(tmp_path)
+    folders = Folders(asked(tmp_path), NEVER)
+    assert folders.places() == []
+    assert temporary.made == []
+    logs = folders.logs(temporary)
+    assert folders.logs(temporary) == logs
+    assert temporary.made == ["gpuserve-logs"]
+    assert folders.places() == [f"server logs: {logs}"]
+
+
+def test_artifacts_go_where_it_was_asked_else_into_the_cache_else_away(tmp_path: Path) -> None:
+    """What was asked for is made with its parents; without pytest's cache the folder is a temporary one."""
+    temporary: Any = Temporary(tmp_path)
+    config: Any = SimpleNamespace(cache=Cache(tmp_path / "cache"))
+    wanted = tmp_path / "a" / "b"
+    assert Folders(asked(tmp_path, artifacts_dir=wanted), config).artifacts(temporary) == wanted
+    assert wanted.is_dir()
+    assert Folders(asked(tmp_path), config).artifacts(temporary) == tmp_path / "cache" / "gpuserve-artifacts"
+    assert temporary.made == []
+    Folders(asked(tmp_path), NEVER).artifacts(temporary)
+    assert temporary.made == ["gpuserve-artifacts"]
+
+
+def test_a_folder_without_artifacts_is_not_worth_a_line(tmp_path: Path) -> None:
+    """It is named once there is something in it, and no longer when a test has removed it."""
+    folders = Folders(asked(tmp_path, artifacts_dir=tmp_path / "charts"), NEVER)
+    made = folders.artifacts(NEVER)
+    assert folders.places() == []
+    chart = made / "chart.svg"
+    chart.touch()
+    assert folders.places() == [f"tables and charts: {made}"]
+    chart.unlink()
+    made.rmdir()
+    assert folders.places() == []
+
+
+def test_nothing_is_remembered_without_a_cache(tmp_path: Path) -> None:
+    """What ``--cache-clear`` could not forget must not be remembered."""
+    config: Any = SimpleNamespace(cache=Cache(tmp_path))
+    assert Folders(asked(tmp_path), config).remembered() == tmp_path / "gpuserve"
+    assert Folders(asked(tmp_path), NEVER).remembered() is None
+
+
+# -- what it loads with
+
+
+def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs are numbered and fit to be files; of what a server is given, and of what it is asked with, all is told."""
+    logged: list[tuple[str, Mapping[str, str]]] = []
+
+    def started(*_: object, log: Path, launched: Any, **__: object) -> AbstractContextManager[None]:  # noqa: ANN401 -- a callback
+        launched({"PORT": "8000"})
+        return nullcontext()
+
+    monkeypatch.setattr(equipment, "started", started)
+    made = Equipment(
+        here().device,
+        engine=None,
+        logs=lambda _: tmp_path,
+        logged=lambda log, given: logged.append((log.name, given)),
+        note=pytest.fail,
+    )
+    start = made.starter(NEVER, 1.0)
+    ask: Any = SimpleNamespace(headers={"Authorization": "Bearer hunter22", "Accept": "*/*"})
+    for name in ("mosec", "my server/2"):
+        start(SimpleNamespace(name=name), ask)
+    given = {"PORT": "8000", "Authorization": "hunter22"}
+    assert logged == [("001-mosec.log", given), ("002-my-server-2.log", given)]
+
+
+def test_nobody_looks_where_there_is_no_card(tmp_path: Path) -> None:
+    """On ``cpu`` a sampler would use a part of what is measured."""
+    made = Equipment(here().device, engine=None, logs=lambda _: tmp_path, logged=lambda *_: None, note=lambda _: None)
+    assert made.telemeter(NEVER) is NOBODY
+
+
+# -- its end
+
+
+def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path) -> None:
+    """Whatever fails on the way: who waits for the device must not find a worktree of ours in use."""
+    ended: list[str] = []
+    parts: Any = [Part(name, ended, fails=name != "lock") for name in ("lock", "files", "opponents")]
+    lock, files, opponents = parts
+    opened = Opened(asked(tmp_path), here(), lock, files, NEVER, opponents, "", None, ())
+    with pytest.raises(UsageProblem, match="files cannot be ended"):
+        opened.close()
+    assert ended == ["opponents", "files", "lock"]
+
+
+def test_engines_that_cannot_be_ended_keep_nobody_at_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks at the card is ended all the same."""
+    ended: list[str] = []
+    monkeypatch.setattr(Telemeter, "close", Part("telemeter", ended).close)
+    engine: Any = Part("engine", ended, fails=True)
+    made = Equipment(here().device, engine=engine, logs=NEVER, logged=NEVER, note=NEVER)
+    with pytest.raises(UsageProblem, match="engine cannot be ended"):
+        made.close()
+    assert ended == ["engine", "telemeter"]
+
+
+# -- in the middle of it
+
+
+@pytest.mark.parametrize(("left", "right"), [(1, 2), ("a", "b"), (None, 0.5)])
+def test_others_comparisons_are_explained_by_others(left: object, right: object) -> None:
+    """What is no metric of ours is left to pytest."""
+    assert explained(left, right, gpu="cpu", stored=True, before="HEAD") is None

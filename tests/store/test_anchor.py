@@ -1,0 +1,297 @@
+"""Anchors in baseline files: read back as written, a line each, refused when damaged, not more than are needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.errors import BaselineUnusable
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.store.anchor import MOST_HOSTS, Anchored, check, find, is_of, is_since, replaced, sealed
+from pytest_gpuserve.store.baseline import read, render, write
+from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, Entry, MoveRecord
+from tests.store.damaged_baseline import edited, put, refusal
+from tests.support.builders import COMMIT, OCCASION, OTHER_COMMIT, entry, here, session, start, window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuserve.store.schema import How
+
+ROOT = Path(__file__).parents[2]
+BEFORE = "2025-01-01T03:00:00+00:00"
+LATER = "2025-02-01T03:00:00+00:00"
+
+# The file is written anew for every example.
+DAMAGE = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def line(metric: str = "throughput", value: float = 20.0, *, how: How = "recorded", reason: str = "") -> AnchoredRecord:
+    """A metric's line, of three sessions of two occasions."""
+    return AnchoredRecord(metric, value, METRICS[metric].unit, 3, 2, how, "", 0.012, reason)
+
+
+def anchor(*lines: AnchoredRecord, host: str = "host-a", at: str = BEFORE, commit: str | None = COMMIT) -> AnchorRecord:
+    """What a recording on a host accepted, not sealed yet."""
+    where = here(host, commit=commit)
+    return AnchorRecord(
+        at=at,
+        commit=commit,
+        clean=True,
+        code=commit,
+        host=where.host_record(),
+        device=where.device_record(),
+        software={"python": "3.11.9"},
+        metrics=[*lines] or [line()],
+    )
+
+
+def move(metric: str = "throughput", reason: str = "a larger model") -> MoveRecord:
+    """A move for the worse."""
+    return MoveRecord(BEFORE, COMMIT, "host-a", "loosened", metric, 20.0, 24.5, OTHER_COMMIT, reason)
+
+
+def anchored() -> Entry:
+    """A small entry of another commit than that of its anchors, two of which are in one recording."""
+    made = entry(session(start(window()), start(window())), commit=OTHER_COMMIT)
+    lines = (line("throughput", how="loosened", reason="a larger model"), line("latency.p99", 0.01))
+    return msgspec.structs.replace(
+        made, anchors=[sealed(anchor(*lines)), sealed(anchor(host="host-b", at=LATER))], moves=[move()]
+    )
+
+
+TEXT = render({"test_a[1]": anchored()})
+BYTES = TEXT.encode()
+KEY = "entries['test_a[1]']"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a baseline file may be."""
+    return tmp_path / "baselines" / "cpu" / "test_y.json"
+
+
+def changed(change: Callable[[Any], object]) -> str:
+    """The file with a change in its entry's plain data."""
+    return edited(TEXT, lambda plain: change(plain["entries"]["test_a[1]"]))
+
+
+# -- on disk
+
+
+def test_anchors_are_read_back(path: Path) -> None:
+    """An entry with anchors and moves survives a file, and writing it again changes no byte."""
+    write(path, {"test_a[1]": anchored()})
+    assert read(path)["test_a[1]"].entry == anchored()
+    assert path.read_bytes() == BYTES
+
+
+def test_an_anchor_is_a_line(path: Path) -> None:
+    """A diff shows one metric a line, in the order of names, and a move in one line; unset fields are left out."""
+    lines = [each.strip().rstrip(",") for each in TEXT.splitlines()]
+    metrics = [json.loads(each) for each in lines if each.startswith("{") and '"metric"' in each]
+    assert [each["metric"] for each in metrics] == ["latency.p99", "throughput", "throughput", "throughput"]
+    assert [each.get("reason") for each in metrics] == [None, "a larger model", None, "a larger model"]
+    assert "old" in metrics[-1]
+    for each in metrics:
+        assert list(each) == sorted(each)
+
+
+def test_an_entry_without_anchors_is_written_as_ever() -> None:
+    """Files in which nothing was anchored keep every letter."""
+    text = render({"test_a[1]": entry()})
+    assert "anchors" not in text
+    assert "moves" not in text
+
+
+@pytest.mark.parametrize(
+    "file",
+    [each for each in sorted((ROOT / "baselines").glob("*/*/*.json")) if each.parent.name != "published"],
+    ids=lambda file: file.stem,
+)
+def test_committed_baselines_are_read_unchanged(file: Path) -> None:
+    """What this project has recorded so far is read, and would be written byte for byte as it is.
+
+    But for the number of its schema: a file of schema 1 lacks nothing but yardsticks.
+    """
+    entries = {key: stored.entry for key, stored in read(file).items()}
+    assert entries
+    as_now = file.read_bytes().replace(b'"schema": 1,', b'"schema": 2,', 1)
+    assert render(entries).encode() == as_now
+
+
+RECORDS = st.builds(
+    AnchoredRecord,
+    metric=st.sampled_from(sorted(METRICS)),
+    value=st.floats(1e-6, 1e12, allow_nan=False),
+    unit=st.just(""),
+    sessions=st.integers(2, 100),
+    occasions=st.integers(1, 2),
+    how=st.sampled_from(["recorded", "tightened", "loosened"]),
+    seal=st.just(""),
+    sd=st.floats(0, 1),
+    reason=st.text(st.characters(exclude_categories=["Cs"])),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(lines=st.lists(RECORDS, min_size=1, max_size=5, unique_by=lambda record: record.metric))
+def test_any_anchor_survives_a_file(lines: list[AnchoredRecord]) -> None:
+    """Whatever the numbers and the words of the reason."""
+    with_units = [msgspec.structs.replace(each, unit=METRICS[each.metric].unit) for each in lines]
+    made = msgspec.structs.replace(entry(), anchors=[sealed(anchor(*with_units))])
+    back = msgspec.json.decode(json.dumps(json.loads(render({"a": made}))["entries"]["a"]), type=Entry)
+    assert back == made
+    check(back.anchors, back.moves)
+
+
+# -- damage
+
+
+LINE = f"{KEY}.anchors[0].metrics[1]"
+
+
+def first(plain: Any) -> Any:  # noqa: ANN401 -- plain JSON
+    """The line of the throughput's anchor."""
+    return plain["anchors"][0]["metrics"][1]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda plain: first(plain).update(value=19.0), f"{LINE}.seal"),
+        (lambda plain: first(plain).update(sd=0.2), f"{LINE}.seal"),
+        (lambda plain: first(plain).update(sessions=4), f"{LINE}.seal"),
+        (lambda plain: first(plain).update(reason="another"), f"{LINE}.seal"),
+        (lambda plain: first(plain).update(how="tightened"), f"{LINE}.seal"),
+        (lambda plain: first(plain).update(seal="0" * 12), f"{LINE}.seal"),
+        (lambda plain: first(plain).update(seal="zz"), f"{LINE}.seal"),
+        (lambda plain: plain["anchors"][0].update(commit=OTHER_COMMIT), f"{KEY}.anchors[0].metrics[0].seal"),
+        (lambda plain: plain["anchors"][0]["host"].update(id="host-c"), f"{KEY}.anchors[0].metrics[0].seal"),
+        (lambda plain: plain["anchors"][0]["software"].update(torch="2"), f"{KEY}.anchors[0].metrics[0].seal"),
+        (lambda plain: first(plain).update(value=-19.0), f"{LINE}.value"),
+        (lambda plain: first(plain).update(value=0), f"{LINE}.value"),
+        (lambda plain: first(plain).update(value=None), f"{LINE}.value"),
+        (lambda plain: first(plain).update(value="20"), f"{LINE}.value"),
+        (lambda plain: first(plain).update(value=1e300), f"{LINE}.value"),
+        (lambda plain: first(plain).update(sd=-0.1), f"{LINE}.sd"),
+        (lambda plain: first(plain).pop("sd"), f"{LINE}.sd"),
+        (lambda plain: first(plain).update(sessions=0), f"{LINE}.sessions"),
+        (lambda plain: first(plain).update(occasions=4), f"{LINE}.occasions"),
+        (lambda plain: first(plain).update(metric="goodput"), f"{LINE}.metric"),
+        (lambda plain: first(plain).update(unit="s"), f"{LINE}.unit"),
+        (lambda plain: first(plain).update(how="guessed"), f"{LINE}.how"),
+        (lambda plain: first(plain).update(extra=1), "extra"),
+        (lambda plain: plain["anchors"].append(plain["anchors"][0]), "once more of the host 'host-a'"),
+        (lambda plain: plain["anchors"][0].update(metrics=[]), f"{KEY}.anchors[0].metrics"),
+        (lambda plain: plain["anchors"][0].update(at="yesterday"), f"{KEY}.anchors[0].at"),
+        (lambda plain: plain["anchors"][0].update(commit="HEAD"), f"{KEY}.anchors[0].commit"),
+        (lambda plain: plain["anchors"][0].pop("host"), "`host`"),
+        (lambda plain: plain.update(anchors={}), f"{KEY}.anchors"),
+        (lambda plain: plain["moves"][0].update(new=-1), f"{KEY}.moves[0].new"),
+        (lambda plain: plain["moves"][0].update(metric="goodput"), f"{KEY}.moves[0].metric"),
+    ],
+)
+def test_a_damaged_anchor_is_named(path: Path, change: Callable[[Any], object], named: str) -> None:
+    """Edits by hand, wrong types, unknown metrics and what cannot be are refused by file and field."""
+    assert named in refusal(path, changed(change)).replace("` - at", "`")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-1", "1e16"])
+@pytest.mark.parametrize("field", ["value", "sd"])
+def test_no_number_of_an_anchor_is_odd(path: Path, field: str, number: str) -> None:
+    """NaN, infinity, negative and absurd numbers are refused wherever one stands."""
+    refusal(path, changed(lambda plain: first(plain).update({field: "HERE"})).replace('"HERE"', number))
+
+
+@DAMAGE
+@given(position=st.integers(0, len(BYTES) - 1), byte=st.integers(0, 255))
+def test_a_changed_byte_is_refused_or_moves_no_anchor(path: Path, position: int, byte: int) -> None:
+    """One damaged byte anywhere: refused, or every anchor of every host is what it was."""
+    damaged = bytearray(BYTES)
+    damaged[position] = byte
+    put(path, bytes(damaged))
+    try:
+        found = read(path)
+    except BaselineUnusable:
+        return
+    assert [stored.entry.anchors for stored in found.values()] == [anchored().anchors]
+
+
+# -- which of them are kept
+
+
+def test_a_metric_has_one_anchor_on_a_host() -> None:
+    """A new one takes the place of the old one there, and leaves those of other metrics and of other hosts."""
+    old = [sealed(anchor(line(), line("latency.p50", 0.01))), sealed(anchor(host="host-b"))]
+    new = anchor(line(value=30.0), at=LATER, commit=OTHER_COMMIT)
+    kept = replaced(old, [new], "host-a")
+    check(kept, [])
+    throughput, p50, other = (
+        find(kept, host, metric)
+        for host, metric in (("host-a", "throughput"), ("host-a", "latency.p50"), ("host-b", "throughput"))
+    )
+    assert throughput is not None
+    assert p50 is not None
+    assert other is not None
+    assert (throughput.line.value, throughput.of.commit, p50.of.commit) == (30.0, OTHER_COMMIT, COMMIT)
+    assert find(kept, "host-c", "throughput") is None
+
+
+def test_what_was_accepted_at_once_stands_together() -> None:
+    """Metrics that one recording accepted are of one anchor, in the order of their names."""
+    kept = replaced([], [anchor(line()), anchor(line("latency.p50", 0.01))], "host-a")
+    assert [[each.metric for each in one.metrics] for one in kept] == [["latency.p50", "throughput"]]
+
+
+def test_only_so_many_hosts_are_kept() -> None:
+    """Machines that come once must not fill a file for ever; the host that recorded last is never the one to go."""
+    kept: list[AnchorRecord] = []
+    for number in range(10):
+        kept = replaced(kept, [anchor(host=f"host-{number}")], f"host-{number}")
+    assert [each.host.id for each in kept] == [f"host-{number}" for number in range(10 - MOST_HOSTS, 10)]
+    again = replaced(replaced(kept, [], "host-6"), [anchor(host="new")], "new")
+    assert [each.host.id for each in again] == ["host-8", "host-9", "host-6", "new"]
+
+
+def test_nothing_comes_between_a_build_and_itself() -> None:
+    """An anchor of the entry's own committed code, packages and device is no other build; all else is."""
+    same = anchor()
+    made = entry(commit=COMMIT)
+    assert is_of(same, made)
+    for other in (
+        anchor(commit=OTHER_COMMIT),
+        anchor(commit=None),
+        msgspec.structs.replace(same, clean=False),
+        msgspec.structs.replace(same, software={"python": "3.12"}),
+        msgspec.structs.replace(same, device=msgspec.structs.replace(same.device, driver="560")),
+    ):
+        assert not is_of(other, made)
+        assert is_of(msgspec.structs.replace(other, at=OCCASION), made)
+
+
+def test_two_cards_of_a_kind_are_one_build() -> None:
+    """Which of a host's cards it was only informs, and is no other device."""
+    same = anchor()
+    device = msgspec.structs.replace(same.device, card_id="0" * 12, pci_bus_id="00000000:3B:00.0")
+    assert is_of(msgspec.structs.replace(same, device=device), entry(commit=COMMIT))
+
+
+def test_something_came_since_unless_its_own_sessions_are_all_there_is() -> None:
+    """More sessions, fewer, and none of its own: what they are now is not what the anchor says, though the code is."""
+    one = entry(session(start(window()), start(window())), commit=COMMIT)
+    (record,) = one.sessions
+    alone = msgspec.structs.replace(line(), sessions=1, occasions=1, sd=None)
+    made = Anchored(alone, anchor(alone, at=OCCASION))
+    assert not is_since(made, one)
+    assert is_since(made, msgspec.structs.replace(one, sessions=[record, record]))
+    assert is_since(Anchored(line(), made.of), one)
+    assert is_since(made, msgspec.structs.replace(one, sessions=[msgspec.structs.replace(record, occasion=LATER)]))
+    elsewhere = msgspec.structs.replace(record, host=msgspec.structs.replace(record.host, id="host-b"))
+    assert not is_since(made, msgspec.structs.replace(one, sessions=[elsewhere, record]))

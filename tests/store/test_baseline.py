@@ -1,0 +1,190 @@
+"""Baseline files: read back as written, readable by people, and written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from pytest_gpuserve.errors import BaselineUnusable
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.store.baseline import read, render, write
+from tests.support.builders import entry, session, small_entries, start, window
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.store.schema import Entry
+
+SMALL = small_entries()
+TEXT = render(SMALL)
+
+SUMMARISED = {name for name, metric in METRICS.items() if not metric.on_request} | {"cold_start"}
+"""What is known of a load without a card."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a baseline file may be."""
+    return tmp_path / "baselines" / "cpu" / "test_y.json"
+
+
+def entries_of(path: Path) -> dict[str, Entry]:
+    """The entries that a file holds."""
+    return {key: stored.entry for key, stored in read(path).items()}
+
+
+def test_what_is_written_is_read_back(path: Path) -> None:
+    """Entries and their sessions survive a file, and writing them again changes no byte of it."""
+    entries = {"test_b": entry(session(), session(start(window(items=None, batches=None)), start())), **SMALL}
+    write(path, entries)
+    assert entries_of(path) == entries
+    assert [len(stored.sessions) for stored in read(path).values()] == [1, 2]
+    assert render(entries_of(path)).encode() == path.read_bytes()
+
+
+def test_no_file_has_no_entries(path: Path) -> None:
+    """A baseline that was never recorded is empty, not an error."""
+    assert read(path) == {}
+
+
+def test_a_file_without_entries_is_removed(path: Path) -> None:
+    """Removing the last entry removes the file, and doing so again is no error."""
+    write(path, SMALL)
+    write(path, {})
+    write(path, {})
+    assert not path.exists()
+
+
+def test_the_file_reads_from_the_top() -> None:
+    """The summary comes first with one metric a line, the windows after it one a line, all keys sorted."""
+    lines = TEXT.splitlines()
+    assert lines[:5] == ["{", ' "schema": 2,', ' "summary": {', '  "test_a[1]": {', '   "batching_ratio": 4.0,']
+    assert [line.split('"')[1] for line in lines[4:11]] == sorted(SUMMARISED)
+    assert sum('"requests": ' in line for line in lines) == 2
+    plain = json.loads(TEXT)
+    assert list(plain["entries"]["test_a[1]"]) == sorted(plain["entries"]["test_a[1]"])
+    assert list(plain["entries"]["test_a[1]"]["sessions"][0]) == sorted(plain["entries"]["test_a[1]"]["sessions"][0])
+    assert TEXT.endswith("}\n")
+
+
+def test_the_order_in_which_tests_ran_does_not_show() -> None:
+    """The same entries give the same file."""
+    one, other = entry(), entry(session(), session())
+    assert render({"b": one, "a": other}) == render({"a": other, "b": one})
+
+
+def test_what_is_not_known_is_not_in_the_summary() -> None:
+    """A server that counts no batches has no batching ratio, rather than one of zero."""
+    uncounted = start(window(items=None, batches=None))
+    plain = json.loads(render({"a": entry(session(uncounted, uncounted))}))
+    assert set(plain["summary"]["a"]) == SUMMARISED - {"batching_ratio"}
+
+
+def test_what_the_cards_did_is_in_the_summary(path: Path) -> None:
+    """A file of eight full cards lists what is known of them, and is read back; utilisation is not known."""
+    cards = CardUse(joules=4.0, memory_bytes=8 * 141e9)
+    used = start(replace(window(), cards=cards))
+    write(path, {"a": entry(session(used, used))})
+    text = path.read_text()
+    assert read(path)["a"].sessions[0].windows[0].cards == cards
+    assert json.loads(text)["summary"]["a"].items() >= {"energy_per_inference": 0.4, "gpu_memory": 1.128e12}.items()
+    assert "gpu_utilisation" not in text
+    assert '"cards": "joules=4 memory=1.128e+12"' in text
+
+
+def test_a_summary_from_before_a_metric_was_known_is_read(path: Path) -> None:
+    """Older files do not list cold starts, which their samples hold; what they do not hold, no summary may list."""
+    plain = json.loads(TEXT)
+    del plain["summary"]["test_a[1]"]["cold_start"]
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(plain))
+    assert read(path)["test_a[1]"].entry == small_entries()["test_a[1]"]
+    plain["summary"]["test_a[1]"]["gpu_memory"] = 1e9
+    path.write_text(json.dumps(plain))
+    with pytest.raises(BaselineUnusable, match="gpu_memory disagrees"):
+        read(path)
+
+
+# -- writing
+
+
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.chmod"])
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failed_write_leaves_the_old_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str, failure: BaseException
+) -> None:
+    """Whatever fails on the way, the file is as it was and nothing lies beside it."""
+    write(path, {"old": entry()})
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(step, fail)
+    with pytest.raises(BaselineUnusable if isinstance(failure, OSError) else KeyboardInterrupt):
+        write(path, SMALL)
+    assert path.read_bytes() == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_killed_process_leaves_the_old_file(path: Path) -> None:
+    """A process that is killed while it writes cannot harm what was there."""
+    write(path, {"old": entry()})
+    before = path.read_bytes()
+    program = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from pytest_gpuserve.store.baseline import write\n"
+        "from tests.support.builders import entry\n"
+        "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "write(Path(sys.argv[1]), {'new': entry()})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], cwd=Path(__file__).parents[2], timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        msgspec.structs.replace(entry(), sessions=[]),
+        msgspec.structs.replace(entry(), commit="not a commit"),
+        entry(session(start(window(seconds=0.0)), start())),
+        entry(session(*[start(window(seconds=0.0))] * 2)),
+        entry(session(start(window(seconds=float("nan"))), start())),
+        entry(session(start(cold_start_seconds=float("inf")), start())),
+        entry(session(start(window(errors={"timeout": 2})), start())),
+        entry(session(start())),
+    ],
+    ids=["no session", "commit", "no time", "no time at all", "NaN", "infinity", "errors", "one start"],
+)
+def test_what_could_not_be_read_again_is_not_written(path: Path, odd: Entry) -> None:
+    """A mistake of ours shows before it has replaced a good file."""
+    write(path, SMALL)
+    with pytest.raises(BaselineUnusable, match="not written") as caught:
+        write(path, {**SMALL, "odd": odd})
+    assert str(path) in str(caught.value)
+    assert path.read_bytes() == TEXT.encode()
+
+
+def test_a_name_that_no_file_can_hold_is_refused(path: Path) -> None:
+    """Half of a surrogate pair in a label is our error, not Python's."""
+    with pytest.raises(BaselineUnusable, match="not written"):
+        write(path, {"test \ud800": entry()})
+    assert not path.parent.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """Where nothing can be written the error says which file and what helps."""
+    (tmp_path / "cpu").write_text("a file where a folder should be")
+    with pytest.raises(BaselineUnusable, match="--baseline-dir=DIR") as caught:
+        write(tmp_path / "cpu" / "test_y.json", SMALL)
+    assert str(tmp_path / "cpu" / "test_y.json") in str(caught.value)

@@ -1,0 +1,150 @@
+"""Searches in files: read back as they were written, refused where they do not fit themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.errors import BaselineUnusable
+from pytest_gpuserve.measure.capacity import Finding, Objective, Probe, Search
+from pytest_gpuserve.measure.rounds import ARMS, Side
+from pytest_gpuserve.report.exports.values import loads_of
+from pytest_gpuserve.report.html.page import document as page
+from pytest_gpuserve.report.result_json import document
+from pytest_gpuserve.report.results import SessionResult
+from pytest_gpuserve.store import baseline
+from pytest_gpuserve.store.round_schema import RoundRecord, round_of, round_record
+from pytest_gpuserve.store.search_schema import SearchRecord, search_of, search_record
+from tests.fakes.scripted_pairing import round_of as scripted_round
+from tests.support.builders import entry, result_of, session, start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpuserve.measure.rounds import Arm
+    from pytest_gpuserve.measure.window import Session
+
+UNHURRIED = settings(deadline=None)
+P99 = Objective(0.99, 0.050)
+SEARCH = Search(
+    P99,
+    (
+        Probe(750.0, Finding.MET, 1.2, 900, 0, 530.2, 0.0312),
+        Probe(1125.0, Finding.MISSED, 1.2, 1300, 400, 61.5, 0.412, reason="overloaded: by a test"),
+        Probe(919.0, Finding.UNDECIDED, 9.6, 8800, 90, 101.0, None, client="client late: by a test"),
+    ),
+)
+NUMBERS = st.floats(1e-6, 1e9).map(lambda value: float(f"{value:.6g}"))
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+@st.composite
+def probes(draw: st.DrawFn) -> Probe:
+    """Any probe, in the digits of a file."""
+    requests = draw(st.integers(0, 10**9))
+    return Probe(
+        rate=draw(NUMBERS),
+        finding=draw(st.sampled_from(Finding)),
+        seconds=draw(NUMBERS),
+        requests=requests,
+        slow=draw(st.integers(0, requests)),
+        effective=min(float(f"{draw(st.floats(0, 1)) * requests:.6g}"), float(requests)),
+        latency=draw(NUMBERS | st.none()),
+        reason=draw(TEXTS),
+        client=draw(TEXTS),
+    )
+
+
+def searched(search: Search = SEARCH) -> Session:
+    """A session of two searched starts."""
+    one = replace(start(), search=search)
+    return session(one, one)
+
+
+@UNHURRIED
+@given(found=st.lists(probes(), min_size=1, max_size=6))
+def test_a_search_is_read_back_as_it_was(found: list[Probe]) -> None:
+    """Through JSON, whatever its probes and their texts are."""
+    search = Search(P99, tuple(found))
+    data = msgspec.json.encode(search_record(search))
+    assert search_of(msgspec.json.decode(data, type=SearchRecord), "here") == search
+
+
+@pytest.mark.parametrize("damage", [{"slow": 901}, {"effective": 901.0}])
+def test_a_probe_that_does_not_fit_itself_is_refused(damage: dict[str, float]) -> None:
+    """More slow, or more independent, than there are: the text names the probe."""
+    record = search_record(SEARCH)
+    assert record is not None
+    damaged = msgspec.structs.replace(
+        record, probes=[msgspec.structs.replace(record.probes[0], **damage), *record.probes[1:]]
+    )
+    with pytest.raises(ValueError, match=r"here\.probes\[0\] has 900 requests"):
+        search_of(damaged, "here")
+
+
+def test_a_baseline_has_the_probes_and_the_capacity(tmp_path: Path) -> None:
+    """Written and read; its summary lists the capacity and the cold start, and nothing that a search has not."""
+    path = tmp_path / "test_a.json"
+    baseline.write(path, {"test_a": entry(searched())})
+    (stored,) = baseline.read(path).values()
+    assert [each.search for each in stored.sessions[0].starts] == [SEARCH, SEARCH]
+    summary = json.loads(path.read_text())["summary"]["test_a"]
+    assert set(summary) == {"capacity", "cold_start"}
+    assert summary["capacity"] == pytest.approx(SEARCH.value, rel=1e-3)
+
+
+def test_a_baseline_of_a_load_has_no_word_of_searches(tmp_path: Path) -> None:
+    """Files of loads stay as they were."""
+    path = tmp_path / "test_a.json"
+    baseline.write(path, {"test_a": entry()})
+    assert "search" not in path.read_text()
+
+
+def test_an_edited_probe_is_found(tmp_path: Path) -> None:
+    """The summary no longer agrees with the probes below it."""
+    path = tmp_path / "test_a.json"
+    baseline.write(path, {"test_a": entry(searched())})
+    path.write_text(path.read_text().replace("919.0", "819.0"))
+    with pytest.raises(BaselineUnusable, match="capacity disagrees with the samples"):
+        baseline.read(path)
+
+
+def test_a_round_is_read_back_with_its_searches() -> None:
+    """What is remembered from run to run has them of both servers; an older record has none."""
+    sides: dict[Arm, Side] = {arm: Side((1.0,), searches=(SEARCH,)) for arm in ARMS}
+    measured = replace(scripted_round([0.0], by_turns=True), sides=sides)
+    data = msgspec.json.encode(round_record(measured))
+    found = round_of(msgspec.json.decode(data, type=RoundRecord), "here")
+    assert {arm: side.searches for arm, side in found.sides.items()} == {"base": (SEARCH,), "candidate": (SEARCH,)}
+    older = json.loads(data)
+    for side in older["sides"].values():
+        del side["searches"]
+    assert round_of(msgspec.convert(older, type=RoundRecord), "here").sides["base"].searches == ()
+
+
+def test_reports_tell_what_was_tried() -> None:
+    """JSON and HTML have every rate with what it showed; latencies that belong to no load are in neither."""
+    result = SessionResult({"name": "cpu"}, {"id": "a"}, (result_of("test_x.py::test_a", sessions=(searched(),)),))
+    run = json.loads(document(result))["tests"][0]["run"]
+    (first, _) = run["searches"]
+    assert first["capacity"] == SEARCH.value
+    assert [probe["finding"] for probe in first["probes"]] == ["met", "missed", "undecided"]
+    assert set(run["latency"].values()) == {None}
+    written = page(result)
+    assert "start 1: capacity " in written
+    assert "overloaded: by a test" in written
+    assert "client late: by a test" in written
+
+
+def test_exports_have_the_capacity_alone() -> None:
+    """A tool that watches numbers is told of no latency of a search."""
+    result = SessionResult({"name": "cpu"}, {"id": "a"}, (result_of("test_x.py::test_a", sessions=(searched(),)),))
+    (load,) = loads_of(result, str)
+    assert {metric.name for metric in load.known()} == {"capacity", "cold_start"}
+    assert load.mean_latency() is None

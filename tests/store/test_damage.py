@@ -1,0 +1,238 @@
+"""Baseline files that are not right: refused by the name of the file and of the field, whatever the damage."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.errors import BaselineUnusable
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.points import pooled_value
+from pytest_gpuserve.store.baseline import SUMMARY_TOLERANCE, read, render
+from pytest_gpuserve.store.schema import SCHEMA
+from tests.store.damaged_baseline import edited, put, refusal
+from tests.support.builders import small_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# The file is written anew for every example.
+DAMAGE = settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SMALL = small_entries()
+TEXT = render(SMALL)
+BYTES = TEXT.encode()
+FIRST = "entries['test_a[1]'].sessions[0]"
+"""How a message names the only session of ``SMALL``."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a baseline file may be."""
+    return tmp_path / "baselines" / "cpu" / "test_y.json"
+
+
+def changed(change: Callable[[Any], object]) -> str:
+    """The small file with a change in its plain data."""
+    return edited(TEXT, change)
+
+
+def sample(plain: Any) -> Any:  # noqa: ANN401 -- plain JSON
+    """The first session of the small file."""
+    return plain["entries"]["test_a[1]"]["sessions"][0]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_named(path: Path) -> None:
+    """A file without read permission is no empty baseline."""
+    put(path, TEXT).chmod(0)
+    with pytest.raises(BaselineUnusable, match="cannot be read"):
+        read(path)
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(path: Path) -> None:
+    """Whatever the system says against reading it, the baseline is unusable, not absent."""
+    path.mkdir(parents=True)
+    with pytest.raises(BaselineUnusable, match="cannot be read") as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b"{", b"not json", b"[]", b"null", b"3", b'"text"', b"\xff\xfe", b"{}", b"[" * 500_000],
+    ids=["empty", "blank", "brace", "words", "list", "null", "number", "text", "bytes", "object", "deep"],
+)
+def test_what_is_no_baseline_at_all_is_refused(path: Path, content: bytes) -> None:
+    """Any other content is refused in words."""
+    refusal(path, content)
+
+
+def test_a_deep_nest_in_an_entry_is_refused(path: Path) -> None:
+    """A file made to exhaust the reader is refused like any other damage."""
+    refusal(path, b'{"schema": 1, "summary": {}, "entries": {"a": ' + b"[" * 500_000)
+
+
+def test_a_merge_conflict_is_found_by_its_line(path: Path) -> None:
+    """The message tells the line at which the file stops to be JSON."""
+    lines = TEXT.splitlines()
+    lines.insert(20, "<<<<<<< HEAD")
+    assert "line 21 " in refusal(path, "\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda plain: plain.pop("schema"), "schema"),
+        (lambda plain: plain.update(schema="1"), "at schema"),
+        (lambda plain: plain.update(schema=1.5), "at schema"),
+        (lambda plain: plain.update(schema=True), "at schema"),
+        (lambda plain: plain.update(schema=None), "at schema"),
+        (lambda plain: plain.pop("summary"), "summary"),
+        (lambda plain: plain.pop("entries"), "entries"),
+        (lambda plain: plain.update(extra=1), "extra"),
+        (lambda plain: plain.update(entries=[]), "at entries"),
+        (lambda plain: plain["summary"].update({"test_a[1]": 4}), "at summary"),
+        (lambda plain: plain["summary"]["test_a[1]"].update(throughput="13"), "at summary['test_a[1]'].throughput"),
+        (lambda plain: plain["summary"]["test_a[1]"].update(throughput=-13), "at summary['test_a[1]'].throughput"),
+        (lambda plain: plain["entries"].update({"test_a[1]": 4}), "at entries['test_a[1]']"),
+        (lambda plain: plain["entries"]["test_a[1]"].update(clean="yes"), "at entries['test_a[1]'].clean"),
+        (lambda plain: plain["entries"]["test_a[1]"].update(commit="HEAD"), "at entries['test_a[1]'].commit"),
+        (lambda plain: plain["entries"]["test_a[1]"].update(commit="0123456\n"), "at entries['test_a[1]'].commit"),
+        (lambda plain: plain["entries"]["test_a[1]"].update(sessions=[]), "at entries['test_a[1]'].sessions"),
+        (lambda plain: plain["entries"]["test_a[1]"].pop("workload"), "`workload` - at"),
+        (lambda plain: plain["entries"]["test_a[1]"]["workload"].update(x=1), "at entries['test_a[1]'].workload"),
+        (lambda plain: sample(plain).update(at="yesterday"), f"at {FIRST}.at"),
+        (lambda plain: sample(plain).update(at="2025-01-02T03:04:05+02:00"), f"at {FIRST}.at"),
+        (lambda plain: sample(plain).update(occasion=""), f"at {FIRST}.occasion"),
+        (lambda plain: sample(plain).pop("host"), "`host`"),
+        (lambda plain: sample(plain)["host"].update(hostname="secret"), "`hostname`"),
+        (lambda plain: sample(plain)["host"].update(id=""), f"at {FIRST}.host.id"),
+        (lambda plain: sample(plain)["host"].update(cores=0), f"at {FIRST}.host.cores"),
+        (lambda plain: sample(plain)["device"].update(name=""), f"at {FIRST}.device.name"),
+        (lambda plain: sample(plain)["batch_sizes"].update({"4": -1}), f"at {FIRST}.batch_sizes"),
+        (lambda plain: sample(plain)["starts"].pop(), f"at {FIRST}.starts"),
+        (lambda plain: sample(plain)["starts"][1].update(windows=[]), f"at {FIRST}.starts[1].windows"),
+        (lambda plain: sample(plain)["starts"][0].update(discarded=-1), f"at {FIRST}.starts[0].discarded"),
+        (lambda plain: sample(plain)["starts"][0].update(foreign_cores=-1), f"at {FIRST}.starts[0].foreign_cores"),
+    ],
+)
+def test_a_wrong_field_is_named(path: Path, change: Callable[[Any], object], named: str) -> None:
+    """Wrong types, missing and unknown fields and too few starts are refused by the field's path."""
+    text = refusal(path, changed(change))
+    assert named.removesuffix(" - at") in text.replace("` - at", "`")
+
+
+WINDOW_FIELDS = [
+    ("seconds", -0.5),
+    ("seconds", 0),
+    ("seconds", "0.5"),
+    ("seconds", None),
+    ("requests", -1),
+    ("requests", 10.5),
+    ("requests", 10**400),
+    ("requests", 11),
+    ("items", -1),
+    ("items", 10**400),
+    ("batches", "10"),
+    ("batches", True),
+    ("latency", 5),
+    ("latency", "gibberish"),
+    ("latency", ""),
+    ("latency_sum_seconds", -1.0),
+    ("latency_max_seconds", None),
+    ("client_cpu_seconds", -0.1),
+    ("errors", {"timeout": 1}),
+    ("errors", None),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WINDOW_FIELDS)
+def test_a_wrong_window_is_named(path: Path, field: str, value: object) -> None:
+    """Each field of a window is checked, and the message says of which window."""
+    text = refusal(path, changed(lambda plain: sample(plain)["starts"][1]["windows"][0].update({field: value})))
+    assert f"{FIRST}.starts[1].windows[0].{'latency' if value == 11 else field}" in text
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-1", "1e13"])
+@pytest.mark.parametrize("field", ["seconds", "latency_sum_seconds", "latency_max_seconds", "cold_start_seconds"])
+def test_no_time_is_odd(path: Path, field: str, number: str) -> None:
+    """NaN, infinity, negative and absurd times are refused wherever one stands."""
+    plain = json.loads(TEXT)
+    place = sample(plain)["starts"][0]
+    (place if field == "cold_start_seconds" else place["windows"][0])[field] = "HERE"
+    text = refusal(path, json.dumps(plain).replace('"HERE"', number))
+    if number not in {"NaN", "Infinity", "-Infinity"}:
+        assert f"{FIRST}.starts[0]." in text
+        assert field in text
+
+
+@pytest.mark.parametrize(
+    ("schema", "help_text"), [(SCHEMA + 1, "pip install --upgrade"), (10**30, "upgrade"), (0, "record")]
+)
+def test_another_schema_says_what_to_do(path: Path, schema: int, help_text: str) -> None:
+    """A newer file asks for a newer version, an older one to be recorded again, whatever else is in it."""
+    text = refusal(path, json.dumps({"schema": schema, "unheard": "of"}))
+    assert f"schema {schema}; this version reads schema {SCHEMA}" in text
+    assert help_text in text
+
+
+@pytest.mark.parametrize("factor", [0.98, 1.002, 10])
+@pytest.mark.parametrize("metric", [*(name for name, metric in METRICS.items() if not metric.on_request), "cold_start"])
+def test_a_summary_edited_by_hand_is_found(path: Path, metric: str, factor: float) -> None:
+    """A number at the top that its samples do not bear out is refused by name."""
+
+    def edit(plain: Any) -> None:  # noqa: ANN401 -- plain JSON
+        plain["summary"]["test_a[1]"][metric] *= factor
+
+    text = refusal(path, changed(edit))
+    assert f"summary['test_a[1]'].{metric} disagrees" in text
+    assert "recorded, never edited" in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plain: plain["summary"].pop("test_a[1]"),
+        lambda plain: plain["summary"].update(test_b={}),
+        lambda plain: plain["entries"].pop("test_a[1]"),
+        lambda plain: plain["summary"]["test_a[1]"].pop("throughput"),
+        lambda plain: plain["summary"]["test_a[1]"].update(goodput=3.0),
+    ],
+)
+def test_summary_and_entries_belong_together(path: Path, change: Callable[[Any], object]) -> None:
+    """Neither can be left out, renamed or added to alone."""
+    assert "summary" in refusal(path, changed(change))
+
+
+@DAMAGE
+@given(size=st.integers(0, len(BYTES.rstrip()) - 1))
+def test_a_file_cut_anywhere_is_refused(path: Path, size: int) -> None:
+    """However little is missing at the end, nothing of the file is used."""
+    refusal(path, BYTES[:size])
+
+
+@DAMAGE
+@given(position=st.integers(0, len(BYTES) - 1), byte=st.integers(0, 255))
+def test_a_changed_byte_is_refused_or_changes_no_number_that_counts(path: Path, position: int, byte: int) -> None:
+    """One damaged byte anywhere: refused, or every metric of every entry is what it was to the summary's precision.
+
+    What can remain is a text (workload, host, software), on which nothing is ever judged a pass: another workload is
+    MISSING and another host is judged as one.
+    """
+    damaged = bytearray(BYTES)
+    damaged[position] = byte
+    put(path, bytes(damaged))
+    try:
+        found = read(path)
+    except BaselineUnusable:
+        return
+    assert list(found) == list(SMALL)
+    said = json.loads(TEXT)["summary"]["test_a[1]"]
+    values = {name: pooled_value(METRICS[name], found["test_a[1]"].sessions) for name in said}
+    assert values == {name: pytest.approx(value, rel=2 * SUMMARY_TOLERANCE) for name, value in said.items()}

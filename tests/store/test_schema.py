@@ -1,0 +1,170 @@
+"""Records of what was measured, and what was measured from records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.window import CardUse, Session, StageTime, Start
+from pytest_gpuserve.store.schema import SessionRecord, session_of
+from pytest_gpuserve.store.window_schema import WindowRecord, window_of, window_record
+from tests.store.drawn_windows import COUNT, SECONDS, windows
+from tests.support.builders import OCCASION, here, session, start, window
+
+UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
+STARTS = st.builds(
+    Start,
+    windows=st.lists(windows(), min_size=1, max_size=3).map(tuple),
+    cold_start_seconds=SECONDS | st.none(),
+    discarded=st.integers(0, 100),
+    foreign_cores=SECONDS,
+)
+
+
+@UNHURRIED
+@given(
+    starts=st.lists(STARTS, min_size=2, max_size=3),
+    answers=COUNT,
+    sizes=st.dictionaries(st.text(), COUNT),
+    used=st.dictionaries(st.text(), st.builds(Setting, st.text())),
+)
+def test_a_session_is_read_back_as_it_was(
+    starts: list[Start], answers: int, sizes: dict[str, int], used: dict[str, Setting]
+) -> None:
+    """Through a record and JSON nothing changes but the seventh digit of a time."""
+    starts = [replace(one, settings=used) for one in starts]
+    measured = Session(tuple(starts), "2025-01-02T03:04:05+00:00", (), sizes, answers, answers)
+    text = msgspec.json.encode(here().session_record(measured))
+    assert session_of(msgspec.json.decode(text, type=SessionRecord)) == measured
+
+
+def test_times_are_rounded_to_six_digits() -> None:
+    """A diff shows 0.501235 s, not sixteen digits of a clock."""
+    record = here().session_record(session(start(window(seconds=0.50123456789)), start()))
+    assert record.starts[0].windows[0].seconds == 0.501235
+
+
+def test_a_record_tells_its_occasion() -> None:
+    """Sessions of one run of pytest share its begin, beside their own."""
+    record = here().session_record(session())
+    assert (record.occasion, record.at) == (OCCASION, "2025-01-02T03:04:05+00:00")
+
+
+def test_a_record_names_no_machine() -> None:
+    """Where it was measured is said by facts and a pseudonym alone."""
+    record = here("0123456789ab").session_record(session())
+    assert msgspec.to_builtins(record.host) == {
+        "id": "0123456789ab",
+        "cpu": "A CPU",
+        "cores": 2,
+        "memory_gib": 4.0,
+        "system": "Debian 12",
+        "kernel": "6.1",
+    }
+    assert msgspec.to_builtins(record.device) == {
+        "name": "cpu",
+        "product": None,
+        "memory_gib": None,
+        "driver": None,
+        "cuda": None,
+        "power_limit_watts": None,
+    }
+
+
+def test_a_histogram_must_fit_its_window() -> None:
+    """Fewer latencies than requests is damage, named by its field."""
+    record = here().session_record(session())
+    record.starts[1].windows[2] = msgspec.structs.replace(record.starts[1].windows[2], requests=11)
+    with pytest.raises(ValueError, match=r"^starts\[1\]\.windows\[2\]\.latency holds 10 latencies, .* is 11$"):
+        session_of(record)
+
+
+def test_failed_requests_are_never_part_of_a_baseline() -> None:
+    """A window with errors is refused, one with a count of zero is not."""
+    fine = window(errors={"timeout": 0})
+    assert session_of(here().session_record(session(start(fine), start()))).windows[0].errors == {"timeout": 0}
+    failed = window(errors={"timeout": 1})
+    with pytest.raises(ValueError, match=r"^starts\[0\]\.windows\[0\]\.errors"):
+        session_of(here().session_record(session(start(failed), start())))
+
+
+def test_a_window_without_stages_is_written_as_ever() -> None:
+    """Files of servers that count no stages keep every letter, and files from before there were any are read."""
+    plain = msgspec.to_builtins(window_record(window()))
+    assert "stages" not in plain
+    assert msgspec.convert(plain, WindowRecord) == window_record(window())
+    counted = replace(window(), stages={"server": StageTime(0.123456789, 320), "compute": StageTime(0.25, 40)})
+    assert msgspec.to_builtins(window_record(counted)) == {**plain, "stages": "compute=0.25/40 server=0.123457/320"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "compute",
+        "compute=1",
+        "compute=/4",
+        "compute=-1/4",
+        "compute=inf/4",
+        "compute=1e999/4",
+        "compute=1.2.3/4",
+        "compute=1.0/4",
+        "compute=1/0",
+        "compute=1/-4",
+        "compute=1/4  x=1/4",
+        "x=1/4 x=1/4",
+        "b=1/4 a=1/4",
+        " x=1/4",
+    ],
+)
+def test_a_damaged_stage_is_refused(text: str) -> None:
+    """What is not exactly as it would be written is damage, named by its field."""
+    record = here().session_record(session())
+    record.starts[1].windows[2] = msgspec.structs.replace(record.starts[1].windows[2], stages=text)
+    with pytest.raises(ValueError, match=r"^starts\[1\]\.windows\[2\]\.stages: "):
+        session_of(record)
+
+
+def test_a_window_without_cards_is_written_as_ever() -> None:
+    """Files of a CPU keep every letter; of a card stands what is known, in one line, to six digits."""
+    plain = msgspec.to_builtins(window_record(window()))
+    assert "cards" not in plain
+    cards = CardUse(joules=12.5, memory_bytes=1.2e9, utilisation=0.8, sm_clock_mhz=1350.0)
+    record = window_record(replace(window(), cards=cards))
+    text = "joules=12.5 memory=1.2e+09 utilisation=0.8 sm_clock=1350"
+    assert msgspec.to_builtins(record) == {**plain, "cards": text}
+    assert window_record(replace(window(), cards=CardUse(utilisation=2 / 3))).cards == "utilisation=0.666667"
+
+
+def test_cards_of_which_nothing_is_known_are_none() -> None:
+    """That a card told nothing is no more than that none was seen."""
+    assert window_of(window_record(replace(window(), cards=CardUse())), "").cards is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "joules",
+        "joules=",
+        "joules=-1",
+        "joules=inf",
+        "joules=1e999",
+        "joules=1.0",
+        "joules=1 joules=1",
+        "memory=1 joules=1",
+        "joules=1  memory=1",
+        " joules=1",
+        "watts=1",
+        "memory_bytes=1",
+    ],
+)
+def test_damaged_cards_are_refused(text: str) -> None:
+    """What is not exactly as it would be written is damage, named by its field."""
+    record = here().session_record(session())
+    record.starts[1].windows[2] = msgspec.structs.replace(record.starts[1].windows[2], cards=text)
+    with pytest.raises(ValueError, match=r"^starts\[1\]\.windows\[2\]\.cards: "):
+        session_of(record)

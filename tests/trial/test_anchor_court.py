@@ -1,0 +1,450 @@
+"""A metric that has drifted from its anchor in small steps: who says so, who settles it, and what is said of it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from pytest_gpuserve.compare.result_file import loads_of, read_result
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.report.commands import ACCEPT
+from pytest_gpuserve.report.junit import properties
+from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.ranking import rows_of
+from pytest_gpuserve.report.remarks import bases_lines
+from pytest_gpuserve.report.result_json import document
+from pytest_gpuserve.report.results import SessionResult, TestResult
+from pytest_gpuserve.trial.claims import Claims
+from pytest_gpuserve.trial.handle import ServerHandle
+from pytest_gpuserve.trial.pairing import BaseFailed
+from pytest_gpuserve.trial.provenance import Revision
+from tests.fakes.scripted_pairing import Build, KeptInMemory
+from tests.support.builders import here
+from tests.trial.court_world import SAME, SHAPE, THROUGHPUT, WORSE, FakeKind, World, ask, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pytest_gpuserve.measure.rounds import Round
+    from pytest_gpuserve.servers.relocation import Relocation
+    from pytest_gpuserve.trial.handle import Starter, Target
+    from pytest_gpuserve.trial.here import Here
+    from pytest_gpuserve.trial.judging import TestJudge
+    from pytest_gpuserve.trial.pairing import Terms
+    from pytest_gpuserve.trial.watch import Progress
+    from tests.fakes.scripted_pairing import ScriptedPairing
+
+FIRST, SECOND, NOW = ("1" * 40, "2" * 40, "3" * 40)
+STEP = 0.045
+"""Of log cost: from the first to the second recording."""
+
+DRIFT = 0.11
+"""What there is now, against the first one: from the second it would be told without an anchor."""
+
+
+@dataclass(frozen=True)
+class MovedKind(FakeKind):
+    """A kind that remembers to which revision it was taken."""
+
+    revision: str = ""
+
+    def relocated(self, relocation: Relocation) -> MovedKind:
+        """See `ServerKind`."""
+        super().relocated(relocation)
+        return replace(self, revision=str(relocation.revision))
+
+
+@dataclass
+class Creeping(World):
+    """A world in which each base has a build of its own.
+
+    Args:
+        beside: The candidate against the base of a commit, by the commit.
+        asked: Whom the candidate was measured beside, in order.
+        failing: What is raised instead of rounds beside a commit.
+    """
+
+    beside: dict[str, Build] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    failing: dict[str, Exception] = field(default_factory=dict)
+
+    def pairing(
+        self, base: Target, candidate: Target, terms: Terms, progress: Progress, rounds: Iterable[Round]
+    ) -> ScriptedPairing:
+        """Stand for `Pairing`."""
+        name = cast("MovedKind", base.server.kind).revision
+        self.asked.append(name)
+        self.paired = next((build for commit, build in self.beside.items() if commit[:12] in name), self.paired)
+        failure = next((failure for commit, failure in self.failing.items() if commit[:12] in name), None)
+        self.failures = {} if failure is None else {0: failure}
+        return super().pairing(base, candidate, terms, progress, rounds)
+
+    def at(self, commit: str, day: int, host: str = "host-a", software: str = "3.11.9") -> Here:
+        """The circumstances of a run of pytest."""
+        return replace(
+            here(host),
+            software={"python": software},
+            revision=Revision(commit, clean=True, code=commit, content=commit),
+            occasion=f"2025-01-{day:02d}T03:00:00+00:00",
+        )
+
+    def record(self, where: Here, change: float, **changes: Any) -> list[str]:  # noqa: ANN401 -- fields of the policy
+        """Record a build; what is said."""
+        self.here, self.alone = where, Build(change)
+        self.next_run(**{"record_all": True, "record_sessions": 4, "reason": None, **changes})
+        judge = self.judge()
+        ask(judge.measure(moving(), SHAPE, None), THROUGHPUT)
+        lines = judge.record()
+        judge.close()
+        return lines
+
+    def gate(self, where: Here, change: float, **changes: Any) -> tuple[Judgement, TestJudge]:  # noqa: ANN401 -- as above
+        """Gate a build."""
+        self.here, self.alone = where, Build(change)
+        self.asked.clear()
+        self.next_run(**{"record_all": False, "reason": None, **changes})
+        judge = self.judge()
+        comparison = ask(judge.measure(moving(), SHAPE, None), THROUGHPUT)
+        assert comparison.holds is comparison.judgement.verdict.passes
+        return comparison.judgement, judge
+
+
+def moving() -> Target:
+    """A request to a server that is never started."""
+    return ServerHandle(cast("Any", MovedKind()), cast("Starter", None)).get("/")
+
+
+def reported(judge: TestJudge) -> SessionResult:
+    """What reports are made of, after the test has failed."""
+    test = TestResult(judge.nodeid, "failed", [each.result() for each in judge.reported])
+    return SessionResult({"name": "cpu"}, {"id": "host-a"}, (test,), commit=NOW, clean=True)
+
+
+def proposed(judge: TestJudge) -> list[str]:
+    """The options of the command that comes next."""
+    return shlex.split(next_step(reported(judge)).partition("--gpu=cpu ")[2])
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Creeping:
+    """A machine on which a build was recorded, and after it a slower one, within the tolerance."""
+    made = Creeping(tmp_path, noise=0.001, start_noise=0.001)
+    made.stand_in(monkeypatch)
+    made.record(made.at(FIRST, 1), 0.0)
+    (_, said) = made.record(made.at(SECOND, 2), STEP)
+    assert "within tolerance, anchor stays at" in said
+    # Beside the second commit the newest build is not too much slower; what it is beside the first, each test says.
+    made.beside = {SECOND: Build(0.005)}
+    return made
+
+
+def test_a_drift_is_confirmed_by_the_anchors_commit(world: Creeping) -> None:
+    """No step was told, all of them are: REGRESSED beside the anchor's commit, and why nothing was before."""
+    world.beside[FIRST] = Build(DRIFT)
+    final, judge = world.gate(world.at(NOW, 3), DRIFT)
+    judge.close()
+    assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "against")
+    assert world.asked[-1] == f"the anchor's commit ({FIRST[:12]})"
+    text = text_of(final)
+    assert "drift: the baseline here is the anchor" in text
+    assert f"accepted at {FIRST[:12]} on 2025-01-01" in text
+    assert [(each.reference_kind, each.verdict) for each in world.told][-2:] == [
+        ("baseline", Verdict.REGRESSED),
+        ("against", Verdict.REGRESSED),
+    ]
+
+
+def test_what_was_beside_the_anchors_commit_is_reported_with_its_base(world: Creeping) -> None:
+    """A load of its own: each row stands beside the samples and the base that it is of, and none counts twice."""
+    world.beside[FIRST] = Build(DRIFT)
+    final, judge = world.gate(world.at(NOW, 3), DRIFT)
+    judge.close()
+    result = reported(judge)
+    alone, beside = result.tests[0].runs
+    assert (alone.label, alone.settles, alone.base) == ("", None, f"the baseline's commit ({SECOND[:12]})")
+    assert (beside.label, beside.settles) == (f"beside the anchor's commit {FIRST[:12]}", "")
+    assert beside.base == f"the anchor's commit ({FIRST[:12]})"
+    assert beside.judgements == (final,)
+    assert judge.compared(judge.measurements[0].run, final) == (list(beside.base_sessions), list(beside.sessions))
+    assert beside.sessions
+    rows = [(row.run is beside, row.judgement.verdict, row.counts) for row in rows_of(result.tests[0])]
+    assert rows == [(False, Verdict.REGRESSED, False), (False, Verdict.PASS, True), (True, Verdict.REGRESSED, True)]
+    assert f"side by side: the candidate and {beside.base}" in bases_lines(result.tests)
+    names = [name for name, _ in properties(result.tests[0].runs)]
+    assert len(set(names)) == len(names)
+    # Another run has no such load where nothing had to be settled.
+    (load,) = loads_of("b.json", read_result("b.json", document(result).encode()))
+    assert "beside" not in load.key.name
+
+
+def test_what_was_decided_in_an_earlier_run_is_reported_too(world: Creeping) -> None:
+    """Rounds that are remembered have samples, though nothing more is measured."""
+    world.history = KeptInMemory()
+    world.beside[FIRST] = Build(DRIFT)
+    for _ in range(2):
+        final, judge = world.gate(world.at(NOW, 3), DRIFT)
+        judge.close()
+    assert (world.looks, final.verdict) == (0, Verdict.REGRESSED)
+    assert reported(judge).tests[0].runs[-1].sessions
+
+
+def test_without_an_anchor_it_would_have_passed(world: Creeping) -> None:
+    """The same build against the newest baseline alone: what the anchor is for."""
+    world.beside[FIRST] = SAME
+    final, judge = world.gate(world.at(NOW, 3), DRIFT)
+    judge.close()
+    assert final.verdict.passes
+
+
+def test_a_drift_of_the_machine_is_cleared(world: Creeping) -> None:
+    """Where the anchor's commit is as slow by now the code has not drifted; the verdict before stays."""
+    world.beside[FIRST] = SAME
+    final, judge = world.gate(world.at(NOW, 3), DRIFT)
+    assert final.verdict is Verdict.PASS
+    assert f"side by side with the anchor's commit ({FIRST[:12]}) it is PASS: not the code has" in text_of(final)
+    judge.close()
+    assert all(pairing.closed for pairing in world.pairings)
+
+
+def test_what_both_share_is_not_cleared(world: Creeping) -> None:
+    """With other packages than at the anchor both sides are slow, so that a PASS beside it says nothing."""
+    world.beside[FIRST] = SAME
+    world.record(world.at(SECOND, 3, software="3.12.1"), STEP)
+    final, judge = world.gate(world.at(NOW, 4, software="3.12.1"), DRIFT)
+    judge.close()
+    assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
+    assert "python 3.11.9 -> 3.12.1" in text_of(final)
+
+
+def test_without_confirmation_the_anchor_has_the_last_word(world: Creeping) -> None:
+    """`--no-confirm`: the drift is REGRESSED by the numbers alone, in the anchor's numbers."""
+    final, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
+    judge.close()
+    assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
+    assert world.pairings == []
+    assert final.value is not None
+    assert final.reference is not None
+    assert final.value / final.reference == pytest.approx(0.909, abs=0.01)
+
+
+@pytest.mark.parametrize("why", ["no start", "undecided", "dirty", "no commit"])
+def test_what_cannot_be_settled_stays_regressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """The reason is told, and nothing passes for the want of the anchor's commit."""
+    world = Creeping(tmp_path, noise=0.001, start_noise=0.001)
+    world.stand_in(monkeypatch)
+    first = world.at(FIRST, 1)
+    revisions = {"dirty": Revision(FIRST, clean=False, code=FIRST), "no commit": Revision(None, clean=False, code=None)}
+    world.record(replace(first, revision=revisions.get(why, first.revision)), 0.0)
+    world.record(world.at(SECOND, 2), STEP)
+    world.beside = {SECOND: Build(0.005), FIRST: Build(0.0306, start_sd=0.002, window_sd=0.01)}
+    if why == "no start":
+        world.failing = {FIRST: BaseFailed("the base could not be started: no such flag")}
+    final, judge = world.gate(world.at(NOW, 3), DRIFT, budget_seconds=25.0)
+    judge.close()
+    assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
+    words = {
+        "no start": "no such flag",
+        "undecided": "not settled side by side with the anchor's commit (111111111111) either: INCONCLUSIVE",
+        "dirty": "uncommitted changes on top of 111111111111",
+        "no commit": "names no commit",
+    }
+    assert words[why] in text_of(final)
+
+
+def test_what_could_not_be_measured_is_no_load(world: Creeping) -> None:
+    """Where the anchor's commit does not start there are no rounds that could be reported."""
+    world.failing = {FIRST: BaseFailed("no such flag")}
+    _, judge = world.gate(world.at(NOW, 3), DRIFT)
+    judge.close()
+    assert judge.reported == judge.measurements
+
+
+def test_a_drift_is_looked_at_beside_its_anchors_commit(world: Creeping) -> None:
+    """Beside the commit before it is one of many small steps, and would pass."""
+    _, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
+    judge.close()
+    assert proposed(judge) == [f"--against={FIRST[:12]}"]
+    world.claims = Claims(10**40)
+    final, judge = world.gate(world.at(NOW, 4), 0.095, confirm=False)
+    judge.close()
+    assert final.verdict is Verdict.INCONCLUSIVE
+    assert proposed(judge) == [f"--against={FIRST[:12]}"]
+
+
+@pytest.mark.parametrize("why", ["undecided", "no start", "dirty"])
+def test_a_drift_that_its_commit_cannot_settle_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Nothing else is left: it was asked, or it cannot be."""
+    world = Creeping(tmp_path, noise=0.001, start_noise=0.001)
+    world.stand_in(monkeypatch)
+    first = world.at(FIRST, 1)
+    dirty = Revision(FIRST, clean=False, code=FIRST)
+    world.record(replace(first, revision=dirty) if why == "dirty" else first, 0.0)
+    world.record(world.at(SECOND, 2), STEP)
+    world.beside = {SECOND: Build(0.005), FIRST: Build(0.0306, start_sd=0.002, window_sd=0.01)}
+    if why == "no start":
+        world.failing = {FIRST: BaseFailed("it could not be started")}
+    final, judge = world.gate(world.at(NOW, 3), DRIFT, budget_seconds=25.0)
+    judge.close()
+    assert final.reference_kind == "baseline"
+    assert proposed(judge) == list(ACCEPT)
+    if why == "dirty":
+        _, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
+        judge.close()
+        assert proposed(judge) == list(ACCEPT)
+
+
+def test_it_is_asked_once_for_all_metrics(world: Creeping) -> None:
+    """Of several metrics that drift the rounds beside the anchor's commit are shared, and its servers end."""
+    world.beside[FIRST] = Build(DRIFT)
+    p50 = METRICS["latency.p50"]
+    metrics = frozenset({"throughput", "latency.p50"})
+    for where, change in ((world.at(FIRST, 4), 0.0), (world.at(SECOND, 5), STEP)):
+        world.here, world.alone = where, Build(change)
+        world.next_run(record_all=True, record_sessions=4, metrics=metrics, reason="why")
+        judge = world.judge("test_x.py::test_b")
+        run = judge.measure(moving(), SHAPE, None)
+        for metric in (THROUGHPUT, p50):
+            ask(run, metric)
+        judge.record()
+        judge.close()
+    world.here, world.alone = world.at(NOW, 6), Build(DRIFT)
+    world.next_run(record_all=False, metrics=metrics, reason=None)
+    judge = world.judge("test_x.py::test_b")
+    run = judge.measure(moving(), SHAPE, None)
+    alone = list(run.sessions)
+    for metric in (THROUGHPUT, p50):
+        judgement = ask(run, metric).judgement
+        assert (judgement.verdict, judgement.reference_kind) == (Verdict.REGRESSED, "against")
+        base, candidate = judge.compared(run, judgement)
+        assert base
+        assert candidate
+        assert candidate != run.sessions
+    assert run.sessions[: len(alone)] == alone
+    assert sum(FIRST[:12] in name for name in world.asked) == 1
+    judge.close()
+    assert all(pairing.closed for pairing in world.pairings)
+
+
+def test_the_time_beside_the_anchor_counts(world: Creeping) -> None:
+    """What it takes is taken off the test's budget, as any measuring."""
+    world.beside[FIRST] = Build(DRIFT)
+    _, judge = world.gate(world.at(NOW, 3), DRIFT)
+    judge.close()
+    assert judge._docket.spent_seconds() == pytest.approx(
+        world.session_seconds * len(judge.measurements[0].run.sessions) + world.look_seconds * world.looks
+    )
+    assert world.looks
+
+
+def test_a_drift_is_a_claim_among_others(world: Creeping) -> None:
+    """Where so many are compared that chance makes such claims, a drift that nothing confirms is INCONCLUSIVE."""
+    world.claims = Claims(10**40)
+    final, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
+    judge.close()
+    assert final.verdict is Verdict.INCONCLUSIVE
+    assert "by itself" in text_of(final)
+
+
+def test_a_shared_host_is_no_drift(world: Creeping) -> None:
+    """While others use the host its numbers are not held against the build."""
+    world.foreign_cores = 1.5
+    final, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
+    judge.close()
+    assert final.verdict is Verdict.INVALID
+    assert "shared" in text_of(final)
+
+
+def test_another_host_is_not_judged_by_it(world: Creeping) -> None:
+    """An anchor of another machine is not compared, which is said."""
+    final, judge = world.gate(world.at(NOW, 3, host="host-b"), DRIFT)
+    judge.close()
+    assert final.verdict is Verdict.PASS
+    assert "no drift is judged, its anchor was measured on 'host-a', not here" in text_of(final)
+
+
+def test_side_by_side_with_another_revision_it_plays_no_part(world: Creeping) -> None:
+    """`--against` asks that revision, and no baseline."""
+    world.here, world.alone, world.paired = world.at(NOW, 3), Build(DRIFT), SAME
+    world.next_run(against=world.against, record_all=False)
+    judge = world.judge()
+    judgement = ask(judge.measure(moving(), SHAPE, None), THROUGHPUT).judgement
+    judge.close()
+    assert judgement.verdict is Verdict.PASS
+    assert "anchor" not in text_of(judgement)
+    assert judge.record() == []
+
+
+def test_a_regression_from_the_newest_needs_no_anchor(world: Creeping) -> None:
+    """What the newest baseline and its commit tell is told as ever."""
+    world.beside = {SECOND: WORSE}
+    final, judge = world.gate(world.at(NOW, 3), 0.35)
+    judge.close()
+    assert final.verdict is Verdict.REGRESSED
+    assert all(FIRST[:12] not in name for name in world.asked)
+
+
+def test_an_update_by_small_steps_is_refused(world: Creeping) -> None:
+    """Recording what has drifted needs a reason, by when it comes to a tenth; with one it is written and shown."""
+    for day, change in enumerate((0.06, 0.075, 0.09, 0.1), start=3):
+        lines = world.record(world.at(f"{day}" * 40, day), change)
+        last = world.told[-1]
+        if "needs a reason" in text_of(last):
+            break
+    else:
+        pytest.fail("the creep was never refused")
+    assert last.verdict is Verdict.REGRESSED
+    assert "drift: the baseline here is the anchor" in text_of(last)
+    # The session writes only of tests that passed; what the judge would write is nobody's.
+    assert lines
+    world.record(world.at("8" * 40, 8), 0.12, reason="a larger model")
+    final, judge = world.gate(world.at("9" * 40, 9), 0.12, confirm=False)
+    judge.close()
+    assert final.verdict is Verdict.PASS
+    assert f"throughput was loosened at {'8' * 12}: a larger model" in text_of(final)
+    assert text_of(final).count("a larger model") == 1
+
+
+def test_small_steps_under_one_commit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server elsewhere, or weights outside of git, may get worse under the same code: it is no less a drift."""
+    world = Creeping(tmp_path, noise=0.001, start_noise=0.001)
+    world.stand_in(monkeypatch)
+    for step in range(8):
+        world.record(world.at(FIRST, 1 + step), 0.015 * step)
+        if "needs a reason" in text_of(world.told[-1]):
+            break
+    else:
+        pytest.fail("the creep was never refused")
+    assert "drift: the baseline here is the anchor" in text_of(world.told[-1])
+    # A gate of the same commit tells it as well.
+    final, judge = world.gate(world.at(FIRST, 10), 0.015 * step, confirm=False)
+    judge.close()
+    assert final.verdict is Verdict.REGRESSED
+
+
+def test_a_reason_is_shown_though_it_moved_no_anchor(world: Creeping) -> None:
+    """What the file keeps is told by every run from then on, with a new anchor or without."""
+    world.record(world.at("4" * 40, 4), STEP, reason="the new tokenizer is safer")
+    final, judge = world.gate(world.at(NOW, 5), STEP, confirm=False)
+    judge.close()
+    assert final.verdict is Verdict.PASS
+    assert "the baseline was recorded with the reason: the new tokenizer is safer" in final.reasons
+
+
+def test_what_got_better_is_proposed(world: Creeping) -> None:
+    """A run that records nothing says how to hold on to an improvement, and nothing where there is none."""
+    final, judge = world.gate(world.at(NOW, 3), -0.3, confirm=False)
+    assert final.verdict is Verdict.IMPROVED
+    (line,) = judge.record()
+    judge.close()
+    assert "throughput IMPROVED " in line
+    assert line.endswith("to tighten its baseline: pytest test_x.py::test_a --gpu=cpu --baseline-update")
+    _, judge = world.gate(world.at(NOW, 4), STEP, confirm=False)
+    assert judge.record() == []
+    judge.close()

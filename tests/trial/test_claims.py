@@ -1,0 +1,77 @@
+"""The claims of a run: Holm's thresholds in the order of time, for planned comparisons and for others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.gate.sequential import ALPHA
+from pytest_gpuserve.trial.claims import Claims
+from tests.support.holm import holm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+A, B, C = ("a", "throughput"), ("b", "throughput"), ("c", "throughput")
+
+
+def test_a_claim_has_to_be_surer_the_more_is_planned() -> None:
+    """Of 32 comparisons the first claim needs a 32nd of the level, and each upheld one leaves more to the next."""
+    claims = Claims(32)
+    assert not claims.uphold(A, ALPHA / 31)
+    assert claims.uphold(A, ALPHA / 32)
+    assert not claims.uphold(B, ALPHA / 30)
+    assert claims.uphold(B, ALPHA / 31)
+
+
+@pytest.mark.parametrize("planned", [0, 1])
+def test_a_single_comparison_keeps_the_whole_level(planned: int) -> None:
+    """A run of one comparison, even one that nobody planned, corrects nothing."""
+    assert Claims(planned).uphold(A, ALPHA)
+    assert not Claims(planned).uphold(A, 1.001 * ALPHA)
+
+
+def test_an_upheld_claim_stays_and_counts_once() -> None:
+    """Asked again it is upheld at any p-value, and makes nothing easier for the others a second time."""
+    claims = Claims(3)
+    assert claims.uphold(A, ALPHA / 3)
+    assert all(claims.uphold(A, 1.0) for _ in range(5))
+    assert not claims.uphold(B, ALPHA)
+    assert claims.uphold(B, ALPHA / 2)
+
+
+def test_a_refused_claim_makes_nothing_easier() -> None:
+    """What is not upheld may be asked again at a later look, and leaves the threshold where it is."""
+    claims = Claims(4)
+    assert not any(claims.uphold(A, ALPHA / 3) for _ in range(5))
+    assert not claims.uphold(B, ALPHA / 3)
+    assert claims.uphold(A, ALPHA / 4)
+
+
+def test_what_is_counted_beyond_the_plan_makes_claims_harder() -> None:
+    """A test that loads several servers compares more than its code shows; each of these counts once."""
+    claims = Claims(2)
+    for comparison in (A, B, A):
+        claims.count(comparison)
+    assert claims.planned == 2
+    claims.count(C)
+    assert claims.planned == 3
+    assert not claims.uphold(A, ALPHA / 2)
+    assert not claims.uphold(("d", "throughput"), ALPHA / 3)
+    assert claims.planned == 4
+
+
+@given(p_values=st.lists(st.one_of(st.floats(0, 1), st.floats(0, 0.05)), min_size=1, max_size=12), data=st.data())
+def test_in_any_order_it_upholds_what_holm_does(p_values: Sequence[float], data: st.DataObject) -> None:
+    """If what was refused is asked again, the same claims are upheld as by Holm's step-down, whatever came first."""
+    claims = Claims(len(p_values))
+    named = {str(number): p for number, p in enumerate(p_values)}
+    order = data.draw(st.permutations(sorted(named)))
+    once = {name for name in order if claims.uphold((name,), named[name])}
+    assert once <= holm(named)
+    for _ in order:
+        found = {name for name in order if claims.uphold((name,), named[name])}
+    assert found == holm(named)

@@ -1,0 +1,205 @@
+"""The baselines of a device: where one is kept, when sessions are pooled, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuserve.errors import BaselineUnusable
+from pytest_gpuserve.store.baseline import Stored, read
+from pytest_gpuserve.trial.ledger import MOST_SESSIONS_A_HOST, Ledger, Place, Workload, differences
+from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
+
+WORKLOAD = Workload({"server": "mosec", "concurrency": "50"}, {"app_sha256": "ab"})
+NODEID = "suites/x/test_y.py::test_z[50]"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of one device."""
+    return tmp_path / "baselines" / "cpu"
+
+
+def record(
+    folder: Path,
+    *days: int,
+    host: str = "host-a",
+    commit: str | None = COMMIT,
+    clean: bool = True,
+    workload: Workload = WORKLOAD,
+    reason: str | None = None,
+) -> str:
+    """Record sessions of these days of January, as a new run would; returns what was said."""
+    ledger = Ledger(folder, here(host, commit=commit, clean=clean))
+    sessions = [session(at=f"2025-01-{day:02d}T00:00:00+00:00") for day in days]
+    return ledger.record(ledger.place(NODEID, ""), workload, sessions, reason).done
+
+
+def stored(folder: Path) -> Stored:
+    """What a new run finds."""
+    ledger = Ledger(folder, here())
+    found = ledger.find(ledger.place(NODEID, ""))
+    assert found is not None
+    return found
+
+
+def days(folder: Path) -> list[int]:
+    """The days whose sessions are kept."""
+    return [int(record.at[8:10]) for record in stored(folder).entry.sessions]
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "label", "file", "key"),
+    [
+        ("suites/x/test_y.py::test_z[1]", "", "x/test_y.json", "test_z[1]"),
+        ("suites/test_y.py::test_z", "", "test_y.json", "test_z"),
+        ("suites/x/y/test_y.py::test_z", "", "x/y/test_y.json", "test_z"),
+        ("x/test_y.py::test_z", "", "x/test_y.json", "test_z"),
+        ("test_y.py::test_z", "", "test_y.json", "test_z"),
+        ("perf/suites/test_y.py::test_z", "", "perf/suites/test_y.json", "test_z"),
+        ("suites.py::test_z", "", "suites.json", "test_z"),
+        ("suites/x/test_y.py::TestA::test_z[a]", "", "x/test_y.json", "TestA::test_z[a]"),
+        ("suites/x/test_y.py::test_z[a::b/c.py]", "", "x/test_y.json", "test_z[a::b/c.py]"),
+        ("suites/x/test_y.py::test_z[1]", "load 2", "x/test_y.json", "test_z[1] load 2"),
+        ("../x/test_y.py::test_z", "", "x/test_y.json", "test_z"),
+        ("/x/test_y.py::test_z", "", "x/test_y.json", "test_z"),
+    ],
+)
+def test_every_test_has_its_place(folder: Path, nodeid: str, label: str, file: str, key: str) -> None:
+    """Files mirror the tests below ``suites/``, entries are named as pytest names the test; none leads elsewhere."""
+    assert Ledger(folder, here()).place(nodeid, label) == Place(folder / file, key)
+
+
+def test_what_is_recorded_is_found_by_the_next_run(folder: Path) -> None:
+    """A recording is complete on disk: workload, revision, reason and sessions."""
+    assert record(folder, 1, 2, reason="a faster tokenizer") == "recorded (2 sessions)"
+    entry = stored(folder).entry
+    assert (entry.workload, entry.information) == (WORKLOAD.must_match, WORKLOAD.information)
+    assert (entry.commit, entry.clean, entry.reason) == (COMMIT, True, "a faster tokenizer")
+    assert stored(folder).sessions[0] == session(at="2025-01-01T00:00:00+00:00")
+    assert (folder / "x" / "test_y.json").is_file()
+
+
+def test_nothing_recorded_is_nothing_found(folder: Path) -> None:
+    """A place without a file is None and makes no file."""
+    ledger = Ledger(folder, here())
+    assert ledger.find(ledger.place(NODEID, "")) is None
+    assert not folder.exists()
+
+
+def test_the_same_commit_is_pooled(folder: Path) -> None:
+    """Sessions of one clean commit add up over runs and hosts, and keep the reason that was given."""
+    record(folder, 1, reason="why")
+    assert record(folder, 2, host="host-b") == "added to (2 sessions)"
+    assert record(folder, 3) == "added to (3 sessions)"
+    assert days(folder) == [1, 2, 3]
+    assert [each.host.id for each in stored(folder).entry.sessions] == ["host-a", "host-b", "host-a"]
+    assert stored(folder).entry.reason == "why"
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({}, {"commit": OTHER_COMMIT}),
+        ({}, {"clean": False}),
+        ({"clean": False}, {}),
+        ({"clean": False}, {"clean": False}),
+        ({"commit": None, "clean": False}, {"commit": None, "clean": False}),
+        ({"commit": None}, {"commit": None}),
+        ({}, {"workload": Workload({"server": "mosec", "concurrency": "80"}, {})}),
+    ],
+    ids=["other commit", "now dirty", "was dirty", "both dirty", "no git", "no commit", "other workload"],
+)
+def test_different_code_replaces(folder: Path, first: dict[str, object], then: dict[str, object]) -> None:
+    """What is not certainly the same code under the same load is never one sample with it."""
+    record(folder, 1, reason="old", **first)  # type: ignore[arg-type]
+    assert record(folder, 2, **then) == "replaced (1 session)"  # type: ignore[arg-type]
+    assert days(folder) == [2]
+    assert stored(folder).entry.reason is None
+
+
+def test_only_the_newest_sessions_of_a_host_are_kept(folder: Path) -> None:
+    """Each host has a bound of its own, beyond which its oldest sessions go."""
+    record(folder, 1, host="host-b")
+    record(folder, *range(2, 12))
+    said = record(folder, *range(12, 20))
+    assert said == f"added to ({MOST_SESSIONS_A_HOST + 1} sessions)"
+    assert days(folder) == [1, *range(20 - MOST_SESSIONS_A_HOST, 20)]
+
+
+def test_recording_one_entry_leaves_the_others(folder: Path) -> None:
+    """A file's other entries are written back byte for byte."""
+    record(folder, 1)
+    ledger = Ledger(folder, here())
+    other = ledger.place(NODEID, "load 2")
+    ledger.record(other, WORKLOAD, [session()], None)
+    assert ledger.unused(other.path, {other.key}) == ["test_z[50]"]
+    ledger.remove(other.path, [other.key])
+    assert days(folder) == [1]
+
+
+def test_removing_the_last_entry_removes_the_file(folder: Path) -> None:
+    """What is removed is gone for this run and the next, and removing it again is no error."""
+    record(folder, 1)
+    ledger = Ledger(folder, here())
+    place = ledger.place(NODEID, "")
+    ledger.remove(place.path, [place.key, "never there"])
+    ledger.remove(place.path, [place.key])
+    assert ledger.find(place) is None
+    assert not place.path.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"<<<<<<< HEAD\n", b'{"schema": 2}'])
+def test_a_file_that_cannot_be_read_is_left_alone(folder: Path, content: bytes) -> None:
+    """Neither finding, recording nor removing touches it; each says which file it is."""
+    ledger = Ledger(folder, here())
+    place = ledger.place(NODEID, "")
+    place.path.parent.mkdir(parents=True)
+    place.path.write_bytes(content)
+    for attempt in (
+        lambda: ledger.find(place),
+        lambda: ledger.record(place, WORKLOAD, [session()], None),
+        lambda: ledger.unused(place.path, set()),
+        lambda: ledger.remove(place.path, [place.key]),
+    ):
+        with pytest.raises(BaselineUnusable, match=r"test_y\.json"):
+            attempt()
+        assert place.path.read_bytes() == content
+
+
+def test_a_recording_that_fails_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a full disk the old baseline is what this run and the next one find."""
+    record(folder, 1)
+    ledger = Ledger(folder, here())
+    place = ledger.place(NODEID, "")
+    before = place.path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(BaselineUnusable, match="No space left"):
+        ledger.record(place, WORKLOAD, [session(), session()], None)
+    found = ledger.find(place)
+    assert found is not None
+    assert len(found.sessions) == 1
+    assert place.path.read_bytes() == before
+
+
+def test_a_recording_without_sessions_is_refused(folder: Path) -> None:
+    """An entry of nothing could never be read again, so the old file stays."""
+    record(folder, 1)
+    with pytest.raises(BaselineUnusable, match="not written"):
+        record(folder, commit=OTHER_COMMIT)
+    assert days(folder) == [1]
+    assert len(read(folder / "x" / "test_y.json")) == 1
+
+
+def test_differences_name_both_sides() -> None:
+    """Only what differs is said, and what is absent is told from the word for it."""
+    assert differences({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "nothing"}) == [
+        "b: baseline has '2', this run has '4'",
+        "c: baseline has '3', this run has nothing",
+        "d: baseline has nothing, this run has 'nothing'",
+    ]

@@ -1,0 +1,352 @@
+"""Another revision beside the checkout: found by name, there while it is needed, and gone whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.errors import GpuserveError, UsageProblem
+from pytest_gpuserve.trial.worktree import Worktree, checkout_of, resolve_revision
+from tests.fakes.children.toolkit import ROOT, eventually, report
+from tests.support.plain_git import git, only_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNKNOWN = "0123456789abcdef0123456789abcdef01234567"
+
+OWNER = """
+import json, signal, sys
+from pathlib import Path
+from pytest_gpuserve.trial.worktree import Worktree
+from tests.fakes.children.toolkit import put_report
+
+# A test run in the background has Ctrl-C ignored, and what it starts as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with Worktree(Path(sys.argv[1]), sys.argv[2]) as worktree:
+    put_report(sys.argv[3], str(worktree.path))
+    signal.pause()
+"""
+"""Arguments: ROOT, COMMIT, REPORT. Holds a worktree until it is ended."""
+
+
+@pytest.fixture(autouse=True)
+def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration of the machine, no repository around, and a folder for temporary files that is watched."""
+    only_below(tmp_path, monkeypatch)
+    monkeypatch.setenv("LC_ALL", "C")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def repository(root: Path) -> Path:
+    """A repository of two commits on ``main``, with a staged, an unstaged and an untracked change on top."""
+    (root / "suites").mkdir(parents=True)
+    git(root, "init", "--quiet", "--initial-branch=main")
+    for number in ("1", "2"):
+        (root / "suites" / "app.py").write_text(number)
+        (root / "staged").write_text(number)
+        git(root, "add", ".")
+        git(root, "commit", "--quiet", f"--message={number}")
+    (root / "suites" / "app.py").write_text("3")
+    (root / "staged").write_text("3")
+    git(root, "add", "staged")
+    (root / "new").write_text("3")
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The user's repository."""
+    return repository(tmp_path / "checkout")
+
+
+def state(root: Path) -> tuple[str, ...]:
+    """Everything of a checkout that a user would miss."""
+    common = Path(git(root, "rev-parse", "--absolute-git-dir"))
+    return (
+        git(root, "status", "--porcelain=v2", "--branch", "--untracked-files=all"),
+        git(root, "diff", "HEAD"),
+        git(root, "for-each-ref"),
+        git(root, "worktree", "list", "--porcelain"),
+        git(root, "config", "--local", "--list"),
+        str((common / "HEAD").read_text()),
+        git(root, "reflog"),
+    )
+
+
+def nothing_left(root: Path) -> bool:
+    """Whether neither the folder for temporary files nor git knows of a worktree."""
+    notes = root / ".git" / "worktrees"
+    return not any(Path(os.environ["TMPDIR"]).iterdir()) and not (notes.is_dir() and any(notes.iterdir()))
+
+
+@contextmanager
+def owner(root: Path, told: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds a worktree of the first commit."""
+    command = [sys.executable, "-c", OWNER, str(root), git(root, "rev-parse", "HEAD~1"), str(told)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def test_a_worktree_is_the_commit_and_leaves_nothing(root: Path) -> None:
+    """The files are those of the commit, the user's own stay as they are, and all is gone after the block."""
+    before = state(root)
+    with Worktree(root, git(root, "rev-parse", "HEAD~1")) as worktree:
+        assert (worktree.path / "suites" / "app.py").read_text() == "1"
+        assert not (worktree.path / "new").exists()
+        assert git(worktree.path, "status", "--porcelain") == ""
+        assert git(worktree.path, "branch", "--show-current") == ""
+        assert worktree.checkout == root
+    assert nothing_left(root)
+    assert not (root / ".git" / "worktrees").exists()
+    assert state(root) == before
+
+
+def fail_in(root: Path, error: type[BaseException]) -> None:
+    """Leave the block of a worktree, in which a server wrote, by an exception."""
+    with Worktree(root, git(root, "rev-parse", "HEAD~1")) as worktree:
+        (worktree.path / "__pycache__").mkdir()
+        (worktree.path / "__pycache__" / "app.pyc").write_text("")
+        raise error
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, GeneratorExit])
+def test_an_exception_leaves_nothing(root: Path, error: type[BaseException]) -> None:
+    """Whatever ends the block, also where the server wrote files into the worktree."""
+    before = state(root)
+    with pytest.raises(error):
+        fail_in(root, error)
+    assert nothing_left(root)
+    assert state(root) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_end_of_the_owner_leaves_nothing(root: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """After kill -9 of its owner, and after Ctrl-C, neither the folder is left nor git's note of it."""
+    before = state(root)
+    with owner(root, tmp_path / "told") as running:
+        path = Path(report(tmp_path / "told"))
+        assert (path / "suites" / "app.py").read_text() == "1"
+        assert str(path) in git(root, "worktree", "list")
+        running.send_signal(number)
+        running.wait(30)
+        eventually(lambda: nothing_left(root), "the worktree is gone")
+    assert state(root) == before
+
+
+def test_kill_while_git_is_at_work_leaves_nothing(root: Path, tmp_path: Path) -> None:
+    """An owner that is killed before git has written all files leaves neither files nor a git that goes on."""
+    before = state(root)
+    begun = tmp_path / "begun"
+    (root / ".git" / "info").mkdir(exist_ok=True)
+    (root / ".git" / "info" / "attributes").write_text("staged filter=slow\n")
+    git(root, "config", "filter.slow.smudge", f"sh -c 'echo $$ > \"{begun}\"; exec sleep 600'")
+    with owner(root, tmp_path / "told") as running:
+        eventually(lambda: begun.exists() and begun.read_text().strip() != "", "git runs the filter")
+        running.kill()
+        running.wait(30)
+        eventually(lambda: nothing_left(root), "the worktree is gone")
+        eventually(lambda: not Path("/proc", begun.read_text().strip()).exists(), "the filter has ended")
+    git(root, "config", "--remove-section", "filter.slow")
+    (root / ".git" / "info" / "attributes").unlink()
+    assert state(root) == before
+
+
+def test_a_linked_worktree_is_a_checkout(root: Path, tmp_path: Path) -> None:
+    """Where the user's own checkout is a worktree of another, that stays and ours comes and goes."""
+    git(root, "worktree", "add", "--quiet", "-b", "side", str(tmp_path / "linked"))
+    before = state(tmp_path / "linked"), state(root)
+    with Worktree(tmp_path / "linked", git(root, "rev-parse", "HEAD~1")) as worktree:
+        assert (worktree.path / "staged").read_text() == "1"
+        assert worktree.checkout == tmp_path / "linked"
+        assert git(root, "worktree", "list").count("\n") == 2
+    assert (state(tmp_path / "linked"), state(root)) == before
+    assert len(list((root / ".git" / "worktrees").iterdir())) == 1
+
+
+def test_a_shallow_clone_is_a_checkout(root: Path, tmp_path: Path) -> None:
+    """The commits that a shallow clone has can be had."""
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
+    with Worktree(tmp_path / "shallow", git(root, "rev-parse", "HEAD")) as worktree:
+        assert (worktree.path / "staged").read_text() == "2"
+    assert nothing_left(tmp_path / "shallow")
+
+
+@pytest.mark.parametrize("name", ["with space", "mit Umlaut ä", "q\"uote's", "-dash", "new\nline"])
+def test_any_folder_name_will_do(tmp_path: Path, name: str) -> None:
+    """The checkout's path is never read as anything else."""
+    root = repository(tmp_path / name)
+    before = state(root)
+    with Worktree(root / "suites", resolve_revision(root / "suites", "HEAD~1")) as worktree:
+        assert (worktree.path / "staged").read_text() == "1"
+        assert worktree.checkout == root
+    assert nothing_left(root)
+    assert state(root) == before
+
+
+def test_variables_of_a_hook_name_no_other_repository(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a hook git names its repository and index to every git below it: neither is used, least of all changed."""
+    other = repository(tmp_path / "other")
+    before, first = (state(root), state(other)), git(root, "rev-parse", "HEAD~1")
+    index = (other / ".git" / "index").read_bytes()
+    with monkeypatch.context() as hook:
+        hook.setenv("GIT_DIR", str(other / ".git"))
+        hook.setenv("GIT_WORK_TREE", str(other))
+        hook.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
+        hook.setenv("GIT_PREFIX", "suites/")
+        assert resolve_revision(root, "HEAD~1") == first
+        with Worktree(root, first) as worktree:
+            assert (worktree.path / "staged").read_text() == "1"
+            assert worktree.checkout == root
+    assert (other / ".git" / "index").read_bytes() == index
+    assert (state(root), state(other)) == before
+    assert nothing_left(root)
+
+
+def test_no_hook_is_run(root: Path, tmp_path: Path) -> None:
+    """A user's post-checkout hook, which may install things, is not run; an ordinary worktree would run it."""
+    hook = root / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch '{tmp_path}/hooked'\n")
+    hook.chmod(0o755)
+    with Worktree(root, git(root, "rev-parse", "HEAD")):
+        assert not (tmp_path / "hooked").exists()
+    git(root, "worktree", "add", "--quiet", "--detach", str(tmp_path / "ordinary"))
+    assert (tmp_path / "hooked").exists()
+
+
+def test_two_at_a_time(root: Path) -> None:
+    """Two worktrees of one commit do not meet; each goes by itself."""
+    commit = git(root, "rev-parse", "HEAD")
+    with Worktree(root, commit) as first:
+        with Worktree(root, commit) as second:
+            assert first.path != second.path
+        assert (first.path / "staged").exists()
+        assert not second.path.exists()
+        assert git(first.path, "rev-parse", "HEAD") == commit
+    assert nothing_left(root)
+
+
+def test_what_git_cannot_do_is_told_in_its_words(root: Path) -> None:
+    """A commit that git does not have is an error with git's own text, and nothing is left."""
+    before = state(root)
+    with pytest.raises(GpuserveError, match="invalid reference") as told:
+        Worktree(root, UNKNOWN).__enter__()
+    assert UNKNOWN in str(told.value)
+    assert nothing_left(root)
+    assert state(root) == before
+
+
+def test_a_filter_that_fails_is_told(root: Path) -> None:
+    """A required filter that is not installed, as for Git LFS, fails with git's words; nothing is left."""
+    (root / ".git" / "info").mkdir(exist_ok=True)
+    (root / ".git" / "info" / "attributes").write_text("staged filter=absent\n")
+    git(root, "config", "filter.absent.smudge", "no-such-program")
+    git(root, "config", "filter.absent.required", "true")
+    with pytest.raises(GpuserveError, match="no-such-program"):
+        Worktree(root, git(root, "rev-parse", "HEAD")).__enter__()
+    assert nothing_left(root)
+
+
+def test_no_place_for_it_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the folder for temporary files is gone, the error says how to name another."""
+    worktree = Worktree(root, git(root, "rev-parse", "HEAD"))
+    (Path(os.environ["TMPDIR"])).rmdir()
+    with pytest.raises(GpuserveError, match="TMPDIR"):
+        worktree.__enter__()
+
+
+@pytest.mark.parametrize("name", ["HEAD", "main", "refs/heads/main", "tag", "HEAD~0", ":/2"])
+def test_a_revision_by_any_name(root: Path, name: str) -> None:
+    """Whatever git takes for a commit is one; an annotated tag is the commit that it is of."""
+    git(root, "tag", "--annotate", "--message=a tag", "tag")
+    assert resolve_revision(root, name) == git(root, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize(
+    "name", ["nowhere", "HEAD~7", "-x", "--all", "--branches=main", "^HEAD", "HEAD:staged", "main..main~1", "", UNKNOWN]
+)
+def test_an_unknown_revision_is_a_usage_problem(root: Path, name: str) -> None:
+    """What is no commit here is named, and never taken for an option of git's."""
+    with pytest.raises(UsageProblem) as told:
+        resolve_revision(root, name)
+    assert repr(name) in str(told.value)
+    assert "git branch --all" in str(told.value)
+
+
+@pytest.fixture
+def single(root: Path, tmp_path: Path) -> Path:
+    """A clone of one branch alone, as a CI makes it, but not shallow."""
+    git(root, "branch", "feature")
+    git(tmp_path, "clone", "--quiet", "--single-branch", "--branch=feature", f"file://{root}", "single")
+    return tmp_path / "single"
+
+
+@pytest.mark.parametrize(("name", "known"), [("origin/main", "origin/main"), ("main", "origin/main")])
+def test_a_branch_that_was_never_fetched(single: Path, name: str, known: str) -> None:
+    """The command that is named makes the name known, in a clone of a single branch too."""
+    with pytest.raises(UsageProblem) as told:
+        resolve_revision(single, name)
+    command = "git fetch origin main:refs/remotes/origin/main"
+    assert f"`{command}`" in str(told.value)
+    assert f"--against={known}" in str(told.value) or name == known
+    git(single, *command.split()[1:])
+    assert resolve_revision(single, known) == git(single, "rev-parse", "HEAD")
+
+
+def test_a_hash_that_was_never_fetched(single: Path) -> None:
+    """A hash is fetched by itself."""
+    with pytest.raises(UsageProblem, match=f"`git fetch origin {UNKNOWN}`"):
+        resolve_revision(single, UNKNOWN)
+
+
+def test_a_shallow_clone_says_so(root: Path, tmp_path: Path) -> None:
+    """What a shallow clone lacks is found by the command that is named."""
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
+    with pytest.raises(UsageProblem) as told:
+        resolve_revision(tmp_path / "shallow", "HEAD~1")
+    assert "`git fetch --unshallow`" in str(told.value)
+    assert "`fetch-depth: 0` of actions/checkout" in str(told.value)
+    git(tmp_path / "shallow", "fetch", "--quiet", "--unshallow")
+    assert resolve_revision(tmp_path / "shallow", "HEAD~1") == git(root, "rev-parse", "HEAD~1")
+
+
+def test_outside_of_git_it_is_told(tmp_path: Path) -> None:
+    """A folder that is no checkout says so, and how to compare all the same."""
+    with pytest.raises(UsageProblem, match=r"not a git repository[\s\S]*--against-python"):
+        resolve_revision(tmp_path, "HEAD")
+
+
+def test_without_git_it_is_told(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without git says that git is needed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageProblem, match="needs git"):
+        resolve_revision(root, "HEAD")
+
+
+def test_before_the_first_commit_it_is_told(tmp_path: Path) -> None:
+    """In an empty repository there is nothing to compare with."""
+    git(tmp_path, "init", "--quiet", "empty")
+    with pytest.raises(UsageProblem, match="no commit yet"):
+        resolve_revision(tmp_path / "empty", "HEAD")
+
+
+def test_the_top_of_a_checkout_is_found(root: Path) -> None:
+    """From any folder in it."""
+    assert checkout_of(root / "suites") == root
