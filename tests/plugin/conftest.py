@@ -15,6 +15,7 @@ import pytest
 
 from pytest_gpuserve.outputs import STEP_SUMMARY
 from tests.fakes.scripted_sessions import LOCKS_VARIABLE, SCRIPT_NAME, STARTS_NAME, Script
+from tests.support.forked_pytest import ForkedPytest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,13 +67,20 @@ class Project:
         pytester: Where it lives.
         monkeypatch: For its environment.
         cache: What all projects remember of this host, as those of a user do.
+        forked: Runs pytest where loads are scripted.
         script: What its loads measure (tests/fakes/scripted_sessions.py); None to load real servers.
     """
 
     def __init__(
-        self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, cache: Path, script: Script | None
+        self,
+        pytester: pytest.Pytester,
+        monkeypatch: pytest.MonkeyPatch,
+        cache: Path,
+        forked: ForkedPytest,
+        script: Script | None,
     ) -> None:
         self.pytester = pytester
+        self._forked = forked
         self.path = pytester.path
         self.test_file = self.path / "suites" / "perf" / "test_perf.py"
         self.app_file = self.path / "suites" / "perf" / "app.py"
@@ -129,7 +137,10 @@ class Project:
             else:
                 self._monkeypatch.setenv(name, value)
         self._monkeypatch.setenv("COLUMNS", "160")
-        return self.pytester.runpytest_subprocess(*options, *arguments, timeout=seconds)
+        if self.script is None:
+            return self.pytester.runpytest_subprocess(*options, *arguments, timeout=seconds)
+        temporary = f"--basetemp={self.path / f'runpytest-{self._runs}'}"
+        return self._forked.run([temporary, *options, *arguments], folder=self.path, seconds=seconds)
 
     def options(self) -> list[str]:
         """Write the script of the next run, and return what pytest has to be called with."""
@@ -228,12 +239,21 @@ def says_no_traceback(result: pytest.RunResult) -> bool:
     return "Traceback (most recent call last)" not in text and "INTERNALERROR" not in text
 
 
+@pytest.fixture(scope="session")
+def forked_pytest() -> ForkedPytest:
+    """Runs of pytest that need no new interpreter."""
+    return ForkedPytest()
+
+
 @pytest.fixture
 def project(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+    forked_pytest: ForkedPytest,
 ) -> Project:
     """A fresh project whose loads are scripted: no server is started, and nothing depends on the machine."""
-    made = Project(pytester, monkeypatch, tmp_path_factory.getbasetemp() / "cache", Script())
+    made = Project(pytester, monkeypatch, tmp_path_factory.getbasetemp() / "cache", forked_pytest, Script())
     # It waits for nobody who measures on this machine: what is scripted disturbs nobody, and nobody disturbs it.
     made.environment[LOCKS_VARIABLE] = str(tmp_path_factory.mktemp("locks"))
     return made
@@ -241,10 +261,13 @@ def project(
 
 @pytest.fixture
 def real_project(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+    forked_pytest: ForkedPytest,
 ) -> Project:
     """A fresh project that really loads servers, for tests that are about just that."""
-    return Project(pytester, monkeypatch, tmp_path_factory.getbasetemp() / "cache", None)
+    return Project(pytester, monkeypatch, tmp_path_factory.getbasetemp() / "cache", forked_pytest, None)
 
 
 @pytest.fixture
