@@ -58,11 +58,12 @@ class ForkedPytest:
             process.kill()
             process.join()
             sys.stderr.write(f"killed after {seconds:g} s\n")
-        lines = [output.read_text(encoding="utf-8", errors="replace").splitlines() for output in outputs]
-        for each, stream in zip(lines, (sys.stdout, sys.stderr), strict=True):
-            stream.writelines(f"{line}\n" for line in each)
         assert process.exitcode is not None
-        return pytest.RunResult(process.exitcode, *lines, time.perf_counter() - began)
+        printed, errors = (output.read_text(encoding="utf-8", errors="replace") for output in outputs)
+        sys.stdout.write(printed)
+        sys.stderr.write(errors)
+        seconds = time.perf_counter() - began
+        return pytest.RunResult(process.exitcode, printed.splitlines(), errors.splitlines(), seconds)
 
 
 def _run(arguments: tuple[str, ...], folder: Path, environment: dict[str, str], outputs: tuple[Path, Path]) -> None:
