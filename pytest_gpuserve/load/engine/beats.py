@@ -19,6 +19,8 @@ from pytest_gpuserve.load.wire import BEAT_NS
 ON_TIME_NS: Final = 1_000_000
 """A beat is late beyond this: timers are some 0.1 ms late on any host, and another's turn on a core may be as short."""
 
+_NEVER_NS: Final = 2**63 - 1
+
 
 class Beats:
     """Beats, one each ``BEAT_NS``, of which the late ones are noted.
@@ -29,7 +31,8 @@ class Beats:
     """
 
     def __init__(self) -> None:
-        self.next_ns = 0
+        # A load may be halted before it begins.
+        self.next_ns = _NEVER_NS
         self.late: list[tuple[int, int]] = []
         self._busy_ns = 0
 
