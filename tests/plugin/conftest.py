@@ -67,7 +67,7 @@ class Project:
         pytester: Where it lives.
         monkeypatch: For its environment.
         cache: What all projects remember of this host, as those of a user do.
-        forked: Runs pytest where loads are scripted.
+        forked: Runs pytest where loads are scripted, and no library is another.
         script: What its loads measure (tests/fakes/scripted_sessions.py); None to load real servers.
     """
 
@@ -137,7 +137,8 @@ class Project:
             else:
                 self._monkeypatch.setenv(name, value)
         self._monkeypatch.setenv("COLUMNS", "160")
-        if self.script is None:
+        # The loader reads where libraries lie once, as a program begins: a fork knows no other NVML.
+        if self.script is None or "LD_LIBRARY_PATH" in self.environment:
             return self.pytester.runpytest_subprocess(*options, *arguments, timeout=seconds)
         temporary = f"--basetemp={self.path / f'runpytest-{self._runs}'}"
         return self._forked.run([temporary, *options, *arguments], folder=self.path, seconds=seconds)

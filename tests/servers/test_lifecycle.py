@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from pytest_gpuserve.load.schedule import Burst
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.trial.watch import Reading, Watch
-from tests.fakes.children.toolkit import HERE, eventually
+from tests.fakes.children.toolkit import HERE, eventually, segments_of_nobody
 from tests.servers.deployments import Starts, loaded
 
 if TYPE_CHECKING:
@@ -56,20 +55,14 @@ def make(starts: Starts, tmp_path: Path) -> Callable[..., Target]:
     return target
 
 
-def segments() -> set[str]:
-    """Segments of shared memory that Python made; other servers of this machine make others."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith("psm_")}  # noqa: PTH208 -- names are compared
-
-
 @pytest.fixture(autouse=True)
 def clean(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever happens in a test, no process, shared memory or temporary folder of it is there afterwards."""
     folder = tmp_path_factory.mktemp("t")
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    memory = segments()
+    memory = segments_of_nobody()
     yield
-    assert not psutil.Process().children(recursive=True)
-    assert not segments() - memory
+    eventually(lambda: not segments_of_nobody() - memory, "no shared memory is left")
     assert not list(folder.iterdir())
 
 

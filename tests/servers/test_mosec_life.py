@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.fakes.children.toolkit import eventually, segments_of_nobody
 from tests.plugin.conftest import APP, REPOSITORY, TEST
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def wait_for(words: str, pytest_process: psutil.Process) -> list[psutil.Process]
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_of_a_killed_pytest(project: Path, temporary: Path, moment: str, how: signal.Signals) -> None:
     """Five seconds after the end of pytest there is no process, no port, no shared memory and no folder of it."""
-    memory = set(os.listdir("/dev/shm"))  # noqa: PTH208 -- names are what is compared
+    memory = segments_of_nobody()
     with measuring(project, temporary) as pytest_process:
         below = wait_for("app.py" if moment == "start-up" else "pytest_gpuserve.load.engine", pytest_process)
         if moment == "load":
@@ -134,8 +135,7 @@ def test_nothing_is_left_of_a_killed_pytest(project: Path, temporary: Path, mome
             time.sleep(0.05)
         assert not running(below), command_lines(running(below))
         assert not ports & listening(list(psutil.process_iter()))
-        left = set(os.listdir("/dev/shm")) - memory  # noqa: PTH208 -- names are what is compared
-        assert not left
+        eventually(lambda: not segments_of_nobody() - memory, "no shared memory is left")
         assert not list(temporary.glob("gpuserve-*"))
 
 

@@ -23,6 +23,7 @@ from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
 from pytest_gpuserve.trial import by_turns, contender
 from pytest_gpuserve.trial.contender import Contender
 from pytest_gpuserve.trial.pairing import BaseFailed
+from tests.fakes.children.toolkit import eventually, segments_of_nobody
 from tests.plugin.conftest import REPOSITORY, is_busy
 from tests.servers.pairs import USERS, Deployments, Seen, below, pairing, terms, tree_of
 from tests.servers.test_mosec_life import command_lines, descendants, listening, running
@@ -324,7 +325,7 @@ with pairing(there.target("base"), there.target("candidate"), terms(), Told()) a
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_of_a_killed_comparison(folder: Path, how: signal.Signals) -> None:
     """After Ctrl-C or kill -9 there is no process, no port, no shared memory and no folder of either server."""
-    memory = set(os.listdir("/dev/shm"))  # noqa: PTH208 -- names are what is compared
+    memory = segments_of_nobody()
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(folder)],
         cwd=REPOSITORY,
@@ -350,5 +351,5 @@ def test_nothing_is_left_of_a_killed_comparison(folder: Path, how: signal.Signal
         time.sleep(0.05)
     assert not running(all_below), command_lines(running(all_below))
     assert not ports & listening(list(psutil.process_iter()))
-    assert not set(os.listdir("/dev/shm")) - memory  # noqa: PTH208 -- names are what is compared
+    eventually(lambda: not segments_of_nobody() - memory, "no shared memory is left")
     assert not list(folder.glob("gpuserve-*"))

@@ -31,7 +31,7 @@ from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed, Constant
 from pytest_gpuserve.load.wire import Endpoint, Plan
-from tests.fakes.children.toolkit import alive, eventually
+from tests.fakes.children.toolkit import alive, eventually, segments_of_nobody
 from tests.fakes.http_server import Serving, serving
 from tests.fakes.ray_nodes import folder_of_ray, ray_nodes
 from tests.fakes.threads import in_a_thread
@@ -122,7 +122,7 @@ with LocalCluster.start(Path(sys.argv[1])) as cluster:
 
 def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
     """After SIGKILL no process, no folder and no shared memory is left."""
-    shared = set(Path("/dev/shm").iterdir())
+    memory = segments_of_nobody()
     with folder_of_ray() as folder:
         with subprocess.Popen(
             [sys.executable, "-c", OWNER, str(tmp_path / "log")],
@@ -136,8 +136,7 @@ def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
         assert len(pids) >= 3
         eventually(lambda: not any(alive(pid) for pid in pids), "no process is left")
         eventually(lambda: not list(folder.iterdir()), "no file is left")
-    left = set(Path("/dev/shm").iterdir()) - shared
-    assert not [path for path in left if path.name.startswith("plasma")]
+    eventually(lambda: not segments_of_nobody() - memory, "no shared memory is left")
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from pytest_gpuserve.process.child import Command
+from pytest_gpuserve.process.keeper import shared_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,6 +56,13 @@ def eventually(fact: Callable[[], bool], what: str, seconds: float = SAFETY_SECO
     while not fact():
         assert time.monotonic() < end, f"not in {seconds} s: {what}"
         time.sleep(0.01)
+
+
+def segments_of_nobody() -> set[str]:
+    """Names in /dev/shm that no process of this machine uses: tests of other workers make and use others."""
+    used = {inode for pid in psutil.pids() for inode in shared_of(pid)}
+    with os.scandir("/dev/shm") as entries:
+        return {entry.name for entry in entries if entry.inode() not in used}
 
 
 def report(path: Path) -> Any:  # noqa: ANN401 - whatever the child wrote
