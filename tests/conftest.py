@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
+import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -24,12 +26,15 @@ END_SECONDS = 5.0
 
 
 def pytest_configure() -> None:
-    """Be interruptible by Ctrl-C however the run was begun: a shell has what it starts in the background ignore it.
+    """Make the same of every way to start these tests, also for what they start.
 
-    What a test starts would inherit that, and many a test sends a Ctrl-C.
+    A shell has what it starts in the background ignore Ctrl-C, which many a test sends; and some environments have
+    Python keep no bytecode, with which each of a thousand processes compiles the package for itself.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
