@@ -16,11 +16,9 @@ several numbers, ``SPEED = 0.8, 1``, each start side by side has its own, and th
 from __future__ import annotations
 
 import math
-import os
 import re
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from random import Random
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
@@ -37,6 +35,7 @@ from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from pytest_gpuserve.servers.mosec import Mosec
     from pytest_gpuserve.trial.handle import Target
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.watch import Progress
 
 SCRIPT_NAME: Final = "scripted.json"
-
-LOCKS_VARIABLE: Final = "SCRIPTED_LOCKS"
-"""Environment variable: a folder for device locks, in the place of the machine's."""
 
 STARTS_NAME: Final = "starts.log"
 """Beside the script: a line for each server of a comparison side by side that would have been started or ended."""
@@ -255,18 +251,6 @@ def show(windows: tuple[Window, ...], progress: Progress) -> None:
         progress.show(so_far, tick, WINDOW_SECONDS * (len(windows) - number - 1))
         now_ns = end_ns
     progress.clear()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Let a run that loads nothing wait for nobody who does, where its locks lie elsewhere."""
-    folder = os.environ.get(LOCKS_VARIABLE)
-    if folder is None:
-        return
-    from pytest_gpuserve.device import lock
-
-    patch = pytest.MonkeyPatch()
-    patch.setattr(lock, "_machine_folder", lambda: Path(folder))
-    config.add_cleanup(patch.undo)
 
 
 @pytest.hookimpl(trylast=True)

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.outputs import STEP_SUMMARY
-from tests.fakes.scripted_sessions import LOCKS_VARIABLE, SCRIPT_NAME, STARTS_NAME, Script
+from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
+from tests.fakes.scripted_sessions import SCRIPT_NAME, STARTS_NAME, Script
 from tests.support.forked_pytest import ForkedPytest
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Project:
     Args:
         pytester: Where it lives.
         monkeypatch: For its environment.
-        cache: What all projects remember of this host, as those of a user do.
+        temporary: For its locks, and for what all projects remember of this host, as those of a user do.
         forked: Runs pytest where loads are scripted, and no library is another.
         script: What its loads measure (tests/fakes/scripted_sessions.py); None to load real servers.
     """
@@ -75,7 +76,7 @@ class Project:
         self,
         pytester: pytest.Pytester,
         monkeypatch: pytest.MonkeyPatch,
-        cache: Path,
+        temporary: pytest.TempPathFactory,
         forked: ForkedPytest,
         script: Script | None,
     ) -> None:
@@ -90,7 +91,8 @@ class Project:
             **dict.fromkeys(LEFT_OUT),
             "PYTHONPATH": str(REPOSITORY),
             "GPUSERVE_HOST": "test-host",
-            "XDG_CACHE_HOME": str(cache),
+            "XDG_CACHE_HOME": str(temporary.getbasetemp() / "cache"),
+            LOCKS_VARIABLE: str(temporary.mktemp("locks")),
             # Whose installed plugins go on with ours is seen by real projects; to start them takes a third of a run.
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": None if script is None else "1",
         }
@@ -147,10 +149,10 @@ class Project:
         """Write the script of the next run, and return what pytest has to be called with."""
         self._runs += 1
         if self.script is None:
-            return ["-p", "pytest_gpuserve.plugin"]
+            return ["-p", "pytest_gpuserve.plugin", *OWN_LOCKS]
         script = msgspec.structs.replace(self.script, seed=self._runs)
         (self.path / SCRIPT_NAME).write_bytes(msgspec.json.encode(script))
-        return ["-p", "pytest_gpuserve.plugin", "-p", "tests.fakes.scripted_sessions"]
+        return ["-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "tests.fakes.scripted_sessions"]
 
     def entry(self) -> dict[str, Any]:
         """The one entry of the baseline file."""
@@ -254,10 +256,7 @@ def project(
     forked_pytest: ForkedPytest,
 ) -> Project:
     """A fresh project whose loads are scripted: no server is started, and nothing depends on the machine."""
-    made = Project(pytester, monkeypatch, tmp_path_factory.getbasetemp() / "cache", forked_pytest, Script())
-    # It waits for nobody who measures on this machine: what is scripted disturbs nobody, and nobody disturbs it.
-    made.environment[LOCKS_VARIABLE] = str(tmp_path_factory.mktemp("locks"))
-    return made
+    return Project(pytester, monkeypatch, tmp_path_factory, forked_pytest, Script())
 
 
 @pytest.fixture
@@ -268,7 +267,7 @@ def real_project(
     forked_pytest: ForkedPytest,
 ) -> Project:
     """A fresh project that really loads servers, for tests that are about just that."""
-    return Project(pytester, monkeypatch, tmp_path_factory.getbasetemp() / "cache", forked_pytest, None)
+    return Project(pytester, monkeypatch, tmp_path_factory, forked_pytest, None)
 
 
 @pytest.fixture
@@ -289,7 +288,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (root / "pytest.ini").write_text("[pytest]\ngpuserve_foreign_cores = 1000\ngpuserve_sessions = 2\n")
     (root / SCRIPT_NAME).write_bytes(msgspec.json.encode(Script()))
-    plugins = ("-p", "pytest_gpuserve.plugin", "-p", "tests.fakes.scripted_sessions")
+    plugins = ("-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "tests.fakes.scripted_sessions")
     environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, "--baseline-update"],

@@ -14,7 +14,7 @@ import pytest
 from pytest_gpuserve.device import DeviceLock
 from tests.fakes.nvml import cards
 from tests.fakes.nvml.cards import Error, Script, second
-from tests.fakes.scripted_sessions import LOCKS_VARIABLE
+from tests.fakes.own_locks import LOCKS_VARIABLE
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
 
 if TYPE_CHECKING:

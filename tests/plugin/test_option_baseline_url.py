@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import pytest
 
+from tests.fakes.own_locks import LOCKS_VARIABLE
 from tests.fakes.s3_server import S3, SECRET, s3_server
-from tests.fakes.scripted_sessions import LOCKS_VARIABLE
 from tests.plugin.conftest import says_no_traceback, text_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import msgspec
 
 from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.schema import Entry
-from tests.fakes.scripted_sessions import LOCKS_VARIABLE
+from tests.fakes.own_locks import LOCKS_VARIABLE
 from tests.plugin.conftest import REPOSITORY, says_no_traceback, text_of
 
 if TYPE_CHECKING:

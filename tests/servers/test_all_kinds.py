@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.fakes.doubling.spans import SPANS_VARIABLE
+from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.plugin.conftest import REPOSITORY, busy_machine
 from tests.servers.triton_server import triton_python
 
@@ -41,7 +42,16 @@ def results(folder: Path) -> dict[str, Mapping[str, Any]]:
     environment = {name: value for name, value in os.environ.items() if name not in {"CI", "PYTEST_ADDOPTS"}}
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-p", "pytest_gpuserve.plugin", "-p", "tests.fakes.doubling.spans"),
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "-p",
+                "pytest_gpuserve.plugin",
+                *OWN_LOCKS,
+                "-p",
+                "tests.fakes.doubling.spans",
+            ),
             "--gpuserve-json=out.json",
         ],
         cwd=folder,
@@ -49,6 +59,7 @@ def results(folder: Path) -> dict[str, Mapping[str, Any]]:
             **environment,
             "PYTHONPATH": str(REPOSITORY),
             "DOUBLING_FOLDER": str(DOUBLING),
+            LOCKS_VARIABLE: str(folder),
             SPANS_VARIABLE: str(folder / "spans"),
         },
         capture_output=True,

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.fakes.children.toolkit import eventually, segments_of_nobody
+from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.plugin.conftest import APP, REPOSITORY, TEST
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ def measuring(project: Path, temporary: Path) -> Iterator[psutil.Process]:
     """Pytest in the project, in its own process group."""
     environment = {name: value for name, value in os.environ.items() if name not in {"CI", "PYTEST_ADDOPTS"}}
     with subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "pytest_gpuserve.plugin", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "no:cacheprovider"],
         cwd=project,
-        env={**environment, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(temporary)},
+        env={**environment, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(temporary), LOCKS_VARIABLE: str(project)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -144,9 +145,9 @@ def test_a_long_temporary_folder_is_told(project: Path) -> None:
     long = project / ("x" * 60)
     long.mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "pytest_gpuserve.plugin", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "no:cacheprovider"],
         cwd=project,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(long)},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(long), LOCKS_VARIABLE: str(project)},
         capture_output=True,
         text=True,
         timeout=UP_SECONDS,
