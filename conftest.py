@@ -13,8 +13,12 @@ pytest_plugins = ["pytest_gpuserve.plugin", "pytester"]
 
 TESTS = Path(__file__).parent / "tests"
 
+MOST_WORKERS = 8
+"""Each imports all tests."""
+
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Workers of ``-n auto``, which the ini file asks for: one a core for tests; none for suites, which measure."""
+    """Workers of ``-n auto``, which the ini file asks for: two a core for tests, which often wait; none for suites."""
     paths = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
-    return len(os.sched_getaffinity(0)) if all(path.is_relative_to(TESTS) for path in paths) else 0
+    workers = min(2 * len(os.sched_getaffinity(0)), MOST_WORKERS)
+    return workers if all(path.is_relative_to(TESTS) for path in paths) else 0

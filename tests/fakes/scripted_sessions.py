@@ -15,23 +15,25 @@ several numbers, ``SPEED = 0.8, 1``, each start side by side has its own, and th
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import re
 from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
 from statistics import NormalDist
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pytest
 
+from pytest_gpuserve import units
 from pytest_gpuserve.fixtures import SESSION_NAME
 from pytest_gpuserve.load.totals import RunningTotals
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client, Session, Start, Window
-from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,7 +129,7 @@ class ScriptedSessions:
         keep(
             Session(
                 starts=starts,
-                at=utc_now(),
+                at=units.utc_now(),
                 problems=("interrupted by Ctrl-C after 1 starts: not decided",) if interrupted else script.problems,
                 batch_sizes={str(math.ceil(script.batch)): sum(w.batches or 0 for s in starts for w in s.windows)},
                 answers=requests,
@@ -251,6 +253,23 @@ def show(windows: tuple[Window, ...], progress: Progress) -> None:
         progress.show(so_far, tick, WINDOW_SECONDS * (len(windows) - number - 1))
         now_ns = end_ns
     progress.clear()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let each run begin minutes after the one before it, as real ones do: times are told to the second."""
+    path = config.rootpath / SCRIPT_NAME
+    if not path.exists():
+        return
+    minutes = msgspec.json.decode(path.read_bytes(), type=Script).seed
+
+    class Later(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> Later:
+            return super().now(tz) + dt.timedelta(minutes=minutes)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(units, "dt", SimpleNamespace(datetime=Later, timezone=dt.timezone))
+    config.add_cleanup(patch.undo)
 
 
 @pytest.hookimpl(trylast=True)

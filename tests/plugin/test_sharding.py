@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +120,6 @@ def test_runners_that_deal_out_differently(suite: Suite) -> None:
     for number in (1, 2):
         suite.group(number, "--baseline-update").assert_outcomes(passed=2, deselected=2)
     assert suite.group(1, "--gpuserve-json=1.json").ret == 0
-    time.sleep(1)  # when a run began is known to the second
     # The first one has taken so long that all others are in the other group.
     durations = {name: 1000.0 if number == 0 else 1.0 for number, name in enumerate(NAMES)}
     (suite.project.path / ".test_durations").write_text(json.dumps(durations))

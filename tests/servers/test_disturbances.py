@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.window import Session, Start
     from pytest_gpuserve.trial.handle import Target
 
+pytestmark = pytest.mark.alone  # how fast a server answers beside others' work is no fact of ours
+
 USERS = 8
 SERVICE_SECONDS = 0.04
 """Long enough that a busy machine's other work adds less than a hundredth to it."""
