@@ -170,8 +170,9 @@ def test_wrong_arguments(real_project: Project) -> None:
 
 def _environment(project: Project, **more: str) -> dict[str, str]:
     dropped = {"CI", "PYTEST_ADDOPTS", "NO_COLOR", "PY_COLORS"}
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return {**kept, "PYTHONPATH": str(REPOSITORY), "GPUSERVE_HOST": "test-host", "TERM": "xterm", **more}
+    ours = {**os.environ, **project.environment, "TERM": "xterm"}
+    kept = {name: value for name, value in ours.items() if value is not None and name not in dropped}
+    return {**kept, **more}
 
 
 def _pytest(project: Project, *arguments: str) -> list[str]:
