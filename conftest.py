@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 pytest_plugins = ["pytest_gpuserve.plugin", "pytester"]
 
-TESTS = Path(__file__).parent / "tests"
+TESTS = Path(__file__).resolve().parent / "tests"
 
 MOST_WORKERS = 8
 """Each imports all tests."""
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Workers of ``-n auto``, which the ini file asks for: two a core for tests, which often wait; none for suites."""
+    """Workers of ``-n auto``, which the ini file asks for: two a core for tests, which often wait.
+
+    None for what measures: suites, benchmarks, the self-test.
+    """
     paths = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
-    workers = min(2 * len(os.sched_getaffinity(0)), MOST_WORKERS)
-    return workers if all(path.is_relative_to(TESTS) for path in paths) else 0
+    tests = all(path.is_relative_to(TESTS) and not path.is_relative_to(TESTS / "benchmarks") for path in paths)
+    if not tests or config.getoption("--gpuserve-selftest", None) is not None:
+        return 0
+    return min(2 * len(os.sched_getaffinity(0)), MOST_WORKERS)

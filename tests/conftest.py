@@ -52,7 +52,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Let no test of another worker run beside one that is marked ``alone``."""
     if not hasattr(item.config, "workerinput"):
         return (yield)
-    alone = item.get_closest_marker("alone") is not None
+    alone = item.get_closest_marker("alone") is not None and item.get_closest_marker("skip") is None
     with ExitStack() as stack:
         # Whoever waits for the machine keeps others from beginning, so that it becomes free.
         with _locked("next", fcntl.LOCK_EX, item.config):
@@ -62,10 +62,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @contextmanager
 def _locked(name: str, operation: int, config: pytest.Config) -> Iterator[None]:
-    assert config.cache is not None
-    with (config.cache.mkdir("gpuserve-tests") / name).open("w") as file:
+    folder = config._tmp_path_factory.getbasetemp().parent  # type: ignore[attr-defined]  # of all workers
+    with (folder / f"{name}.lock").open("w") as file:
         fcntl.flock(file, operation)
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # also where a child has the file
 
 
 @pytest.fixture(scope="module", autouse=True)

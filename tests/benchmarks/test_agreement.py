@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.benchmarks.peers import Outcome
     from tests.benchmarks.rows import Table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SECONDS = 5
 PAIRS = 6

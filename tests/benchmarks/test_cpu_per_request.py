@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.benchmarks.rows import Table
     from tests.benchmarks.triton_loads import Triton
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 CONNECTIONS = 16
 REQUESTS = 100_000

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.benchmarks.clients import Client
     from tests.benchmarks.rows import Table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 LONG_VARIABLE = "GPUSERVE_BENCH_LONG"
 """Set to anything, the ten million requests are really sent: a quarter of an hour."""

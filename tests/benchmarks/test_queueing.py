@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.benchmarks.rows import Table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SERVICE_SECONDS = 0.004
 SECONDS = 8

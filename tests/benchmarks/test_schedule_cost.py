@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import OpenSchedule
     from tests.benchmarks.rows import Table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 RATE = 1e6
 SEED = 1

@@ -14,7 +14,7 @@ from tests.benchmarks.rows import Row
 if TYPE_CHECKING:
     from tests.benchmarks.rows import Table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 RATE = 10_000
 SECONDS = 10

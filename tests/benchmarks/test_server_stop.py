@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tests.benchmarks.rows import Table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 RATE = 200
 REQUESTS = 1000

@@ -242,7 +242,7 @@ def says_no_traceback(result: pytest.RunResult) -> bool:
     return "Traceback (most recent call last)" not in text and "INTERNALERROR" not in text
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)  # before a module or a test looks at which children it leaves
 def forked_pytest() -> ForkedPytest:
     """Runs of pytest that need no new interpreter."""
     return ForkedPytest()

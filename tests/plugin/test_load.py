@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.scripted_sessions import Script
 from tests.fakes.terminal import in_a_terminal
-from tests.plugin.conftest import REPOSITORY, busy_machine, says_no_traceback, text_of
+from tests.plugin.conftest import busy_machine, says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -57,7 +57,7 @@ def make(starts: Starts, tmp_path: Path) -> Callable[..., Target]:
 
 @pytest.fixture(autouse=True)
 def clean(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever happens in a test, no process, shared memory or temporary folder of it is there afterwards."""
+    """Whatever happens in a test, no shared memory or temporary folder of it is there afterwards."""
     folder = tmp_path_factory.mktemp("t")
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     memory = segments_of_nobody()

@@ -1,6 +1,6 @@
 """The ResNet suite's model, right answers and formulas, without a worker.
 
-What happens when a worker dies or is told to end is in tests/servers/test_torch_worker_*.py and in tests/servers.
+What happens when a worker dies or is told to end is in tests/servers/test_torch_worker*.py.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class ForkedPytest:
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(IMPORTED))
-        # It lives as long as this process, so it has to be there before a test looks at what it leaves behind.
+        # From now on it is there, and for as long as this process is.
         first = self._context.Process(target=os.getpid)
         first.start()
         first.join()
@@ -57,11 +57,11 @@ class ForkedPytest:
         if process.exitcode is None:
             process.kill()
             process.join()
-            sys.stderr.write(f"killed after {seconds:g} s\n")
-        assert process.exitcode is not None
         printed, errors = (output.read_text(encoding="utf-8", errors="replace") for output in outputs)
         sys.stdout.write(printed)
         sys.stderr.write(errors)
+        assert process.exitcode is not None
+        assert time.perf_counter() - began < seconds, f"killed after {seconds:g} s"
         seconds = time.perf_counter() - began
         return pytest.RunResult(process.exitcode, printed.splitlines(), errors.splitlines(), seconds)
 
