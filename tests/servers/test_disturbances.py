@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -37,6 +37,8 @@ pytestmark = pytest.mark.alone  # how fast a server answers beside others' work 
 USERS = 8
 SERVICE_SECONDS = 0.04
 """Long enough that a busy machine's other work adds less than a hundredth to it."""
+
+MOST_FOREIGN_CORES = 0.6
 
 QUICK_SECONDS = 0.003
 AT_TICK = 23
@@ -76,7 +78,12 @@ class Planted:
 
 def engines() -> list[int]:
     """The load engines that run."""
-    return [child.pid for child in psutil.Process().children() if "pytest_gpuserve.load.engine" in child.cmdline()]
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # it may just end
+            if "pytest_gpuserve.load.engine" in child.cmdline():
+                found.append(child.pid)
+    return found
 
 
 def stop(pids: list[int], seconds: float) -> None:
@@ -122,12 +129,15 @@ def target_of(server: Serving, seconds: float = SERVICE_SECONDS) -> Target:
 
 
 def measured(server: Serving, progress: Planted, schedule: Schedule = Closed(USERS)) -> tuple[Start, LoadedStart]:  # noqa: B008 -- it is frozen
-    """Measure a start of it."""
+    """Measure a start of it; skips the test where others take so much that they are a disturbance of their own."""
     target = target_of(server)
     check = AnswerCheck((request.expect for request in target.requests), wants_all=False)
     with target.started() as instance:
         load = LoadedStart(instance, target, LoadShape(schedule), check, progress)
-        return load.measure(), load
+        start = load.measure()
+    if start.foreign_cores > MOST_FOREIGN_CORES:
+        pytest.skip(f"the machine is too busy: others took {start.foreign_cores:.2f} cores")
+    return start, load
 
 
 def assert_right(start: Start) -> None:
@@ -166,8 +176,6 @@ def test_a_standstill_is_measured_again(
             stop([*engines(), *([server.process.pid] if whose == "engine and server" else [])], 0.3)
 
     start, load = measured(server, Planted(stand_still, AT_TICK), schedule)
-    if isinstance(schedule, Poisson) and any("a lag p99 of" in text for text in load.disturbances):
-        pytest.skip(f"the machine is too busy: {load.disturbances}")
     assert (load.problems, load.disturbances) == ([], [])
     assert any(text.startswith(("client held up", "client late")) for text in start.rejected)
     assert len(start.windows) + start.discarded >= 8
