@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.plugin.conftest import Project
 
 
-@pytest.mark.parametrize("arguments", [("--against=HEAD",), ("--against-python", sys.executable)])
+@pytest.mark.parametrize("arguments", [("--against=HEAD",), (f"--against-python={sys.executable}",)])
 @pytest.mark.parametrize("update", ["--baseline-update", "--baseline-update-new"])
 def test_comparing_and_recording_are_two_runs(project: Project, arguments: tuple[str, ...], update: str) -> None:
     """A run that compares with another revision records nothing, and says so."""
@@ -66,7 +66,7 @@ def test_what_is_no_python_is_exit_4(project: Project, name: str, found: str) ->
     assert says_no_traceback(result)
 
 
-@pytest.mark.parametrize("arguments", [("--against=HEAD",), ("--against-python", sys.executable)])
+@pytest.mark.parametrize("arguments", [("--against=HEAD",), (f"--against-python={sys.executable}",)])
 def test_xdist_is_exit_4(real_project: Project, arguments: tuple[str, ...]) -> None:
     """On `cpu` workers of pytest-xdist would measure each other; without workers it is no matter."""
     result = real_project.run("-n2", *arguments)
