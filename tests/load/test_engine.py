@@ -227,7 +227,8 @@ def test_a_trace_is_replayed_with_its_payloads(server: Serving) -> None:
     assert totals.answers == Counter([expected[2], expected[0], expected[2], expected[1]])
     numbers = {(answer.number, answer.index) for tick in totals.ticks for answer in tick.answers}
     assert numbers >= {(0, 2), (1, 0), (3, 1)}
-    assert totals.ticks[-1].end_ns - totals.ticks[0].begin_ns >= 300_000_000
+    # Ticks end on time, also where an engine began late.
+    assert totals.ticks[-1].number >= 300_000_000 // whole.tick_ns
 
 
 def test_the_ceiling_holds_over_all_processes(server: Serving) -> None:

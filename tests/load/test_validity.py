@@ -264,7 +264,7 @@ def test_users_are_not_idle_for_longer_than_their_engine_stands_still(
     latency_ns = round(latency_ms * 1e6)
     busy = closed(latency=alike(1000, latency_ns), in_flight_ns=1000 * latency_ns, **noted, cpu_ns=1)
     share = noted["late_beats"] * BEAT_NS / SECOND / engines
-    assert share > WINDOW_LATE_SHARE or not disturbances(busy, schedule=CLOSED, usual=busy, processes=engines)
+    assert share > 0.999 * WINDOW_LATE_SHARE or not disturbances(busy, schedule=CLOSED, usual=busy, processes=engines)
 
 
 @given(requests=st.integers(1, 10_000), latency_ns=st.integers(1, 10**9), lag_ns=st.integers(0, 10**8))
