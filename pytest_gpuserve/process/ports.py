@@ -4,35 +4,90 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shlex
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
+from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.logs import printable
 from pytest_gpuserve.process.secrets import without_secret_values, without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
 _REACHED_BY_LOOPBACK = frozenset({"127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1"})  # noqa: S104 - compared, not bound
 
 
+_LOWEST = 15_000
+"""Below are ports of services."""
+
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+_LOWEST_EPHEMERAL = 32_768
+"""Linux's default."""
+
+
+@contextlib.contextmanager
+def claimed_ports(count: int) -> Iterator[list[int]]:
+    """So many different free TCP ports of 127.0.0.1, which no other claim of this machine gets meanwhile.
+
+    A server takes its port seconds after it was chosen. No outgoing connection takes it before, since the port is below
+    those that the kernel gives to connections, and no other pytest, since each claim is a name of an abstract socket,
+    which exists once in a network namespace and ends with its process.
+
+    Args:
+        count: How many.
+
+    Raises:
+        ServerFailed: So many are not there.
+    """
+    with contextlib.ExitStack() as held:
+        candidates = _candidates()
+        ports: list[int] = []
+        while len(ports) < count:
+            port = next(candidates, None)
+            if port is None:
+                raise ServerFailed(
+                    f"a server needs free ports of 127.0.0.1: {count}",
+                    found=f"{len(ports)} of the ports from {_LOWEST} on are free",
+                    remedies=["end what listens there: `ss -ltnp` lists it"],
+                )
+            claim = held.enter_context(socket.socket(socket.AF_UNIX))
+            try:
+                claim.bind(f"\0pytest-gpuserve-port-{port}")
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            except OSError:
+                claim.close()
+                continue
+            ports.append(port)
+        yield ports
+
+
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that was free a moment ago (`ready.owned_port_probe` sees if somebody was quicker)."""
+    """A TCP port of 127.0.0.1 that was free and unclaimed a moment ago (`claimed_ports` keeps it so)."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
     """So many different TCP ports of 127.0.0.1, free as of ``free_port``."""
-    with contextlib.ExitStack() as held:
-        ports: list[int] = []
-        for _ in range(count):
-            probe = held.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
-    return ports
+    with claimed_ports(count) as ports:
+        return ports
+
+
+def _candidates() -> Iterator[int]:
+    """Ports in a random order: those that no outgoing connection gets, then all above."""
+    try:
+        ephemeral = int(_EPHEMERAL.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        ephemeral = _LOWEST_EPHEMERAL
+    chance = random.SystemRandom()  # no test's seed may give two processes one order
+    for ports in (range(_LOWEST, ephemeral), range(max(ephemeral, _LOWEST), 2**16)):
+        yield from chance.sample(ports, len(ports))
 
 
 def port_owner(port: int, *, besides: Collection[int] = ()) -> str | None:

@@ -17,7 +17,7 @@ from pytest_gpuserve.process.container import container_command, member_pids
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.excerpt import SHOWN_CHARACTERS, excerpt
 from pytest_gpuserve.process.kept import kept_folder
-from pytest_gpuserve.process.ports import free_ports, port_owner
+from pytest_gpuserve.process.ports import claimed_ports, port_owner
 from pytest_gpuserve.process.queue_format import GOOD
 from pytest_gpuserve.process.ready import HttpRequest, Probe, all_of, http_probe, owned_port_probe, queue_probe, wait
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
@@ -138,8 +138,8 @@ def started(
         ServerFailed: It died, did not answer in time, refuses the request, or a port is somebody else's.
     """
     deadline = Deadline.after(start_timeout_seconds)
-    with kept_folder("gpuserve-", log=log) as (folder, kept):
-        site = Site(folder, dict(zip(kind.ports, free_ports(len(kind.ports)), strict=True)))
+    with kept_folder("gpuserve-", log=log) as (folder, kept), claimed_ports(len(kind.ports)) as ports:
+        site = Site(folder, dict(zip(kind.ports, ports, strict=True)))
         launch = kind.launch(site)
         _check_ports(kind, site)
         began = time.monotonic()
