@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from tests.fakes.nvml.build import build_fake_nvml
 
@@ -23,6 +24,9 @@ BY_NAME = ("slow", "gpu")
 
 LONGEST = {"servers": 0, "plugin": 1, "load": 2}
 """Folders of the tests that take longest, in this order."""
+
+settings.register_profile("busy machine", deadline=None)
+settings.load_profile("busy machine")
 
 END_SECONDS = 5.0
 """By then whatever a test started must have ended."""

@@ -41,6 +41,9 @@ SERVICE_SECONDS = 0.04
 MOST_FOREIGN_CORES = 0.6
 
 QUICK_SECONDS = 0.003
+STARTS = 3
+SECONDS = 3.0
+
 AT_TICK = 23
 """In the third window, or about there: after a warm-up of ten ticks."""
 
@@ -128,22 +131,42 @@ def target_of(server: Serving, seconds: float = SERVICE_SECONDS) -> Target:
     return remote.get(f"/ok?ms={seconds * 1000:g}", expect=BODY)
 
 
-def measured(server: Serving, progress: Planted, schedule: Schedule = Closed(USERS)) -> tuple[Start, LoadedStart]:  # noqa: B008 -- it is frozen
-    """Measure a start of it; skips the test where others take so much that they are a disturbance of their own."""
+def measured(server: Serving, what: Callable[[], object], schedule: Schedule) -> tuple[Start, LoadedStart]:
+    """Measure a start during which something is done; skips the test where others take too much of the machine."""
     target = target_of(server)
     check = AnswerCheck((request.expect for request in target.requests), wants_all=False)
     with target.started() as instance:
-        load = LoadedStart(instance, target, LoadShape(schedule), check, progress)
+        load = LoadedStart(
+            instance,
+            target,
+            LoadShape(schedule, seconds=None if isinstance(schedule, Steps) else SECONDS),
+            check,
+            Planted(what, AT_TICK),
+        )
         start = load.measure()
     if start.foreign_cores > MOST_FOREIGN_CORES:
         pytest.skip(f"the machine is too busy: others took {start.foreign_cores:.2f} cores")
     return start, load
 
 
+def undisturbed(
+    server: Serving,
+    what: Callable[[], object],
+    schedule: Schedule = Closed(USERS),  # noqa: B008 -- it is frozen
+) -> Start:
+    """Measure another start where the machine adds a disturbance of its own, as a session does."""
+    for _ in range(STARTS):
+        start, load = measured(server, what, schedule)
+        told = (load.problems, load.disturbances)
+        if told == ([], []):
+            return start
+    pytest.fail(f"{STARTS} starts of {STARTS} were disturbed: {told}")
+
+
 def assert_right(start: Start) -> None:
     """The rate is that of users who wait for the median latency, and no latency is that of a standstill of 0.3 s.
 
-    With such a standstill in the 4 s the rate would be 7 % lower, and some hundredths of the latencies so much longer.
+    With such a standstill in the 3 s the rate would be 10 % lower, and some hundredths of the latencies so much longer.
     """
     assert start.requests / start.seconds == pytest.approx(USERS / start.latency.quantile(0.5), rel=0.05)
     assert start.latency.quantile(0.5) == pytest.approx(SERVICE_SECONDS, rel=0.3)
@@ -152,8 +175,7 @@ def assert_right(start: Start) -> None:
 
 def test_a_hiccup_of_the_engine_is_none_of_the_number(server: Serving) -> None:
     """A standstill of 5 ms is a hundredth of a window, so that nothing is to be measured again for it."""
-    start, load = measured(server, Planted(lambda: stop(engines(), 0.005), AT_TICK))
-    assert (load.problems, load.disturbances) == ([], [])
+    start = undisturbed(server, lambda: stop(engines(), 0.005))
     assert len(start.rejected) <= 1
     assert_right(start)
 
@@ -175,10 +197,9 @@ def test_a_standstill_is_measured_again(
         else:
             stop([*engines(), *([server.process.pid] if whose == "engine and server" else [])], 0.3)
 
-    start, load = measured(server, Planted(stand_still, AT_TICK), schedule)
-    assert (load.problems, load.disturbances) == ([], [])
+    start = undisturbed(server, stand_still, schedule)
     assert any(text.startswith(("client held up", "client late")) for text in start.rejected)
-    assert len(start.windows) + start.discarded >= 8
+    assert len(start.windows) + start.discarded >= 2 * SECONDS
     assert start.latency.quantile(0.99) < 4 * SERVICE_SECONDS
     if isinstance(schedule, Closed):
         assert_right(start)
@@ -192,9 +213,8 @@ def test_a_busy_core_for_a_second_leaves_the_number_as_it_was(server: Serving) -
     def burn() -> None:
         started.append(subprocess.Popen([sys.executable, "-c", burner]))
 
-    start, load = measured(server, Planted(burn, AT_TICK))
-    assert [process.wait() for process in started] == [0]
-    assert (load.problems, load.disturbances) == ([], [])
+    start = undisturbed(server, burn)
+    assert {process.wait() for process in started} == {0}
     assert_right(start)
 
 
@@ -211,7 +231,7 @@ def test_an_engine_that_is_stopped_again_and_again_is_invalid(server: Serving) -
 
 def test_a_load_that_is_measured_as_a_whole_is_disturbed_as_a_whole(server: Serving) -> None:
     """None of its windows can be measured again, but another start can take its place: it is no problem yet."""
-    _, load = measured(server, Planted(lambda: stop(engines(), 0.3), AT_TICK), Steps(((USERS, 2.0),)))
+    _, load = measured(server, lambda: stop(engines(), 0.3), Steps(((USERS, 2.0),)))
     assert load.problems == []
     assert any(text.startswith("client held up") for text in load.disturbances)
 
