@@ -43,8 +43,9 @@ def torch_threads() -> Generator[None, None, None]:
 
 
 def app(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """An app file, which finds its neighbours by their bare names."""
-    pytest.importorskip(name.removeprefix("distilbert_"))
+    """A file of the apps, which finds its neighbours by their bare names."""
+    if name != "distilbert_options":
+        pytest.importorskip(name.removeprefix("distilbert_"))
     monkeypatch.syspath_prepend(str(APPS))
     return importlib.import_module(name)
 
@@ -151,8 +152,7 @@ def test_contexts_and_masks_are_what_was_asked_for() -> None:
 
 def test_slowdown_keeps_the_result_and_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A share of the work's own time is added, counted on a clock of ours; without one the clock is not waited for."""
-    from suites.distilbert.apps import distilbert_options
-
+    distilbert_options = app("distilbert_options", monkeypatch)
     for slowdown, least in ((0.0, 1_000), (0.5, 1_500), (2.0, 3_000)):
         now = [0]
 
