@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.new.asking import ask
-from pytest_gpuserve.new.files import IGNORED, ignore, suite_files, write_missing
+from pytest_gpuserve.new.files import IGNORED, ignore, suite_files, variable_of, write_missing
 from pytest_gpuserve.new.question import Given
 from pytest_gpuserve.new.recognise import recognise, recognise_command, suite_name
 from pytest_gpuserve.process.command_line import masked, refused, run_command
+from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.servers.imports import find_python
 
 if TYPE_CHECKING:
@@ -82,6 +83,10 @@ def _make(given: argparse.Namespace, argv: Sequence[str]) -> None:
         *(f"wrote {path.relative_to(root)}" for path in written),
         *(["added to .gitignore what tests leave behind"] if ignored else []),
         *(f"left as it is: {path.relative_to(root)}" for path in left),
+        *(
+            f"set {variable_of(name)} where the test runs: header {name} is a secret, and was not written"
+            for name in secret_headers(asked.question.headers)
+        ),
         "next:",
         f"  pytest suites/{app.name} --baseline-update   # records what it does now; later runs are gated by it",
         f"  pytest suites/{app.name} --against=HEAD      # once it is committed: compares your changes side by side",

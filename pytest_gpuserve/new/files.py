@@ -66,7 +66,7 @@ def suite_files(app: Recognised, asked: Asked, *, root: Path, python: str) -> di
         "DOC": doc,
         "IMPORTS": "".join(["\n", *imports]) if imports else "",
         "CONSTANTS": "\n".join(["", *constants, ""]) if constants else "",
-        "REQUEST": ", ".join(parts),
+        "REQUEST": ",\n            ".join(parts),
         "FIXTURE": f"{app.kind}_server",
         "ARGUMENTS": _arguments(app, folder, python),
         "INSTALL": _installed(app, root),

@@ -21,7 +21,9 @@ TEST: Final = '''"""Throughput and tail latency of @NAME@, gated against its bas
 def test_@NAME@(server, load, baseline):
     """@DOC@"""
     run = load(
-        server.request(@REQUEST@),
+        server.request(
+            @REQUEST@,
+        ),
         concurrency=8,
     )
     assert run.throughput >= baseline.throughput
