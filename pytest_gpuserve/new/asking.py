@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.errors import GpuserveError, ServerFailed, UsageProblem
-from pytest_gpuserve.new.question import Given, Question, default_question, triton_question
+from pytest_gpuserve.errors import GpuserveError, UsageProblem
+from pytest_gpuserve.new.question import Given, Question, default_question, model_path, triton_question
 from pytest_gpuserve.server_factory import ServerFactory
 from pytest_gpuserve.servers.instance import started
-from pytest_gpuserve.servers.triton_http import choose_roles, read_configs
+from pytest_gpuserve.servers.triton_http import ask_triton, choose_roles, read_configs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,14 +87,14 @@ def _ask(handle: ServerHandle, app: Recognised, given: Given) -> Asked:
 
 def _ask_triton(handle: ServerHandle, given: Given) -> Asked:
     with handle.get("/v2/health/ready").started() as running:
-        configs = read_configs(running.site.host, running.site.port)
-        if not configs:
-            raise ServerFailed("Triton has loaded no model")
-        model = handle.kind.default_model
-        if model not in configs:
-            model = choose_roles(configs, model=None, asked=None).asked
-        default = Question("POST", "/") if given.body is not None and given.path else None
-        question = given.over(default or triton_question(model, configs[model]))
+        host, port = running.site.host, running.site.port
+        # A server of several models, none of which is an ensemble, has no default.
+        model = handle.kind.default_model or choose_roles(read_configs(host, port), model=None, asked=None).asked
+        if given.body is None:
+            default = triton_question(model, ask_triton(host, port, model_path(model)))
+        else:
+            default = Question("POST", f"{model_path(model)}/infer")
+        question = given.over(default)
         return _answer(_target(handle, question), question, running)
 
 

@@ -66,24 +66,27 @@ def default_question(app: Recognised) -> Question:
     return Question("POST", path, body, _JSON)
 
 
-def triton_question(model: str, config: Mapping[str, Any]) -> Question:
-    """A request of the names, types and shapes of a model's configuration; free dimensions are 1, values 0.
+def triton_question(model: str, metadata: Mapping[str, Any]) -> Question:
+    """A request of the names, types and shapes that a model says of itself; free dimensions are 1, values 0.
 
     Raises:
         UsageProblem: An input has a type that JSON cannot carry.
     """
-    batch = [1] if config.get("max_batch_size", 0) else []
     inputs = []
-    for tensor in config.get("input", ()):
-        datatype = str(tensor["data_type"]).removeprefix("TYPE_").replace("STRING", "BYTES")
+    for tensor in metadata.get("inputs", ()):
+        datatype = str(tensor["datatype"])
         if datatype in {"FP16", "BF16"}:
             raise UsageProblem(
                 f"input {tensor['name']} of model {model} is {datatype}, which a request in JSON cannot carry",
                 remedies=["give the request's bytes: --body-file=FILE --header='Inference-Header-Content-Length: N'"],
             )
-        shape = batch + [max(int(each), 1) for each in tensor["dims"]]
+        shape = [max(int(each), 1) for each in tensor["shape"]]
         value: object = {"BYTES": "", "BOOL": False}.get(datatype, 0)
         data = [value] * prod(shape)
         inputs.append({"name": tensor["name"], "shape": shape, "datatype": datatype, "data": data})
-    path = f"/v2/models/{quote(model, safe='')}/infer"
-    return Question("POST", path, json.dumps({"inputs": inputs}).encode(), _JSON)
+    return Question("POST", f"{model_path(model)}/infer", json.dumps({"inputs": inputs}).encode(), _JSON)
+
+
+def model_path(model: str) -> str:
+    """Where Triton tells of a model."""
+    return f"/v2/models/{quote(model, safe='')}"

@@ -6,15 +6,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from pytest_gpuserve.new.command import main
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FAKES = Path(__file__).parents[1] / "fakes"
 
@@ -55,7 +51,7 @@ COMMAND = ["--", "python", "web.py", "--port={port}"]
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty project, in which the command is given."""
     (tmp_path / "web.py").write_text(HTTP_APP)
     monkeypatch.chdir(tmp_path)

@@ -80,25 +80,22 @@ def test_a_suites_name_is_an_identifier(text: str, name: str) -> None:
     assert suite_name(text) == name
 
 
-def test_a_request_for_triton_is_of_the_configured_shapes() -> None:
-    """Names, types and shapes, with the batch in front where the model batches; free dimensions are 1."""
-    config = {
-        "max_batch_size": 8,
-        "input": [
-            {"name": "X", "data_type": "TYPE_FP32", "dims": ["-1", "2"]},
-            {"name": "S", "data_type": "TYPE_STRING", "dims": ["1"]},
-        ],
-    }
-    asked = triton_question("a b", config)
+def test_a_request_for_triton_is_of_the_models_shapes() -> None:
+    """Names, types and shapes are what the model says of itself; free dimensions, and the batch, are 1."""
+    told = [
+        {"name": "X", "datatype": "FP32", "shape": [-1, -1, 2]},
+        {"name": "S", "datatype": "BYTES", "shape": [1]},
+        {"name": "B", "datatype": "BOOL", "shape": [1]},
+    ]
+    asked = triton_question("a b", {"inputs": told})
     assert asked.path == "/v2/models/a%20b/infer"
     assert json.loads(asked.body)["inputs"] == [
         {"name": "X", "shape": [1, 1, 2], "datatype": "FP32", "data": [0, 0]},
-        {"name": "S", "shape": [1, 1], "datatype": "BYTES", "data": [""]},
+        {"name": "S", "shape": [1], "datatype": "BYTES", "data": [""]},
+        {"name": "B", "shape": [1], "datatype": "BOOL", "data": [False]},
     ]
-    unbatched = triton_question("m", {**config, "max_batch_size": 0})
-    assert json.loads(unbatched.body)["inputs"][0]["shape"] == [1, 2]
     with pytest.raises(UsageProblem, match="FP16"):
-        triton_question("m", {"input": [{"name": "X", "data_type": "TYPE_FP16", "dims": [1]}]})
+        triton_question("m", {"inputs": [{"name": "X", "datatype": "FP16", "shape": [1]}]})
 
 
 def test_what_the_user_says_goes_before_the_kinds_default() -> None:
