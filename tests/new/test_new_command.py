@@ -11,25 +11,26 @@ import pytest
 import yaml
 
 from pytest_gpuserve.new.command import main
+from pytest_gpuserve.servers import instance
 
 FAKES = Path(__file__).parents[1] / "fakes"
 
 HTTP_APP = """
 import sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     count = 0
     def do_GET(self):
         Handler.count += 1
         body = str(Handler.count).encode() if self.path == "/count" else b"x" * 100
-        self.send_response(404 if self.path == "/missing" else 200)
+        self.send_response({"/missing": 404, "/broken": 500}.get(self.path, 200))
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 if "--fail" in sys.argv:
     sys.exit("no weights here")
-HTTPServer(("127.0.0.1", int(sys.argv[1].partition("=")[2])), Handler).serve_forever()
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1].partition("=")[2])), Handler).serve_forever()
 """
 
 LITSERVE_APP = """
@@ -45,6 +46,21 @@ class Square(litserve.LitAPI):
         return {"sum": output}
 if __name__ == "__main__":
     litserve.LitServer(Square(), accelerator="cpu").run(port=8000)
+"""
+
+TRITON_CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [{name: "X" data_type: TYPE_FP32 dims: [2]}]
+output [{name: "Y" data_type: TYPE_FP32 dims: [2]}]
+"""
+
+TRITON_MODEL = """
+import triton_python_backend_utils as pb
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = [pb.get_input_tensor_by_name(each, "X").as_numpy() for each in requests]
+        return [pb.InferenceResponse([pb.Tensor("Y", each + 1)]) for each in inputs]
 """
 
 COMMAND = ["--", "python", "web.py", "--port={port}"]
@@ -143,18 +159,38 @@ def test_an_answer_that_changes_is_not_expected(project: Path, capfd: pytest.Cap
         (["--", "python", "web.py", "--port={port}", "--fail"], "| no weights here"),
         (["--", "./none", "{port}"], "./none"),
         (["--path=/missing", *COMMAND], "--method=POST --path=/predict --body="),
+        (["--path=/broken", *COMMAND], "status 500"),
         (["--path=missing", *COMMAND], "slash"),
         (["--header=nothing", *COMMAND], "is no header"),
         (["--body-file=none", *COMMAND], "--body-file=none cannot be read"),
     ],
 )
 def test_a_mistake_is_told_and_leaves_nothing(
-    project: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+    project: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    said: str,
 ) -> None:
     """One error without a traceback, with what helps, and exit status 2; no file is written."""
+    monkeypatch.setattr(instance, "FAILING_SECONDS", 0.3)
     before = contents(project)
     assert main(arguments) == 2
     told = capfd.readouterr().err
     assert said in told
     assert "Traceback" not in told
     assert contents(project) == before
+
+
+def test_a_model_repository_is_asked_in_its_own_shapes(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a real Triton, whose model says what it takes; no request is given."""
+    pytest.importorskip("pytriton")
+    model = project / "models" / "echo"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text(TRITON_CONFIG)
+    (model / "1" / "model.py").write_text(TRITON_MODEL)
+    assert main(["models"]) == 0
+    told = capfd.readouterr().out
+    assert '[{"name": "X", "shape": [1, 2], "datatype": "FP32", "data": [0, 0]}]' in told
+    assert '"data":[1.0,1.0]' in told
+    assert 'triton_server("../../models")' in (project / "suites/models/conftest.py").read_text()
