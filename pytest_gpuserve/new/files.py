@@ -88,16 +88,16 @@ def write_missing(files: Mapping[Path, bytes]) -> tuple[list[Path], list[Path]]:
     """
     written, left = [], []
     for path, content in files.items():
+        if path.exists():
+            left.append(path)
+            continue
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as file:
                 file.write(content)
-        except FileExistsError:
-            left.append(path)
         except OSError as problem:
             raise UsageProblem(f"{path} cannot be written", found=str(problem)) from None
-        else:
-            written.append(path)
+        written.append(path)
     return written, left
 
 

@@ -129,6 +129,9 @@ def test_a_command_with_a_long_answer(project: Path) -> None:
     steps = yaml.safe_load(workflow.read_text())["jobs"]["gate"]["steps"]
     assert steps[0]["with"]["fetch-depth"] == 0
     assert any("suites/web --gpu=cpu --against=HEAD^1 " in step.get("run", "") for step in steps)
+    # What keeps the repository's own workflows up to date does not see the template.
+    own = (Path(__file__).parents[2] / ".github/workflows/gate-against.yml").read_text()
+    assert all(step.get("uses", "") in own for step in steps)
     for linter in (["zizmor", "--offline"], ["actionlint"]):
         program = shutil.which(linter[0], path=str(Path(sys.executable).parent)) or shutil.which(linter[0])
         if program is not None:
@@ -194,3 +197,11 @@ def test_a_model_repository_is_asked_in_its_own_shapes(project: Path, capfd: pyt
     assert '[{"name": "X", "shape": [1, 2], "datatype": "FP32", "data": [0, 0]}]' in told
     assert '"data":[1.0,1.0]' in told
     assert 'triton_server("../../models")' in (project / "suites/models/conftest.py").read_text()
+
+
+def test_a_file_where_a_folder_belongs_is_told(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is not taken for a file of the suite that is there already."""
+    (project / "suites").mkdir()
+    (project / "suites" / "web").touch()
+    assert main(COMMAND) == 2
+    assert "cannot be written" in capfd.readouterr().err
