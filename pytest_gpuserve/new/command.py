@@ -73,7 +73,7 @@ def _make(given: argparse.Namespace, argv: Sequence[str]) -> None:
         log = Path(folder) / "server.log"
         asked = ask(app, question, root=root, log=log, python=python, timeout=given.start_timeout)
     # Only now: an app that does not answer leaves nothing behind.
-    written, left = write_missing(suite_files(app, asked, root=root, python=python or ""))
+    written, left = write_missing(suite_files(app, asked, root=root, python=given.python or ""))
     try:
         ignored = ignore(root / ".gitignore", IGNORED)
     except (OSError, ValueError) as problem:

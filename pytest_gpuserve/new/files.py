@@ -68,7 +68,7 @@ def suite_files(app: Recognised, asked: Asked, *, root: Path, python: str) -> di
         "CONSTANTS": "\n".join(["", *constants, ""]) if constants else "",
         "REQUEST": ",\n            ".join(parts),
         "FIXTURE": f"{app.kind}_server",
-        "ARGUMENTS": _arguments(app, folder, python),
+        "ARGUMENTS": _arguments(app, folder, _from_suite(python, root, folder)),
         "INSTALL": _installed(app, root),
     }
     files[folder / "conftest.py"] = _filled(CONFTEST, words).encode()
@@ -141,6 +141,12 @@ def _arguments(app: Recognised, folder: Path, python: str) -> str:
     if python:
         parts.append(f"python={json.dumps(python)}")
     return ", ".join(parts)
+
+
+def _from_suite(python: str, root: Path, folder: Path) -> str:
+    """An interpreter as the suite names it: a relative path is one from the suite's folder."""
+    is_relative = "/" in python and not Path(python).is_absolute()
+    return Path(relpath(root / python, folder)).as_posix() if is_relative else python
 
 
 def _installed(app: Recognised, root: Path) -> str:

@@ -119,11 +119,15 @@ def test_a_litserve_app_is_asked_by_the_keys_it_reads(project: Path, capfd: pyte
 def test_a_command_with_a_long_answer(project: Path) -> None:
     """It is kept beside the test; the workflow is YAML that compares a merge with its base, and has no open hole."""
     (project / ".gitignore").write_text("mine")
-    assert main(COMMAND) == 0
+    (project / "venv").symlink_to(sys.prefix)
+    assert main(["--python=venv/bin/python", *COMMAND]) == 0
     assert (project / "suites/web/answer.bin").read_bytes() == b"x" * 100
     assert "expect=ANSWER" in (project / "suites/web/test_web.py").read_text()
     conftest = (project / "suites/web/conftest.py").read_text()
-    assert 'command_server(["{python}", "web.py", "--port={port}"], cwd="../..")' in conftest
+    assert (
+        'command_server(["{python}", "web.py", "--port={port}"], cwd="../..", python="../../venv/bin/python")'
+        in conftest
+    )
     assert (project / ".gitignore").read_text() == "mine\n__pycache__/\n.pytest_cache/\n"
     workflow = project / ".github/workflows/gate-web.yml"
     steps = yaml.safe_load(workflow.read_text())["jobs"]["gate"]["steps"]
