@@ -21,7 +21,7 @@ ROOT = Path(pytest_gpuserve.__file__).parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("plugin",),
-    ("fixtures", "server_fixtures", "selftest_command"),
+    ("fixtures", "server_fixtures", "selftest_command", "new"),
     ("workers", "session", "server_factory", "left_out", "doctor", "history", "merge"),
     ("progress", "comparisons", "unused", "devices", "closing", "outcomes", "compare", "sharding"),
     ("selftest",),

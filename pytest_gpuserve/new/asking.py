@@ -1,0 +1,107 @@
+"""One start of the app, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.errors import GpuserveError, UsageProblem
+from pytest_gpuserve.new.question import Given, Question, default_question, model_path, triton_question
+from pytest_gpuserve.server_factory import ServerFactory
+from pytest_gpuserve.servers.instance import started
+from pytest_gpuserve.servers.triton_http import ask_triton, choose_roles, read_configs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from pytest_gpuserve.new.recognise import Recognised
+    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.trial.handle import ServerHandle, Target
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked, and the answer.
+
+    Args:
+        question: The request.
+        body: The answer's.
+        repeats: Whether it is the same when asked again.
+    """
+
+    question: Question
+    body: bytes
+    repeats: bool
+
+
+def ask(app: Recognised, given: Given, *, root: Path, log: Path, python: str | None, timeout: float) -> Asked:
+    """Start an app, ask it, and end it.
+
+    Raises:
+        UsageProblem: It cannot be described as a server, or the request is none.
+        ServerFailed: It does not start, or does not answer.
+        Refused: It answers with an error.
+    """
+    try:
+        handle = _describe(app, root=root, log=log, python=python, timeout=timeout)
+        return _ask_triton(handle, given) if app.kind in {"triton", "pytriton"} else _ask(handle, app, given)
+    except UsageProblem:
+        raise
+    except GpuserveError as problem:
+        problem.remedies = (
+            *problem.remedies,
+            'say which request it answers: --method=POST --path=/predict --body=\'{"text": "a"}\'',
+        )
+        raise
+
+
+def _describe(app: Recognised, *, root: Path, log: Path, python: str | None, timeout: float) -> ServerHandle:
+    def starter(
+        seconds: float, kind: ServerKind, request: Ask, beside: Callable[[], None] | None = None
+    ) -> AbstractContextManager[Instance]:
+        return started(kind, request, environment={}, log=log, start_timeout_seconds=seconds, beside=beside)
+
+    servers = ServerFactory(lambda seconds: partial(starter, seconds), str, root)
+    if app.kind == "command":
+        return servers.command(app.argv, cwd=app.place, python=python, start_timeout=timeout)
+    if app.kind == "triton":
+        return servers.triton(app.place, python=python, start_timeout=timeout)
+    if app.kind == "pytriton":
+        if not app.model:
+            raise UsageProblem(f"{app.place} binds no model by a literal name", remedies=["--model=NAME"])
+        return servers.pytriton(app.place, model=app.model, python=python, start_timeout=timeout)
+    describe = servers.mosec if app.kind == "mosec" else servers.litserve
+    return describe(app.place, python=python, start_timeout=timeout)
+
+
+def _ask(handle: ServerHandle, app: Recognised, given: Given) -> Asked:
+    question = given.over(default_question(app))
+    target = _target(handle, question)
+    with target.started() as running:
+        return _answer(target, question, running)
+
+
+def _ask_triton(handle: ServerHandle, given: Given) -> Asked:
+    with handle.get("/v2/health/ready").started() as running:
+        host, port = running.site.host, running.site.port
+        # A server of several models, none of which is an ensemble, has no default.
+        model = handle.kind.default_model or choose_roles(read_configs(host, port), model=None, asked=None).asked
+        if given.body is None:
+            default = triton_question(model, ask_triton(host, port, model_path(model)))
+        else:
+            default = Question("POST", f"{model_path(model)}/infer")
+        question = given.over(default)
+        return _answer(_target(handle, question), question, running)
+
+
+def _target(handle: ServerHandle, question: Question) -> Target:
+    return handle.request(question.method, question.path, body=question.body, headers=question.headers)
+
+
+def _answer(target: Target, question: Question, running: Instance) -> Asked:
+    body = target.ask(running).body
+    return Asked(question, body, repeats=target.ask(running).body == body)

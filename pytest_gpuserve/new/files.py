@@ -1,0 +1,159 @@
+"""The files of a new suite: what stands in them, and writing those that are not there."""
+
+from __future__ import annotations
+
+import json
+from os.path import relpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.new.templates import CONFTEST, TEST, WORKFLOW
+from pytest_gpuserve.process.secrets import secret_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpuserve.new.asking import Asked
+    from pytest_gpuserve.new.recognise import Recognised
+
+_IN_SOURCE: Final = 80
+"""Longer bodies go into files of their own."""
+
+_EXTRAS: Final = {"mosec": "mosec", "litserve": "litserve", "triton": "pytriton", "pytriton": "pytriton"}
+
+IGNORED: Final = ("__pycache__/", ".pytest_cache/")
+
+
+def suite_files(app: Recognised, asked: Asked, *, root: Path, python: str) -> dict[Path, bytes]:
+    """What stands in the files of an app's suite, by their paths.
+
+    Args:
+        app: The app.
+        asked: What it answered.
+        root: The project's folder.
+        python: The interpreter as the user named it; empty for that of the tests.
+    """
+    folder = root / "suites" / app.name
+    files: dict[Path, bytes] = {}
+
+    def constant(name: str, body: bytes) -> str:
+        if len(body) <= _IN_SOURCE:
+            return f"{name} = {body!r}"
+        file = f"{name.lower()}.bin"
+        files[folder / file] = body
+        return f'{name} = Path(__file__).with_name("{file}").read_bytes()'
+
+    question = asked.question
+    constants, parts = [], [json.dumps(question.method), json.dumps(question.path)]
+    if question.body:
+        constants.append(constant("REQUEST", question.body))
+        parts.append("body=REQUEST")
+    if question.headers:
+        parts.append(f"headers={_headers(question.headers)}")
+    doc = "Only the status of each answer is checked: the answer differs from one request to the next."
+    if asked.repeats:
+        constants.append(constant("ANSWER", asked.body))
+        parts.append("expect=ANSWER")
+        doc = "Each answer is the one that was there when this test was written."
+    imports = [
+        f"{line}\n"
+        for line, mark, texts in (("import os", "os.environ", parts), ("from pathlib import Path", "Path(", constants))
+        if any(mark in text for text in texts)
+    ]
+    words = {
+        "NAME": app.name,
+        "DOC": doc,
+        "IMPORTS": "".join(["\n", *imports]) if imports else "",
+        "CONSTANTS": "\n".join(["", *constants, ""]) if constants else "",
+        "REQUEST": ",\n            ".join(parts),
+        "FIXTURE": f"{app.kind}_server",
+        "ARGUMENTS": _arguments(app, folder, _from_suite(python, root, folder)),
+        "INSTALL": _installed(app, root),
+    }
+    files[folder / "conftest.py"] = _filled(CONFTEST, words).encode()
+    files[folder / f"test_{app.name}.py"] = _filled(TEST, words).encode()
+    files[root / ".github" / "workflows" / f"gate-{app.name}.yml"] = _filled(WORKFLOW, words).encode()
+    return files
+
+
+def write_missing(files: Mapping[Path, bytes]) -> tuple[list[Path], list[Path]]:
+    """Write the files that are not there.
+
+    Returns:
+        Those that were written, and those that were there.
+
+    Raises:
+        UsageProblem: One cannot be written.
+    """
+    written, left = [], []
+    for path, content in files.items():
+        if path.exists():
+            left.append(path)
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                file.write(content)
+        except OSError as problem:
+            raise UsageProblem(f"{path} cannot be written", found=str(problem)) from None
+        written.append(path)
+    return written, left
+
+
+def ignore(file: Path, lines: Iterable[str]) -> bool:
+    """Add the lines that a ``.gitignore`` lacks; whether there were any."""
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    there = {line.strip().strip("/") for line in text.splitlines()}
+    missing = [line for line in lines if line.strip("/") not in there]
+    if missing:
+        end = "" if not text or text.endswith("\n") else "\n"
+        file.write_text(text + end + "".join(f"{line}\n" for line in missing), encoding="utf-8")
+    return bool(missing)
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", value)
+    return text
+
+
+def variable_of(header: str) -> str:
+    """The variable that a written test takes a secret header's value from."""
+    return header.upper().replace("-", "_")
+
+
+def _headers(headers: Mapping[str, str]) -> str:
+    """Headers as source; a secret does not go into a file that is committed."""
+    secrets = secret_headers(headers)
+    entries = (
+        f"{json.dumps(name)}: " + (f'os.environ["{variable_of(name)}"]' if name in secrets else json.dumps(value))
+        for name, value in headers.items()
+    )
+    return f"{{{', '.join(entries)}}}"
+
+
+def _arguments(app: Recognised, folder: Path, python: str) -> str:
+    place = Path(relpath(app.place, folder)).as_posix()
+    parts = [f"{json.dumps(app.argv)}, cwd={json.dumps(place)}" if app.kind == "command" else json.dumps(place)]
+    if app.model:
+        parts.append(f"model={json.dumps(app.model)}")
+    if python:
+        parts.append(f"python={json.dumps(python)}")
+    return ", ".join(parts)
+
+
+def _from_suite(python: str, root: Path, folder: Path) -> str:
+    """An interpreter as the suite names it: a relative path is one from the suite's folder."""
+    is_relative = "/" in python and not Path(python).is_absolute()
+    return Path(relpath(root / python, folder)).as_posix() if is_relative else python
+
+
+def _installed(app: Recognised, root: Path) -> str:
+    extras = ",".join(filter(None, (_EXTRAS.get(app.kind, ""), "report")))
+    parts = [f"'pytest-gpuserve[{extras}]'"]
+    if (root / "requirements.txt").is_file():
+        parts.append("-r requirements.txt")
+    elif (root / "pyproject.toml").is_file():
+        parts.append("-e .")
+    return " ".join(parts)

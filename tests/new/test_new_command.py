@@ -1,0 +1,211 @@
+"""The command, with real servers: what it asks, what it writes, and what it says of a user's mistakes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pytest_gpuserve.new.command import main
+from pytest_gpuserve.servers import instance
+
+FAKES = Path(__file__).parents[1] / "fakes"
+
+HTTP_APP = """
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    count = 0
+    def do_GET(self):
+        Handler.count += 1
+        body = str(Handler.count).encode() if self.path == "/count" else b"x" * 100
+        self.send_response({"/missing": 404, "/broken": 500}.get(self.path, 200))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+if "--fail" in sys.argv:
+    sys.exit("no weights here")
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1].partition("=")[2])), Handler).serve_forever()
+"""
+
+LITSERVE_APP = """
+import litserve
+class Square(litserve.LitAPI):
+    def setup(self, device):
+        pass
+    def decode_request(self, request):
+        return request["number"]
+    def predict(self, x):
+        return x + 1
+    def encode_response(self, output):
+        return {"sum": output}
+if __name__ == "__main__":
+    litserve.LitServer(Square(), accelerator="cpu").run(port=8000)
+"""
+
+TRITON_CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [{name: "X" data_type: TYPE_FP32 dims: [2]}]
+output [{name: "Y" data_type: TYPE_FP32 dims: [2]}]
+"""
+
+TRITON_MODEL = """
+import triton_python_backend_utils as pb
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = [pb.get_input_tensor_by_name(each, "X").as_numpy() for each in requests]
+        return [pb.InferenceResponse([pb.Tensor("Y", each + 1)]) for each in inputs]
+"""
+
+COMMAND = ["--", "python", "web.py", "--port={port}"]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project, in which the command is given."""
+    (tmp_path / "web.py").write_text(HTTP_APP)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_written_suite_records_and_passes(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a mosec app, with nothing edited; the same command again changes no file and names those that are there."""
+    pytest.importorskip("mosec")
+    shutil.copy(FAKES / "mosec_app.py", project / "app.py")
+    assert main(["app.py", "--body=hello"]) == 0
+    assert "answered: HELLO\n" in capfd.readouterr().out
+    before = contents(project)
+    (project / "suites/app/conftest.py").write_bytes(before["suites/app/conftest.py"] + b"# mine\n")
+    assert main(["app.py", "--body=other"]) == 0
+    told = capfd.readouterr().out
+    assert "wrote" not in told
+    for name in ("suites/app/conftest.py", "suites/app/test_app.py", ".github/workflows/gate-app.yml"):
+        assert f"left as it is: {name}\n" in told
+    after = contents(project)
+    assert after.pop("suites/app/conftest.py").endswith(b"# mine\n")
+    assert after == {name: content for name, content in before.items() if name != "suites/app/conftest.py"}
+    options = ["--baseline-update", "--gpu=cpu", "-o", "gpuserve_sessions=1", "-p", "pytest_gpuserve.plugin"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "suites/app", *options],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (project / "baselines/cpu/app/test_app.json").is_file()
+
+
+def test_a_litserve_app_is_asked_by_the_keys_it_reads(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing but the file is given."""
+    pytest.importorskip("litserve")
+    (project / "app.py").write_text(LITSERVE_APP)
+    assert main(["app.py", "--name=sum"]) == 0
+    assert 'litserve: POST /predict with {"number": 1.0}\nanswered: {"sum":2.0}\n' in capfd.readouterr().out
+    assert 'litserve_server("../../app.py")' in (project / "suites/sum/conftest.py").read_text()
+
+
+def test_a_command_with_a_long_answer(project: Path) -> None:
+    """It is kept beside the test; the workflow is YAML that compares a merge with its base, and has no open hole."""
+    (project / ".gitignore").write_text("mine")
+    (project / "venv").symlink_to(sys.prefix)
+    assert main(["--python=venv/bin/python", *COMMAND]) == 0
+    assert (project / "suites/web/answer.bin").read_bytes() == b"x" * 100
+    assert "expect=ANSWER" in (project / "suites/web/test_web.py").read_text()
+    conftest = (project / "suites/web/conftest.py").read_text()
+    assert (
+        'command_server(["{python}", "web.py", "--port={port}"], cwd="../..", python="../../venv/bin/python")'
+        in conftest
+    )
+    assert (project / ".gitignore").read_text() == "mine\n__pycache__/\n.pytest_cache/\n"
+    workflow = project / ".github/workflows/gate-web.yml"
+    steps = yaml.safe_load(workflow.read_text())["jobs"]["gate"]["steps"]
+    assert steps[0]["with"]["fetch-depth"] == 0
+    assert any("suites/web --gpu=cpu --against=HEAD^1 " in step.get("run", "") for step in steps)
+    # What keeps the repository's own workflows up to date does not see the template.
+    own = (Path(__file__).parents[2] / ".github/workflows/gate-against.yml").read_text()
+    assert all(step.get("uses", "") in own for step in steps)
+    for linter in (["zizmor", "--offline"], ["actionlint"]):
+        program = shutil.which(linter[0], path=str(Path(sys.executable).parent)) or shutil.which(linter[0])
+        if program is not None:
+            done = subprocess.run(
+                [program, *linter[1:], str(workflow)], capture_output=True, text=True, timeout=60, check=False
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_answer_that_changes_is_not_expected(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nor does a secret header go into a file: the test takes it from a variable that the command names."""
+    assert main(["--path=/count", "--header=Authorization: Bearer tokenized", *COMMAND]) == 0
+    written = (project / "suites/web/test_web.py").read_text()
+    assert "expect" not in written
+    assert 'headers={"Authorization": os.environ["AUTHORIZATION"]}' in written
+    assert "set AUTHORIZATION where the test runs" in capfd.readouterr().out
+    assert not any(b"tokenized" in content for content in contents(project).values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["none.py"], "there is no app "),
+        (["web.py"], "-- python web.py --port={port}"),
+        ([], "name one app, or one command"),
+        (["web.py", *COMMAND], "found: both"),
+        (["--", "python", "web.py", "--port={prot}"], "write {port} where the port belongs"),
+        (["--", "python", "web.py", "--port={port}", "--fail"], "| no weights here"),
+        (["--", "./none", "{port}"], "./none"),
+        (["--path=/missing", *COMMAND], "--method=POST --path=/predict --body="),
+        (["--path=/broken", *COMMAND], "status 500"),
+        (["--path=missing", *COMMAND], "slash"),
+        (["--header=nothing", *COMMAND], "is no header"),
+        (["--body-file=none", *COMMAND], "--body-file=none cannot be read"),
+    ],
+)
+def test_a_mistake_is_told_and_leaves_nothing(
+    project: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    said: str,
+) -> None:
+    """One error without a traceback, with what helps, and exit status 2; no file is written."""
+    monkeypatch.setattr(instance, "FAILING_SECONDS", 0.3)
+    before = contents(project)
+    assert main(arguments) == 2
+    told = capfd.readouterr().err
+    assert said in told
+    assert "Traceback" not in told
+    assert contents(project) == before
+
+
+def test_a_model_repository_is_asked_in_its_own_shapes(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a real Triton, whose model says what it takes; no request is given."""
+    pytest.importorskip("pytriton")
+    model = project / "models" / "echo"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text(TRITON_CONFIG)
+    (model / "1" / "model.py").write_text(TRITON_MODEL)
+    assert main(["models"]) == 0
+    told = capfd.readouterr().out
+    assert '[{"name": "X", "shape": [1, 2], "datatype": "FP32", "data": [0, 0]}]' in told
+    assert '"data":[1.0,1.0]' in told
+    assert 'triton_server("../../models")' in (project / "suites/models/conftest.py").read_text()
+
+
+def test_a_file_where_a_folder_belongs_is_told(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is not taken for a file of the suite that is there already."""
+    (project / "suites").mkdir()
+    (project / "suites" / "web").touch()
+    assert main(COMMAND) == 2
+    assert "cannot be written" in capfd.readouterr().err

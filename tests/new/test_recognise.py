@@ -1,0 +1,108 @@
+"""What an app is, by its source, and the request that its kind suggests: nothing is imported or started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.new.question import Given, Question, default_question, triton_question
+from pytest_gpuserve.new.recognise import Recognised, recognise, recognise_command, suite_name
+
+FAKES = Path(__file__).parents[1] / "fakes"
+
+
+@pytest.mark.parametrize("kind", ["mosec", "litserve", "pytriton"])
+def test_an_app_is_recognised_by_its_imports(kind: str) -> None:
+    """An app of each library, with a module of its own beside it that could not be imported from here."""
+    assert recognise(FAKES / f"{kind}_app.py").kind == kind
+
+
+def test_a_model_that_is_bound_by_a_literal_is_known(tmp_path: Path) -> None:
+    """By keyword or by position; a computed name is not guessed."""
+    app = tmp_path / "app.py"
+    for call, model in (("bind(model_name='a')", "a"), ("bind('b', f)", "b"), ("bind(model_name=c)", "")):
+        app.write_text(f"import pytriton\ntriton.{call}\n")
+        assert recognise(app).model == model
+
+
+def test_a_repository_is_recognised_by_its_configurations(tmp_path: Path) -> None:
+    """A folder of models is Triton's, any other folder is refused."""
+    (tmp_path / "Models-1" / "double").mkdir(parents=True)
+    (tmp_path / "Models-1" / "double" / "config.pbtxt").touch()
+    found = recognise(tmp_path / "Models-1")
+    assert (found.kind, found.name) == ("triton", "models_1")
+    with pytest.raises(UsageProblem, match="no model repository"):
+        recognise(tmp_path)
+
+
+def test_keys_of_the_request_are_read(tmp_path: Path) -> None:
+    """Those of the first argument of what reads a request, not of other dictionaries."""
+    app = tmp_path / "app.py"
+    app.write_text(
+        "import litserve\nclass A(litserve.LitAPI):\n  def decode_request(self, request):\n"
+        "    return request['x'], other['y'], request['z']\n"
+    )
+    assert json.loads(default_question(recognise(app)).body) == {"x": 1.0, "z": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import flask", "none of"),
+        ("import mosec, litserve", "mosec and litserve"),
+        ("def", "invalid syntax"),
+        ("from . import mosec", "none of"),
+    ],
+)
+def test_what_is_not_recognised_is_started_by_its_command(tmp_path: Path, source: str, found: str) -> None:
+    """The error says what was found, and how to start the app nevertheless."""
+    app = tmp_path / "app.py"
+    app.write_text(source)
+    with pytest.raises(UsageProblem) as raised:
+        recognise(app)
+    assert found in raised.value.found
+    assert "-- python app.py --port={port}" in raised.value.remedies[0]
+
+
+def test_a_commands_python_is_that_of_the_tests() -> None:
+    """A virtual environment need not be on the PATH where the suite runs; a suite is named like the script."""
+    app = recognise_command(["python3", "my app.py", "--port={port}"], Path("/x"))
+    assert (app.argv[0], app.name) == ("{python}", "my_app")
+    assert recognise_command(["./server", "{port}"], Path("/x")).argv[0] == "./server"
+
+
+@pytest.mark.parametrize(("text", "name"), [("a-B.c", "a_b_c"), ("3d", "app_3d"), ("class", "app_class"), ("é", "app")])
+def test_a_suites_name_is_an_identifier(text: str, name: str) -> None:
+    """It is a folder's, a file's and a function's."""
+    assert suite_name(text) == name
+
+
+def test_a_request_for_triton_is_of_the_models_shapes() -> None:
+    """Names, types and shapes are what the model says of itself; free dimensions, and the batch, are 1."""
+    told = [
+        {"name": "X", "datatype": "FP32", "shape": [-1, -1, 2]},
+        {"name": "S", "datatype": "BYTES", "shape": [1]},
+        {"name": "B", "datatype": "BOOL", "shape": [1]},
+    ]
+    asked = triton_question("a b", {"inputs": told})
+    assert asked.path == "/v2/models/a%20b/infer"
+    assert json.loads(asked.body)["inputs"] == [
+        {"name": "X", "shape": [1, 1, 2], "datatype": "FP32", "data": [0, 0]},
+        {"name": "S", "shape": [1], "datatype": "BYTES", "data": [""]},
+        {"name": "B", "shape": [1], "datatype": "BOOL", "data": [False]},
+    ]
+    with pytest.raises(UsageProblem, match="FP16"):
+        triton_question("m", {"inputs": [{"name": "X", "datatype": "FP16", "shape": [1]}]})
+
+
+def test_what_the_user_says_goes_before_the_kinds_default() -> None:
+    """A body makes a POST of it; a text is not called JSON."""
+    default = default_question(Recognised("command", "app", Path("/x")))
+    assert Given().over(default) == Question("GET", "/")
+    assert Given(body=b"hello", path="/p").over(default) == Question("POST", "/p", b"hello")
+    json_type = {"Content-Type": "application/json"}
+    assert Given(body=b"[1]", headers={"A": "b"}).over(default).headers == {**json_type, "A": "b"}
+    assert Given(body=b"hello").over(default_question(Recognised("mosec", "a", Path("/x")))).headers == {}
