@@ -95,6 +95,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="run no tests, but see what is found here: compares small built-in servers that are alike, and some that"
         f" are known to be worse (default: {SELFTEST_MINUTES} minutes; more of them make more comparisons)",
     )
+    group.addoption("--gpuserve-docs", action="store_true", help="say where the plugin's pages are, and run no tests")
     for name, default, text in (
         ("gpu", "auto", "like --gpu"),
         ("baseline_dir", "", "like --baseline-dir, relative to the rootdir"),

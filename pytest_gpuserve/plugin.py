@@ -90,6 +90,9 @@ __all__ = [
 ]
 
 
+DOCS: Final = Path(__file__).parent / "docs"
+"""Folder of the pages."""
+
 NO_NAME: Final = ("auto", "cpu")
 """Values of ``--gpu`` that name no card."""
 
@@ -113,6 +116,15 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hookspecs)
     pluginmanager.register(PublishedSizes())
     pluginmanager.register(BeforeTheyAreDealtOut())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Say where the pages are, where that is all that was asked."""
+    if not config.option.gpuserve_docs:
+        return None
+    print(DOCS)  # noqa: T201 -- an answer on the command line
+    return int(pytest.ExitCode.OK)
 
 
 def pytest_configure(config: pytest.Config) -> None:

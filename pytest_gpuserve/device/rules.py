@@ -200,7 +200,7 @@ def changes(before: Mapping[str, object], now: Mapping[str, object], rules: Sequ
 
 
 def markdown() -> str:
-    """The table as it stands in the README."""
+    """The table as it stands in ``docs/reference/devices.md``."""
     lines = ["| Fact | Rule | Why |", "|---|---|---|"]
     for rule in (*DEVICE_RULES, *HOST_RULES):
         within = f", within {format_fraction(rule.tolerance)}" if rule.tolerance else ""

@@ -1,4 +1,4 @@
-"""The table of the README: one row a fact, with what was promised."""
+"""The table of `docs/explanation/load_engine.md`: one row a fact, with what was promised."""
 
 from __future__ import annotations
 

@@ -86,7 +86,9 @@ PURE = frozenset({"gate", "report"})
 IMPURE = frozenset({"asyncio", "subprocess", "time", "os", "random", "socket", "threading"})
 """What they do without."""
 
-MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
+FILES = (path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
+MODULES = sorted(file for file in FILES if not file.startswith("docs/"))
+"""All but the configuration of the pages, which Sphinx reads."""
 
 
 def room_of(file: str) -> str:

@@ -246,7 +246,7 @@ def test_another_kind_of_work_is_named() -> None:
 
 
 def test_another_hosts_numbers_at_another_speed_are_missing(world: World) -> None:
-    """They are another host's first of all, so that without their commit a laptop skips, as README says."""
+    """They are another host's first of all, so that without their commit a laptop skips."""
     nobody = replace(world.here, revision=Revision(None, False, None, None))  # noqa: FBT003 -- as named in Revision
     world.here = nobody
     world.recorded(where={"device": here("host-b").device})

@@ -1,0 +1,128 @@
+"""The README and the pages: links lead somewhere, snippets are right, and what they name is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from markdown_it import MarkdownIt
+
+import pytest_gpuserve
+from pytest_gpuserve import plugin
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[2]
+DOCS = Path(pytest_gpuserve.__file__).parent / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+FILES = [ROOT / "README.md", ROOT / "suites" / "README.md", ROOT / "tests" / "README.md", *PAGES]
+
+OTHERS = {"--fail", "--upload-file", "--adapter", "--file", "--columns", "--num-cpus", "--splits", "--group", "--quiet"}
+"""Options of other programs."""
+
+
+def named(file: Path) -> str:
+    """A file as a parameter of a test."""
+    return str(file.relative_to(ROOT))
+
+
+@cache
+def tokens_of(file: Path) -> tuple[Token, ...]:
+    """Its Markdown, parsed."""
+    return tuple(MarkdownIt("commonmark").enable("table").parse(file.read_text(encoding="utf-8")))
+
+
+def anchors_of(file: Path) -> set[str]:
+    """The anchors of its headings, as hosts of code make them."""
+    tokens = tokens_of(file)
+    titles = [after.content for token, after in pairwise(tokens) if token.type == "heading_open"]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def links_of(file: Path) -> list[str]:
+    """Where its links and pictures lead."""
+    inline = [child for token in tokens_of(file) for child in token.children or ()]
+    return [
+        str(child.attrGet("href") or child.attrGet("src")) for child in inline if child.type in {"link_open", "image"}
+    ]
+
+
+def fences_of(file: Path, *languages: str) -> list[str]:
+    """Its blocks of code in these languages."""
+    return [token.content for token in tokens_of(file) if token.type == "fence" and token.info in languages]
+
+
+@pytest.mark.parametrize("file", FILES, ids=named)
+def test_every_link_leads_to_a_file_or_a_heading(file: Path) -> None:
+    """Relative links, with their anchors; addresses are of https."""
+    for link in links_of(file):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (file.parent / path).resolve() if path else file
+        assert target.exists(), f"{named(file)} links to {link}"
+        assert not anchor or anchor in anchors_of(target), f"{link}: {sorted(anchors_of(target))}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=named)
+def test_every_python_snippet_compiles(file: Path) -> None:
+    """As it stands there."""
+    for source in fences_of(file, "python"):
+        compile(source, named(file), "exec")
+
+
+@pytest.mark.parametrize("file", FILES, ids=named)
+def test_every_option_that_a_snippet_names_is_there(file: Path) -> None:
+    """Of pytest with the plugin, or of one of the package's own programs."""
+    known = options_of("pytest", "--help") | OTHERS
+    for module in ("compare", "doctor", "history", "load", "merge", "new", "store.elsewhere"):
+        known |= options_of(f"pytest_gpuserve.{module}", "--help")
+    for module in ("paired_runs", "ray_scaling", "merged_p99"):
+        known |= options_of(f"tests.benchmarks.{module}", "--help")
+    wanted = {option for text in fences_of(file, "bash") for option in re.findall(r"(?<=\s)--[a-z][a-z-]+", text)}
+    assert wanted <= known
+
+
+@cache
+def options_of(module: str, argument: str) -> set[str]:
+    """The long options that a program's help names."""
+    argv = [sys.executable, "-m", module, argument]
+    said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"--[a-z][a-z-]+", said))
+
+
+def test_the_readme_is_read_in_one_go() -> None:
+    """8 000 characters at most."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8")) <= 8_000
+
+
+def test_every_page_is_listed() -> None:
+    """In the index and in ``llms.txt``."""
+    wanted = {page for page in PAGES if page.name != "index.md"}
+    listed = {(DOCS / link).resolve() for link in links_of(DOCS / "index.md") if link.endswith(".md")}
+    assert wanted <= listed
+    text = (DOCS / "llms.txt").read_text(encoding="utf-8")
+    assert {(DOCS / link).resolve() for link in re.findall(r"\]\(([^)]+\.md)\)", text)} == {*wanted, DOCS / "index.md"}
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """By Sphinx, with the configuration that lies beside the pages."""
+    argv = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "dirhtml", str(DOCS), str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "tutorials" / "first_gate" / "index.html").exists()
+
+
+def test_pytest_says_where_the_pages_are(pytester: pytest.Pytester) -> None:
+    """The folder, and nothing is run."""
+    pytester.makepyfile("def test_it(): raise SystemExit(3)")
+    result = pytester.runpytest_inprocess("--gpuserve-docs")
+    assert (result.ret, result.outlines) == (0, [str(DOCS)])
+    assert plugin.DOCS == DOCS
