@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest_gpuserve
@@ -11,11 +12,13 @@ from tests.support.plain_git import git
 
 PAGE = Path(pytest_gpuserve.__file__).parent / "docs" / "how-to" / "bisect.md"
 
-PYTEST = """#!/bin/sh
-for argument; do case $argument in --gpuserve-json=*) file=${argument#*=};; esac; done
-verdict=$(cat verdict)
-printf '{"tests": [{"verdicts": [{"verdict": "%s", "asserted": true}]}]}' "$verdict" > "$file"
-test "$verdict" = PASS -o "$verdict" = MISSING
+PYTEST = """
+import json, sys
+from pathlib import Path
+(file,) = (argument.partition("=")[2] for argument in sys.argv if argument.startswith("--gpuserve-json="))
+verdict = Path("verdict").read_text()
+Path(file).write_text(json.dumps({"tests": [{"verdicts": [{"verdict": verdict, "asserted": True}]}]}))
+sys.exit(verdict not in ("PASS", "MISSING"))
 """
 """Stands for the measurement: the verdict of a commit is what its file says."""
 
@@ -24,10 +27,9 @@ def test_the_first_slow_commit_is_found_beside_some_that_cannot_be_told(tmp_path
     """REGRESSED is bad, PASS is good; INVALID and INCONCLUSIVE, which fail, and MISSING, which may not, are skipped."""
     script = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     (tmp_path / "bisect.py").write_text(script, encoding="utf-8")
-    fake = tmp_path / "bin" / "pytest"
+    fake = tmp_path / "modules" / "pytest.py"
     fake.parent.mkdir()
     fake.write_text(PYTEST, encoding="utf-8")
-    fake.chmod(0o755)
     project = tmp_path / "project"
     project.mkdir()
     git(project, "init", "-q")
@@ -48,7 +50,7 @@ def test_the_first_slow_commit_is_found_beside_some_that_cannot_be_told(tmp_path
         git(project, "commit", "-q", "--allow-empty", "-m", verdict)
         commits.append(git(project, "rev-parse", "HEAD").strip())
     git(project, "bisect", "start", commits[-1], commits[0])
-    environment = {**os.environ, "PATH": f"{fake.parent}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
-    argv = ["git", "bisect", "run", "python3", "../bisect.py", commits[0], "suites/test_it.py::test_it"]
+    environment = {**os.environ, "PYTHONPATH": str(fake.parent), "TMPDIR": str(tmp_path)}
+    argv = ["git", "bisect", "run", sys.executable, "../bisect.py", commits[0], "suites/test_it.py::test_it"]
     done = subprocess.run(argv, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert f"{commits[4]} is the first bad commit" in done.stdout, done.stdout + done.stderr
