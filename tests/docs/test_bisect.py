@@ -26,7 +26,7 @@ sys.exit(verdict not in ("PASS", "MISSING"))
 def test_the_first_slow_commit_is_found_beside_some_that_cannot_be_told(tmp_path: Path) -> None:
     """REGRESSED is bad, PASS is good; INVALID and INCONCLUSIVE, which fail, and MISSING, which may not, are skipped."""
     script = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    (tmp_path / "bisect.py").write_text(script, encoding="utf-8")
+    (tmp_path / "slower.py").write_text(script, encoding="utf-8")
     fake = tmp_path / "modules" / "pytest.py"
     fake.parent.mkdir()
     fake.write_text(PYTEST, encoding="utf-8")
@@ -51,6 +51,6 @@ def test_the_first_slow_commit_is_found_beside_some_that_cannot_be_told(tmp_path
         commits.append(git(project, "rev-parse", "HEAD").strip())
     git(project, "bisect", "start", commits[-1], commits[0])
     environment = {**os.environ, "PYTHONPATH": str(fake.parent), "TMPDIR": str(tmp_path)}
-    argv = ["git", "bisect", "run", sys.executable, "../bisect.py", commits[0], "suites/test_it.py::test_it"]
+    argv = ["git", "bisect", "run", sys.executable, "../slower.py", commits[0], "suites/test_it.py::test_it"]
     done = subprocess.run(argv, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert f"{commits[4]} is the first bad commit" in done.stdout, done.stdout + done.stderr
