@@ -78,22 +78,20 @@ def test_every_python_snippet_compiles(file: Path) -> None:
         compile(source, named(file), "exec")
 
 
-@pytest.mark.parametrize("file", FILES, ids=named)
-def test_every_option_that_a_snippet_names_is_there(file: Path) -> None:
+def test_every_option_that_a_snippet_names_is_there() -> None:
     """Of pytest with the plugin, or of one of the package's own programs."""
-    known = options_of("pytest", "--help") | OTHERS
-    for module in ("compare", "doctor", "history", "load", "merge", "new", "store.elsewhere"):
-        known |= options_of(f"pytest_gpuserve.{module}", "--help")
-    for module in ("paired_runs", "ray_scaling", "merged_p99"):
-        known |= options_of(f"tests.benchmarks.{module}", "--help")
-    wanted = {option for text in fences_of(file, "bash") for option in re.findall(r"(?<=\s)--[a-z][a-z-]+", text)}
-    assert wanted <= known
+    own = (f"pytest_gpuserve.{name}" for name in ("compare", "doctor", "history", "load", "merge", "new"))
+    benchmarks = (f"tests.benchmarks.{name}" for name in ("paired_runs", "ray_scaling", "merged_p99"))
+    known = OTHERS.union(*map(options_of, ("pytest", *own, "pytest_gpuserve.store.elsewhere", *benchmarks)))
+    for file in FILES:
+        texts = fences_of(file, "bash", "sh")
+        wanted = {option for text in texts for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)}
+        assert wanted <= known, named(file)
 
 
-@cache
-def options_of(module: str, argument: str) -> set[str]:
+def options_of(module: str) -> set[str]:
     """The long options that a program's help names."""
-    argv = [sys.executable, "-m", module, argument]
+    argv = [sys.executable, "-m", module, "--help"]
     said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return set(re.findall(r"--[a-z][a-z-]+", said))
 
