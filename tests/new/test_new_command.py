@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import yaml
 
 from pytest_gpuserve.new.command import main
 from pytest_gpuserve.servers import instance
-from tests.plugin.conftest import busy_machine
+from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
+from tests.plugin.conftest import REPOSITORY, busy_machine
 
 FAKES = Path(__file__).parents[1] / "fakes"
 
@@ -100,7 +102,8 @@ def test_a_written_suite_measures_its_app(project: Path, capfd: pytest.CaptureFi
     options = ["--gpu=cpu", "--on-missing=skip", "--gpuserve-json=result.json", "-p", "pytest_gpuserve.plugin"]
     options += ["--gpuserve-budget=10", "-o", "gpuserve_foreign_cores=99"]  # a busy machine is no fault of the suite
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "suites/app", *options],
+        [sys.executable, "-m", "pytest", "suites/app", *options, *OWN_LOCKS],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), LOCKS_VARIABLE: str(project)},
         capture_output=True,
         text=True,
         timeout=120,
