@@ -21,13 +21,36 @@ if TYPE_CHECKING:
 
     from tests.plugin.conftest import Project
 
+WEB = """
+import sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(0.002)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.upper())
+
+    def log_message(self, *_):
+        pass
+
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+"""A server that is up at once."""
+
 SHAPES = """
 import pytest
 from pytest_gpuserve.load import Burst, Closed, Poisson, Steps, Trace
 
 @pytest.fixture(scope="module")
-def server(mosec_server):
-    return mosec_server("app.py", work_ms=2)
+def server(command_server):
+    return command_server(["{python}", "web.py", "{port}"])
 
 @pytest.fixture
 def fox(server):
@@ -79,6 +102,7 @@ def test_every_schedule_loads_a_real_server(real_project: Project) -> None:
     Beside busy processes a client may be late and a server unsteady; then it has to say so, and only so.
     """
     real_project.test_file.write_text(SHAPES)
+    real_project.test_file.with_name("web.py").write_text(WEB)
     result = real_project.run("--gpuserve-json=out.json", "-p", "no:randomly")
     tests = {
         test["nodeid"].rpartition("::")[2]: test["run"]
