@@ -124,3 +124,16 @@ def test_pytest_says_where_the_pages_are(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("--gpuserve-docs")
     assert (result.ret, result.outlines) == (0, [str(DOCS)])
     assert plugin.DOCS == DOCS
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "[[[cog" in page.read_text(encoding="utf-8")], ids=named)
+def test_what_is_made_of_the_code_is_what_the_code_says(page: Path) -> None:
+    """Tables and signatures of the reference; what renews them is said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "cogapp", "--check", "-I", str(ROOT), str(page)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}renew it: python -m cogapp -r -I . {named(page)}"

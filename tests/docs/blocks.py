@@ -1,0 +1,137 @@
+"""Tables and signatures of the reference pages, made of the code.
+
+``python -m cogapp -r -I . pytest_gpuserve/docs/reference/*.md`` renews the blocks between ``[[[cog`` and ``[[[end]]]``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuserve import fixtures, server_fixtures
+from pytest_gpuserve.fixture_types import FindPublished, Load, MakeDuel
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.options import add_options
+from pytest_gpuserve.server_factory import ServerFactory
+from pytest_gpuserve.units import format_fraction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PLAIN = ("baseline", "device", "full_size", "artifacts")
+"""Fixtures that are no functions."""
+
+UNITS = {"1/s": "requests a second", "s": "seconds", "J": "joules", "B": "bytes", "": "a ratio"}
+
+
+class IniOptions:
+    """Stands for pytest's parser: keeps the ini settings that are declared."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str, str]] = []
+
+    def getgroup(self, *_: object, **__: object) -> IniOptions:
+        """Return what takes the options of a group."""
+        return self
+
+    def addoption(self, *_: object, **__: object) -> None:
+        """Options of the command line are no settings."""
+
+    def addini(self, name: str, help: str, type: str = "string", default: object = "") -> None:  # noqa: A002
+        """Keep a setting."""
+        self.found.append((name, "" if type == "string" and not default else str(default).lower(), help))
+
+
+def metrics() -> str:
+    """A table of all metrics."""
+    lines = ["| metric | marker | unit | better | tolerance | judged |", "|---|---|---|---|---|---|"]
+    for metric in METRICS.values():
+        name = f"`run.{metric.name}`"
+        better = "more" if metric.higher_is_better else "less"
+        judged = "where a test names it" if metric.on_request else "by default"
+        tolerance = format_fraction(metric.default_tolerance)
+        lines.append(f"| {name} | `{metric.option}` | {UNITS[metric.unit]} | {better} | {tolerance} | {judged} |")
+    return "\n".join(lines)
+
+
+def ini() -> str:
+    """A table of all ini settings."""
+    parser: Any = IniOptions()
+    add_options(parser)
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | {f'`{default}`' if default else ''} | {text} |" for name, default, text in parser.found]
+    return "\n".join(lines)
+
+
+def called() -> str:
+    """The fixtures that tests call: signature and docstring."""
+    shown = {
+        "load": Load.__call__,
+        "load.capacity": Load.capacity,
+        "duel": MakeDuel.__call__,
+        "published": FindPublished.__call__,
+    }
+    return "\n\n".join(_described(name, function) for name, function in shown.items())
+
+
+def servers() -> str:
+    """The fixtures that describe deployments."""
+    factories = {
+        "mosec_server": ServerFactory.mosec,
+        "litserve_server": ServerFactory.litserve,
+        "pytriton_server": ServerFactory.pytriton,
+        "triton_server": ServerFactory.triton,
+        "torch_worker": ServerFactory.torch_worker,
+        "command_server": ServerFactory.command,
+        "remote_server": ServerFactory.remote,
+        "count_flops": ServerFactory.count_flops,
+    }
+    assert all(hasattr(server_fixtures, name) for name in factories)
+    return "\n\n".join(_described(name, function) for name, function in factories.items())
+
+
+def plain() -> str:
+    """A table of the other fixtures."""
+    lines = ["| fixture | what it is |", "|---|---|"]
+    for name in PLAIN:
+        text = (inspect.getdoc(getattr(fixtures, name)) or "").replace("``", "`")
+        lines.append(f"| `{name}` | {text} |")
+    return "\n".join(lines)
+
+
+def _described(name: str, function: Callable[..., object]) -> str:
+    signature = inspect.signature(function)
+    arguments = [each for each in signature.parameters.values() if each.name != "self"]
+    lines = [_argument(each) for each in arguments]
+    keywords = [each.kind is each.KEYWORD_ONLY for each in arguments]
+    if any(keywords):
+        lines.insert(keywords.index(True), "    *,")
+    text = textwrap.dedent(inspect.getdoc(function) or "").replace("``", "`")
+    code = ["```text", f"{name}(", *lines, f") -> {signature.return_annotation}", "```"]
+    return "\n".join([f"## `{name}`", "", *code, "", *_sections(text)])
+
+
+def _argument(parameter: inspect.Parameter) -> str:
+    stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+    return f"    {stars}{parameter.name}: {parameter.annotation}{default},"
+
+
+def _sections(docstring: str) -> list[str]:
+    """A docstring in Google's style as Markdown: arguments and errors are lists."""
+    lines: list[str] = []
+    in_list = False
+    for line in docstring.splitlines():
+        if line in {"Args:", "Raises:", "Returns:", "Yields:"}:
+            in_list = True
+            lines += [f"{line.replace('Args', 'Arguments')}", ""]
+        elif in_list and line.startswith("    ") and not line.startswith("     ") and ": " in line:
+            name, _, text = line.strip().partition(": ")
+            lines.append(f"- `{name}`: {text}")
+        elif in_list and line.strip():
+            lines.append(f"  {line.strip()}")
+        else:
+            in_list = in_list and bool(line.strip())
+            lines.append(line)
+    return lines
