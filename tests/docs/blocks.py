@@ -66,7 +66,7 @@ def ini() -> str:
 
 def called() -> str:
     """The fixtures that tests call: signature and docstring."""
-    shown = {
+    shown: dict[str, Any] = {
         "load": Load.__call__,
         "load.capacity": Load.capacity,
         "duel": MakeDuel.__call__,
@@ -77,7 +77,7 @@ def called() -> str:
 
 def servers() -> str:
     """The fixtures that describe deployments."""
-    factories = {
+    factories: dict[str, Any] = {
         "mosec_server": ServerFactory.mosec,
         "litserve_server": ServerFactory.litserve,
         "pytriton_server": ServerFactory.pytriton,
