@@ -26,6 +26,8 @@ class RunResult:
         server: The server, as text.
         base: Whom it was measured beside, as people call it; None where it was measured alone.
         base_sessions: What was measured of that one.
+        candidate_sessions: What was measured beside it. Where a stored baseline was settled side by side, `sessions`
+            is what was measured alone before.
         workload: What another run, or a baseline, must have in common with it, as text; empty where nobody says.
         yardstick: How fast the machine was meanwhile.
         settles: Label of the load of the same test that was measured once more here, to settle what a stored baseline
@@ -39,6 +41,7 @@ class RunResult:
     server: Mapping[str, str]
     base: str | None = None
     base_sessions: tuple[Session, ...] = ()
+    candidate_sessions: tuple[Session, ...] = ()
     workload: Mapping[str, str] = field(default_factory=dict)
     settles: str | None = None
     yardstick: Yardstick = field(default_factory=Yardstick)

@@ -200,6 +200,7 @@ class Measurement:
             server={**kind.workload(), **self.workload.information},
             base=None if self.paired is None else self.paired.name,
             base_sessions=() if self.paired is None else tuple(self.paired.sessions("base")),
+            candidate_sessions=() if self.paired is None else tuple(self.paired.sessions("candidate")),
             workload=dict(self.workload.must_match),
             settles=self.settles,
             yardstick=self.yardstick,

@@ -50,7 +50,7 @@ def test_what_pytest_cuts_for_a_terminal_reports_have(
     project: Project, recorded: Path, limit: dict[str, int], asserted: str
 ) -> None:
     """The terminal shows as much of an explanation as pytest lets it, every file all; so of two in one assertion."""
-    pytest.importorskip("plotly")
+    pytest.importorskip("jinja2")
     project.store(recorded)
     project.ini(**{f"truncation_limit_{name}": number for name, number in limit.items()})
     project.write(f"assert {asserted.format('run.throughput >= baseline.throughput')}")

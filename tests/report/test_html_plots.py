@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.window import CardUse, Start
 from pytest_gpuserve.report.html.batches import batches
 from pytest_gpuserve.report.html.components import components
 from pytest_gpuserve.report.html.distribution import STEPS, distribution, tail
-from pytest_gpuserve.report.html.figure import QUIET, log_axis, number, numbers, shared_axis
+from pytest_gpuserve.report.html.figure import QUIET, Axis, Figure, Panel, Point, Series, named_axis, shared_axis
 from pytest_gpuserve.report.html.forest import forest
 from pytest_gpuserve.report.html.history import history
 from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
 from pytest_gpuserve.report.html.measured import MeasuredRun
+from pytest_gpuserve.report.html.svg import draw
 from pytest_gpuserve.report.html.text import Texts
 from pytest_gpuserve.report.html.throughput import throughput
 from pytest_gpuserve.report.html.use import use
@@ -48,114 +52,151 @@ def rows(*judgements: Judgement) -> list[tuple[str, Row]]:
     return [("t", row) for row in rows_of(result_of("a.py::t", *judgements))]
 
 
-# -- numbers
+def found(figure: Figure | None) -> Figure:
+    """A plot that is there."""
+    assert figure is not None
+    return figure
 
 
-def test_what_is_no_number_leaves_a_gap() -> None:
-    """None, NaN and infinity are gaps, never 0; what is a number keeps five digits."""
-    assert numbers([None, float("nan"), float("inf"), 0.0, 1.23456789]) == [None, None, None, 0.0, 1.2346]
-    assert number(None) is None
+def named(figure: Figure | None, panel: int = 0) -> dict[str, Series]:
+    """The series of a plot's panel, by their names."""
+    return {series.name: series for series in found(figure).panels[panel].series}
+
+
+def values(series: Series) -> list[float | None]:
+    """What is drawn of a series, gaps included."""
+    return [point.y for point in series.points]
+
+
+def picture(panel: Panel, along: Axis | None = None, **more: Any) -> ET.Element:  # noqa: ANN401
+    """A plot of one panel as it is drawn, read as XML."""
+    return ET.fromstring(f"<div>{draw(Figure('t', along or Axis(), (panel,), **more))}</div>")
+
+
+# -- how it is drawn
 
 
 @pytest.mark.parametrize(
-    ("values", "kind"), [([1.0, 5.0], None), ([1.0, 50.0], "log"), ([0.0, 50.0], None), ([], None)]
-)
-def test_an_axis_is_of_logarithms_where_values_lie_far_apart(values: list[float], kind: str | None) -> None:
-    """And never where one of them is 0, of which there is no logarithm."""
-    assert shared_axis("t", "s", values).get("type") == kind
-
-
-@pytest.mark.parametrize(
-    ("values", "ticks"),
+    ("axis", "drawn", "ticks"),
     [
-        (
-            [0.004, 0.03],
-            ["1.00 ms", "2.00 ms", "5.00 ms", "10.0 ms", "20.0 ms", "50.0 ms", "100 ms", "200 ms", "500 ms"],
-        ),
-        ([0.01], ["10.0 ms", "20.0 ms", "50.0 ms"]),
-        ([1e-5, 10.0], ["10.0 us", "100 us", "1.00 ms", "10.0 ms", "100 ms", "1.00 s", "10.0 s"]),
+        (Axis(unit="s"), [0.01, 0.03], ["10 ms", "15 ms", "20 ms", "25 ms", "30 ms"]),
+        (Axis(unit="1/s", from_zero=True), [900.0], ["0/s", "200/s", "400/s", "600/s", "800/s"]),
+        (Axis(unit="%", from_zero=True), [0.5], ["0 %", "20 %", "40 %"]),
+        (Axis(unit="s", is_log=True), [0.004, 0.03], ["5 ms", "10 ms", "20 ms"]),
+        (Axis(unit="s", is_log=True), [1e-5, 10.0], ["10 us", "100 us", "1 ms", "10 ms", "100 ms", "1 s", "10 s"]),
+        (Axis(unit="MHz"), [1410.0], ["1350 MHz", "1400 MHz", "1450 MHz"]),
+        (Axis(unit="GiB", from_zero=True), [0.0], ["0 GiB", "0.2 GiB", "0.4 GiB", "0.6 GiB", "0.8 GiB", "1 GiB"]),
     ],
 )
-def test_an_axis_of_logarithms_has_ticks_with_units(values: list[float], ticks: list[str]) -> None:
-    """Between powers of ten too, where there is room."""
-    made = log_axis("t", "s", values)
-    assert made["ticktext"] == ticks
-    assert len(made["tickvals"]) == len(ticks)
+def test_ticks_are_round_and_have_units(axis: Axis, drawn: list[float], ticks: list[str]) -> None:
+    """Linear or of logarithms, of one value or of many, also where all are 0."""
+    points = tuple(Point(place, value) for place, value in enumerate(drawn))
+    shown = picture(Panel(axis, (Series("", QUIET, points),)))
+    texts = [text.text for group in shown.iter("g") if group.get("class") == "up" for text in group.iter("text")]
+    assert texts == ticks
+
+
+def test_marks_lie_where_their_values_are() -> None:
+    """Along the plot in percent, upwards in pixels from the top; a gap is no mark, and a line ends there."""
+    points = (Point(0, 0.0, "first"), Point(5, 50.0), Point(7, None), Point(10, 100.0, interval=(50.0, 100.0)))
+    panel = Panel(Axis(bounds=(0, 100)), (Series("", QUIET, points, line="solid"),), height=200)
+    shown = picture(panel, Axis(bounds=(0, 10)))
+    assert [(dot.get("cx"), dot.get("cy")) for dot in shown.iter("circle")] == [
+        ("0%", "200"),
+        ("50%", "100"),
+        ("100%", "0"),
+    ]
+    assert [line.get("points") for line in shown.iter("polyline")] == ["0,200 500,100", "1000,0"]
+    assert [title.text for title in shown.iter("title")] == ["first"]
+    assert ("100", "0") in [(line.get("y1"), line.get("y2")) for line in shown.iter("line")]
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.inf])
+def test_an_interval_without_an_end_stops_at_the_edge(value: float) -> None:
+    """What is known on one side only is drawn to the end of the plot, and spoils no axis."""
+    points = (Point(0, 1.0, interval=(min(value, 1.0), max(value, 1.0))), Point(1, 2.0))
+    shown = ET.tostring(picture(Panel(Axis(), (Series("", QUIET, points),))), encoding="unicode")
+    assert not re.search(r"\b(nan|inf)\b", shown)
+
+
+def test_every_text_of_a_plot_is_escaped() -> None:
+    """Titles, names, ticks, labels and what points tell may hold the signs of HTML."""
+    text = "<script>&\"'"
+    points = (Point(0, 1.0, text, text), Point(1, 1.0, text, text))
+    panel = Panel(Axis(text), (Series(text, QUIET, points), Series(f"{text} 2", QUIET, points)))
+    axis = Axis(text, names=((0, text), (1, text)))
+    for sideways in (False, True):
+        shown = picture(panel, axis, is_sideways=sideways)
+        assert not list(shown.iter("script"))
+        assert "".join(shown.itertext()).count("<script>") >= 10
+
+
+def test_long_names_are_numbered() -> None:
+    """Below an axis there is no room for the names of tests: a note tells whose numbers these are."""
+    assert named_axis("users", ["8", "16"]) == (Axis("users", names=((0, "8"), (1, "16")), bounds=(-0.5, 1.5)), ())
+    axis, notes = named_axis("", ["test_long_name", "test_other"])
+    assert axis.names == ((0, "1"), (1, "2"))
+    assert notes == ("1: test_long_name; 2: test_other",)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "is_log"), [([1.0, 5.0], False), ([1.0, 50.0], True), ([0.0, 50.0], False), ([], False)]
+)
+def test_an_axis_is_of_logarithms_where_values_lie_far_apart(drawn: list[float], *, is_log: bool) -> None:
+    """And never where one of them is 0, of which there is no logarithm."""
+    assert shared_axis("t", "s", drawn).is_log is is_log
 
 
 # -- forest
 
 
 @pytest.mark.parametrize(
-    ("metric", "change", "worse", "tolerated"),
-    [("throughput", -0.2, 0.2, 0.05), ("latency.p50", 0.2, 0.2, 0.05), ("throughput", 0.1, -0.1, 0.05)],
+    ("metric", "change", "worse", "interval"),
+    [
+        ("throughput", -0.2, 0.2, (0.17, 0.21)),
+        ("latency.p50", 0.2, 0.2, (0.19, 0.23)),
+        ("throughput", 0.1, -0.1, (-0.13, -0.09)),
+    ],
 )
-def test_worse_is_to_the_right(metric: str, change: float, worse: float, tolerated: float) -> None:
+def test_worse_is_to_the_right(metric: str, change: float, worse: float, interval: tuple[float, float]) -> None:
     """Whether more or less is better, a change for the worse is drawn right of 0, with its interval and tolerance."""
-    made = Judgement(
-        METRICS[metric],
-        Verdict.REGRESSED,
-        "baseline",
-        value=1.0,
-        reference=1.0,
-        change=change,
-        interval=(change - 0.01, change + 0.03),
-        tolerance=0.05,
+    made = replace(judgement(metric=metric), change=change, interval=(change - 0.01, change + 0.03), tolerance=0.05)
+    figure = found(forest(rows(made)))
+    tolerance, estimate = figure.panels[0].series
+    (point,) = estimate.points
+    assert point.x == pytest.approx(worse)
+    assert point.interval == pytest.approx(interval)
+    assert point.label == f"{metric} t"
+    assert [mark.x for mark in tolerance.points] == [0.05]
+    assert figure.along.bounds is not None
+    assert figure.along.bounds[1] > abs(worse)
+
+
+def test_verdicts_are_told_apart() -> None:
+    """By name and colour; what the test did not assert has none, and without an interval it is a ring."""
+    drawn = named(
+        forest(
+            rows(
+                judgement(Verdict.REGRESSED),
+                judgement(Verdict.PASS),
+                judgement(metric="latency.p50").unasserted(),
+                replace(judgement(), interval=None),
+            )
+        )
     )
-    found = forest(rows(made))
-    assert found is not None
-    tolerance, estimate, label = found.traces
-    assert estimate["x"] == [pytest.approx(worse)]
-    low, high = (estimate["error_x"][name][0] for name in ("arrayminus", "array"))
-    assert (low, high) == pytest.approx((0.03, 0.01) if metric == "throughput" else (0.01, 0.03))
-    assert tolerance["x"] == [pytest.approx(tolerated)]
-    assert metric in label["text"][0]
-    reach = found.layout["xaxis"]["range"][1]
-    assert reach > abs(worse)
+    assert list(drawn) == ["tolerance", "REGRESSED", "REGRESSED, no interval known", "PASS", "not asserted"]
+    assert len({drawn[name].colour for name in ("REGRESSED", "PASS", "not asserted")}) == 3
+    assert drawn["REGRESSED, no interval known"].mark == "ring"
 
 
-def test_a_change_without_an_interval_has_no_error_bar() -> None:
-    """A bar of no length would say that the change is known exactly."""
-    made = replace(judgement(), interval=None)
-    found = forest(rows(made))
-    assert found is not None
-    assert not any("error_x" in trace for trace in found.traces)
-    assert any(trace.get("marker", {}).get("symbol") == "circle-open" for trace in found.traces)
-
-
-def test_a_verdict_has_its_colour() -> None:
-    """Each verdict is a trace of its own, named by it."""
-    found = forest(rows(judgement(Verdict.REGRESSED), judgement(Verdict.PASS)))
-    assert found is not None
-    estimates = [trace for trace in found.traces if "error_x" in trace]
-    assert [trace["name"] for trace in estimates] == ["REGRESSED", "PASS"]
-    assert len({trace["marker"]["color"] for trace in estimates}) == 2
-
-
-def test_what_was_settled_otherwise_is_not_drawn() -> None:
-    """Of a stored verdict that was settled side by side only the last word stands in the plot."""
-    settled = judgement(Verdict.PASS, kind="against", reasons=("settled",))
-    found = forest(rows(judgement(), settled))
-    assert found is not None
-    assert [trace["name"] for trace in found.traces if "error_x" in trace] == ["PASS"]
-
-
-def test_what_was_not_asserted_is_told_apart() -> None:
-    """A metric that the test did not come to has no verdict's colour."""
-    found = forest(rows(judgement(), judgement(metric="latency.p50").unasserted()))
-    assert found is not None
-    estimates = [trace for trace in found.traces if "error_x" in trace]
-    assert [trace["name"] for trace in estimates] == ["REGRESSED", "not asserted"]
-    assert estimates[1]["marker"]["color"] == QUIET
-
-
-def test_limits_and_unknown_changes_are_left_to_the_table() -> None:
-    """They are counted in a note, and drawn nowhere."""
-    found = forest(rows(judgement(), judgement(Verdict.MISSING), judgement(Verdict.PASS, kind="limit")))
-    assert found is not None
-    assert len(found.traces[-1]["y"]) == 1
-    assert found.notes[-1].startswith("2 without a known change")
+def test_what_cannot_be_drawn_or_was_settled_is_left_to_the_table() -> None:
+    """Limits and unknown changes, and a stored verdict that was settled side by side, are counted in a note."""
+    figure = found(forest(rows(judgement(), judgement(Verdict.MISSING), judgement(Verdict.PASS, kind="limit"))))
+    assert [len(series.points) for series in figure.panels[0].series] == [1, 1]
+    assert figure.notes[-1].startswith("2 without a known change")
     assert forest(rows(judgement(Verdict.MISSING))) is None
+    settled = judgement(Verdict.PASS, kind="against", reasons=("settled",))
+    assert list(named(forest(rows(judgement(), settled)))) == ["tolerance", "PASS"]
 
 
 # -- throughput against p99
@@ -163,38 +204,33 @@ def test_limits_and_unknown_changes_are_left_to_the_table() -> None:
 
 def test_points_of_a_test_are_labelled_by_users() -> None:
     """Parameters of one test make a line, in the order of its users."""
-    found = throughput([run_of("a.py::t[16]", 16), run_of("a.py::t[8]", 8)], TEXTS)
-    assert found is not None
-    (trace,) = found.traces
-    assert trace["text"] == ["c=8", "c=16"]
-    assert "lines" in trace["mode"]
-    assert trace["y"] == [pytest.approx(0.010, rel=1e-3)] * 2
+    (series,) = found(throughput([run_of("a.py::t[16]", 16), run_of("a.py::t[8]", 8)], TEXTS)).panels[0].series
+    assert [point.label for point in series.points] == ["c=8", "c=16"]
+    assert series.line
+    assert values(series) == [pytest.approx(0.010, rel=1e-3)] * 2
 
 
 def test_points_are_labelled_by_batch_where_users_do_not_differ() -> None:
     """As of a sweep over batch sizes at one user."""
     small, large = (session(start(window(items=size * 10, batches=10))) for size in (1, 4))
-    found = throughput([run_of("a.py::t[1]", 1, sessions=(small,)), run_of("a.py::t[4]", 1, sessions=(large,))], TEXTS)
-    assert found is not None
-    assert found.traces[0]["text"] == ["b=1.00", "b=4.00"]
+    runs = [run_of("a.py::t[1]", 1, sessions=(small,)), run_of("a.py::t[4]", 1, sessions=(large,))]
+    (series,) = found(throughput(runs, TEXTS)).panels[0].series
+    assert [point.label for point in series.points] == ["b=1.00", "b=4.00"]
 
 
 def test_a_stepped_load_is_a_line_of_its_steps() -> None:
     """Each step of users is a point."""
     stepped = session(Start((window(), window((0.02,) * 5)), None))
     run = run_of(users=None, sessions=(stepped,), load={"load": "stepped users", "steps": "1 for 0.5 s, 20 for 0.5 s"})
-    found = throughput([run], TEXTS)
-    assert found is not None
-    assert found.traces[0]["text"] == ["c=1", "c=20"]
-    assert found.traces[0]["x"] == [20.0, 10.0]
+    (series,) = found(throughput([run], TEXTS)).panels[0].series
+    assert [(point.label, point.x) for point in series.points] == [("c=1", 20.0), ("c=20", 10.0)]
 
 
 @pytest.mark.parametrize("steps", ["", "many", "1 for x s", "1 for 0.1 s, 2 for 0.1 s", "1 for 1.1.1 s", "1 for 0 s"])
 def test_steps_that_cannot_be_divided_are_one_load(steps: str) -> None:
     """A text of another form, or windows that are too long, make the load a single point."""
-    found = throughput([run_of(users=None, load={"steps": steps})], TEXTS)
-    assert found is not None
-    assert len(found.traces[0]["x"]) == 1
+    (series,) = found(throughput([run_of(users=None, load={"steps": steps})], TEXTS)).panels[0].series
+    assert len(series.points) == 1
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1e3", "٣", "9" * 5000])
@@ -204,15 +240,10 @@ def test_a_number_of_users_that_is_none_is_not_known(text: str) -> None:
 
 
 def test_many_tests_share_a_quiet_colour() -> None:
-    """The legend stays short; every load is drawn."""
-    found = throughput([run_of(f"a.py::t{place}") for place in range(20)], TEXTS)
-    assert found is not None
-    assert found.traces[-1]["name"] == "further tests"
-    assert sum(len(trace["x"]) for trace in found.traces) == 20
-
-
-def test_no_answer_is_no_point() -> None:
-    """A load that answered nothing has no throughput of 0."""
+    """The legend stays short; every load is drawn, but one that answered nothing: it has no throughput of 0."""
+    series = found(throughput([run_of(f"a.py::t{place}") for place in range(20)], TEXTS)).panels[0].series
+    assert series[-1].name == "further tests"
+    assert sum(len(each.points) for each in series) == 20
     assert throughput([run_of(sessions=(session(start(window(()))),))], TEXTS) is None
 
 
@@ -220,31 +251,27 @@ def test_no_answer_is_no_point() -> None:
 
 
 def test_components_are_stacked_over_users() -> None:
-    """Seven parts a bar, together the mean latency, and the throughput beside them."""
+    """Seven parts a bar, each on those before it, together the mean latency, and the throughput below them."""
     runs = [run_of(f"a.py::t[{users}]", users, sessions=(rich_session(Speeds(), users),)) for users in (16, 8)]
-    (found,) = components(runs, TEXTS)
-    assert found.title == "Latency by component: t"
-    *bars, line = found.traces
-    assert len(bars) == 7
-    assert found.layout["xaxis"]["ticktext"] == ["8", "16"]
+    (figure,) = components(runs, TEXTS)
+    assert figure.title == "Latency by component: t"
+    assert [name for _, name in figure.along.names] == ["8", "16"]
+    stack = [bars.bars[0] for bars in figure.panels[0].bars]
     summary = runs[1].summary
     assert summary is not None
-    assert sum(bar["y"][0] for bar in bars) == pytest.approx(summary.mean, rel=1e-3)
-    assert line["y"] == [pytest.approx(summary.throughput, rel=1e-3)] * 2
-    assert found.layout["barmode"] == "relative"
-
-
-def test_a_load_whose_parts_are_not_known_has_no_bar() -> None:
-    """A server that does not count by request: nothing is drawn, rather than a bar of 0."""
-    assert components([run_of()], TEXTS) == []
+    assert len(stack) == 7
+    assert stack[-1].top == pytest.approx(summary.mean, rel=1e-3)
+    assert all(upper.bottom == pytest.approx(lower.top) for lower, upper in pairwise(stack))
+    assert values(figure.panels[1].series[0]) == [pytest.approx(summary.throughput, rel=1e-3)] * 2
 
 
 def test_single_loads_share_a_plot() -> None:
-    """Tests of one number of users are bars beside each other, also where they have one name."""
+    """Tests of one number of users are bars beside each other, also of one name; unknown parts are no bar of 0."""
     runs = [run_of(name, 8, sessions=(rich_session(Speeds(), 8),)) for name in ("a.py::t", "b.py::t")]
-    (found,) = components(runs, TEXTS)
-    assert found.title == "Latency by component"
-    assert found.traces[0]["x"] == [0, 1]
+    (figure,) = components(runs, TEXTS)
+    assert figure.title == "Latency by component"
+    assert len(figure.panels[0].bars[0].bars) == 2
+    assert components([run_of()], TEXTS) == []
 
 
 # -- use
@@ -252,22 +279,24 @@ def test_single_loads_share_a_plot() -> None:
 
 def test_cards_and_processors_have_panels() -> None:
     """What is known of a card is drawn with its spread, and the card has no name that tells which one it is."""
-    panels = {panel.title: panel for panel in use([run_of(sessions=(rich_session(Speeds(), 8),))])}
-    (trace,) = panels["GPU utilisation: mean, least and most"].traces
-    assert trace["name"] == "card 1"
-    assert trace["y"] == [0.28]
-    assert trace["error_y"]["array"] == [pytest.approx(0.05)]
-    cores = {trace["name"]: trace["y"] for trace in panels["CPU cores in use"].traces}
-    assert cores == {"server": [2.5], "load engine": [0.1], "others, at most": [0.2]}
-    assert UUID not in "".join(panel.to_json() for panel in panels.values())
+    figure = found(use([run_of(sessions=(rich_session(Speeds(), 8),))]))
+    panels = {panel.axis.title: panel for panel in figure.panels}
+    (card,) = panels["GPU utilisation"].series
+    assert card.name == "card 1"
+    assert card.points[0].y == pytest.approx(0.28)
+    assert card.points[0].interval is not None
+    assert card.points[0].interval[1] == pytest.approx(0.33)
+    cores = {series.name: values(series) for series in panels["CPU cores in use"].series}
+    assert cores == {"server": [2.5], "load engine": [pytest.approx(0.1)], "others, at most": [0.2]}
+    assert UUID not in draw(figure)
 
 
 def test_what_nobody_looked_at_has_no_panel() -> None:
     """Without telemetry there is no panel of cards, and no server's cores of 0."""
-    (panel,) = use([run_of()])
-    assert panel.title == "CPU cores in use"
-    assert [trace["name"] for trace in panel.traces] == ["load engine", "others, at most"]
-    assert use([]) == []
+    (panel,) = found(use([run_of()])).panels
+    assert panel.axis.title == "CPU cores in use"
+    assert [series.name for series in panel.series] == ["load engine", "others, at most"]
+    assert use([]) is None
 
 
 # -- distribution
@@ -295,13 +324,10 @@ def test_a_tail_of_few_requests(latencies: list[float]) -> None:
 def test_base_and_candidate_are_drawn_together() -> None:
     """The base is there to be compared with; alone, a load is drawn alone."""
     beside = distribution(run_of(base="HEAD~1", base_sessions=(session(),)), TEXTS)
-    alone = distribution(run_of(), TEXTS)
-    assert beside is not None
-    assert alone is not None
-    assert [trace["name"] for trace in beside.traces] == ["base: HEAD~1", "base: HEAD~1", "now", "now"]
-    assert [trace["name"] for trace in alone.traces] == ["now", "now"]
-    quantiles = alone.traces[1]
-    assert quantiles["y"] == [0.5, 0.1, 0.05, 0.01]
+    assert [name for name in named(beside) if name] == ["base: HEAD~1", "now"]
+    curve, quantiles = found(distribution(run_of(), TEXTS)).panels[0].series
+    assert curve.name == "now"
+    assert values(quantiles) == pytest.approx([0.5, 0.1, 0.05, 0.01])
 
 
 # -- windows
@@ -309,58 +335,45 @@ def test_base_and_candidate_are_drawn_together() -> None:
 
 def test_windows_lie_where_they_were_measured() -> None:
     """Each at its time, start after start, and where windows were thrown away there is a shade."""
-    run = run_of(sessions=(rich_session(Speeds(), 8, starts=2, windows=6),))
-    found = windows(run, TEXTS)
-    assert found is not None
-    rate = found.traces[0]
+    figure = found(windows(run_of(sessions=(rich_session(Speeds(), 8, starts=2, windows=6),)), TEXTS))
+    points = figure.panels[0].series[0].points[:8]
     # A second without a window, after the third: no line goes over it.
-    assert [place for place, time in enumerate(rate["x"][:8]) if time is None] == [3, 7]
-    first = [time for time in rate["x"][:7] if time is not None]
+    assert [place for place, point in enumerate(points) if point.y is None] == [3, 7]
+    first = [point.x for point in points[:7] if point.y is not None]
     assert first == sorted(first)
     assert first[3] - first[2] == pytest.approx(1.5, rel=0.05)
-    shades = [shape for shape in found.layout["shapes"] if shape["type"] == "rect"]
-    assert len(shades) == 2
-    assert shades[0]["x1"] - shades[0]["x0"] == pytest.approx(1.0)
-    assert "4 windows were thrown away and measured again:" in found.notes
-    assert "2 windows were cut off the front: not steady yet" in found.notes
+    assert [end - begin for begin, end in figure.shades] == [pytest.approx(1.0)] * 2
+    assert "4 windows were thrown away and measured again:" in figure.notes
+    assert "2 windows were cut off the front: not steady yet" in figure.notes
 
 
 def test_windows_without_a_clock_follow_each_other() -> None:
     """Those that were remembered have lost their time: they stand in their order, and nothing is shaded."""
-    found = windows(run_of(sessions=(session(start(window(), window())),)), TEXTS)
-    assert found is not None
-    assert found.traces[0]["x"] == [0.25, 0.75, None]
-    assert found.layout["shapes"] == []
+    figure = found(windows(run_of(sessions=(session(start(window(), window())),)), TEXTS))
+    drawn = [(point.x, point.y is None) for point in figure.panels[0].series[0].points]
+    assert drawn == [(0.25, False), (0.75, False), (1.0, True)]
+    assert figure.shades == ()
 
 
 def test_starts_side_by_side_stand_above_each_other() -> None:
     """The base's first start begins where the candidate's does, and the second pair behind both."""
     pair = (session(start(window()), start(window())),)
-    found = windows(run_of(sessions=pair, base="HEAD~1", base_sessions=pair), TEXTS)
-    assert found is not None
-    base, now = found.traces[:2]
-    assert base["x"] == now["x"] == [0.25, None, 0.75 + BETWEEN_SECONDS, None]
+    figure = found(windows(run_of(sessions=pair, base="HEAD~1", base_sessions=pair), TEXTS))
+    base, now = ([point.x for point in series.points if point.y is not None] for series in figure.panels[0].series)
+    assert base == now == [0.25, 0.75 + BETWEEN_SECONDS]
+    assert len(figure.rules) == 1
 
 
 def test_clocks_are_drawn_where_they_are_known() -> None:
-    """A window without a clock is a gap in its line."""
+    """A window without a clock, or without an answer, is a gap in that line, and never a 0."""
     clocked = replace(window(), cards=CardUse(sm_clock_mhz=1410.0))
-    found = windows(run_of(sessions=(session(start(clocked, window())),)), TEXTS)
-    assert found is not None
-    assert found.traces[2]["y"] == [1410.0, None, None]
-    bare = windows(run_of(), TEXTS)
-    assert bare is not None
-    assert len(bare.traces) == 2
+    figure = found(windows(run_of(sessions=(session(start(clocked, window(()))),)), TEXTS))
+    rate, p99, clock = (values(panel.series[0])[:2] for panel in figure.panels)
+    assert rate[1] == 0
+    assert p99[1] is None
+    assert clock == [1410.0, None]
+    assert len(found(windows(run_of(), TEXTS)).panels) == 2
     assert windows(run_of(sessions=()), TEXTS) is None
-
-
-def test_a_window_without_an_answer_has_no_p99() -> None:
-    """Its throughput is 0, for it was measured, and its latency is a gap."""
-    found = windows(run_of(sessions=(session(start(window(()), window())),)), TEXTS)
-    assert found is not None
-    rate, p99 = found.traces
-    assert rate["y"][0] == 0
-    assert p99["y"][0] is None
 
 
 # -- batches
@@ -369,10 +382,9 @@ def test_a_window_without_an_answer_has_no_p99() -> None:
 def test_batch_sizes_are_in_their_order() -> None:
     """By number, not by letter, and what has no upper end comes last."""
     sized = replace(session(), batch_sizes={"16": 1, "2": 3, "inf": 1, "x": 1, "nan": 2})
-    found = batches(run_of(sessions=(sized,)), TEXTS)
-    assert found is not None
-    assert found.layout["xaxis"]["ticktext"] == ["2", "16", "inf", "nan", "x"]
-    assert found.traces[0]["y"] == [0.375, 0.125, 0.125, 0.25, 0.125]
+    figure = found(batches(run_of(sessions=(sized,)), TEXTS))
+    assert [name for _, name in figure.along.names] == ["2", "16", "inf", "nan", "x"]
+    assert [bar.top for bar in figure.panels[0].bars[0].bars] == [0.375, 0.125, 0.125, 0.25, 0.125]
     assert batches(run_of(sessions=(replace(session(), batch_sizes={}),)), TEXTS) is None
 
 
@@ -382,19 +394,26 @@ def test_batch_sizes_are_in_their_order() -> None:
 def test_levels_end_at_change_points() -> None:
     """Each stretch has its median, and a line stands before the first value of the next."""
     points = tuple(LinePoint(f"c{place}", value, note="n") for place, value in enumerate((1.0, 1.2, 5.0, 5.2, 5.4)))
-    found = history(MetricLine("m", "1/s", points, (2,)), TEXTS)
-    values, levels = found.traces
-    assert values["y"] == [1.0, 1.2, 5.0, 5.2, 5.4]
-    assert levels["x"] == [0, 1, None, 2, 4, None]
-    assert levels["y"] == [1.1, 1.1, None, 5.2, 5.2, None]
-    assert [shape["x0"] for shape in found.layout["shapes"]] == [1.5]
-    assert found.notes == ("a new level begins with: c2",)
+    figure = history(MetricLine("m", "1/s", points, (2,)), TEXTS)
+    drawn, levels = figure.panels[0].series
+    assert values(drawn) == [1.0, 1.2, 5.0, 5.2, 5.4]
+    assert [(point.x, point.y) for point in levels.points if point.y] == [(0, 1.1), (1, 1.1), (2, 5.2), (4, 5.2)]
+    assert figure.rules == (1.5,)
+    assert figure.notes == ("a new level begins with: c2",)
 
 
 def test_bounds_are_drawn_where_both_are_known() -> None:
-    """A value of which they are not known has no bar, also beside one that has; a bound of 0 is one."""
+    """A value of which they are not known has no interval, also beside one that has; a bound of 0 is one."""
     points = (LinePoint("a", 1.0, 0.0, 1.5), LinePoint("b", 2.0, None, 3.0), LinePoint("c", 2.0))
-    bounds = history(MetricLine("m", "", points), TEXTS).traces[0]
-    assert bounds["x"] == [0]
-    assert (bounds["error_y"]["arrayminus"], bounds["error_y"]["array"]) == ([1.0], [0.5])
-    assert len(history(MetricLine("m", "", points[1:]), TEXTS).traces) == 1
+    drawn = history(MetricLine("m", "", points), TEXTS).panels[0].series[0]
+    assert [point.interval for point in drawn.points] == [(0.0, 1.5), None, None]
+
+
+def test_what_was_settled_side_by_side_shows_the_rounds_that_decided() -> None:
+    """Both builds of these rounds are drawn, not the few windows that were measured alone before."""
+    alone, beside = session(start(window())), session(start(window((0.02,) * 5)))
+    run = run_of(sessions=(alone,), base="888888", base_sessions=(beside,), candidate_sessions=(beside,))
+    base, now = found(windows(run, TEXTS)).panels[0].series
+    assert values(base) == values(now)
+    assert run.summary is not None
+    assert run.summary.throughput == 10.0

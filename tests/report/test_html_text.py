@@ -1,18 +1,11 @@
-"""Texts for a page and for its plots: visible, in one line where that is asked, and never markup."""
+"""Texts for a page: visible, in one line where that is asked."""
 
 from __future__ import annotations
-
-import base64
-import gzip
-import json
-import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.report.html.figure import Figure
-from pytest_gpuserve.report.html.plots import Plots
 from pytest_gpuserve.report.html.text import LABEL_CHARACTERS, Texts
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
@@ -24,16 +17,6 @@ def test_a_line_is_visible(text: str) -> None:
     line = Texts(str).line(text)
     assert line.isprintable()
     line.encode()
-
-
-@given(ANY_TEXT)
-def test_a_label_is_no_markup(text: str) -> None:
-    """A plot finds no tag, no value to put in, and no entity but ours in it."""
-    label = Texts(str).label(text)
-    assert "<" not in label
-    assert ">" not in label
-    assert "%{" not in label
-    assert set(re.findall(r"&[^;]{0,6};?", label)) <= {"&lt;", "&gt;", "&amp;", "&#123;"}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +54,7 @@ def test_each_text_is_masked_once() -> None:
         return text
 
     texts = Texts(shown)
-    assert [texts.line("a"), texts.label("a"), texts.block("a")] == ["a", "a", "a"]
+    assert [texts.line("a"), texts.short("a"), texts.block("a")] == ["a", "a", "a"]
     assert asked == ["a"]
 
 
@@ -90,20 +73,3 @@ def test_each_text_is_masked_once() -> None:
 def test_a_fact_that_is_not_known_is_not_zero(value: object, shown: str) -> None:
     """None is told from 0 and from no."""
     assert Texts(str).fact(value) == shown
-
-
-@given(ANY_TEXT)
-def test_packed_plots_end_no_script(text: str) -> None:
-    """Whatever is in them, what stands in the page has no sign that HTML knows, and unpacks to the same."""
-    plots = Plots()
-    assert [plots.add(Figure("t", ({"name": name},), {})) for name in (text, "b")] == [0, 1]
-    packed = plots.packed()
-    assert re.fullmatch("[A-Za-z0-9+/=]+", packed)
-    first, second = json.loads(gzip.decompress(base64.b64decode(packed)))
-    assert (first["data"], second["data"]) == ([{"name": text}], [{"name": "b"}])
-
-
-def test_a_number_that_is_none_cannot_be_written() -> None:
-    """NaN is no JSON: a browser would refuse all of the plot."""
-    with pytest.raises(ValueError, match="JSON"):
-        Figure("t", ({"x": [float("nan")]},), {}).to_json()

@@ -4,39 +4,45 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.report.html.figure import QUIET, Figure, Trace, axis, colour, number
+from pytest_gpuserve.report.html.figure import QUIET, Axis, Bar, Bars, Figure, Panel, colour, named_axis
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.report.html.measured import MeasuredRun
     from pytest_gpuserve.report.html.text import Texts
 
 
+WIDTH: Final = 0.8
+"""Of the bars of a batch size together, where the next one is 1 away."""
+
+
 def batches(run: MeasuredRun, texts: Texts) -> Figure | None:
     """Draw the batch sizes of a load, and of the one that it was measured beside; None where the server tells none."""
-    sides = [("base", _sizes(run.run.base_sessions), QUIET), ("now", _sizes(run.run.sessions), colour(0))]
+    sides = [("base", _sizes(run.run.base_sessions), QUIET), ("now", _sizes(run.sessions), colour(0))]
     known = [(name, sizes, own) for name, sizes, own in sides if sizes]
     if not known:
         return None
     edges = sorted({edge for _, sizes, _ in known for edge in sizes}, key=_order)
+    along, notes = named_axis("batch size", [texts.line(edge) for edge in edges])
+    width = WIDTH / len(known)
     return Figure(
         "Batch sizes",
-        tuple(_bars(name, sizes, edges, own) for name, sizes, own in known),
-        {
-            "barmode": "group",
-            "hovermode": "closest",
-            "showlegend": len(known) > 1,
-            "xaxis": axis(
-                "batch size", tickvals=list(range(len(edges))), ticktext=[texts.label(edge) for edge in edges]
+        along,
+        (
+            Panel(
+                Axis("share of the batches", "%", from_zero=True),
+                bars=tuple(
+                    Bars(name, own, tuple(_bars(name, sizes, edges, place * width - WIDTH / 2, width)))
+                    for place, (name, sizes, own) in enumerate(known)
+                ),
             ),
-            "yaxis": axis("share of the batches", "%", rangemode="tozero"),
-        },
-        notes=("A server that counts by ranges of sizes is shown by the upper end of each.",),
+        ),
+        notes=("A server that counts by ranges of sizes is shown by the upper end of each.", *notes),
     )
 
 
@@ -55,15 +61,9 @@ def _order(edge: str) -> tuple[float, str]:
     return (math.inf if math.isnan(value) else value), edge
 
 
-def _bars(name: str, sizes: Counter[str], edges: Sequence[str], own: str) -> Trace:
+def _bars(name: str, sizes: Counter[str], edges: Sequence[str], offset: float, width: float) -> Iterator[Bar]:
     total = sizes.total()
-    known = [(place, sizes[edge]) for place, edge in enumerate(edges) if sizes[edge]]
-    return {
-        "type": "bar",
-        "name": name,
-        "x": [place for place, _ in known],
-        "y": [number(count / total) for _, count in known],
-        "marker": {"color": own},
-        "customdata": [f"{count} batches, {format_fraction(count / total)}" for _, count in known],
-        "hovertemplate": f"{name} %{{customdata}}<extra></extra>",
-    }
+    for place, edge in enumerate(edges):
+        if count := sizes[edge]:
+            told = f"{name}: {count} batches, {format_fraction(count / total)}"
+            yield Bar(place + offset, place + offset + width, 0.0, count / total, told)

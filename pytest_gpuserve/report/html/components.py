@@ -9,13 +9,12 @@ from pytest_gpuserve.measure.breakdown import Breakdown, breakdown_of
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.window import Client
-from pytest_gpuserve.report.html.figure import Figure, Trace, axis, colour, number
-from pytest_gpuserve.report.html.text import as_label
+from pytest_gpuserve.report.html.figure import QUIET, Axis, Bar, Bars, Figure, Panel, Point, Series, colour, named_axis
 from pytest_gpuserve.report.names import short_name
 from pytest_gpuserve.units import format_rate, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpuserve.measure.summary import Summary
     from pytest_gpuserve.report.html.measured import MeasuredRun
@@ -31,6 +30,9 @@ NAMES: Final = {
     "client_receive": "client receive",
 }
 """The components, from the bottom of a bar upwards, as perf_analyzer's tables have them."""
+
+WIDTH: Final = 0.7
+"""Of a bar, where the next one is 1 away."""
 
 _Known = tuple["MeasuredRun", "Summary", Breakdown]
 
@@ -54,7 +56,7 @@ def components(runs: Sequence[MeasuredRun], texts: Texts) -> list[Figure]:
         else:
             single += alike
     if single:
-        labels = [as_label(run.name) for run, _, _ in single]
+        labels = [run.name for run, _, _ in single]
         figures.append(_figure("", "", labels, single))
     return figures
 
@@ -63,61 +65,42 @@ def _broken_down(run: MeasuredRun) -> _Known | None:
     if run.summary is None:
         return None
     counters = added([start.counters for start in run.starts if start.counters is not None])
-    client = Client.pooled(session.client for session in run.run.sessions)
+    client = Client.pooled(session.client for session in run.sessions)
     try:
         return run, run.summary, breakdown_of(run.summary, counters, client)
     except NotMeasured:
         return None
 
 
-def _figure(what: str, x_title: str, labels: Sequence[str], bars: Sequence[_Known]) -> Figure:
+def _figure(what: str, title: str, labels: Sequence[str], stacks: Sequence[_Known]) -> Figure:
     # Numbers as places: loads of one name would else be one bar.
-    places = list(range(len(bars)))
-    traces: list[Trace] = [
-        {
-            "type": "bar",
-            "name": NAMES[field.name],
-            "x": places,
-            "y": [number(getattr(parts, field.name)) for _, _, parts in bars],
-            "marker": {"color": colour(place)},
-            "customdata": [[as_label(run.name), format_seconds(getattr(parts, field.name))] for run, _, parts in bars],
-            "hovertemplate": f"{NAMES[field.name]} %{{customdata[1]}}<br>%{{customdata[0]}}<extra></extra>",
-        }
+    along, notes = named_axis(title, labels)
+    parts = tuple(
+        Bars(NAMES[field.name], colour(place), tuple(_bars(field.name, stacks)))
         for place, field in enumerate(fields(Breakdown))
-    ]
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": "throughput",
-            "yaxis": "y2",
-            "x": places,
-            "y": [number(summary.throughput) for _, summary, _ in bars],
-            "line": {"color": colour(len(traces)), "dash": "dot"},
-            "customdata": [format_rate(summary.throughput) for _, summary, _ in bars],
-            "hovertemplate": "throughput %{customdata}<extra></extra>",
-        }
+    )
+    throughput = tuple(
+        Point(place, summary.throughput, f"{run.name}: {format_rate(summary.throughput)}")
+        for place, (run, summary, _) in enumerate(stacks)
     )
     return Figure(
         f"Latency by component: {what}" if what else "Latency by component",
-        tuple(traces),
-        {
-            # Stacked, and what is a little below 0 goes below it.
-            "barmode": "relative",
-            "hovermode": "closest",
-            "xaxis": axis(x_title, tickvals=places, ticktext=list(labels)),
-            "yaxis": axis("mean latency", "s"),
-            "yaxis2": axis(
-                "throughput",
-                "1/s",
-                overlaying="y",
-                side="right",
-                rangemode="tozero",
-                showgrid=False,
-                zeroline=False,
-                tickmode="auto",
-            ),
-        },
-        height=420,
-        notes=("Components are means over all requests; together they are the mean latency.",),
+        along,
+        (
+            Panel(Axis("mean latency", "s", from_zero=True), bars=parts, height=280),
+            Panel(Axis("throughput", "1/s", from_zero=True), (Series("", QUIET, throughput, line="dot"),), height=110),
+        ),
+        notes=("Components are means over all requests; together they are the mean latency.", *notes),
     )
+
+
+def _bars(component: str, stacks: Sequence[_Known]) -> Iterator[Bar]:
+    """A component's bar in each stack, on those before it; what is a little below 0 goes below it."""
+    before = [field.name for field in fields(Breakdown)]
+    before = before[: before.index(component)]
+    for place, (run, _, breakdown) in enumerate(stacks):
+        value = getattr(breakdown, component)
+        alike = [below for name in before if ((below := getattr(breakdown, name)) < 0) == (value < 0)]
+        ends = sum(alike), sum(alike) + value
+        told = f"{run.name}: {NAMES[component]} {format_seconds(value)}"
+        yield Bar(place - WIDTH / 2, place + WIDTH / 2, min(ends), max(ends), told)

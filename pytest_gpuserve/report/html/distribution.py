@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.histogram import seconds_of
-from pytest_gpuserve.report.html.figure import QUIET, Figure, Trace, axis, colour, log_axis, number, numbers
+from pytest_gpuserve.report.html.figure import QUIET, Axis, Figure, Panel, Point, Series, colour
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
@@ -22,22 +22,17 @@ _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 def distribution(run: MeasuredRun, texts: Texts) -> Figure | None:
     """Draw the latencies of a load, and of the one that it was measured beside; None where nothing was answered."""
-    traces: list[Trace] = []
+    curves: list[Series] = []
     if run.base is not None:
-        name = texts.label(run.run.base or "")
-        traces += _curve(run.base.latency, f"base: {name}", QUIET, dash="dash")
+        curves += _curve(run.base.latency, f"base: {texts.short(run.run.base or '')}", QUIET, line="dash")
     if run.summary is not None:
-        traces += _curve(run.summary.latency, "now", colour(0), dash="solid")
-    if not traces:
+        curves += _curve(run.summary.latency, "now", colour(0), line="solid")
+    if not curves:
         return None
     return Figure(
         "Latency distribution",
-        tuple(traces),
-        {
-            "hovermode": "closest",
-            "xaxis": log_axis("latency", "s", [seconds for trace in traces for seconds in trace["x"]]),
-            "yaxis": axis("share that took as long or longer", "%", type="log"),
-        },
+        Axis("latency", "s", is_log=True),
+        (Panel(Axis("share that took as long or longer", "%", is_log=True), tuple(curves)),),
     )
 
 
@@ -67,33 +62,15 @@ def tail(latency: Histogram) -> list[tuple[float, float]]:
     return found
 
 
-def _curve(latency: Histogram, name: str, own: str, *, dash: str) -> list[Trace]:
-    points = tail(latency)
-    quantiles = {label: latency.quantile(q) for label, q in _QUANTILES.items()}
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": name,
-            "legendgroup": name,
-            "x": numbers(seconds for seconds, _ in points),
-            "y": numbers(share for _, share in points),
-            "line": {"color": own, "dash": dash, "width": 2},
-            "hovertemplate": "%{y} took %{x} or longer<extra></extra>",
-        },
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": name,
-            "legendgroup": name,
-            "showlegend": False,
-            "x": [number(seconds) for seconds in quantiles.values()],
-            "y": [number(1 - q) for q in _QUANTILES.values()],
-            "marker": {"color": own, "size": 7},
-            "customdata": [
-                f"{label} {format_seconds(seconds)}: {format_fraction(1 - _QUANTILES[label])} took longer"
-                for label, seconds in quantiles.items()
-            ],
-            "hovertemplate": f"{name}<br>%{{customdata}}<extra></extra>",
-        },
-    ]
+def _curve(latency: Histogram, name: str, own: str, *, line: str) -> list[Series]:
+    quantiles = tuple(
+        Point(
+            seconds := latency.quantile(q),
+            1 - q,
+            f"{name}: {label} {format_seconds(seconds)}: {format_fraction(1 - q)} took longer",
+            label=label if line == "solid" else "",
+        )
+        for label, q in _QUANTILES.items()
+    )
+    curve = tuple(Point(seconds, share) for seconds, share in tail(latency))
+    return [Series(name, own, curve, line=line, mark=""), Series("", own, quantiles)]

@@ -1,20 +1,15 @@
-"""What all plots share: their form, their colours, and how numbers are put into them."""
+"""What a plot shows, as values: `svg` draws it."""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.units import format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-Trace = dict[str, Any]
-"""A trace as Plotly's JSON has it (plotly.js, "Full Reference")."""
+    from collections.abc import Iterable, Sequence
 
 PALETTE: Final = ("#3a86c8", "#cc7a00", "#2e9d5c", "#a259c4", "#d9483b", "#00929c", "#9a7b4f", "#c4568f")
 """Colours of series: each has a contrast of about 3 or more with both a white and a near-black page."""
@@ -31,57 +26,151 @@ VERDICT_COLOURS: Final = {
     Verdict.MISSING: QUIET,
 }
 
-HEIGHT: Final = 320
-"""CSS pixels of a plot, where it asks for nothing else."""
-
 LOG_FROM: Final = 20.0
 """Values that lie further apart than this ratio are drawn on an axis of logarithms."""
 
-MOST_DECADES: Final = 4
-"""Powers of ten on an axis between which there is room for further ticks."""
+LONGEST_TICK: Final = 8
+"""Characters of a name below an axis: longer ones are numbered, and told in a note."""
 
-_DIGITS: Final = 5
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What lies along one side of a plot.
+
+    Args:
+        title: What is on it.
+        unit: As for ``units.format_value``; ``%`` for a share.
+        names: Places with their names, where they are no numbers: tests, batch sizes, commits.
+        bounds: First and last value; by default all that is drawn has room.
+        from_zero: Whether 0 is on it.
+        is_log: Whether it is of logarithms; every value is above 0.
+    """
+
+    title: str = ""
+    unit: str = ""
+    names: tuple[tuple[float, str], ...] = ()
+    bounds: tuple[float, float] | None = None
+    from_zero: bool = False
+    is_log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A value in its place.
+
+    Args:
+        x: Along the plot.
+        y: Upwards; None leaves a gap in a line. In a plot that lies on its side the row, from the top.
+        told: What is said where it is pointed at.
+        label: What stands beside it.
+        interval: From where to where the value may lie: along y, or along x in a plot that lies on its side.
+    """
+
+    x: float
+    y: float | None
+    told: str = ""
+    label: str = ""
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points that belong together.
+
+    Args:
+        name: In the legend; empty to be left out of it.
+        colour: Of all of it.
+        points: In their order.
+        line: How they are connected: ``solid``, ``dash``, ``dot``; empty for not at all.
+        mark: How each is drawn: ``dot``, ``ring``, an upright ``stroke``; empty for not at all.
+    """
+
+    name: str
+    colour: str
+    points: tuple[Point, ...]
+    line: str = ""
+    mark: str = "dot"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar from one value to another.
+
+    Args:
+        left: Where it begins along the plot.
+        right: Where it ends.
+        bottom: Its lower value.
+        top: Its upper value.
+        told: What is said where it is pointed at.
+    """
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+    told: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars that belong together.
+
+    Args:
+        name: In the legend.
+        colour: Of all of them.
+        bars: In their order.
+    """
+
+    name: str
+    colour: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """What shares an axis of values.
+
+    Args:
+        axis: The values.
+        series: Points and lines.
+        bars: Bars.
+        height: CSS pixels.
+    """
+
+    axis: Axis
+    series: tuple[Series, ...] = ()
+    bars: tuple[Bars, ...] = ()
+    height: int = 220
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot with what is said about it.
+    """A plot with what is said about it: one panel, or several below each other that share what is along them.
 
     Args:
         title: What it shows.
-        traces: What is drawn.
-        layout: Where, but for colours and fonts, which the page gives it by its theme.
-        height: CSS pixels.
+        along: The axis along it.
+        panels: From the top.
         notes: What is to be said below it, a line each.
+        rules: Where an upright line stands in all panels.
+        shades: From where to where all panels are shaded.
         is_wide: Whether it needs the width of the page, where other plots stand side by side.
+        is_sideways: Whether values lie along it, and y is a row with its label above: a forest plot.
     """
 
     title: str
-    traces: tuple[Trace, ...]
-    layout: dict[str, Any]
-    height: int = HEIGHT
+    along: Axis
+    panels: tuple[Panel, ...]
     notes: tuple[str, ...] = ()
+    rules: tuple[float, ...] = ()
+    shades: tuple[tuple[float, float], ...] = ()
     is_wide: bool = False
-
-    def to_json(self) -> str:
-        """Write what is drawn as JSON of ASCII alone.
-
-        Raises:
-            ValueError: A number is NaN or infinite.
-        """
-        return json.dumps({"data": self.traces, "layout": self.layout}, separators=(",", ":"), allow_nan=False)
+    is_sideways: bool = False
 
 
-def number(value: float | None) -> float | None:
-    """Round a value to what can be seen of it; None, which leaves a gap, where there is none."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.{_DIGITS}g}")
-
-
-def numbers(values: Iterable[float | None]) -> list[float | None]:
-    """Round values."""
-    return [number(value) for value in values]
+def known(value: float | None) -> float | None:
+    """A value that can be drawn; None, which leaves a gap, where it is none."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def colour(place: int) -> str:
@@ -89,50 +178,23 @@ def colour(place: int) -> str:
     return PALETTE[place % len(PALETTE)]
 
 
-def axis(title: str, unit: str = "", **more: object) -> dict[str, Any]:
-    """An axis of values in a unit of ``units.format_value``, or of a share (``%``); prefixes are Plotly's."""
-    forms: dict[str, dict[str, Any]] = {
-        "s": {"tickformat": "~s", "ticksuffix": "s", "hoverformat": ".3~s"},
-        "1/s": {
-            "ticksuffix": "/s",
-            "exponentformat": "none",
-            "separatethousands": True,
-            "hoverformat": ",.5~r",
-        },
-        "J": {"tickformat": "~s", "ticksuffix": "J", "hoverformat": ".3~s"},
-        "W": {"tickformat": "~s", "ticksuffix": "W", "hoverformat": ".3~s"},
-        "B": {"tickformat": "~s", "ticksuffix": "B", "hoverformat": ".4~s"},
-        "MHz": {"ticksuffix": " MHz", "hoverformat": ".0f"},
-        "GiB": {"ticksuffix": " GiB", "hoverformat": ".3~f"},
-        "%": {"tickformat": "~%", "hoverformat": ".1~%"},
-    }
-    return {"title": {"text": title}, **forms.get(unit, {}), **more}
+def shared_axis(title: str, unit: str, values: Iterable[float]) -> Axis:
+    """An axis from 0 on, or of logarithms where the values, all above 0, lie too far apart for it."""
+    drawn = list(values)
+    if drawn and min(drawn) > 0 and max(drawn) / min(drawn) > LOG_FROM:
+        return Axis(title, unit, is_log=True)
+    return Axis(title, unit, from_zero=True)
 
 
-def spread_widely(values: Iterable[float]) -> bool:
-    """Whether values, all above 0, lie so far apart that only their logarithms can be drawn together."""
-    known = list(values)
-    return bool(known) and min(known) > 0 and max(known) / min(known) > LOG_FROM
+def named_axis(title: str, names: Sequence[str]) -> tuple[Axis, tuple[str, ...]]:
+    """An axis of names at 0, 1, 2, ...
 
-
-def log_axis(title: str, unit: str, values: Iterable[float]) -> dict[str, Any]:
-    """An axis of logarithms with ticks of our own: Plotly leaves out units between powers of ten.
-
-    Args:
-        title: What is on it.
-        unit: As for ``units.format_value``.
-        values: What is drawn, one at least, all above 0.
+    Returns:
+        The axis, and the note that tells its numbers where the names are too long to stand there.
     """
-    known = list(values)
-    first, last = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
-    steps = (1, 2, 5) if last - first <= MOST_DECADES else (1,)
-    ticks = [step * 10.0**power for power in range(first, last + 1) for step in steps]
-    return axis(title, unit, type="log", tickvals=ticks, ticktext=[format_value(tick, unit) for tick in ticks])
-
-
-def shared_axis(title: str, unit: str, values: Iterable[float]) -> dict[str, Any]:
-    """An axis from 0 on, or of logarithms where the values need one."""
-    known = list(values)
-    if spread_widely(known):
-        return log_axis(title, unit, known)
-    return axis(title, unit, rangemode="tozero")
+    notes: tuple[str, ...] = ()
+    short = list(names)
+    if any(len(name) > LONGEST_TICK for name in names):
+        short = [str(place) for place in range(1, len(names) + 1)]
+        notes = ("; ".join(f"{number}: {name}" for number, name in zip(short, names, strict=True)),)
+    return Axis(title, names=tuple(enumerate(short)), bounds=(-0.5, len(names) - 0.5)), notes

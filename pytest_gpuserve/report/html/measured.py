@@ -43,15 +43,20 @@ class MeasuredRun:
         """What the loads have in common that differ by parameters or labels only: the test without them."""
         return self.nodeid.partition("[")[0]
 
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """What decided: the rounds beside its base where there were some, else what was measured alone."""
+        return self.run.candidate_sessions or self.run.sessions
+
     @cached_property
     def starts(self) -> tuple[Start, ...]:
         """The starts of its server, in order."""
-        return starts_of(self.run.sessions)
+        return starts_of(self.sessions)
 
     @cached_property
     def windows(self) -> tuple[Window, ...]:
         """The windows of all starts."""
-        return windows_of(self.run.sessions)
+        return windows_of(self.sessions)
 
     @cached_property
     def summary(self) -> Summary | None:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.html.assets import digest, library, own, template
+from pytest_gpuserve.report.html.assets import own, template
 from pytest_gpuserve.report.html.components import components
 from pytest_gpuserve.report.html.forest import forest
 from pytest_gpuserve.report.html.history import history
 from pytest_gpuserve.report.html.measured import load_name, measured_runs
-from pytest_gpuserve.report.html.plots import Plots
 from pytest_gpuserve.report.html.sections import REPLICA_HEADINGS, facts_of, section_of
 from pytest_gpuserve.report.html.text import UNKNOWN, Texts
 from pytest_gpuserve.report.html.throughput import throughput
@@ -38,11 +37,8 @@ MOST_AT_ONCE: Final = 24
 
 _Named = tuple[str, "Row"]
 
-_POLICY: Final = (
-    # Styles cannot be named: the library writes them into the elements that it draws.
-    "default-src 'none'; script-src '{page}' '{library}'; style-src 'unsafe-inline'; img-src data: blob:;"
-    " base-uri 'none'; form-action 'none'"
-)
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+"""Nothing is run, and nothing is loaded."""
 
 
 def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
@@ -53,7 +49,7 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         shown: Makes each text of the run fit to be shown.
 
     Raises:
-        UsageProblem: What draws the plots is not installed.
+        UsageProblem: The library for templates is not installed.
     """
     texts = Texts(shown)
     names = names_of(result.tests, texts.block)
@@ -80,7 +76,7 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         replica_headings=REPLICA_HEADINGS,
         probe_headings=PROBE_HEADINGS,
         overview=[plot for plot in (throughput(runs, texts), *components(runs, texts)) if plot is not None],
-        panels=use(runs),
+        use=use(runs),
         tests=[
             section_of(anchors[test.nodeid], names[test.nodeid], test, of_test.get(test.nodeid, []), texts)
             for test in result.tests
@@ -103,7 +99,7 @@ def history_document(lines: Sequence[MetricLine], title: str, shown: Callable[[s
         shown: Makes each text in it fit to be shown.
 
     Raises:
-        UsageProblem: What draws the plots is not installed.
+        UsageProblem: The library for templates is not installed.
     """
     texts = Texts(shown)
     return _page(
@@ -115,11 +111,7 @@ def history_document(lines: Sequence[MetricLine], title: str, shown: Callable[[s
 
 
 def _page(name: str, **parts: Any) -> str:  # noqa: ANN401 -- whatever the template names
-    drawing, script, style = library(), own("page.js"), own("page.css")
-    policy = _POLICY.format(page=digest(script.encode()), library=drawing.digest)
-    return template(name).render(
-        policy=policy, library=drawing.packed, script=script, style=style, plots=Plots(), **parts
-    )
+    return template(name).render(policy=_POLICY, style=own("page.css"), **parts)
 
 
 @dataclass(frozen=True)

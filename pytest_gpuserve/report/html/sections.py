@@ -165,11 +165,15 @@ def _run(run: MeasuredRun, texts: Texts) -> RunSection:
         "" if run.run.base is None else texts.line(run.run.base),
         _numbers(run),
         tuple(_counted(run, texts)),
-        tuple(dict.fromkeys(texts.line(problem) for session in run.run.sessions for problem in session.problems)),
+        tuple(
+            dict.fromkeys(
+                texts.line(problem) for session in (*run.run.sessions, *run.sessions) for problem in session.problems
+            )
+        ),
         tuple(figure for figure in figures if figure is not None),
         tuple(facts_of(run.run.load, texts)),
         tuple(facts_of(run.run.server, texts)),
-        _settings(run.run.sessions, texts),
+        _settings(run.sessions, texts),
         tuple((texts.line(replica.name), _cells(replica)) for replica in replicas),
         texts.line(imbalance_text(replicas)),
         _searches(run, texts),
@@ -215,7 +219,7 @@ def _text(summary: Summary | None, write: Callable[[Summary], str]) -> str:
 
 def _counted(run: MeasuredRun, texts: Texts) -> list[tuple[str, str]]:
     """What else is worth knowing of a load, each where it is known."""
-    sessions, starts = run.run.sessions, run.starts
+    sessions, starts = run.sessions, run.starts
     client = Client.pooled(session.client for session in sessions)
     errors: Counter[str] = Counter()
     for window in run.windows:

@@ -1,4 +1,4 @@
-"""The texts of a run, made fit for a page and for its plots."""
+"""The texts of a run, made fit for a page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEPT: Final = frozenset("\n\t")
 class Texts:
     """Makes the texts of a run fit to be shown, each of them once.
 
-    What is left may hold the signs of HTML: the page's template escapes them, `label` does so for plots.
+    What is left may hold the signs of HTML: the page's template escapes them, and `svg` does so for plots.
 
     Args:
         shown: Takes out what nobody may see.
@@ -47,13 +47,6 @@ class Texts:
         """Make a text visible where there is little room."""
         return cut(self.line(text))
 
-    def label(self, text: str) -> str:
-        """Make a text visible in a plot, whose texts know some tags, entities, and ``%{...}`` for values.
-
-        Source: plotly.js, ``src/lib/svg_text_utils.js`` and ``src/lib/index.js`` (``templateString``).
-        """
-        return as_label(self.line(text))
-
     def fact(self, value: Any) -> str:  # noqa: ANN401 -- facts are whatever was found out
         """Make a fact visible; one that is not known says so."""
         if value is None:
@@ -68,9 +61,3 @@ class Texts:
 def cut(text: str) -> str:
     """Cut a text that is fit to be shown where there is little room."""
     return text if len(text) <= LABEL_CHARACTERS else f"{text[: LABEL_CHARACTERS - 1]}…"
-
-
-def as_label(text: str) -> str:
-    """Cut a text that is fit to be shown, and escape what plots would take for markup."""
-    escaped = cut(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return escaped.replace("%{", "%&#123;")

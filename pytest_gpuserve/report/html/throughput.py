@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.report.html.figure import PALETTE, QUIET, Figure, Trace, colour, number, shared_axis
-from pytest_gpuserve.report.html.text import as_label
+from pytest_gpuserve.report.html.figure import PALETTE, QUIET, Figure, Panel, Point, Series, colour, shared_axis
 from pytest_gpuserve.report.names import short_name
 from pytest_gpuserve.units import format_rate, format_ratio, format_seconds
 
@@ -45,24 +44,20 @@ def throughput(runs: Sequence[MeasuredRun], texts: Texts) -> Figure | None:
         return None
     # Lines first: a colour of its own helps where there is something to follow.
     ordered = sorted(known.items(), key=lambda item: -len(item[1]))
-    traces = [
-        _trace(points, texts.label(short_name(series)), colour(place), line=len(points) > 1)
-        for place, (series, points) in enumerate(ordered[:MOST_SERIES])
+    series = [
+        _series(points, texts.short(short_name(name)), colour(place), line="solid" if len(points) > 1 else "")
+        for place, (name, points) in enumerate(ordered[:MOST_SERIES])
     ]
     rest = [point for _, points in ordered[MOST_SERIES:] for point in points]
     if rest:
-        traces.append(_trace(rest, "further tests", QUIET, line=False))
+        series.append(_series(rest, "further tests", QUIET, line=""))
     every = [point for points in known.values() for point in points]
     return Figure(
         "Throughput against p99",
-        tuple(traces),
-        {
-            "hovermode": "closest",
-            "xaxis": shared_axis("throughput", "1/s", (point.throughput for point in every)),
-            "yaxis": shared_axis("latency p99", "s", (point.p99 for point in every)),
-        },
-        height=400,
+        shared_axis("throughput", "1/s", (point.throughput for point in every)),
+        (Panel(shared_axis("latency p99", "s", (point.p99 for point in every)), tuple(series), height=320),),
         notes=("Points are labelled by users (c) or by the mean batch (b). Further right and lower is better.",),
+        is_wide=True,
     )
 
 
@@ -100,30 +95,17 @@ def _label(run: MeasuredRun, *, by_users: bool) -> tuple[str, float]:
     return "", 0.0
 
 
-def _trace(points: Sequence[_Point], name: str, own: str, *, line: bool) -> Trace:
-    marks: dict[str, Any] = {"marker": {"size": 10, "color": own}}
-    if line:
-        marks["line"] = {"color": own, "width": 1.5}
-    return {
-        "type": "scatter",
-        "mode": "lines+markers+text" if line else "markers+text",
-        "name": name,
-        "x": [number(point.throughput) for point in points],
-        "y": [number(point.p99) for point in points],
-        "text": [point.label for point in points],
-        "textposition": "top center",
-        "cliponaxis": False,
-        "customdata": [_told(point) for point in points],
-        "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
-        **marks,
-    }
+def _series(points: Sequence[_Point], name: str, own: str, *, line: str) -> Series:
+    return Series(
+        name, own, tuple(Point(each.throughput, each.p99, _told(each), each.label) for each in points), line=line
+    )
 
 
-def _told(point: _Point) -> list[str]:
+def _told(point: _Point) -> str:
     said = [
         point.label,
         format_rate(point.throughput),
         f"p99 {format_seconds(point.p99)}",
         "" if point.batch is None else f"mean batch {format_ratio(point.batch)}",
     ]
-    return [as_label(point.name), ", ".join(part for part in said if part)]
+    return f"{point.name}: {', '.join(part for part in said if part)}"

@@ -1,22 +1,18 @@
-"""What cards and processors did under each load: panels of one kind of use each."""
+"""What cards and processors did under each load: a panel for each kind of use."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Spread, Telemetry, merged
-from pytest_gpuserve.report.html.figure import Figure, Trace, axis, colour, number, numbers
-from pytest_gpuserve.report.html.text import as_label
+from pytest_gpuserve.report.html.figure import Axis, Figure, Panel, Point, Series, colour, known, named_axis
 from pytest_gpuserve.units import GiB, format_bytes, format_fraction, format_ratio, format_watts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.report.html.measured import MeasuredRun
-
-MOST_NAMED: Final = 8
-"""More loads are numbered on the axis, and named where they are pointed at."""
 
 
 @dataclass(frozen=True)
@@ -36,108 +32,79 @@ _OF_CARDS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class _Loads:
-    """The loads of a panel, and how they stand on its axis."""
-
-    runs: Sequence[MeasuredRun]
-    seen: Sequence[Telemetry | None]
-    names: Sequence[str]
-    axis: dict[str, Any]
-
-
-def use(runs: Sequence[MeasuredRun]) -> list[Figure]:
+def use(runs: Sequence[MeasuredRun]) -> Figure | None:
     """Draw a panel for each kind of use that is known of any load; a load of which it is not known has a gap."""
     measured = [run for run in runs if run.windows]
-    if not measured:
-        return []
     seen = [merged(start.telemetry for start in run.starts if start.telemetry is not None) for run in measured]
-    names = [as_label(run.name) for run in measured]
-    loads = _Loads(measured, seen, names, _axis_of(measured, names))
-    panels = [_of_cards(kind, loads) for kind in _OF_CARDS]
-    return [panel for panel in (*panels, _cores(loads)) if panel is not None]
+    uuids = list(dict.fromkeys(uuid for each in seen if each is not None for uuid in each.cards))
+    panels = [_of_cards(kind, measured, seen, uuids) for kind in _OF_CARDS]
+    panels.append(_cores(measured, seen, len(uuids)))
+    drawn = tuple(panel for panel in panels if panel is not None)
+    if not drawn:
+        return None
+    if len({run.series for run in measured}) == 1 and None not in {run.users for run in measured}:
+        along, notes = named_axis("users", [str(run.users) for run in measured])
+    else:
+        along, notes = named_axis("", [run.name for run in measured])
+    return Figure("Mean use during each load, with the least and the most", along, drawn, notes=notes, is_wide=True)
 
 
-def _axis_of(runs: Sequence[MeasuredRun], names: Sequence[str]) -> dict[str, Any]:
-    places = list(range(len(runs)))
-    users = [run.users for run in runs]
-    if len({run.series for run in runs}) == 1 and None not in users:
-        return axis("users", tickvals=places, ticktext=[str(each) for each in users])
-    if len(runs) <= MOST_NAMED:
-        return axis("", tickvals=places, ticktext=list(names))
-    return axis("loads, in the order in which they ran", showticklabels=False)
-
-
-def _of_cards(kind: _OfCard, loads: _Loads) -> Figure | None:
-    uuids = dict.fromkeys(uuid for seen in loads.seen if seen is not None for uuid in seen.cards)
-    traces = []
+def _of_cards(
+    kind: _OfCard, runs: Sequence[MeasuredRun], seen: Sequence[Telemetry | None], uuids: Sequence[str]
+) -> Panel | None:
+    series = []
     # A uuid names one card of the world: it is not for everybody to read.
     for place, uuid in enumerate(uuids):
-        cards = [None if seen is None else seen.cards.get(uuid) for seen in loads.seen]
+        cards = [None if each is None else each.cards.get(uuid) for each in seen]
         spreads = [None if card is None else kind.spread(card) for card in cards]
         if any(spread is not None for spread in spreads):
-            traces.append(_spreads(kind, loads, spreads, f"card {place + 1}", colour(place)))
-    if not traces:
-        return None
-    return _panel(f"{kind.title}: mean, least and most", traces, loads, axis("", kind.unit, rangemode="tozero"))
+            series.append(_spreads(kind, runs, spreads, f"card {place + 1}", colour(place)))
+    return _panel(kind.title, kind.unit, series) if series else None
 
 
-def _spreads(kind: _OfCard, loads: _Loads, spreads: Sequence[Spread | None], name: str, own: str) -> Trace:
-    known = [(place, spread) for place, spread in enumerate(spreads) if spread is not None]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": [place for place, _ in known],
-        "y": numbers(spread.mean * kind.scale for _, spread in known),
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": numbers((spread.peak - spread.mean) * kind.scale for _, spread in known),
-            "arrayminus": numbers((spread.mean - spread.lowest) * kind.scale for _, spread in known),
-            "thickness": 1.5,
-        },
-        "marker": {"size": 9, "color": own},
-        "customdata": [
-            [
-                loads.names[place],
-                f"{kind.text(spread.mean)} ({kind.text(spread.lowest)} to {kind.text(spread.peak)})",
-            ]
-            for place, spread in known
-        ],
-        "hovertemplate": f"%{{customdata[0]}}<br>{name} %{{customdata[1]}}<extra></extra>",
-    }
+def _spreads(
+    kind: _OfCard, runs: Sequence[MeasuredRun], spreads: Sequence[Spread | None], name: str, own: str
+) -> Series:
+    points = tuple(
+        Point(
+            place,
+            known(spread.mean * kind.scale),
+            f"{runs[place].name}: {name} {kind.text(spread.mean)}"
+            f" ({kind.text(spread.lowest)} to {kind.text(spread.peak)})",
+            interval=(spread.lowest * kind.scale, spread.peak * kind.scale),
+        )
+        for place, spread in enumerate(spreads)
+        if spread is not None
+    )
+    return Series(name, own, points)
 
 
-def _cores(loads: _Loads) -> Figure | None:
+def _cores(runs: Sequence[MeasuredRun], seen: Sequence[Telemetry | None], cards: int) -> Panel | None:
     """Processor time by whom it was used; the client's is that of the load engine."""
     server = [
         None
-        if seen is None or seen.server_cpu_seconds is None or seen.seconds <= 0
-        else seen.server_cpu_seconds / seen.seconds
-        for seen in loads.seen
+        if each is None or each.server_cpu_seconds is None or each.seconds <= 0
+        else each.server_cpu_seconds / each.seconds
+        for each in seen
     ]
-    client = [_client_cores(run) for run in loads.runs]
-    others = [max((start.foreign_cores for start in run.starts), default=None) for run in loads.runs]
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": name,
-            "x": [place for place, cores in enumerate(values) if cores is not None],
-            "y": [number(cores) for cores in values if cores is not None],
-            "marker": {"size": 9, "color": colour(number_of)},
-            "customdata": [
-                [loads.names[place], format_ratio(cores)] for place, cores in enumerate(values) if cores is not None
-            ],
-            "hovertemplate": f"%{{customdata[0]}}<br>{name} %{{customdata[1]}} cores<extra></extra>",
-        }
-        for number_of, (name, values) in enumerate(
+    client = [_client_cores(run) for run in runs]
+    others = [max((start.foreign_cores for start in run.starts), default=None) for run in runs]
+    series = [
+        Series(
+            name,
+            colour(cards + number),
+            tuple(
+                Point(place, known(cores), f"{runs[place].name}: {name} {format_ratio(cores)} cores")
+                for place, cores in enumerate(values)
+                if cores is not None
+            ),
+        )
+        for number, (name, values) in enumerate(
             (("server", server), ("load engine", client), ("others, at most", others))
         )
         if any(cores is not None for cores in values)
     ]
-    return _panel("CPU cores in use", traces, loads, axis("cores", rangemode="tozero")) if traces else None
+    return _panel("CPU cores in use", "", series) if series else None
 
 
 def _client_cores(run: MeasuredRun) -> float | None:
@@ -145,11 +112,5 @@ def _client_cores(run: MeasuredRun) -> float | None:
     return sum(window.client_cpu_seconds for window in run.windows) / seconds if seconds > 0 else None
 
 
-def _panel(title: str, traces: Sequence[Trace], loads: _Loads, y_axis: dict[str, Any]) -> Figure:
-    layout = {
-        "hovermode": "closest",
-        "showlegend": len(traces) > 1,
-        "xaxis": {**loads.axis, "range": [-0.5, len(loads.runs) - 0.5]},
-        "yaxis": y_axis,
-    }
-    return Figure(title, tuple(traces), layout, height=280)
+def _panel(title: str, unit: str, series: Sequence[Series]) -> Panel:
+    return Panel(Axis(title, unit, from_zero=True), tuple(series), height=110)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.report.html.figure import QUIET, Figure, Trace, axis, colour, numbers
+from pytest_gpuserve.report.html.figure import QUIET, Axis, Figure, Panel, Point, Series, colour, known
 from pytest_gpuserve.report.html.measured import starts_of
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ BETWEEN_SECONDS: Final = 1.0
 
 _NS: Final = 1e-9
 
-_SHADE: Final = "rgba(204, 122, 0, 0.18)"
-
 
 @dataclass(frozen=True)
 class _Placed:
@@ -32,12 +30,14 @@ class _Placed:
         begins: Seconds of the begin of each window.
         times: Seconds of its middle.
         windows: The windows.
+        ends: Seconds of the end of the last one.
         gaps: From where to where windows were thrown away.
     """
 
     begins: tuple[float, ...]
     times: tuple[float, ...]
     windows: tuple[Window, ...]
+    ends: float
     gaps: tuple[tuple[float, float], ...]
 
 
@@ -46,43 +46,42 @@ def windows(run: MeasuredRun, texts: Texts) -> Figure | None:
     own, base, begins = _placed(run.starts, starts_of(run.run.base_sessions))
     if not any(start.windows for start in own):
         return None
-    panels: list[tuple[dict[str, Any], Callable[[Window], float | None]]] = [
-        (axis("throughput", "1/s"), lambda window: window.throughput),
-        (axis("p99", "s"), _p99),
+    panels: list[tuple[Axis, Callable[[Window], float | None]]] = [
+        (Axis("throughput", "1/s"), lambda window: window.throughput),
+        (Axis("p99", "s"), _p99),
     ]
     if any(_clock(window) is not None for start in own for window in start.windows):
-        panels.append((axis("SM clock", "MHz"), _clock))
-    traces: list[Trace] = []
-    for place, (_, value) in enumerate(panels):
-        if base:
-            traces.append(_trace(base, value, place, "base", QUIET))
-        traces.append(_trace(own, value, place, "now", colour(0)))
-    height = 1 / len(panels)
-    layout: dict[str, Any] = {
-        "hovermode": "closest",
-        "showlegend": bool(base),
-        "xaxis": axis("measured time, start after start", "s", anchor=_axis_name(len(panels) - 1), tickformat="~f"),
-        "shapes": [*(_begin(seconds) for seconds in begins[1:]), *(_gap(*gap) for start in own for gap in start.gaps)],
-    }
-    for place, (y_axis, _) in enumerate(panels):
-        # From the top, with a little room between panels.
-        top = 1 - place * height
-        layout[f"yaxis{place + 1 if place else ''}"] = {**y_axis, "domain": [max(0.0, top - height + 0.04), top]}
+        panels.append((Axis("SM clock", "MHz"), _clock))
     rejected = [reason for start in run.starts for reason in start.rejected]
     reasons = dict.fromkeys(texts.line(reason) for reason in rejected)
     discarded = sum(start.discarded for start in run.starts)
     return Figure(
         "Windows over time",
-        tuple(traces),
-        layout,
-        height=150 * len(panels) + 90,
+        Axis("measured time, start after start", "s", bounds=(0.0, _end(own, base))),
+        tuple(
+            Panel(
+                axis,
+                (
+                    *([_series(base, value, "base", QUIET)] if base else []),
+                    _series(own, value, "now", colour(0)),
+                ),
+                height=110,
+            )
+            for axis, value in panels
+        ),
         notes=(
             *([f"{discarded} windows were cut off the front: not steady yet"] if discarded else []),
             *([f"{len(rejected)} windows were thrown away and measured again:"] if rejected else []),
             *reasons,
         ),
+        rules=tuple(seconds - BETWEEN_SECONDS / 2 for seconds in begins[1:]),
+        shades=tuple(gap for start in own for gap in start.gaps),
         is_wide=True,
     )
+
+
+def _end(*sides: Sequence[_Placed]) -> float:
+    return max(start.ends for side in sides for start in side)
 
 
 def _placed(own: Sequence[Start], base: Sequence[Start]) -> tuple[list[_Placed], list[_Placed], list[float]]:
@@ -127,39 +126,19 @@ def _laid_out(start: Start, offset: float, origin_ns: int | None) -> tuple[_Plac
             if later - earlier > window.seconds / 2
         )
     times = tuple((begin + end) / 2 for begin, end in spans)
-    return _Placed(tuple(begin for begin, _ in spans), times, start.windows, gaps), end
+    return _Placed(tuple(begin for begin, _ in spans), times, start.windows, end, gaps), end
 
 
-def _trace(
-    starts: Sequence[_Placed], value: Callable[[Window], float | None], place: int, name: str, own: str
-) -> Trace:
-    x: list[float | None] = []
-    y: list[float | None] = []
+def _series(starts: Sequence[_Placed], value: Callable[[Window], float | None], name: str, own: str) -> Series:
+    points: list[Point] = []
     for start in starts:
         gaps = {end for _, end in start.gaps}
         for begin, time, window in zip(start.begins, start.times, start.windows, strict=True):
             # No line goes over what was thrown away.
-            x += [None, time] if begin in gaps else [time]
-            y += [None, value(window)] if begin in gaps else [value(window)]
-        x.append(None)
-        y.append(None)
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "legendgroup": name,
-        "showlegend": place == 0,
-        "yaxis": _axis_name(place),
-        "x": numbers(x),
-        "y": numbers(y),
-        "line": {"color": own, "width": 1.5},
-        "marker": {"size": 5},
-        "hovertemplate": f"{name} %{{y}} at %{{x}}<extra></extra>",
-    }
-
-
-def _axis_name(place: int) -> str:
-    return f"y{place + 1 if place else ''}"
+            points += [Point(time, None)] if begin in gaps else []
+            points.append(Point(time, known(value(window))))
+        points.append(Point(start.ends, None))
+    return Series(name, own, tuple(points), line="solid")
 
 
 def _p99(window: Window) -> float | None:
@@ -169,31 +148,3 @@ def _p99(window: Window) -> float | None:
 def _clock(window: Window) -> float | None:
     """The cards' clock in MHz."""
     return None if window.cards is None else window.cards.sm_clock_mhz
-
-
-def _begin(seconds: float) -> dict[str, Any]:
-    """A line where another start begins."""
-    at = seconds - BETWEEN_SECONDS / 2
-    return {
-        "type": "line",
-        "x0": at,
-        "x1": at,
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": QUIET, "width": 1, "dash": "dot"},
-    }
-
-
-def _gap(begin: float, end: float) -> dict[str, Any]:
-    """A shade where windows were thrown away."""
-    return {
-        "type": "rect",
-        "x0": begin,
-        "x1": end,
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "fillcolor": _SHADE,
-        "line": {"width": 0},
-    }
