@@ -117,9 +117,8 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
     totals = totals_line(closing)
     if totals:
         writer.write_line(shown(totals), **_markup(closing))
-    step = next_step(closing)
-    if step:
-        writer.write_line(shown(step), bold=True)
+    for line in next_step(closing).splitlines():
+        writer.write_line(shown(line), bold=True)
 
 
 def _table(writer: pytest.TerminalReporter, tests: Sequence[TestResult], verbosity: int) -> list[str]:

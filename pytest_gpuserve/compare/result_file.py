@@ -52,6 +52,7 @@ class BaseRecord(msgspec.Struct, frozen=True):
     """Whom a run was measured beside."""
 
     name: str
+    options: list[Annotated[str, msgspec.Meta(pattern="^--against(-python)?=.")]] = []
 
 
 class RunRecord(msgspec.Struct, frozen=True):

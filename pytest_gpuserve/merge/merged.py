@@ -197,6 +197,7 @@ def _run(name: str, test: ShownTest, run: ShownRun) -> RunResult:
         load=run.load,
         server=run.server,
         base=None if run.base is None else run.base.name,
+        base_options=() if run.base is None else tuple(run.base.options),
         workload=run.workload or {},
         settles=run.settles,
     )

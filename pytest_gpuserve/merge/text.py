@@ -43,7 +43,7 @@ def merged_text(
         *result.places,
         *written,
         totals_line(result),
-        next_step(result),
+        *next_step(result).splitlines(),
     )
     told = [printable(shown(line)) for line in lines if line]
     # The table has colours, and what it takes in is made printable by itself.

@@ -55,7 +55,9 @@ def explain(
         attribution: What of the server's time moved with it, a line each; see ``report/attribution.py``.
         closer: How to look closer before that is typed, as `closer_command` says; empty where it was looked at.
     """
-    lines = [headline(judgement)]
+    explained = judgement.verdict in EXPLAINED
+    # What moved comes right after what happened.
+    lines = [headline(judgement), *(attribution[:1] if explained else ())]
     if judgement.interval is not None:
         low, high = judgement.interval
         lines.append(f"interval {format_change(low)} to {format_change(high)}, {evidence(judgement)}")
@@ -68,12 +70,11 @@ def explain(
         for name, change in other_changes.items()
         if abs(change) >= NOTABLE_CHANGE and not METRICS[name].on_request
     ]
-    explained = judgement.verdict in EXPLAINED
     # For a terminal pytest cuts an explanation after eight lines, so what matters most comes first: the reason, if
     # nothing is decided.
     decided = judgement.verdict in DECIDED
     lines.extend(() if decided else reasons)
-    lines.extend(attribution[:WEIGHTIEST] if explained else ())
+    lines.extend(attribution[1:WEIGHTIEST] if explained else ())
     lines.extend([f"first {closer}"] if closer else [])
     if command:
         lines.append(f"{_purpose(judgement.verdict)}{', if that shows it' if closer else ''}: {command}")

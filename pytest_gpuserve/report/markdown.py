@@ -103,7 +103,7 @@ def _head(result: SessionResult, inert: Inert) -> Iterator[str]:
     """What is always there: what came of it, what to do next, what was measured and how."""
     yield f"<h3>{headline(result.tests)} on {inert.code(_device(result))}</h3>"
     if any(test.outcome != PASSED for test in result.tests):
-        for line in (totals_line(result), next_step(result)):
+        for line in (totals_line(result), *next_step(result).splitlines()):
             if line:
                 # A command that was cut off would be another one.
                 yield f"<p>{inert.code(line, longest=LONGEST_BLOCK)}</p>"

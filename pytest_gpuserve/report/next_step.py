@@ -1,4 +1,4 @@
-"""The last line of a run: the one command that most likely comes next.
+"""The last lines of a run: the command that most likely comes next, and of a settled regression how it is accepted.
 
 Of what keeps tests from passing the worst verdict is spoken of, in the order of `report.ranking`. No word of it is from
 the run but ids of tests, which are quoted: what a server wrote into a reason must not become a command.
@@ -58,13 +58,18 @@ MENDED_BY: Final = (
 )
 """How reasons begin, and what they ask for."""
 
-_BASE: Final = re.compile(
-    r"(?:(?P<hash>[0-9a-f]{12,64})|(?P<revision>\S+) \([0-9a-f]{12}\))?(?:(?:^| with )the packages of (?P<python>.+))?"
-)
+REPORT: Final = "--gpuserve-report=report.html"
+
+_NEXT: Final = "next: "
+_OR: Final = "  or: "
 
 
 def next_step(result: SessionResult) -> str:
-    """What to do next: ``next: record what is missing: pytest ... --baseline-update-new``; empty where nothing is."""
+    """What to do next: ``next: record what is missing: pytest ... --baseline-update-new``; empty where nothing is.
+
+    Returns:
+        A line, or two of a regression that was settled side by side.
+    """
     bad = [row for row in ranked(result.tests) if row.is_bad]
     for verdict, step in _STEPS.items():
         line = step(result, [row for row in bad if row.judgement.verdict is verdict])
@@ -81,9 +86,15 @@ def _regressed(result: SessionResult, rows: Sequence[Row]) -> str:
     closer = "" if result.update else _closer(result, alone)
     if closer:
         return closer
-    if stored:
-        return _line("accept the new numbers, if they are worth it", result, stored, *_options(stored))
-    return _again("run it again when it is mended", result, rows)
+    if not stored:
+        return _again("run it again when it is mended", result, rows)
+    accept = _line("accept the new numbers, if they are worth it", result, stored, *_options(stored))
+    seen = () if result.update else _beside(stored)
+    if not seen or not accept:
+        return accept
+    # A person looks at what moved before accepting it.
+    look = _line("see what moved", result, stored, *seen, REPORT)
+    return f"{look}\n{accept.replace(_NEXT, _OR, 1)}"
 
 
 def _invalid(result: SessionResult, rows: Sequence[Row]) -> str:
@@ -144,8 +155,10 @@ def _again(what: str, result: SessionResult, rows: Sequence[Row], *options: str)
     """Run these tests again as they were: beside the same base, or to record the same."""
     if not rows:
         return ""
-    asked = ([result.update] if result.update else []) if result.stored else _beside(rows)
-    return "" if asked is None else _line(what, result, rows, *asked, *options)
+    beside = () if result.stored else _beside(rows)
+    if not result.stored and not beside:
+        return ""
+    return _line(what, result, rows, *([result.update] if result.stored and result.update else beside), *options)
 
 
 def _line(what: str, result: SessionResult, rows: Sequence[Row], *options: str) -> str:
@@ -156,8 +169,8 @@ def _line(what: str, result: SessionResult, rows: Sequence[Row], *options: str) 
     # A recording accepts what it measures, so that no other test may be in it, as those that failed elsewhere would be.
     selection, note = _selection(result, wanted, only_these=any(option.startswith(UPDATE) for option in options))
     if not selection:
-        return f"next: {what}: there is no command for it, as the ids of these tests cannot be typed"
-    return f"next: {what}{note}: {command(selection, result.gpu.get('name'), *options)}"
+        return f"{_NEXT}{what}: there is no command for it, as the ids of these tests cannot be typed"
+    return f"{_NEXT}{what}{note}: {command(selection, result.gpu.get('name'), *options)}"
 
 
 def _selection(result: SessionResult, wanted: Sequence[str], *, only_these: bool) -> tuple[Sequence[str], str]:
@@ -202,14 +215,7 @@ def _of_a_search(advice: str) -> str:
     return advice.removesuffix(", or lower the rate").replace("load(...", "load.capacity(...")
 
 
-def _beside(rows: Sequence[Row]) -> list[str] | None:
-    """The options that name whom these were measured beside, by what people call it; None where it cannot be told."""
-    names = {row.run.base for row in rows}
-    name = names.pop() if len(names) == 1 else None
-    match = _BASE.fullmatch(name) if name else None
-    if match is None:
-        return None
-    revision = match["revision"] or match["hash"]
-    flags = [f"--against={revision}"] if revision else []
-    python = match["python"]
-    return [*flags, f"--against-python={python}"] if python else flags
+def _beside(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The options that name whom these were measured beside; none where they differ, or it cannot be told."""
+    options = {row.run.base_options for row in rows}
+    return options.pop() if len(options) == 1 else ()

@@ -180,7 +180,7 @@ def _run(run: RunResult) -> dict[str, Any]:
             for start in starts[-1:]
             for name, setting in start.settings.items()
         },
-        "base": None if run.base is None else _base(run.base, run.base_sessions),
+        "base": None if run.base is None else _base(run.base, run.base_options, run.base_sessions),
         "settles": run.settles,
     }
 
@@ -227,11 +227,12 @@ def _counters(counted: Counters | None) -> dict[str, Any] | None:
     return plain
 
 
-def _base(name: str, sessions: Sequence[Session]) -> dict[str, Any]:
+def _base(name: str, options: Sequence[str], sessions: Sequence[Session]) -> dict[str, Any]:
     """What a run was measured beside, in the same units."""
     windows = [window for session in sessions for window in session.windows]
     return {
         "name": name,
+        "options": list(options),
         "requests": sum(window.requests for window in windows),
         "seconds": sum(window.seconds for window in windows),
         "throughput": _known("throughput", sessions),

@@ -25,6 +25,7 @@ class RunResult:
         load: The load, as text.
         server: The server, as text.
         base: Whom it was measured beside, as people call it; None where it was measured alone.
+        base_options: What measures it beside that one again, on the command line; empty where nothing does.
         base_sessions: What was measured of that one.
         candidate_sessions: What was measured beside it. Where a stored baseline was settled side by side, `sessions`
             is what was measured alone before.
@@ -40,6 +41,7 @@ class RunResult:
     load: Mapping[str, str]
     server: Mapping[str, str]
     base: str | None = None
+    base_options: tuple[str, ...] = ()
     base_sessions: tuple[Session, ...] = ()
     candidate_sessions: tuple[Session, ...] = ()
     workload: Mapping[str, str] = field(default_factory=dict)

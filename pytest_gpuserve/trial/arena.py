@@ -104,7 +104,9 @@ class Arena:
             GpuserveError: It cannot be found out what would run there.
         """
         base = contest.candidate.relocated(opponent.relocation)
-        return self._side_by_side(contest, base, kind="against", name=opponent.name, identity=opponent.identity)
+        paired = self._side_by_side(contest, base, kind="against", name=opponent.name, identity=opponent.identity)
+        paired.options = opponent.options
+        return paired
 
     def compare_servers(self, contest: Contest, base: Target) -> SideBySide:
         """Compare two servers of this checkout."""

@@ -199,6 +199,7 @@ class Measurement:
             load={**self.shape.workload(), **self.target.fingerprint(), **engine},
             server={**kind.workload(), **self.workload.information},
             base=None if self.paired is None else self.paired.name,
+            base_options=() if self.paired is None else self.paired.options,
             base_sessions=() if self.paired is None else tuple(self.paired.sessions("base")),
             candidate_sessions=() if self.paired is None else tuple(self.paired.sessions("candidate")),
             workload=dict(self.workload.must_match),

@@ -23,11 +23,13 @@ class Opponent:
         name: What people call it: ``origin/main (0123456789ab)``.
         identity: Tells it apart from any other: its commit and interpreter.
         relocation: Moves a server to it.
+        options: What compares with it again, on the command line.
     """
 
     name: str
     identity: str
     relocation: Relocation
+    options: tuple[str, ...] = ()
 
 
 class Opponents:
@@ -81,7 +83,9 @@ class Opponents:
             python=python,
             revision=name,
         )
-        return Opponent(name, f"{commit or 'this checkout'} {python or ''}".strip(), relocation)
+        options = [] if commit is None else [f"--against={commit[:SHOWN_DIGITS] if called else revision}"]
+        options += [] if python is None else [f"--against-python={python}"]
+        return Opponent(name, f"{commit or 'this checkout'} {python or ''}".strip(), relocation, tuple(options))
 
     def close(self) -> None:
         """Remove the worktrees."""

@@ -55,6 +55,7 @@ class SideBySide:
 
     Attributes:
         name: See above.
+        options: What compares with this base again, on the command line; empty where nothing does.
         seconds: Time spent on it in this run.
     """
 
@@ -71,6 +72,7 @@ class SideBySide:
         most_foreign_cores: float = math.inf,
     ) -> None:
         self.name = name
+        self.options: tuple[str, ...] = ()
         self.seconds = 0.0
         self._pairing = pairing
         self._kind = kind

@@ -80,7 +80,7 @@ def test_files_are_written(folder: Folder) -> None:
     assert "PASS throughput test_a" in page.text
     # What only the shards know is not shown as nothing.
     assert "sessions and starts" not in page.text
-    assert "Changes and how surely they are known" in page.titles()
+    assert "Changes and how surely they are known" in page.titles
     comment = (folder.path / "out.md").read_text()
     assert "1 of 2 tests did not pass" in comment
     assert "test_a" in comment

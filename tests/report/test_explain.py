@@ -16,7 +16,7 @@ KINDS: tuple[ReferenceKind, ...] = get_args(ReferenceKind)
 
 
 def test_a_regression_explains_itself() -> None:
-    """Measured, baseline, change with interval, evidence, reasons, what moved, what to type; then why, and the rest."""
+    """Measured, baseline, change, what moved; interval and evidence, what to type; then why, and the rest."""
     text = explain(
         judgement(reasons=("first", "second\nline")),
         {"latency.p50": 0.4, "latency.p99": -0.02, "batching_ratio": -0.031},
@@ -25,8 +25,8 @@ def test_a_regression_explains_itself() -> None:
     )
     assert text == [
         "REGRESSED: throughput is 1432/s, baseline 2047/s: -30.1 % (tolerance 5 %)",
-        "interval -34.1 % to -26.2 %, from 2 sessions; a change of 6 % would have been seen",
         "moved with it: compute per batch 4.10 ms -> 4.52 ms (+10.2 %)",
+        "interval -34.1 % to -26.2 %, from 2 sessions; a change of 6 % would have been seen",
         "of the whole: 98 %",
         "to accept the new number: pytest t --gpu=cpu",
         "first",
