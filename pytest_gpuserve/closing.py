@@ -96,7 +96,7 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
         if verbosity < 0
         else [
             *bases_lines(tests),
-            *reason_lines(tests),
+            *reason_lines(tests, verbose=verbosity > 0),
             *problems,
             *measured_again_lines(tests, verbose=verbosity > 0),
             *settings_lines(tests),

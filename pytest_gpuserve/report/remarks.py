@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import RunResult, TestResult
 
+MOST_OF_PASSES: Final = 3
+"""Reasons of what passed that are told at once: a green run is short."""
+
 PROBLEM_CHARACTERS: Final = 200
 """Of an error that pytest shows in full, what is repeated."""
 
@@ -27,12 +30,13 @@ _ANY_KEY: Final = "'...'"
 """Stands for the name of each test's baseline, where many tests lack one for the same reason."""
 
 
-def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False) -> list[str]:
+def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbose: bool = True) -> list[str]:
     """Why verdicts are what they are: each reason once, with the tests that it is of, those of the worst row first.
 
     Args:
         tests: Whose.
         only_bad: Whether to leave out all but what keeps a test from passing.
+        verbose: Whether to tell every reason of what passed, too; else the first `MOST_OF_PASSES`.
     """
     names = names_of(tests)
     found: dict[tuple[Verdict, str], list[tuple[Row, str]]] = {}
@@ -42,12 +46,16 @@ def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False) -> li
         for reason in row.reasons:
             found.setdefault((row.judgement.verdict, _general(reason, row)), []).append((row, reason))
     lines = []
+    passed = [key for key in found if key[0].passes]
+    left_out = set() if verbose else set(passed[MOST_OF_PASSES:])
     for (verdict, general), rows in found.items():
+        if (verdict, general) in left_out:
+            continue
         who = _who([row for row, _ in rows], names)
         # In its own words, where it is of one load alone.
         text = general if len(who) > 1 else rows[0][1]
         lines.extend(_with_names(f"{verdict}: {text}", who, "tests"))
-    return lines
+    return [*lines, f"{len(left_out)} more notes on what passed: -v shows them"] if left_out else lines
 
 
 def problem_lines(tests: Collection[TestResult], shown: Callable[[str], str] = str) -> list[str]:
@@ -100,18 +108,20 @@ def bases_lines(tests: Iterable[TestResult]) -> list[str]:
 
 
 def settings_lines(tests: Collection[TestResult]) -> list[str]:
-    """Say in a line each where a server used something else than what it was asked for."""
+    """Say in a line each where servers used something else than what they were asked for, with their tests."""
     names = names_of(tests)
-    return list(
-        dict.fromkeys(
-            f"server settings of {names[test.nodeid]}: {printable(difference)}"
-            for test in tests
-            for run in test.runs
-            for session in run.sessions
-            for start in session.starts
-            for difference in differences(start.settings)
-        )
-    )
+    found: dict[str, dict[str, None]] = {}
+    for test in tests:
+        for run in test.runs:
+            for session in run.sessions:
+                for start in session.starts:
+                    for difference in differences(start.settings):
+                        found.setdefault(difference, {})[names[test.nodeid]] = None
+    return [
+        line
+        for difference, who in found.items()
+        for line in _with_names(f"server settings: {difference}", list(who), "tests")
+    ]
 
 
 def client_lines(tests: Iterable[TestResult]) -> list[str]:
@@ -142,14 +152,15 @@ def machine_lines(tests: Iterable[TestResult]) -> list[str]:
 
 
 def measured_again_lines(tests: Collection[TestResult], *, verbose: bool = False) -> list[str]:
-    """Say in a line for each load how many windows were measured again, and what disturbed them.
+    """Say how many windows were measured again, and what disturbed them.
 
     Args:
         tests: Whose.
-        verbose: Whether to say all that disturbed it; else the first.
+        verbose: Whether to do so in a line for each load, with all that disturbed it; else in one line.
     """
     names = names_of(tests)
     lines = []
+    again = every = 0
     for test in tests:
         for run in test.runs:
             starts = [start for session in run.sessions for start in session.starts]
@@ -158,12 +169,12 @@ def measured_again_lines(tests: Collection[TestResult], *, verbose: bool = False
                 continue
             windows = len(reasons) + sum(len(start.windows) + start.discarded for start in starts)
             known = [printable(reason) for reason in dict.fromkeys(reasons)]
-            others = 0 if verbose else len(known) - 1
-            told = "; ".join(known[: len(known) - others])
-            more = f"; {others} other reason{'s are' if others > 1 else ' is'} in --gpuserve-json" if others else ""
             name = _name_of_load(test.nodeid, run, names)
-            lines.append(f"{name}: {len(reasons)} of {windows} windows measured again: {told}{more}")
-    return lines
+            lines.append(f"{name}: {len(reasons)} of {windows} windows measured again: {'; '.join(known)}")
+            again, every = again + len(reasons), every + windows
+    if verbose or len(lines) < 2:
+        return lines
+    return [f"{again} of {every} windows in {len(lines)} loads were measured again: -v shows why"]
 
 
 def _general(reason: str, row: Row) -> str:

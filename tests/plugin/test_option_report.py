@@ -54,7 +54,7 @@ def test_report_of_a_server_that_does_not_start(project: Project) -> None:
     page = read(project)
     assert "1 error" in page.text
     assert "no such model" in page.text
-    assert page.plots == []
+    assert page.titles == []
 
 
 def test_secrets_are_masked(project: Project) -> None:

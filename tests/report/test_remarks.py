@@ -242,7 +242,7 @@ def test_a_machine_whose_speed_moved_is_told() -> None:
 
 
 def test_windows_that_were_measured_again_are_told() -> None:
-    """How many of how many and why, a line for each load; further reasons are counted, or told in a verbose run."""
+    """How many of how many and why, a line for each load; of several loads one line, unless the run is verbose."""
     once = replace(start(), rejected=("GPU-1: thermal slowdown in 2 of 5 samples",), discarded=1)
     twice = replace(start(), rejected=("GPU-1: hot", "GPU-1: hot", "GPU-1: \x1b[31mslow", "GPU-1: hotter"))
     results = [
@@ -250,12 +250,21 @@ def test_windows_that_were_measured_again_are_told() -> None:
         result_of("suites/test_y.py::test_b", sessions=(session(start()), session(twice))),
         result_of("suites/test_y.py::test_c", sessions=(session(),)),
     ]
-    assert measured_again_lines(results) == [
-        "test_a: 1 of 10 windows measured again: GPU-1: thermal slowdown in 2 of 5 samples",
-        "test_b: 4 of 12 windows measured again: GPU-1: hot; 2 other reasons are in --gpuserve-json",
-    ]
-    assert measured_again_lines(results[1:], verbose=True) == [
-        r"test_b: 4 of 12 windows measured again: GPU-1: hot; GPU-1: \x1b[31mslow; GPU-1: hotter"
+    one = "test_a: 1 of 10 windows measured again: GPU-1: thermal slowdown in 2 of 5 samples"
+    other = r"test_b: 4 of 12 windows measured again: GPU-1: hot; GPU-1: \x1b[31mslow; GPU-1: hotter"
+    assert measured_again_lines(results, verbose=True) == [one, other]
+    assert measured_again_lines(results) == ["5 of 22 windows in 2 loads were measured again: -v shows why"]
+    assert measured_again_lines(results[1:]) == [other]
+    assert measured_again_lines(results[2:]) == []
+
+
+def test_a_green_run_is_short() -> None:
+    """Of what passed the first reasons are told, and how many more there are."""
+    tests = [named(f"test_{n}", judgement(Verdict.PASS, reasons=(f"reason {n}",)), outcome="passed") for n in range(9)]
+    assert len(reason_lines(tests)) == 9
+    assert reason_lines(tests, verbose=False)[2:] == [
+        "PASS: reason 2 (test_2)",
+        "6 more notes on what passed: -v shows them",
     ]
 
 
