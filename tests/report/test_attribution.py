@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,40 +94,12 @@ def test_another_stage_is_named() -> None:
     assert found["look at"] == "the stage Preprocess_1"
 
 
-def test_clocks_are_named_when_they_are_counted() -> None:
-    """Counted, clocks that fell are looked at before the model, and clocks that stayed are no suspects."""
-    fast = replace(BEFORE, clock_mhz=1980.0)
-    slow = replace(fast, clock_mhz=1410.0, mean_seconds=0.012, compute_seconds=0.0061)
-    found = labelled(attribution(fast, slow))
-    assert "clocks 1980 -> 1410 MHz (-28.8 %)" in found["moved with it"]
-    assert found["look at"] == (
-        "the GPU's clocks (power limit, temperature, who else uses it); the model and its kernels"
-    )
-    assert "not counted" not in found
-    steady = labelled(attribution(fast, replace(slow, clock_mhz=1980.0)))
-    assert steady["look at"] == "the model and its kernels"
-
-
 def test_small_moves_are_none() -> None:
     """Neither a part that doubled and is nothing of the whole, nor a large one that hardly changed, has moved."""
     found = lines(mean_seconds=0.012, queue_seconds=0.0051, client_lag_seconds=60e-6, compute_seconds=0.0042)
     assert found["moved with it"] == "queue 3.10 ms -> 5.10 ms (+64.5 %; the server's time less compute)"
     assert "client lag p99 12.0 us -> 60.0 us" in found["did not move"]
     assert "compute per batch 4.10 ms -> 4.20 ms" in found["did not move"]
-
-
-def test_most_of_the_change_has_moved_however_large_it_was() -> None:
-    """A part of nearly all of the latency explains a change of 3 % with one of its own that is a little less."""
-    before = replace(BEFORE, mean_seconds=1.0, compute_seconds=0.99, queue_seconds=0.0, outside_seconds=0.01)
-    found = labelled(attribution(before, replace(before, mean_seconds=1.0301, compute_seconds=1.019)))
-    assert found["moved with it"] == "compute per batch 990 ms -> 1.02 s (+2.9 %)"
-
-
-def test_an_unmoved_mean_has_no_major_part() -> None:
-    """Where the mean is as it was, a part that changed by 1 % is not most of anything."""
-    found = lines(mean_seconds=0.01001, compute_seconds=0.00415)
-    assert found["moved with it"] == "nothing that was counted"
-    assert not any(label.startswith("of the mean") for label in found)
 
 
 def test_a_tail_alone_is_not_explained_by_means() -> None:
@@ -173,15 +144,6 @@ def test_queues_known_differently_are_not_compared() -> None:
     found = labelled(attribution(rest, slower))
     assert found["moved with it"].startswith("queue, network and client 5.10 ms -> 7.10 ms")
     assert "look at" not in found
-
-
-@pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_better_is_explained_as_worse_is(factor: float) -> None:
-    """What moved is named in both directions, each by the sign of its change."""
-    found = lines(mean_seconds=0.01 + 0.0041 * (factor - 1), compute_seconds=0.0041 * factor)
-    assert f"({'+' if factor > 1 else '-'}" in found["moved with it"]
-    share = next(text for label, text in found.items() if label.startswith("of the mean latency's"))
-    assert share.endswith("(100 %)")
 
 
 PROFILES = st.builds(

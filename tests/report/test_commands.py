@@ -11,19 +11,15 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.report.commands import (
-    ACCEPT,
     UPDATE,
-    UPDATE_NEW,
     closer_command,
     code_before,
     command,
     command_for,
-    options_for,
     tightening_command,
 )
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.results import SessionResult
-from pytest_gpuserve.settings import Update
 from tests.support.builders import judgement, result_of
 
 UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
@@ -58,15 +54,6 @@ def test_the_command_can_be_pasted(verdict: Verdict, reason: str, options: list[
     """A shell splits it into the very test, the device and the options."""
     found = command_for(judgement(verdict, reasons=(reason,)), nodeid, "A100-SXM4-80GB", stored=True)
     assert shlex.split(found) == ["pytest", nodeid, "--gpu=A100-SXM4-80GB", *options]
-
-
-@pytest.mark.parametrize(("verdict", "reason", "options"), CASES)
-def test_a_failed_assertion_and_the_last_line_say_the_same(verdict: Verdict, reason: str, options: list[str]) -> None:
-    """One problem has one command; outside of git, where nothing can be looked at closer."""
-    judged = judgement(verdict, reasons=(reason,))
-    found = command_for(judged, "t.py::test_z[50]", "T4", stored=True)
-    assert next_step(SessionResult({"name": "T4"}, {}, (result_of("t.py::test_z[50]", judged),))).endswith(f": {found}")
-    assert shlex.split(found)[3:] == options
 
 
 @pytest.mark.parametrize(("clean", "before"), [(True, "HEAD~1"), (False, "HEAD")])
@@ -118,17 +105,6 @@ def test_without_code_before_there_is_no_closer_look() -> None:
     assert closer_command(judgement(), "t[\x1b]", "cpu", before="HEAD~1") == ""
 
 
-def test_options_are_for_all_of_them() -> None:
-    """The largest budget that was too small; and what is there has to be replaced, though others are new."""
-    undecided = [judgement(Verdict.INCONCLUSIVE, reasons=(spent(seconds),)) for seconds in (300, 500, 90)]
-    assert options_for(undecided) == ("--gpuserve-budget=2000",)
-    missing = [judgement(Verdict.MISSING, reasons=(reason,)) for reason in (NO_ENTRY, OTHER_WORKLOAD)]
-    assert options_for(missing) == (UPDATE,)
-    assert options_for(missing[:1]) == (UPDATE_NEW,)
-    assert options_for([judgement(), judgement()]) == ACCEPT
-    assert options_for([]) == ()
-
-
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVED, Verdict.INVALID])
 def test_no_command_where_none_helps(verdict: Verdict) -> None:
     """An invalid measurement must not be recorded, and a pass needs nothing."""
@@ -156,17 +132,6 @@ def test_an_id_that_cannot_be_typed_makes_no_command() -> None:
 def test_what_got_better_is_held_on_to_without_a_reason() -> None:
     """A baseline that is tightened needs none."""
     assert tightening_command("t.py::test_z[50]", "T4") == "pytest 't.py::test_z[50]' --gpu=T4 --baseline-update"
-
-
-def test_a_run_is_asked_to_record_by_the_same_options() -> None:
-    """What a result says of its run is what a command can repeat."""
-    assert [update.option for update in Update] == ["", UPDATE_NEW, UPDATE]
-
-
-@pytest.mark.parametrize("device", ["", "a\nb", None, 4])
-def test_a_device_that_cannot_be_typed_is_left_out(device: object) -> None:
-    """As one that is not known, of workers that all crashed."""
-    assert command(["t"], device, UPDATE) == "pytest t --baseline-update"
 
 
 @UNHURRIED

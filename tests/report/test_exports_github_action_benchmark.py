@@ -10,8 +10,8 @@ from hypothesis import given
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.exports.github_action_benchmark import bigger_is_better, smaller_is_better, unit_of
-from tests.report.exported import NAMES, NODEID, UNHURRIED, load_of, named, one_test, overruled_and_last_word
+from pytest_gpuserve.report.exports.github_action_benchmark import bigger_is_better, smaller_is_better
+from tests.report.exported import NAMES, NODEID, UNHURRIED, load_of, named, one_test
 from tests.support.builders import judgement, session
 
 
@@ -68,28 +68,10 @@ def test_an_entry_tells_the_verdicts_on_its_metric() -> None:
     assert entries[f"{NODEID} batching_ratio"].extra == "PASS (baseline, not asserted): -30.1 %"
 
 
-def test_what_was_overruled_is_not_told() -> None:
-    """A point that passed does not say that it regressed."""
-    (entry,) = [
-        entry
-        for name, entry in read(bigger_is_better(one_test(load_of(*overruled_and_last_word())))).items()
-        if name.endswith(" throughput")
-    ]
-    assert entry.extra == "PASS (base): -1.0 %"
-
-
 def test_what_is_not_sound_is_in_no_chart() -> None:
     """A number that cannot be trusted is left out; the action refuses an empty list, so that this is seen."""
     result = one_test(load_of(judgement(Verdict.INVALID), sessions=[session(problems=("late",))]))
     assert bigger_is_better(result) == smaller_is_better(result) == "[]\n"
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_every_metric_has_a_unit(name: str) -> None:
-    """No number stands alone, and a factor of zero or below would turn it."""
-    unit, factor = unit_of(METRICS[name])
-    assert unit
-    assert factor > 0
 
 
 @UNHURRIED

@@ -17,7 +17,6 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.exports.prometheus import FAMILIES, LATENCY, YARDSTICK, document
-from pytest_gpuserve.report.results import TestResult
 from tests.fakes.threads import in_a_thread
 from tests.report.exported import (
     NAMES,
@@ -27,7 +26,6 @@ from tests.report.exported import (
     named,
     one_test,
     overruled_and_last_word,
-    result_of,
 )
 from tests.support.builders import judgement, session, start, window
 
@@ -81,16 +79,6 @@ def labels(**more: str) -> frozenset[tuple[str, str]]:
     return frozenset({"test": NODEID, "run": "", "gpu": "T4", **more}.items())
 
 
-def test_numbers_are_in_base_units_with_their_labels() -> None:
-    """Seconds, bytes and shares, each with its test, its run and its card."""
-    found = checked(document(one_test(load_of())))
-    assert found["gpuserve_throughput_requests_per_second"] == {labels(): 20}
-    assert found["gpuserve_batching_ratio"] == {labels(): 4}
-    assert found["gpuserve_cold_start_seconds"] == {labels(): 1.5}
-    assert found["gpuserve_failed_requests"] == {labels(): 0}
-    assert found["gpuserve_measured_seconds"] == {labels(): 4}
-
-
 def test_latencies_are_a_summary() -> None:
     """Quantiles rise up to the exact maximum, and sum and count are those of all requests."""
     found = checked(document(one_test(load_of(sessions=[session(start(window((0.010,) * 99 + (0.5,))))]))))
@@ -109,33 +97,6 @@ def test_the_machines_own_speed_is_told() -> None:
     found = checked(document(one_test(load)))
     assert found[YARDSTICK] == {labels(work="memory"): pytest.approx(200.0)}
     assert YARDSTICK not in checked(document(one_test(load_of())))
-
-
-def test_a_verdict_is_a_label() -> None:
-    """A comparison says what it came to, by which metric and against what, and how much the metric moved."""
-    found = checked(document(one_test(load_of(judgement(Verdict.REGRESSED)), outcome="failed")))
-    known = labels(metric="throughput", reference="baseline")
-    verdict = {("verdict", "REGRESSED"), ("asserted", "true"), ("overruled", "false")}
-    assert found["gpuserve_verdict"] == {known | verdict: 1}
-    assert found["gpuserve_change_ratio"] == {known: -0.301}
-    assert found["gpuserve_change_lower_ratio"] == {known: -0.341}
-    assert found["gpuserve_change_upper_ratio"] == {known: -0.262}
-    assert found["gpuserve_tolerance_ratio"] == {known: 0.05}
-    assert found["gpuserve_detectable_ratio"] == {known: 0.06}
-    outcome = frozenset({"test": NODEID, "outcome": "failed", "gpu": "T4"}.items())
-    assert found["gpuserve_test_outcome"] == {outcome: 1}
-
-
-def test_the_session_says_what_was_measured_on_what() -> None:
-    """Code, host and card are in one sample to join with; what is unknown is no label."""
-    (known,) = checked(document(one_test()))["gpuserve_session_info"]
-    facts = dict(known)
-    assert facts["clean"] == "true"
-    assert facts["commit"].startswith("0123")
-    assert (facts["product"], facts["driver"], facts["host"], facts["gpu"]) == ("Tesla T4", "550.54", "host-a", "T4")
-    assert "cuda" not in facts
-    (unknown,) = checked(document(result_of(commit=None)))["gpuserve_session_info"]
-    assert not {"commit", "clean"} & dict(unknown).keys()
 
 
 def test_what_is_not_sound_has_a_verdict_and_no_numbers() -> None:
@@ -183,14 +144,6 @@ def test_a_comparison_that_a_test_did_not_come_to_says_so() -> None:
     assert verdicts == {("", "INCONCLUSIVE", "false"), ("load 2", "PASS", "true")}
 
 
-def test_loads_and_tests_share_families() -> None:
-    """However many loads there are, each family is one block."""
-    tests = [TestResult(f"t::{name}", "passed", [load_of(judgement()), load_of(label="load 2")]) for name in "abc"]
-    found = checked(document(result_of(*tests)))
-    assert len(found["gpuserve_throughput_requests_per_second"]) == 6
-    assert len(found["gpuserve_verdict"]) == 3
-
-
 def test_every_metric_has_a_family() -> None:
     """No metric is forgotten: it is a quantile of the summary, or has a family of its own."""
     assert set(FAMILIES) == {name for name, metric in METRICS.items() if metric.quantile is None}
@@ -210,20 +163,6 @@ def test_no_name_breaks_a_line(nodeids: list[str]) -> None:
     tests = [dict(each)["test"] for each in found["gpuserve_test_outcome"]]
     assert len(set(tests)) == len(nodeids)
     assert all(test.isprintable() for test in tests)
-
-
-def test_quotes_and_backslashes_come_back_as_they_were() -> None:
-    """What the format escapes is read as it was written."""
-    nodeid = 't::a["\\" {b="c"} \\n]'
-    (outcome,) = checked(document(named(nodeid)))["gpuserve_test_outcome"]
-    assert dict(outcome)["test"] == nodeid
-
-
-def test_texts_are_shown_fit() -> None:
-    """Names go through what masks secrets."""
-    text = document(named("t::a[hunter2]"), lambda text: text.replace("hunter2", "<X>"))
-    assert "hunter2" not in text
-    assert 't::a[<X>]"' in text
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from random import Random
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -128,18 +127,6 @@ def test_what_a_histogram_does_not_blur_is_exact() -> None:
     assert ours["total"] == pytest.approx(sum(latencies), rel=1e-12)
 
 
-def test_the_deviation_is_that_of_a_sample() -> None:
-    """Two rounds have one degree of freedom, as pytest-benchmark has it; one round deviates from nothing."""
-    assert statistics_of(summary([0.010, 0.020]))["stddev"] == pytest.approx(0.010 / 2**0.5, rel=WITHIN)
-    assert statistics_of(summary([0.010]))["stddev"] == 0
-
-
-def test_operations_a_second_are_requests_a_second() -> None:
-    """With several requests under way, one divided by the mean is not how many there are a second."""
-    ours = statistics_of(summary([0.1] * 40))
-    assert ours["ops"] == 80
-
-
 @UNHURRIED
 @given(st.lists(st.floats(1e-6, 100), min_size=1, max_size=50))
 def test_statistics_are_in_order(latencies: list[float]) -> None:
@@ -209,16 +196,6 @@ def test_no_name_breaks_the_file(nodeids: list[str]) -> None:
     assert all(0 < len(name.encode()) <= 1024 for name in names)
 
 
-def test_texts_are_shown_fit() -> None:
-    """Names, loads, servers and the machine's facts go through what masks secrets."""
-    run = replace(load_of(label="hunter2"), load={"a": "hunter2"}, server={"b": "hunter2"})
-    gpu = {"name": "hunter2", "unknown": {"c": "hunter2"}}
-    secret = replace(one_test(run, nodeid="t::hunter2"), gpu=gpu, host=gpu, software={"python": "hunter2"})
-    text = document(secret, lambda text: text.replace("hunter2", "<X>"))
-    assert "hunter2" not in text
-    assert text.count("<X>") > 7
-
-
 def write(folder: Path, name: str, result: SessionResult) -> str:
     """Write a document into a folder, and return its name there."""
     path = folder / name
@@ -267,36 +244,3 @@ def test_pytest_benchmark_compares_two_files(tmp_path: Path) -> None:
     assert "(2.00)" in lines[1]
     assert "20.0000 (2.0" in lines[1]
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 1 + 2 * 2
-
-
-def test_pytest_benchmark_tells_the_change(tmp_path: Path) -> None:
-    """``compare --between`` has the change of each column in percent."""
-    before, after = two_runs()
-    files = write(tmp_path, "a/before.json", before), write(tmp_path, "b/after.json", after)
-    out = command(tmp_path, "pytest_benchmark", "compare", *files, "--between=mean,ops", "-k", "8")
-    (line,) = [line for line in out.splitlines() if line.startswith("test_it[8]")]
-    assert "+100.0%" in line
-    assert "-50.0%" in line
-
-
-def test_pytest_benchmark_finds_files_in_its_storage(tmp_path: Path) -> None:
-    """A file named as pytest-benchmark names its own is listed and found by its number."""
-    before, after = two_runs()
-    write(tmp_path, ".benchmarks/0001_before.json", before)
-    write(tmp_path, ".benchmarks/0002_after.json", after)
-    listed = command(tmp_path, "pytest_benchmark", "list").split()
-    assert [path.rpartition("/")[2] for path in listed] == ["0001_before.json", "0002_after.json"]
-    out = command(tmp_path, "pytest_benchmark", "compare", "0001", "0002")
-    assert out.count("test_it[8] (") == 2
-
-
-def test_pytest_compares_a_benchmark_with_a_file(tmp_path: Path) -> None:
-    """``pytest --benchmark-compare`` puts a stored load beside a benchmark of the same name."""
-    nodeid = "test_model.py::test_it"
-    write(tmp_path, ".benchmarks/0001_served.json", one_test(load_of(), nodeid=nodeid))
-    (tmp_path / "test_model.py").write_text("def test_it(benchmark):\n    benchmark.pedantic(int, rounds=3)\n")
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    options = ("-p", "pytest_benchmark.plugin", "-p", "no:cacheprovider", "--benchmark-compare=0001")
-    out = command(tmp_path, "pytest", *options)
-    assert "test_it (0001_served" in out
-    assert "test_it (NOW)" in out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,12 +13,10 @@ from pytest_gpuserve.report.exports.values import LONGEST_NAME_BYTES, json_text,
 from pytest_gpuserve.report.results import TestResult
 from tests.report.exported import (
     NAMES,
-    NODEID,
     UNHURRIED,
     load_of,
     named,
     one_test,
-    overruled_and_last_word,
     result_of,
 )
 from tests.support.builders import judgement, session, start, window
@@ -27,13 +24,6 @@ from tests.support.builders import judgement, session, start, window
 if TYPE_CHECKING:
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.window import Session
-
-
-def test_a_load_is_named_by_its_test_and_its_label() -> None:
-    """The first load of a test is called as the test, others by their label too."""
-    first, second = loads_of(one_test(load_of(), load_of(label="load 2")), str)
-    assert (first.test, first.label, first.name) == (NODEID, "", NODEID)
-    assert (second.test, second.label, second.name) == (NODEID, "load 2", f"{NODEID} load 2")
 
 
 def test_names_that_masking_makes_alike_are_told_apart() -> None:
@@ -51,14 +41,6 @@ def test_names_that_masking_makes_alike_are_told_apart() -> None:
     assert len({load.name for load in loads}) == 3
 
 
-def test_a_label_that_looks_like_another_tests_name_makes_no_twin() -> None:
-    """A test's name that ends like another's with its label is still another name."""
-    result = result_of(
-        TestResult("t::a", "passed", [load_of(label="b")]), TestResult("t::a b", "passed", [load_of(), load_of()])
-    )
-    assert len({load.name for load in loads_of(result, str)}) == 3
-
-
 @UNHURRIED
 @given(NAMES)
 def test_names_are_printable_distinct_and_short_enough(nodeids: list[str]) -> None:
@@ -67,13 +49,6 @@ def test_names_are_printable_distinct_and_short_enough(nodeids: list[str]) -> No
     assert len(set(names)) == len(nodeids)
     assert all(name.isprintable() for name in names)
     assert all(len(name.encode()) <= LONGEST_NAME_BYTES for name in names)
-
-
-def test_long_names_that_begin_alike_stay_two() -> None:
-    """A name that is cut carries the digest of the whole."""
-    one, other = loads_of(named("x" * 2000 + "a", "x" * 2000 + "b"), str)
-    assert one.name != other.name
-    assert len(one.name) == len(other.name) == LONGEST_NAME_BYTES
 
 
 def test_what_is_not_sound_has_no_numbers() -> None:
@@ -97,24 +72,6 @@ def test_what_was_judged_to_be_invalid_has_no_numbers(judgements: tuple[Judgemen
     load, other = loads_of(one_test(load_of(*judgements), load_of(judgement(Verdict.PASS), label="load 2")), str)
     assert (load.known(), load.tracked(), load.mean_latency(), load.summary) == ({}, {}, None, None)
     assert other.summary is not None
-
-
-@pytest.mark.parametrize(
-    "judgements", [(SHARED.unasserted(),), (judgement(Verdict.INCONCLUSIVE),), (judgement(Verdict.MISSING),)]
-)
-def test_what_decides_nothing_takes_no_number_away(judgements: tuple[Judgement, ...]) -> None:
-    """What the test did not come to, and what cannot be decided, is no fault of what was measured."""
-    (load,) = loads_of(one_test(load_of(*judgements)), str)
-    assert load.summary is not None
-    assert METRICS["throughput"] in load.known()
-
-
-def test_rows_say_what_was_overruled() -> None:
-    """Each load has its own rows, in the order in which they were judged; another load's last word is none of its."""
-    stored, paired = overruled_and_last_word()
-    first, second = loads_of(one_test(load_of(stored, paired), load_of(stored, label="load 2")), str)
-    assert [(row.judgement, row.overruled) for row in first.rows] == [(stored, True), (paired, False)]
-    assert [(row.judgement, row.overruled) for row in second.rows] == [(stored, False)]
 
 
 @pytest.mark.parametrize("sessions", [(), (session(start(window((), items=None, batches=None))),)])
@@ -146,15 +103,6 @@ def test_one_start_has_no_bounds() -> None:
     assert (throughput.lowest, throughput.highest) == (None, None)
 
 
-def test_a_value_that_one_start_does_not_know_has_no_value() -> None:
-    """The batching ratio of half of the starts is that of no load."""
-    blind = start(window(items=None, batches=None))
-    (load,) = loads_of(one_test(load_of(sessions=[session(start(), blind)])), str)
-    assert METRICS["batching_ratio"] not in load.tracked()
-    assert METRICS["batching_ratio"] not in load.known()
-    assert METRICS["throughput"] in load.tracked()
-
-
 def test_what_only_tests_ask_for_is_tracked_where_one_does() -> None:
     """A cold start is always known, and watched only where a test compared it."""
     (silent,) = loads_of(one_test(load_of()), str)
@@ -184,12 +132,3 @@ def test_json_has_no_number_that_json_has_not() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_text([float("nan")])
     assert json_text(["ü"]).isascii()
-
-
-def test_a_run_is_not_changed_by_its_export() -> None:
-    """Names are those of the export: the results stay as they are."""
-    run = load_of(label="a\nb")
-    result = one_test(run)
-    (load,) = loads_of(result, str)
-    assert load.label == "a\\nb"
-    assert result.tests[0].runs[0] == replace(run)

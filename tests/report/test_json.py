@@ -10,11 +10,11 @@ import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import NOT_ASSERTED, Verdict
-from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Telemetry
+from pytest_gpuserve.measure.telemetry import CardTelemetry, Telemetry
 from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
-from tests.support.builders import COMMIT, OCCASION, judgement, result_of, session, start, window
+from tests.support.builders import judgement, result_of, session, start, window
 
 VERDICT_FIELDS = [
     "metric",
@@ -65,21 +65,6 @@ def test_the_document_is_schema_2() -> None:
     (test,) = plain["tests"]
     assert (test["nodeid"], test["outcome"]) == ("suites/x/test_y.py::test_z", "failed")
     assert {"nodeid", "outcome", "verdicts", "run"} <= set(test)
-
-
-def test_what_was_measured_when_and_of_which_code_is_told() -> None:
-    """The time, the commit, whether it was changed, versions and notes stand beside the tests."""
-    result = SessionResult(
-        {}, {}, (), at=OCCASION, commit=COMMIT, clean=True, software={"python": "3.11.9"}, notes=("a line", "another")
-    )
-    plain = json.loads(document(result))
-    assert {name: plain[name] for name in ("at", "commit", "clean", "software", "notes")} == {
-        "at": OCCASION,
-        "commit": COMMIT,
-        "clean": True,
-        "software": {"python": "3.11.9"},
-        "notes": ["a line", "another"],
-    }
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -174,48 +159,6 @@ def test_a_run_says_what_it_must_have_in_common_with_others() -> None:
     assert (other["workload"], other["sessions_at"]) == (None, [])
 
 
-def test_what_is_not_measured_yet_is_null() -> None:
-    """Promised fields that nothing fills are there and null, so that readers need not ask."""
-    plain = read(result_of("t"))["tests"][0]["run"]
-    assert [plain[name] for name in ("breakdown", "send_lag_p99", "telemetry")] == [None] * 3
-
-
-def telemetry_of(seconds: float, joules: float, *, mask: int = 0) -> Telemetry:
-    """What one card did in a stretch of time, of which the server worked half."""
-    card = CardTelemetry(
-        "GPU-1",
-        power_watts=Spread(100.0, 120.0, 90.0, 10),
-        energy=Energy(joules, "counter"),
-        clock_reasons={mask: 3} if mask else {},
-        clock_reasons_samples=10,
-    )
-    return Telemetry(seconds, 10, covered=True, cards={"GPU-1": card}, server_cpu_seconds=seconds / 2)
-
-
-def test_what_the_cards_did_is_told_of_all_starts_together() -> None:
-    """Energy an inference with what is taken at rest, CPU time a request; a start that nobody saw has no part in it."""
-    seen = [
-        replace(start(), telemetry=telemetry_of(2.0, 200.0, mask=4), idle_watts=40.0, rejected=("hot", "hotter")),
-        replace(start(), telemetry=telemetry_of(2.0, 400.0), idle_watts=60.0),
-    ]
-    plain = read(result_of("t", sessions=(session(*seen, start()),)))["tests"][0]["run"]
-    assert plain["requests"] == 120
-    telemetry = plain["telemetry"]
-    assert telemetry["seconds"] == 4.0
-    assert telemetry["energy"] == {"joules": 600.0, "source": "counter"}
-    assert telemetry["cards"]["GPU-1"]["clock_reasons"] == {"0x4": 3}
-    assert telemetry["cards"]["GPU-1"]["power_watts"] == {"mean": 100.0, "peak": 120.0, "lowest": 90.0, "samples": 20}
-    assert telemetry["idle_watts"] == 50.0
-    assert telemetry["energy_per_inference"] == {
-        "joules": 7.5,
-        "above_idle_joules": pytest.approx((600.0 - 4.0 * 50.0) / 80),
-        "idle_watts": 50.0,
-        "source": "counter",
-    }
-    assert telemetry["server_cpu_seconds_per_request"] == pytest.approx(2.0 / 80)
-    assert plain["windows_measured_again"] == ["hot", "hotter"]
-
-
 def test_without_energy_there_is_none_of_an_inference() -> None:
     """A card without a counter and without power has null, not zero."""
     bare = Telemetry(2.0, 10, covered=True, cards={"GPU-1": CardTelemetry("GPU-1")})
@@ -243,43 +186,7 @@ def test_a_run_of_nothing_has_no_numbers(sessions: tuple[Session, ...]) -> None:
     assert plain["problems"] == [problem for each in sessions for problem in each.problems]
 
 
-def test_several_loads_of_a_test_are_told_apart() -> None:
-    """The first is ``run``, the others follow, and each verdict names its load."""
-    test = result_of("t", judgement())
-    test.runs.append(RunResult("load 2", (session(),), (judgement(Verdict.PASS),), {}, {}))
-    plain = read(test)["tests"][0]
-    assert [verdict["run"] for verdict in plain["verdicts"]] == ["", "load 2"]
-    assert [plain["run"]["label"], *(run["label"] for run in plain["more_runs"])] == ["", "load 2"]
-
-
-def test_a_test_without_a_load_has_no_run() -> None:
-    """A test that failed before it measured is there, with null and no verdicts."""
-    plain = read(TestResult("t", "error"))["tests"][0]
-    assert (plain["run"], plain["verdicts"], plain["outcome"]) == (None, [], "error")
-
-
-def test_any_name_can_be_written() -> None:
-    """Ids and reasons of any characters come back as they were."""
-    name = 'test_z[\x1b[31m"\\ ü 漢 \ud800 \x00]'
-    plain = read(result_of(name, judgement(reasons=(name,))))["tests"][0]
-    assert (plain["nodeid"], plain["verdicts"][0]["reasons"]) == (name, [name])
-
-
 def test_a_number_that_is_none_is_refused() -> None:
     """NaN is a mistake of ours that must show, not a document that no other reader can read."""
     with pytest.raises(ValueError, match="not JSON compliant"):
         read(result_of("t", sessions=(session(start(cold_start_seconds=float("nan")), start()),)))
-
-
-def test_a_session_without_tests_is_a_document() -> None:
-    """Nothing measured is an empty list, and the text ends with its line."""
-    assert read()["tests"] == []
-    assert document(SessionResult({}, {}, ())).endswith("}\n")
-
-
-def test_only_texts_are_made_fit_to_be_shown() -> None:
-    """Numbers and names of fields stay as they are, whatever they look like."""
-    result = SessionResult({"name": "cpu"}, {"memory": 15, "deep": ["cpu", {"cpu": "cpu"}]}, ())
-    shown = json.loads(document(result, lambda text: text.replace("cpu", "<A_TOKEN>").replace("15", "?")))
-    assert shown["gpu"] == {"name": "<A_TOKEN>"}
-    assert shown["host"] == {"memory": 15, "deep": ["<A_TOKEN>", {"cpu": "<A_TOKEN>"}]}

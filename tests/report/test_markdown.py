@@ -11,7 +11,6 @@ import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.commands import UPDATE
 from pytest_gpuserve.report.markdown import comment, headline, step_summary
 from pytest_gpuserve.report.markdown_rows import worst_first
 from pytest_gpuserve.report.next_step import next_step
@@ -44,22 +43,6 @@ def test_what_is_not_known_is_said() -> None:
     """A verdict without numbers shows none, and no zero."""
     text = comment(result_of_tests(a_test("t.py::test_z", "failed", judgement(Verdict.MISSING))))
     assert rows_in(text)[0] == ["test_z", "throughput", *["unknown"] * 4, "MISSING"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "cell"),
-    [
-        ("baseline", "2047/s"),
-        ("against", "base 2047/s"),
-        ("published", "published 2047/s"),
-        ("limit", "at least 2047/s"),
-        ("duel", "at least 2047.00"),
-    ],
-)
-def test_what_it_was_compared_with(kind: str, cell: str) -> None:
-    """A reference that is no baseline says what it is; a limit is one to a side."""
-    text = comment(result_of_tests(a_test("t.py::test_z", "failed", judgement(kind=kind))))  # type: ignore[arg-type]
-    assert rows_in(text)[0][3] == cell
 
 
 def test_what_fails_comes_first_and_the_worst_of_it_at_once() -> None:
@@ -153,15 +136,6 @@ def test_why_a_baseline_was_loosened_is_told_where_it_passes(
     assert notes == ["<code>a note</code>", f"PASS: <code>{reason}</code>", "<code>a place</code>"]
 
 
-def test_a_recording_is_told_as_one() -> None:
-    """What was missing in a test that passed is recorded, and what is run again records."""
-    missing = a_test("t.py::test_y", "passed", judgement(Verdict.MISSING))
-    invalid = a_test("t.py::test_z", "failed", judgement(Verdict.INVALID))
-    text = comment(result_of_tests(missing, invalid, update=UPDATE))
-    assert "<code>comparisons: 1 invalid, 1 recorded</code>" in text
-    assert "pytest t.py::test_z --gpu=T4 --baseline-update</code>" in text
-
-
 def test_where_all_passed_nothing_is_to_be_done() -> None:
     """Neither in a comment that nobody has to read, nor of a recording, which has just done it."""
     text = comment(result_of_tests(a_test("t.py::test_z", "passed", judgement(Verdict.IMPROVED))))
@@ -194,19 +168,6 @@ def test_facts_are_told_and_what_is_unknown_is_not_a_fact() -> None:
         ("host", "cores", "8"),
         ("software", "torch", "2.9.0"),
     }
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({}, f"commit <code>{COMMIT}</code>, <code>"),
-        ({"clean": False}, f"commit <code>{COMMIT}</code>, with changes that are not committed"),
-        ({"commit": None, "clean": False}, "<p>commit unknown, "),
-    ],
-)
-def test_the_commit(changes: dict[str, object], said: str) -> None:
-    """What was measured: a commit, one with changes, or nobody knows."""
-    assert said in comment(result_of_tests(**changes))
 
 
 def test_the_marker_is_that_of_the_job_and_not_of_the_run() -> None:

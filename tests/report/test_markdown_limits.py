@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.report.markdown import COMMENT_BYTES, SUMMARY_BYTES, comment, step_summary
-from pytest_gpuserve.report.markdown_text import LONGEST, Inert, Part, fitted
+from pytest_gpuserve.report.markdown import COMMENT_BYTES, comment, step_summary
+from pytest_gpuserve.report.markdown_text import Part, fitted
 from tests.support.markdown_results import (
     GITHUB_COMMENT,
     GITHUB_STEP_SUMMARY,
@@ -84,19 +84,3 @@ def test_a_piece_that_fits_is_whole() -> None:
     assert "1 of 2 things" in fitted([part], len(whole) + 80) or fitted([part], len(whole) + 80) == whole
     assert "2 of 2 things" in fitted([part], len(whole))
     assert fitted([Part("<a>", [], "</a>", "things")], 100) == ""
-
-
-def test_a_long_text_keeps_what_matters() -> None:
-    """Of a name its beginning, of a log its end; that it was cut is seen."""
-    inert = Inert(str)
-    assert inert.code("a" * 1000) == f"<code>{'a' * LONGEST} ...</code>"
-    log = inert.block("".join(f"line {i}\n" for i in range(5000)), keep_end=True)
-    assert log.startswith("<pre>... ")
-    assert log.endswith("line 4999</pre>")
-    assert inert.block("b" * 9000).endswith("b ...</pre>")
-
-
-def test_limits_leave_room() -> None:
-    """A job that posts the comment adds some lines, and a step may run pytest twice."""
-    assert COMMENT_BYTES + 2000 < GITHUB_COMMENT
-    assert SUMMARY_BYTES * 2 < GITHUB_STEP_SUMMARY

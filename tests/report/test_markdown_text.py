@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from pytest_gpuserve.report.markdown import comment, step_summary
-from pytest_gpuserve.report.markdown_text import LONGEST, Inert
+from pytest_gpuserve.report.markdown_text import Inert
 from pytest_gpuserve.report.names import printable
 from tests.support.markdown_results import HOSTILE, TEXTS, UNHURRIED, Tree, gfm, github, hostile_result, only_text
 
@@ -40,40 +40,12 @@ def test_no_text_gets_out_of_its_place(render: Callable[[str], str], text: str) 
 
 @UNHURRIED
 @given(text=TEXTS)
-def test_a_text_is_shown_as_it_is(text: str) -> None:
-    """What is read in the browser is the text, with escapes for what cannot be seen."""
-    uncoloured = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    (shown,) = Tree(Inert(str).code(text)).verbatim
-    whole = printable(uncoloured)
-    assert shown == (whole if len(whole) <= LONGEST else f"{whole[:LONGEST]} ...")
-    (lines,) = Tree(Inert(str).block(text)).verbatim
-    assert lines == "\n".join(map(printable, uncoloured.expandtabs().splitlines())).strip("\n")
-
-
-@UNHURRIED
-@given(text=TEXTS)
 def test_each_line_is_one_of_html(text: str) -> None:
     """No blank line ends the block, and no line is a command to the runner that might print the file."""
     first, *lines = comment(hostile_result(text)).removesuffix("\n").split("\n")
     assert re.fullmatch(r"<!-- pytest-gpuserve [A-Za-z0-9.-]{1,64} stored -->", first)
     assert all(line.startswith("<") for line in lines)
     assert all(re.search(r"[\r\x0b\x0c\x1c-\x1f\x85\u2028\u2029]", line) is None for line in lines)
-
-
-def test_line_ends_in_a_text_are_not_line_ends_of_the_document() -> None:
-    """A log's lines stay its lines."""
-    assert Inert(str).block("a\n\n\nb\r\nc") == "<pre>a&#10;&#10;&#10;b&#10;c</pre>"
-    assert Inert(str).code("a\nb") == r"<code>a\nb</code>"
-
-
-def test_a_summary_stands_apart_from_what_others_wrote() -> None:
-    """Whatever was written to the step's summary before, ours begins and ends with a blank line."""
-    text = step_summary(hostile_result("x"))
-    assert text.startswith("\n\n<h3>")
-    assert text.endswith(">\n\n")
-    page = gfm(f"a title\n===\n| a |\n|---|\n| b |{text}*after*")
-    assert "<em>after</em>" in page
-    assert "<h3>" in page
 
 
 def test_secrets_are_hidden_before_anything_else() -> None:

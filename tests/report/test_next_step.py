@@ -75,14 +75,6 @@ def test_a_stored_regression_is_looked_at_side_by_side(before: str, *, clean: bo
     assert words(line) == ["pytest", f"{FILE}::test_z", "--gpu=T4", f"--against={before}"]
 
 
-def test_outside_of_git_it_can_only_be_accepted() -> None:
-    """There is no code before."""
-    assert words(next_step(run_of(named("test_z", judgement()), commit=None)))[3:] == [
-        "--baseline-update",
-        "--reason=why it is worth it",
-    ]
-
-
 def test_a_recording_that_would_loosen_lacks_a_reason() -> None:
     """It was asked to accept the number, so that nothing has to be looked at closer."""
     line = next_step(run_of(named("test_z", judgement(reasons=("would loosen",))), update=UPDATE))
@@ -135,13 +127,6 @@ def test_what_a_shallow_clone_cannot_settle() -> None:
     assert line.startswith("next: fetch the commit of the baseline, then run it again: pytest ")
 
 
-def test_only_what_asks_for_the_same_is_run_again() -> None:
-    """What is INVALID for another reason has to be mended otherwise."""
-    late = judgement(Verdict.INVALID, reasons=("client late: 3 ms",))
-    tests = [named("test_a", late), named("test_b", judgement(Verdict.INVALID)), named("test_c", late)]
-    assert words(next_step(run_of(*tests)))[1:3] == [f"{FILE}::test_a", f"{FILE}::test_c"]
-
-
 @pytest.mark.parametrize(
     "reason",
     [
@@ -182,13 +167,6 @@ def test_a_search_is_not_told_to_choose_another_rate() -> None:
         assert line.startswith("next: let the client keep up, load.capacity(..., processes=...), then run it again: ")
 
 
-def test_a_recording_is_run_again_as_one() -> None:
-    """With the option that it had, and of no test beside those that it names."""
-    invalid = judgement(Verdict.INVALID, reasons=("client late: 3 ms",))
-    line = next_step(run_of(named("test_z", invalid), update=UPDATE_NEW))
-    assert words(line)[1:] == [f"{FILE}::test_z", "--gpu=T4", "--baseline-update-new"]
-
-
 # -- MISSING
 
 
@@ -211,11 +189,6 @@ def test_what_is_missing_elsewhere_cannot_be_recorded() -> None:
     missing = named("test_z", judgement(Verdict.MISSING, kind="against"))
     assert next_step(run_of(missing, stored=False)) == ""
     assert next_step(run_of(named("test_z", judgement(Verdict.MISSING, kind="published")))) == ""
-
-
-def test_what_was_recorded_is_not_missing() -> None:
-    """Nothing comes next after a recording in which all went well."""
-    assert next_step(run_of(named("test_z", judgement(Verdict.MISSING), outcome="passed"), update=UPDATE)) == ""
 
 
 # -- INCONCLUSIVE
@@ -244,16 +217,6 @@ def test_a_budget_that_was_not_spent_is_not_raised() -> None:
     assert words(next_step(run_of(named("test_z", last))))[-1] == "--against=HEAD~1"
     paired = named("test_z", last, replace(last, reference_kind="against"))
     assert next_step(run_of(paired)) == ""
-
-
-def test_a_comparison_side_by_side_goes_on() -> None:
-    """With the same base and a larger budget."""
-    test = named("test_z", judgement(Verdict.INCONCLUSIVE, kind="against", reasons=(SPENT,)), base=("--against=main",))
-    assert words(next_step(run_of(test, stored=False)))[2:] == [
-        "--gpu=T4",
-        "--against=main",
-        "--gpuserve-budget=1200",
-    ]
 
 
 def test_few_requests_need_a_longer_load() -> None:
@@ -287,14 +250,6 @@ def test_what_makes_no_command_makes_room() -> None:
     assert words(next_step(run_of(*tests, stored=False)))[1] == f"{FILE}::test_b"
 
 
-def test_what_passed_and_what_does_not_count_is_not_spoken_of() -> None:
-    """Nor is a metric that the test did not come to."""
-    overruled = named("test_a", judgement(), judgement(Verdict.PASS, kind="against"), outcome="passed")
-    unasserted = named("test_b", judgement(Verdict.PASS), judgement(metric="latency.p99").unasserted())
-    assert next_step(run_of(overruled, unasserted)) == ""
-    assert next_step(run_of()) == ""
-
-
 def test_what_got_better_is_recorded() -> None:
     """Where all is well otherwise; not in a recording, which has done it."""
     better = named("test_z", judgement(Verdict.IMPROVED), outcome="passed")
@@ -307,20 +262,6 @@ def test_what_got_better_is_recorded() -> None:
 
 
 # -- which tests
-
-
-def test_three_are_named() -> None:
-    """Each once, however many of its metrics it is about."""
-    tests = [named(f"test_{name}", SETTLED, replace(SETTLED, value=1.0)) for name in "abc"]
-    assert words(next_step(run_of(*tests)))[1:4] == [f"{FILE}::test_{name}" for name in "abc"]
-
-
-def test_a_recording_names_the_first_of_more() -> None:
-    """And says that there are more: what failed last may be other tests where the command is typed, or when."""
-    tests = [named(f"test_{name}", SETTLED) for name in "abcd"]
-    line = next_step(run_of(*tests))
-    assert "worth it (the first 3 of 4 tests): pytest " in line
-    assert words(line)[1:] == [*(f"{FILE}::test_{name}" for name in "abc"), "--gpu=T4", *ACCEPT]
 
 
 RECORDING = [
@@ -383,11 +324,6 @@ def test_a_name_that_cannot_be_typed_is_not_named() -> None:
     undecided = named("test_a[\x1b]", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,)))
     assert words(next_step(run_of(undecided)))[1:3] == ["--lf", "--lfnf=none"]
     assert next_step(run_of(replace(undecided, outcome="skipped"))).endswith(" cannot be typed")
-
-
-def test_no_device_is_named_where_none_is_known() -> None:
-    """As of workers that all crashed."""
-    assert "--gpu" not in next_step(replace(run_of(named("test_z", SETTLED)), gpu={}))
 
 
 @UNHURRIED

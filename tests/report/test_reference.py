@@ -33,21 +33,6 @@ def told(one: Judgement) -> tuple[str, str, str]:
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("baseline", ("2047/s", "2047/s", "baseline 2047/s")),
-        ("against", ("base 2047/s", "base 2047/s", "base 2047/s")),
-        ("published", ("published 2047/s", "published 2047/s", "published 2047/s")),
-        ("limit", (">= 2047/s", "at least 2047/s", "limit: at least 2047/s")),
-        ("duel", (">= 2047.00", "at least 2047.00", "opponent: at least 2047.00")),
-    ],
-)
-def test_a_reference_says_what_it_is(kind: ReferenceKind, expected: tuple[str, str, str]) -> None:
-    """A baseline is taken for granted in a narrow table; a limit is one to a side, in words where signs are markup."""
-    assert told(judgement(kind=kind)) == expected
-
-
 def test_a_limit_of_what_should_be_small_is_one_to_the_other_side() -> None:
     """A latency may be at most so long."""
     one = replace(judgement(metric="latency.p99", kind="limit"), reference=0.05)

@@ -25,7 +25,7 @@ from pytest_gpuserve.report.remarks import (
     problem_lines,
     reason_lines,
 )
-from pytest_gpuserve.report.results import RunResult, SessionResult
+from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.report.totals import totals_line
 from tests.support.builders import judgement, result_of, session, start
 
@@ -68,16 +68,6 @@ def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:
     assert "by its estimate" not in comment(run_of(settled))
 
 
-def test_a_reason_of_one_metric_among_others_names_it() -> None:
-    """A reason of all metrics of a load, or of the only one, names just the test."""
-    one = judgement(Verdict.INCONCLUSIVE, reasons=("too wide",))
-    other = judgement(Verdict.INCONCLUSIVE, "latency.p99", reasons=("too wide", "few requests"))
-    assert reason_lines([named("test_a", one, other)]) == [
-        "INCONCLUSIVE: too wide (test_a)",
-        "INCONCLUSIVE: few requests (test_a latency.p99)",
-    ]
-
-
 def test_a_reason_of_many_tests_is_said_once() -> None:
     """With their number and the first few of them, those of the worst row first."""
     tests = [named(f"test_{name}", judgement(Verdict.MISSING, reasons=("there is no folder",))) for name in "abcde"]
@@ -92,35 +82,6 @@ def test_a_reason_that_differs_by_the_name_of_the_test_is_said_once() -> None:
     ]
     assert reason_lines(tests) == ["MISSING: x.json has no entry '...' (2 tests: test_1, test_2)"]
     assert reason_lines(tests[:1]) == ["MISSING: x.json has no entry 'test_1' (test_1)"]
-
-
-def test_two_loads_of_one_test_are_two() -> None:
-    """Each is named with its label."""
-    test = named("test_a", judgement(Verdict.MISSING, reasons=("x has no entry 'test_a'",)))
-    test.runs.append(
-        RunResult("big", (), (judgement(Verdict.MISSING, reasons=("x has no entry 'test_a big'",)),), {}, {})
-    )
-    assert reason_lines([test]) == ["MISSING: x has no entry '...' (2 tests: test_a, test_a big)"]
-
-
-def test_one_reason_of_two_verdicts_is_two_lines() -> None:
-    """They are not mixed up: the worse is first."""
-    tests = [
-        named("test_a", judgement(Verdict.PASS, reasons=("a new driver",)), outcome="passed"),
-        named("test_b", judgement(Verdict.INCONCLUSIVE, reasons=("a new driver",))),
-    ]
-    assert reason_lines(tests) == ["INCONCLUSIVE: a new driver (test_b)", "PASS: a new driver (test_a)"]
-
-
-def test_a_long_reason_is_named_in_its_first_line() -> None:
-    """Its further lines are below, indented."""
-    reason = "it died\n  found: nothing\n  last lines of its log:\n    | boom"
-    assert reason_lines([named("test_a", judgement(Verdict.INVALID, reasons=(reason,)))]) == [
-        "INVALID: it died (test_a)",
-        "    found: nothing",
-        "    last lines of its log:",
-        "      | boom",
-    ]
 
 
 def test_a_quiet_run_says_why_tests_do_not_pass() -> None:

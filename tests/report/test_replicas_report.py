@@ -6,22 +6,16 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.replicas import ReplicaResult, ReplicaWindow
 from pytest_gpuserve.measure.window import Session, Start
 from pytest_gpuserve.report.html.page import document as page_document
 from pytest_gpuserve.report.replicas import imbalance_text, replica_lines
 from pytest_gpuserve.report.result_json import document
-from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+from pytest_gpuserve.report.results import SessionResult, TestResult
 from tests.report.html_results import HOSTILE
-from tests.support.builders import histogram, judgement, result_of, session, start, window
+from tests.support.builders import histogram, judgement, result_of, session, window
 from tests.support.html_page import Page
-
-UNHURRIED = settings(deadline=None, max_examples=60)
 
 SECRET = "hunter2secret"
 
@@ -58,12 +52,6 @@ def test_a_load_of_replicas_has_a_line() -> None:
     ]
 
 
-def test_a_load_of_one_server_has_none() -> None:
-    """Nothing is said of what is not there, nor where nothing was measured."""
-    assert replica_lines([result_of("t.py::test_a", judgement()), TestResult("t.py::test_b", "failed")]) == []
-    assert replica_lines([result_of("t.py::test_a", judgement(), sessions=())]) == []
-
-
 def test_who_is_much_slower_or_fails_is_named() -> None:
     """With the number and share of what failed."""
     (line,) = replica_lines([a_result(of("h:1"), of("h:2", 95, 0.5, timeout=5), of("h:3", reset=1))])
@@ -77,38 +65,9 @@ def test_what_is_not_known_is_said_so() -> None:
     assert imbalance_text([result("a", 0), result("b", 0)]) == "2, nothing was answered, p99 not known"
 
 
-def test_each_load_of_a_test_is_named() -> None:
-    """By its label."""
-    run = RunResult("second", (session_of(of("h:1"), of("h:2")),), (), {}, {})
-    test = replace(a_result(of("h:1"), of("h:2")), runs=[*a_result(of("h:1"), of("h:2")).runs, run])
-    assert [line.partition(":")[0] for line in replica_lines([test])] == [
-        "replicas of test_a",
-        "replicas of test_a second",
-    ]
-
-
 def result(name: str, requests: int) -> ReplicaResult:
     """What a replica came to in a second."""
     return ReplicaResult(name, requests, {}, 1.0, histogram([0.01] * requests))
-
-
-RESULT = st.builds(
-    lambda name, counts, failed: ReplicaResult(
-        name, sum(counts.values()), {"timeout": failed} if failed else {}, 1.0, Histogram(counts)
-    ),
-    st.text(max_size=20),
-    st.dictionaries(st.integers(0, 20_000), st.integers(1, 200), max_size=3),
-    st.integers(0, 3),
-)
-
-
-@UNHURRIED
-@given(replicas=st.lists(RESULT, max_size=4, unique_by=lambda each: each.name))
-def test_a_line_is_a_line_whatever_they_are_called(replicas: list[ReplicaResult]) -> None:
-    """Nothing in a name moves a terminal."""
-    text = imbalance_text(replicas)
-    assert text.isprintable()
-    assert bool(text) is (len(replicas) > 1)
 
 
 # -- JSON
@@ -142,14 +101,6 @@ def test_the_page_has_a_table_of_them() -> None:
     assert "h:1 200/s 10.0 ms 10.0 ms 0 not known" in text
     assert "h:2 100/s 20.0 ms not known 2 not known" in text
     assert "2, busiest +33.3 % over the mean, p99 10.0 ms to 10.0 ms (slowest: h:1)" in text
-
-
-def test_the_page_of_one_server_has_no_table() -> None:
-    """Nothing is said of what is not there."""
-    page = Page(
-        page_document(SessionResult({}, {}, (result_of("t.py::test_a", judgement(), sessions=(session(start()),)),)))
-    )
-    assert "replicas" not in page.text
 
 
 def test_neither_shows_a_secret() -> None:

@@ -82,14 +82,6 @@ def test_what_can_be_decided_here() -> None:
     assert words_of(lines, "latency.p99") == ["latency.p99", "1", "-", "-", "0 x 1"]
 
 
-@pytest.mark.parametrize(("learned", "text"), [(True, "what the other comparisons taught"), (False, "is assumed")])
-def test_it_says_what_the_tolerance_rests_on(*, learned: bool, text: str) -> None:
-    """On what was learned here, or on nothing but an assumption; without any round on neither."""
-    reach = Reach("throughput", 1, 5, 0.031, 0.0475, learned=learned)
-    assert text in " ".join(lines_of(replace(RESULT, reaches=[reach])))
-    assert text not in " ".join(lines_of(replace(RESULT, reaches=[replace(reach, groups=0)])))
-
-
 def test_what_was_not_reached_is_said() -> None:
     """With how many are missing, and whether the time or Ctrl-C is why."""
     assert "not reached in the time: identical 1, tail only 4" in lines_of()

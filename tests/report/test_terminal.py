@@ -88,12 +88,6 @@ def test_no_name_breaks_the_table(nodeid: str, width: int) -> None:
     assert sorted(found) == sorted(map(str, Verdict))
 
 
-@pytest.mark.parametrize("nodeid", ["test_z[[red]]", "test_z[[/]]", "test_z[:smile:]", "test_z[漢字かな交じり文]"])
-def test_a_name_is_shown_as_it_is(nodeid: str) -> None:
-    """Nothing in a name is taken for markup or an emoji."""
-    assert f" {nodeid} " in draw(result_of(f"test_y.py::{nodeid}", judgement()))[2]
-
-
 def test_what_cannot_be_printed_is_shown_as_an_escape() -> None:
     """A name cannot colour or move anything on the terminal."""
     assert r"test_z[\x1b[31mred]" in draw(result_of("test_y.py::test_z[\x1b[31mred]", judgement()))[2]
@@ -166,12 +160,6 @@ def test_an_ordinary_terminal_shows_both_values_and_the_change() -> None:
     assert draw(all_verdicts(), width=80)[0].split() == ["test", "metric", "now", "reference", "change", "verdict"]
 
 
-def test_no_colours_where_none_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even when the environment asks for them: pytest has already decided."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b" not in table([all_verdicts()], width=120, color=False)
-
-
 def test_colours_tell_good_from_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     """With colours, passing verdicts are green, failed ones red and undecided ones yellow."""
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -194,40 +182,6 @@ def test_a_verdict_that_was_settled_otherwise_is_not_red(monkeypatch: pytest.Mon
     test = result_of("t::test_z", judgement(), judgement(Verdict.PASS, kind="against", reasons=("that counts",)))
     text = table([replace(test, outcome="passed")], width=120, color=True)
     assert re.findall(r"\x1b\[(\d+)m([A-Z]+) *\x1b\[0m", text) == [("2", "REGRESSED"), ("32", "PASS")]
-
-
-def test_names_are_fit_to_be_shown() -> None:
-    """What is not to be shown of a name or a label is replaced before it is folded."""
-    test = result_of("t::test_z[hunter22]", judgement())
-    test.runs[0] = replace(test.runs[0], label="hunter22")
-    text = table([test], width=NARROWEST, color=False, shown=lambda text: text.replace("hunter22", "<P>"))
-    assert "test_z[<P>] <P>" in text
-
-
-def test_a_load_is_named_once() -> None:
-    """A test's name stands in the first line of each of its loads, with the load's label."""
-    test = result_of("test_y.py::test_z", judgement(), judgement(Verdict.PASS, "batching_ratio"))
-    test.runs.append(RunResult("load 2", (), test.runs[0].judgements, {}, {}))
-    assert [line[:14].strip() for line in draw(test)[2:]] == ["test_z", "", "test_z load 2", ""]
-
-
-def test_a_name_may_contain_the_separator() -> None:
-    """A class and a parameter with ``::`` in it belong to the name."""
-    lines = draw(result_of("suites/test_y.py::TestA::test_z[a::b]", judgement()))
-    assert " TestA::test_z[a::b] " in lines[2]
-
-
-def test_tests_of_one_name_are_told_apart() -> None:
-    """In two files they are shown with their file, a third name without."""
-    tests = [result_of(f"suites/{name}", judgement()) for name in ("a.py::test_z", "b.py::test_z", "b.py::test_q")]
-    assert [line.split()[0] for line in draw(*tests)[2:]] == ["suites/a.py::test_z", "suites/b.py::test_z", "test_q"]
-
-
-def test_the_worst_is_on_top() -> None:
-    """Rows stand in the order of `report.ranking`."""
-    fine = replace(result_of("t::test_a", judgement(Verdict.PASS)), outcome="passed")
-    bad = result_of("t::test_b", judgement(Verdict.PASS, "latency.p50"), judgement())
-    assert [line.split()[-1] for line in draw(fine, bad)[2:]] == ["REGRESSED", "PASS", "PASS"]
 
 
 def test_no_tests_make_no_lines() -> None:
