@@ -13,7 +13,7 @@ class Page(HTMLParser):
 
     Attributes:
         elements: Tags with their attributes, in order.
-        texts: What is to be read in it, styles left out; a plot's is that of its points, too.
+        texts: What is to be read in it, and what points of plots tell; styles and what stands in plots are left out.
         titles: Of the plots, in order.
         styles: The style sheets.
     """
@@ -40,7 +40,10 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         """See ``HTMLParser``."""
         inside = self._inside[-1] if self._inside else ""
-        (self.styles if inside == "style" else self.texts).append(data)
+        if inside == "style":
+            self.styles.append(data)
+        elif inside != "text":
+            self.texts.append(data)
         if inside == "figcaption":
             self.titles.append(data)
 

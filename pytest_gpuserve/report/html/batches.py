@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.report.html.figure import QUIET, Axis, Bar, Bars, Figure, Panel, colour, named_axis
+from pytest_gpuserve.report.html.figure import LONGEST_TICK, QUIET, Axis, Bar, Bars, Figure, Panel, colour
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ def batches(run: MeasuredRun, texts: Texts) -> Figure | None:
     if not known:
         return None
     edges = sorted({edge for _, sizes, _ in known for edge in sizes}, key=_order)
-    along, notes = named_axis("batch size", [texts.line(edge) for edge in edges])
+    names = tuple((place, texts.line(edge)[:LONGEST_TICK]) for place, edge in enumerate(edges))
     width = WIDTH / len(known)
     return Figure(
         "Batch sizes",
-        along,
+        Axis("batch size", names=names, bounds=(-0.5, len(edges) - 0.5)),
         (
             Panel(
                 Axis("share of the batches", "%", from_zero=True),
@@ -42,7 +42,7 @@ def batches(run: MeasuredRun, texts: Texts) -> Figure | None:
                 ),
             ),
         ),
-        notes=("A server that counts by ranges of sizes is shown by the upper end of each.", *notes),
+        notes=("A server that counts by ranges of sizes is shown by the upper end of each.",),
     )
 
 
