@@ -18,7 +18,6 @@ from pytest_gpuserve.gate.stored import ALPHA, LOOKS, SessionPoint, judge_stored
 from pytest_gpuserve.gate.verdict import Verdict
 
 THROUGHPUT = METRICS["throughput"]
-P99 = METRICS["latency.p99"]
 GROWTH = Growth(0.05)
 SESSIONS = 3
 UPDATES = 50
@@ -152,30 +151,6 @@ def test_a_lone_anchor_rests_on_the_defaults() -> None:
     assert seen.df == 3
 
 
-def test_more_occasions_of_the_anchor_are_better_evidence() -> None:
-    """An anchor that was recorded in three runs knows its own luck better than one of three sessions at once."""
-    three = AnchorPoint.of({"a": [0.0], "b": [0.01], "c": [-0.01]})
-    one = AnchorPoint.of({"a": [0.0, 0.01, -0.01]})
-    assert (three.sessions, three.occasions) == (3, 3)
-    assert three.sd == pytest.approx(0.01)
-    errors = [
-        judge_anchor(THROUGHPUT, anchor, {"now": [0.1]}, {}, most_growth=GROWTH).evidence.standard_error
-        for anchor in (three, one)
-    ]
-    assert errors[0] < errors[1]
-
-
-def test_within_the_tolerance_nothing_has_drifted() -> None:
-    """However sure it is that it is worse, a change that the tolerance allows is none to tell here."""
-    many = {str(number): [0.0] * 12 for number in range(40)}
-    anchor = AnchorPoint.of(many)
-    for cost, expected in ((0.045, False), (0.06, True)):
-        now = {str(number): [cost] * 12 for number in range(40)}
-        result = judge_anchor(THROUGHPUT, anchor, now, many, most_growth=GROWTH)
-        assert result.evidence.p_regressed < result.evidence.level
-        assert result.has_drifted is result.is_beyond is expected
-
-
 def test_beyond_the_tolerance_by_chance_is_no_drift() -> None:
     """An estimate beyond the tolerance is held back while the noise explains it."""
     result = judge([0.0], [0.055])
@@ -197,19 +172,6 @@ def test_a_judgement_is_in_the_unit_of_the_metric() -> None:
     assert judgement.reference == pytest.approx(1000)
     assert judgement.change == pytest.approx(-0.2)
     assert (judgement.rounds, judgement.looks) == (3, 1)
-
-
-@UNHURRIED
-@given(anchor=LOG_COSTS, now=LOG_COSTS, between=LOG_COSTS, shift=st.floats(0, 1))
-def test_worse_is_never_judged_better(
-    anchor: list[float], now: list[float], between: list[float], shift: float
-) -> None:
-    """Adding the same cost to every session of now only takes it nearer to a drift, and farther from improving."""
-    one = judge(anchor, now, {"a": between})
-    other = judge(anchor, [y + shift for y in now], {"a": between})
-    assert other.evidence.p_regressed <= one.evidence.p_regressed + 1e-9
-    assert not (one.has_drifted and not other.has_drifted and shift > 1e-9)
-    assert not (one.has_drifted and one.has_improved)
 
 
 @UNHURRIED
@@ -247,14 +209,3 @@ def test_nothing_measured_is_a_mistake() -> None:
     """No session is never no drift."""
     with pytest.raises(ValueError, match="nothing was measured"):
         judge_anchor(THROUGHPUT, AnchorPoint.of({"a": [0.0]}), {}, {}, most_growth=GROWTH)
-
-
-def test_each_metric_has_its_own_defaults() -> None:
-    """A p99 varies more than a throughput, so that the same change is less sure."""
-    errors = [
-        judge_anchor(
-            metric, AnchorPoint.of({"a": [0.0]}), {"now": [0.1]}, {}, most_growth=Growth(0.2)
-        ).evidence.standard_error
-        for metric in (P99, THROUGHPUT)
-    ]
-    assert errors[0] == pytest.approx(1.5 * errors[1])

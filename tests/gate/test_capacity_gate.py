@@ -112,13 +112,6 @@ def test_what_is_too_much_hardly_ever_passes(court: Callable[[float, int], Verdi
     assert found[Verdict.PASS] + found[Verdict.IMPROVED] <= WRONG + 0.02
 
 
-def test_a_capacity_is_the_mean_of_the_starts() -> None:
-    """Of two starts it is their mean; a session's point that of their log costs."""
-    starts = [replace(start(), search=search(value)) for value in (900.0, 1100.0)]
-    assert pooled_value(CAPACITY, [session(*starts)]) == pytest.approx(1000, rel=1e-2)
-    assert point(CAPACITY, session(*starts), 0.1).y == pytest.approx(-math.log(math.sqrt(900 * 1100)), rel=1e-2)
-
-
 def test_a_session_knows_how_well_it_knows_a_capacity() -> None:
     """By the samples of its searches; not where one of them has none, of which the other says nothing."""
     well, badly = search(1000.0), search(1000.0, [3 * each for each in ALIKE])
@@ -161,15 +154,6 @@ def test_a_search_that_knows_itself_well_decides_sooner() -> None:
         assert evidence is not None
         widths.append(evidence.interval[1])
     assert widths[0] < widths[1] < widths[2]
-
-
-def test_a_round_has_a_difference_for_each_pair_of_samples() -> None:
-    """What both have in common is in none of them; their mean is the ratio of the capacities."""
-    alike = round_point(CAPACITY, a_round(search(1000.0), search(900.0)), TOLERANCE)
-    assert alike.differences == pytest.approx([math.log(1000 / 900)] * SAMPLES, abs=1e-3)
-    apart = round_point(CAPACITY, a_round(search(1000.0), search(900.0, ALIKE[::-1])), TOLERANCE)
-    assert apart.x == pytest.approx(math.log(1000 / 900), abs=2e-3)
-    assert apart.u > 100 * alike.u
 
 
 def test_a_round_whose_searches_do_not_know_themselves_is_not_judged() -> None:

@@ -45,15 +45,6 @@ def test_as_many_requests_as_said_show_that_none_is_slow() -> None:
     assert share_of([Batch(short, 0, 0)] * 12, LEVEL).chance_of_so_few(0.01) > LEVEL
 
 
-def test_requests_that_cluster_are_worth_fewer() -> None:
-    """As many slow requests in one batch as elsewhere in all of them are worth fewer independent ones."""
-    even = share_of([Batch(1000, 50, 100)] * 12, LEVEL)
-    uneven = share_of([Batch(1000, 600, 700), *[Batch(1000, 0, 0)] * 11], LEVEL)
-    assert even.value == uneven.value == 0.05
-    assert even.effective == 12_000
-    assert uneven.effective < 100
-
-
 def test_batches_that_resemble_the_one_before_are_worth_fewer() -> None:
     """The same batches tell less where the slow ones follow each other: of a queue that is long for several of them."""
     slow, quick = Batch(100, 15, 20), Batch(100, 2, 8)

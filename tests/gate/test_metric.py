@@ -43,12 +43,6 @@ def test_what_cards_and_starts_tell_is_only_judged_on_request() -> None:
     ]
 
 
-def test_better_is_less_of_all_that_is_used_up() -> None:
-    """Energy, memory and cold starts are to be low, as latencies are; utilisation is to be high."""
-    lower = {name for name, metric in METRICS.items() if not metric.higher_is_better and metric.quantile is None}
-    assert lower == {"energy_per_inference", "gpu_memory", "cold_start"}
-
-
 @ALL
 def test_a_metric_is_found_by_its_marker_key(metric: Metric) -> None:
     """The marker's key leads back to the very metric."""
@@ -68,26 +62,6 @@ def test_worse_is_larger_by_the_log_of_the_slowdown(metric: Metric, value: float
     """A slowdown of r adds log(1 + r) to the log cost of every metric, whichever direction is better."""
     worse = value / (1 + slowdown) if metric.higher_is_better else value * (1 + slowdown)
     assert log_cost(metric, worse) - log_cost(metric, value) == pytest.approx(math.log1p(slowdown), abs=1e-9)
-
-
-@ALL
-@UNHURRIED
-@given(value=VALUES)
-def test_a_log_cost_leads_back_to_its_value(metric: Metric, value: float) -> None:
-    """value_at inverts log_cost."""
-    assert metric.value_at(log_cost(metric, value)) == pytest.approx(value, rel=1e-12)
-
-
-@ALL
-@UNHURRIED
-@given(tolerance=st.floats(1e-6, 0.999), value=VALUES)
-def test_a_tolerance_leads_to_a_growth_and_back(metric: Metric, tolerance: float, value: float) -> None:
-    """A value that is worse by just the tolerance costs more by just its growth, and loss inverts growth."""
-    growth = metric.growth(tolerance)
-    worse = value * (1 - tolerance if metric.higher_is_better else 1 + tolerance)
-    assert log_cost(metric, worse) - log_cost(metric, value) == pytest.approx(math.log1p(growth), rel=1e-6, abs=1e-9)
-    assert metric.loss(growth) == pytest.approx(tolerance, rel=1e-9)
-    assert abs(metric.change_of(math.log1p(growth)) or 0.0) == pytest.approx(tolerance, rel=1e-6)
 
 
 @ALL

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.paired import RoundPoint, default_prior
 from pytest_gpuserve.gate.priors import MOST_DOF, learn_prior
 
 THROUGHPUT = METRICS["throughput"]
 CAPACITY = METRICS["capacity"]
 P99 = METRICS["latency.p99"]
-BATCHING = METRICS["batching_ratio"]
 
 UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
 COSTS = st.floats(-20, 20)
@@ -34,66 +33,6 @@ def rounds(
     """Rounds of six blocks between two builds whose starts differ by ``start_sd`` each."""
     pairs = [chance.gauss(change, math.sqrt(2) * start_sd) for _ in range(count)]
     return [RoundPoint(tuple(chance.gauss(pair, block_sd) for _ in range(6))) for pair in pairs]
-
-
-def test_no_history_leaves_the_default() -> None:
-    """Nothing, sessions of one start and comparisons of one round say nothing of a spread."""
-    lonely = RoundPoint((0.01, 0.02))
-    for stored, paired in (([], []), ([[1.0], []], [[lonely], []])):
-        prior = learn_prior(THROUGHPUT, stored, paired)
-        assert prior == default_prior(THROUGHPUT)
-        assert not prior.learned
-
-
-def test_the_variance_of_a_pair_is_twice_that_of_a_start() -> None:
-    """Eight sessions of two starts that lie 2 % apart: variance of a start .0002, of a pair .0004."""
-    prior = learn_prior(THROUGHPUT, [[5.0, 5.02]] * 8, [])
-    assert prior.variance == pytest.approx(0.0004)
-    assert (prior.dof, prior.learned) == (8, True)
-
-
-def test_the_spread_of_rounds_is_taken_without_that_inside_them() -> None:
-    """Nine rounds 2 % up or down of their mean, each known to within 1 %: .0004 * 9 / 8, less .0001 * 2 / 3."""
-    blocks = [[centre - 0.01, centre + 0.01] for centre in [0.12, 0.08] * 4 + [0.10]]
-    inside = 0.0002 / 2
-    prior = learn_prior(THROUGHPUT, [], [[RoundPoint(tuple(pair)) for pair in blocks]])
-    assert prior.variance == pytest.approx(0.0004 * 8 / 8 - inside)
-    assert prior.dof == 8
-
-
-def test_rounds_noisier_inside_than_between_take_nothing_off_the_starts() -> None:
-    """What is left of their spread is 0, never less, so they count as eight exact agreements beside eight sessions."""
-    comparison = [RoundPoint((-0.2, 0.2))] * 9
-    prior = learn_prior(THROUGHPUT, [[0.0, 0.02]] * 8, [comparison])
-    assert prior.variance == pytest.approx(0.0004 * 8 / 16)
-
-
-def test_both_histories_are_pooled_by_their_degrees_of_freedom() -> None:
-    """Four sessions of .0008 a pair and twelve rounds of 0, which count by 4 and 11."""
-    sessions = [[0.0, math.sqrt(0.0008)]] * 4
-    comparison = [RoundPoint((0.03,))] * 12
-    prior = learn_prior(THROUGHPUT, sessions, [comparison])
-    assert prior.variance == pytest.approx(0.0008 * 4 / 15)
-    assert prior.dof == 15
-
-
-@pytest.mark.parametrize("dof", range(1, 12))
-def test_the_default_fades_as_history_grows(dof: int) -> None:
-    """Its weight falls from 3 to none at 8 degrees of freedom, and below the prior is known with less than 8."""
-    prior = learn_prior(THROUGHPUT, [[0.0, 0.02]] * dof, [])
-    weight = max(0.0, 3 * (1 - dof / 8))
-    assert prior.dof == pytest.approx(dof + weight)
-    assert prior.variance == pytest.approx((weight * 0.015**2 + dof * 0.02**2) / (dof + weight))
-    assert (prior.dof < 8) is (dof < 8)
-
-
-@pytest.mark.parametrize("metric", [THROUGHPUT, P99, BATCHING])
-def test_starts_that_agree_exactly_promise_no_less_than_the_floor(metric: Metric) -> None:
-    """Not even a hundred sessions; and a single one hardly moves the default."""
-    many = learn_prior(metric, [[1.0, 1.0]] * 100, [])
-    assert math.sqrt(many.variance) == pytest.approx(metric.sd_floor)
-    one = learn_prior(metric, [[1.0, 1.0]], [])
-    assert math.sqrt(one.variance) > 0.8 * math.sqrt(default_prior(metric).variance)
 
 
 def test_stored_starts_that_know_their_error_say_nothing_of_starts() -> None:
@@ -113,23 +52,6 @@ def test_a_wild_session_widens_the_prior() -> None:
 def test_no_history_counts_for_more_than_twenty_degrees_of_freedom() -> None:
     """However long it is, the next round may differ from the last year."""
     assert learn_prior(THROUGHPUT, [[0.0, 0.02, 0.01]] * 50, []).dof == MOST_DOF == 20
-
-
-@UNHURRIED
-@given(stored=SESSIONS, paired=COMPARISONS, shift=st.floats(-5, 5))
-def test_history_is_centred(stored: list[list[float]], paired: list[list[RoundPoint]], shift: float) -> None:
-    """How large a change was, and how fast a build, is not part of the spread."""
-    other = learn_prior(
-        THROUGHPUT,
-        [[cost + shift * place for cost in costs] for place, costs in enumerate(stored)],
-        [
-            [RoundPoint(tuple(d + shift * place for d in point.differences)) for point in points]
-            for place, points in enumerate(paired)
-        ],
-    )
-    one = learn_prior(THROUGHPUT, stored, paired)
-    assert other.variance == pytest.approx(one.variance, rel=1e-6, abs=1e-9)
-    assert (other.dof, other.learned) == (one.dof, one.learned)
 
 
 @UNHURRIED

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.student import f_upper_tail, t_quantile, t_upper_tail
 
 UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
-T = st.floats(-50, 50)
-DF = st.floats(0.3, 1e5)
-SHARE = st.floats(1e-12, 1 - 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -59,64 +55,10 @@ def test_f_tails_agree_with_an_independent_implementation(f: float, df1: float, 
 
 
 @UNHURRIED
-@given(t=T)
-def test_one_and_two_degrees_of_freedom_have_closed_forms(t: float) -> None:
-    """At df 1 the tail is the arctangent of Cauchy's distribution, at df 2 an algebraic function."""
-    assert t_upper_tail(t, 1) == pytest.approx(0.5 - math.atan(t) / math.pi, abs=1e-12)
-    assert t_upper_tail(t, 2) == pytest.approx(0.5 - t / (2 * math.sqrt(2 + t * t)), abs=1e-12)
-
-
-@UNHURRIED
-@given(t=T, df=DF)
-def test_tails_on_both_sides_add_up_to_one(t: float, df: float) -> None:
-    """Student's t is symmetric about 0."""
-    assert t_upper_tail(t, df) + t_upper_tail(-t, df) == pytest.approx(1, abs=1e-14)
-
-
-@UNHURRIED
-@given(t=T, step=st.floats(1e-3, 10), df=DF)
-def test_a_farther_tail_is_smaller(t: float, step: float, df: float) -> None:
-    """The upper tail falls with t."""
-    near, far = t_upper_tail(t, df), t_upper_tail(t + step, df)
-    assert far < near or near in (0.0, 1.0) or near - far < 1e-14
-
-
-@UNHURRIED
-@given(t=st.floats(0.1, 50), df=st.floats(0.3, 1e4))
-def test_fewer_degrees_of_freedom_have_heavier_tails(t: float, df: float) -> None:
-    """A tail above a positive t shrinks as df grows, and never below the normal one."""
-    tail = t_upper_tail(t, df)
-    assert tail >= t_upper_tail(t, df * 1.5) >= t_upper_tail(t, math.inf)
-
-
-@UNHURRIED
-@given(share=SHARE, df=DF)
-def test_the_quantile_inverts_the_tail(share: float, df: float) -> None:
-    """The tail above the quantile of a share is that share."""
-    quantile = t_quantile(share, df)
-    assume(abs(quantile) < 1e300)
-    assert t_upper_tail(quantile, df) == pytest.approx(share, rel=1e-9)
-
-
-@UNHURRIED
-@given(t=st.floats(0, 30), df=st.floats(0.5, 1e4))
-def test_the_square_of_t_is_f_with_one_degree_of_freedom(t: float, df: float) -> None:
-    """Both distributions agree where they are the same."""
-    assert f_upper_tail(t * t, 1, df) == pytest.approx(2 * t_upper_tail(t, df), rel=1e-9)
-
-
-@UNHURRIED
 @given(f=st.floats(0.01, 100), df1=st.floats(0.5, 500), df2=st.floats(0.5, 500))
 def test_the_reciprocal_of_f_swaps_its_degrees_of_freedom(f: float, df1: float, df2: float) -> None:
     """P(F(a, b) > f) and P(F(b, a) > 1/f) add up to one."""
     assert f_upper_tail(f, df1, df2) + f_upper_tail(1 / f, df2, df1) == pytest.approx(1, abs=1e-11)
-
-
-@pytest.mark.parametrize("t", [0.3, 2.0, 6.0])
-def test_many_degrees_of_freedom_are_normal_without_a_step(t: float) -> None:
-    """Infinite df is the normal tail, and nothing jumps where the continued fraction is left."""
-    assert t_upper_tail(t, math.inf) == pytest.approx(1 - NormalDist().cdf(t), abs=1e-15)
-    assert t_upper_tail(t, 1e6 * 1.000001) == pytest.approx(t_upper_tail(t, 1e6), rel=1e-8)
 
 
 @pytest.mark.parametrize("df", [0.5, 3.0, 1e5, 1e7, math.inf])
