@@ -1,6 +1,6 @@
 """``python -m tests.mutation gate``: mutants of a room's code, and how many of them its tests kill.
 
-The mutants are mutmut's operators at places drawn by a seed; the tests of a mutant are those that come to its line. Each
+Mutants are made by mutmut's operators at places drawn by a seed; the tests of one are those that come to its line. Each
 mutant is written into a clone of the committed checkout, and runs in a fork of a process that has the libraries
 imported, so that it takes a second rather than five. Only what tests do in their own process is followed: a line that
 runs in a server or a load engine alone counts as not covered.
@@ -84,8 +84,14 @@ def main() -> None:
             outcome = outcome_of(mutant, seconds, Path(folder), number)
             counts[outcome] += 1
             if outcome != "killed":
-                print(f"{outcome}: {mutant.file}:{mutant.line}: {mutant.change}", flush=True)
-    print(f"{asked.room}: {counts['killed']} of {counts.total()} killed, {counts['not covered']} not covered")
+                say(f"{outcome}: {mutant.file}:{mutant.line}: {mutant.change}")
+    say(f"{asked.room}: {counts['killed']} of {counts.total()} killed, {counts['not covered']} not covered")
+
+
+def say(line: str) -> None:
+    """Write a line at once: a run takes minutes."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def covered(room: str, folder: Path) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
