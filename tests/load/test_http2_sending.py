@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import hpack
@@ -41,6 +42,9 @@ from tests.fakes.http2_peer import (
     number,
     right,
 )
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.load.engine.lane import Lane
 
 
 def test_requests_are_what_grpc_says() -> None:
