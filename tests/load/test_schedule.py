@@ -25,7 +25,6 @@ from pytest_gpuserve.load.schedule import (
     Schedule,
     Steps,
     Trace,
-    is_open,
 )
 from pytest_gpuserve.load.wire import Endpoint, Plan
 
@@ -89,10 +88,15 @@ def erlang_cdf(shape: int, rate: float) -> Callable[[float], float]:
     return lambda x: 1 - sum((rate * x) ** k / math.factorial(k) for k in range(shape)) * math.exp(-rate * x)
 
 
+@pytest.mark.parametrize("shape", [1, 4])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_poisson_gaps_are_exponential(seed: int) -> None:
-    """Kolmogorov and Smirnov see no difference (1.95 is passed by chance once in a thousand times)."""
-    assert kolmogorov(gaps_of(Poisson(700.0), seed), erlang_cdf(1, 700.0)) < 1.95
+def test_gaps_are_exponential_or_gamma(shape: int, seed: int) -> None:
+    """Of a whole shape sums of so many exponential times, each so many times as fast: Kolmogorov and Smirnov agree.
+
+    1.95 is passed by chance once in a thousand times.
+    """
+    schedule: OpenSchedule = Poisson(700.0) if shape == 1 else Gamma(700.0, float(shape))
+    assert kolmogorov(gaps_of(schedule, seed), erlang_cdf(shape, shape * 700.0)) < 1.95
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -105,12 +109,6 @@ def test_poisson_counts_are_poisson(seed: int) -> None:
             counts[place] += 1
     # The dispersion index times its 499 degrees of freedom is chi-square: standard deviation sqrt(2 / 499) = 0.063.
     assert statistics.variance(counts) / statistics.fmean(counts) == pytest.approx(1, abs=4 * 0.063)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_gamma_gaps_are_gamma(seed: int) -> None:
-    """Of a whole shape they are sums of so many exponential times, each so many times as fast."""
-    assert kolmogorov(gaps_of(Gamma(700.0, 4.0), seed), erlang_cdf(4, 4 * 700.0)) < 1.95
 
 
 @pytest.mark.parametrize("shape", [0.25, 1.0, 4.0, 25.0])
@@ -144,43 +142,20 @@ def test_constant_does_not_drift(rate: float) -> None:
 
 
 @pytest.mark.parametrize("schedule", OPEN, ids=lambda schedule: type(schedule).__name__)
-def test_numbers_rise_from_zero_and_times_do_not_fall(schedule: OpenSchedule) -> None:
-    """Every request of a load has its own number, in the order of the times."""
+def test_a_schedule_is_absolute(schedule: OpenSchedule) -> None:
+    """Every request has its own number, in the order of the times; the seed changes what is chance and nothing else.
+
+    Of one seed the arrivals are the same, whether asked for at once, one by one, or in another process.
+    """
     arrivals = first(schedule, 5)
     assert [arrival.number for arrival in arrivals] == list(range(MANY))
     times = [arrival.at_ns for arrival in arrivals]
     assert times == sorted(times)
     assert times[0] >= 0
-
-
-@pytest.mark.parametrize("schedule", OPEN, ids=lambda schedule: type(schedule).__name__)
-def test_a_schedule_is_absolute(schedule: OpenSchedule) -> None:
-    """Of one seed the arrivals are the same, whether asked for at once, one by one, or in another process."""
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(schedule), type=Schedule)
     slow, other = schedule.arrivals(5), again.arrivals(5)
-    for arrival in first(schedule, 5, 100):
-        assert next(slow) == next(other) == arrival
-
-
-@pytest.mark.parametrize("schedule", OPEN, ids=lambda schedule: type(schedule).__name__)
-def test_the_seed_changes_what_is_chance_and_nothing_else(schedule: OpenSchedule) -> None:
-    """Another seed gives other random arrivals; a schedule without chance has only one."""
-    chance = isinstance(schedule, (Poisson, Gamma))
-    assert (first(schedule, 1, 50) != first(schedule, 2, 50)) is chance
-
-
-def test_a_schedule_that_ends_ends() -> None:
-    """A trace and a burst have their requests and no more, with the payloads that the trace names."""
-    trace = Trace(((0.0, 4), (0.5, 2), (0.5, 4)))
-    assert list(trace.arrivals(0)) == [Arrival(0, 0, 4), Arrival(500_000_000, 1, 2), Arrival(500_000_000, 2, 4)]
-    assert list(Burst(3).arrivals(0)) == [Arrival(0, 0), Arrival(0, 1), Arrival(0, 2)]
-
-
-def test_open_and_closed_are_told_apart() -> None:
-    """Only loops of users wait for answers."""
-    assert all(map(is_open, OPEN))
-    assert not is_open(Closed(1))
-    assert not is_open(Steps(((1, 1.0),)))
+    assert all(next(slow) == next(other) == arrival for arrival in arrivals[:100])
+    assert (first(schedule, 1, 50) != first(schedule, 2, 50)) is isinstance(schedule, (Poisson, Gamma))
 
 
 @settings(deadline=None)  # a busy machine may stall any example
@@ -194,81 +169,63 @@ def test_a_schedule_survives_the_way_to_the_engine(schedule: Schedule) -> None:
     assert read.schedule.workload() == schedule.workload()
 
 
-def test_lists_give_the_same_schedule_as_tuples() -> None:
-    """What a user writes as a list is compared, hashed and sent as what it is."""
-    steps, trace = [[2, 1.5], [4, 3]], [[0, 1], [0.5, 0]]
+def test_a_trace_and_a_burst_have_their_requests_and_no_more() -> None:
+    """With the payloads that the trace names; what a user writes as a list is compared, hashed and sent as a tuple."""
+    trace = Trace(((0.0, 4), (0.5, 2), (0.5, 4)))
+    assert list(trace.arrivals(0)) == [Arrival(0, 0, 4), Arrival(500_000_000, 1, 2), Arrival(500_000_000, 2, 4)]
+    assert list(Burst(3).arrivals(0)) == [Arrival(0, 0), Arrival(0, 1), Arrival(0, 2)]
+    steps, pairs = [[2, 1.5], [4, 3]], [[0.0, 4], [0.5, 2], [0.5, 4]]
     assert Steps(steps) == Steps(((2, 1.5), (4, 3)))  # type: ignore[arg-type]  # on purpose
-    assert hash(Trace(trace)) == hash(Trace(((0, 1), (0.5, 0))))  # type: ignore[arg-type]  # on purpose
+    assert hash(Trace(pairs)) == hash(trace)  # type: ignore[arg-type]  # on purpose
     assert Steps(((2, 1.5), (4, 3))).seconds == 4.5
 
 
 def test_workloads_differ_in_what_differs() -> None:
     """Two loads of which one says nothing about the other are not compared with each other."""
     different: list[Schedule] = [
-        Closed(1),
-        Closed(2),
-        Closed(1, 0.1),
-        Steps(((1, 1.0),)),
-        Steps(((2, 1.0),)),
-        Steps(((1, 2.0),)),
-        Steps(((1, 1.0),), 0.1),
-        Constant(1.0),
-        Constant(2.0),
-        Constant(1.0, 4),
-        Poisson(1.0),
-        Poisson(1.0, 4),
-        Gamma(1.0, 1.0),
-        Gamma(2.0, 1.0),
-        Gamma(1.0, 2.0),
-        Gamma(1.0, 1.0, 4),
-        Trace(((0.0, 0),)),
-        Trace(((0.0, 1),)),
-        Trace(((0.5, 0),)),
-        Trace(((0.0, 0),), 4),
-        Burst(1),
-        Burst(2),
-        Burst(1, 4),
+        *(Closed(1), Closed(2), Closed(1, 0.1)),
+        *(Steps(((1, 1.0),)), Steps(((2, 1.0),)), Steps(((1, 2.0),)), Steps(((1, 1.0),), 0.1)),
+        *(Constant(1.0), Constant(2.0), Constant(1.0, 4)),
+        *(Poisson(1.0), Poisson(1.0, 4)),
+        *(Gamma(1.0, 1.0), Gamma(2.0, 1.0), Gamma(1.0, 2.0), Gamma(1.0, 1.0, 4)),
+        *(Trace(((0.0, 0),)), Trace(((0.0, 1),)), Trace(((0.5, 0),)), Trace(((0.0, 0),), 4)),
+        *(Burst(1), Burst(2), Burst(1, 4)),
     ]
-    workloads = [tuple(sorted(schedule.workload().items())) for schedule in different]
-    assert len(set(workloads)) == len(different)
+    workloads = {tuple(sorted(schedule.workload().items())) for schedule in different}
+    assert len(workloads) == len(different)
 
 
 NO_RATES: tuple[Any, ...] = (0, -1.0, math.nan, math.inf, -math.inf, True, "5", None, 10**400, 1e-300)
+NO_PAUSES = tuple(value for value in NO_RATES if value not in {0, 1e-300})
 NO_COUNTS: tuple[Any, ...] = (0, -1, 1.0, True, "5", math.nan)
 
 
 @pytest.mark.parametrize(
-    "build",
+    ("build", "values"),
     [
-        *(lambda value=value: Constant(value) for value in NO_RATES),
-        *(lambda value=value: Poisson(value) for value in NO_RATES),
-        *(lambda value=value: Gamma(value, 1.0) for value in NO_RATES),
-        *(lambda value=value: Gamma(1.0, value) for value in NO_RATES),
-        *(lambda value=value: Steps(((1, value),)) for value in NO_RATES),
-        *(lambda value=value: Closed(1, value) for value in NO_RATES if value not in {0, 1e-300}),
-        *(lambda value=value: Steps(((1, 1.0),), value) for value in NO_RATES if value not in {0, 1e-300}),
-        *(lambda value=value: Trace(((value, 0),)) for value in NO_RATES if value not in {0, 1e-300}),
-        *(lambda value=value: Trace(((0.0, value),)) for value in NO_COUNTS if value != 0),
-        *(lambda value=value: Closed(value) for value in (*NO_COUNTS, None)),
-        *(lambda value=value: Burst(value) for value in (*NO_COUNTS, None)),
-        *(lambda value=value: Steps(((value, 1.0),)) for value in (*NO_COUNTS, None)),
-        *(
-            lambda value=value, kind=kind: kind(1, max_in_flight=value)
-            for value in NO_COUNTS
-            for kind in (Constant, Poisson, Burst)
-        ),
-        *(lambda value=value: Gamma(1.0, 1.0, max_in_flight=value) for value in NO_COUNTS),
-        *(lambda value=value: Trace(((0.0, 0),), max_in_flight=value) for value in NO_COUNTS),
-        *(
-            lambda value=value, kind=kind: kind(value)
-            for value in ((), 5, None, [1], "ab", [(1,)])
-            for kind in (Steps, Trace)
-        ),
-        lambda: Steps(((1, 1.0, 2),)),  # type: ignore[arg-type]  # on purpose
-        lambda: Trace(((0.5, 0), (0.4, 0))),
+        (Constant, NO_RATES),
+        (Poisson, NO_RATES),
+        (lambda value: Gamma(value, 1.0), NO_RATES),
+        (lambda value: Gamma(1.0, value), NO_RATES),
+        (lambda value: Steps(((1, value),)), NO_RATES),
+        (lambda value: Closed(1, value), NO_PAUSES),
+        (lambda value: Steps(((1, 1.0),), value), NO_PAUSES),
+        (lambda value: Trace(((value, 0),)), NO_PAUSES),
+        (lambda value: Trace(((0.0, value),)), NO_COUNTS[1:]),
+        (Closed, (*NO_COUNTS, None)),
+        (Burst, (*NO_COUNTS, None)),
+        (lambda value: Steps(((value, 1.0),)), (*NO_COUNTS, None)),
+        (lambda value: Constant(1, max_in_flight=value), NO_COUNTS),
+        (lambda value: Poisson(1, max_in_flight=value), NO_COUNTS),
+        (lambda value: Burst(1, max_in_flight=value), NO_COUNTS),
+        (lambda value: Gamma(1.0, 1.0, max_in_flight=value), NO_COUNTS),
+        (lambda value: Trace(((0.0, 0),), max_in_flight=value), NO_COUNTS),
+        (Steps, ((), 5, None, [1], "ab", [(1,)], ((1, 1.0, 2),))),
+        (Trace, ((), 5, None, [1], "ab", [(1,)], ((0.5, 0), (0.4, 0)))),
     ],
 )
-def test_what_is_no_schedule_is_refused(build: Callable[[], Schedule]) -> None:
+def test_what_is_no_schedule_is_refused(build: Callable[[Any], Schedule], values: tuple[Any, ...]) -> None:
     """A number that is none, or out of range, is the user's to mend, and never an endless or empty load."""
-    with pytest.raises(UsageProblem):
-        build()
+    for value in values:
+        with pytest.raises(UsageProblem):
+            build(value)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
-from itertools import accumulate, islice, takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -98,16 +97,3 @@ def test_engines_together_send_what_one_would(
 def test_a_seed_means_the_same_in_every_version(schedule: OpenSchedule, times_ns: list[int]) -> None:
     """A load that was measured once can be sent again."""
     assert [arrival.at_ns for arrival in islice(schedule.arrivals(5), 4)] == times_ns
-
-
-@UNHURRIED
-@given(rate=RATES, seed=st.integers(0, 2**64))
-def test_poisson_gaps_are_those_of_the_standard_library(rate: float, seed: int) -> None:
-    """To the last bit, though none is drawn by a call of Python's."""
-    draw = random.Random(seed)
-    times = accumulate(-math.log(1.0 - draw.random()) / rate for _ in range(COUNT))
-    assert [arrival.at_ns for arrival in islice(Poisson(rate).arrivals(seed), COUNT)] == [
-        round(seconds * 1e9) for seconds in times
-    ]
-    library = random.Random(seed)
-    assert random.Random(seed).expovariate(rate) == -math.log(1.0 - library.random()) / rate
