@@ -19,7 +19,7 @@ TIMER_NS = 60_000
 
 
 def looked(still_ns: int, after_ns: int, *, cpu_share: float = 0.0) -> list[tuple[int, int]]:
-    """Late beats of an engine that stands still once for so long, so long after the beat at 0, else works for a share."""
+    """Late beats of an engine that stands still once, so long after the beat at 0, and else works for such a share."""
     beats = Beats()
     beats.begin(0, 0)
     now_ns, worked_ns = 0, 0.0

@@ -190,17 +190,6 @@ def test_late_beats_belong_to_the_time_in_which_they_were_due(data: st.DataObjec
         assert (part.late_beats, part.late_beats_ns) == (len(within), sum(within))
 
 
-def test_ticks_of_several_engines_end_together(server: Serving) -> None:
-    """One that stands still for a while reports the same ticks as the other, by number, and none is missing."""
-    with Engines(plan(server.port, "/ok?ms=1", connections=2, seconds=1.0), 2) as engines:
-        totals = Totals(engines).take_until(lambda totals, _: totals.requests > 10, "a load")
-        stand_still(engines.pids[1], 0.3)
-        totals.take_to_end()
-    assert [tick.number for tick in totals.ticks] == list(range(len(totals.ticks)))
-    assert len(totals.ticks) >= 1_000_000_000 // plan(1).tick_ns
-    assert totals.requests == server.seen("/ok").requests
-
-
 def test_an_engine_that_ends_late_does_not_end_before_the_others(server: Serving) -> None:
     """One of two stands still when its last answer comes, and finds it before its overdue ticks: they come first.
 
@@ -233,36 +222,21 @@ def test_a_tick_is_cut_without_loss(begin_ns: int, ends_ns: list[int], rest_ns: 
     """The parts follow each other up to now; counts are in the last one, the time under way is shared by length."""
     ends_ns = [begin_ns - 10**9 + end_ns for end_ns in ends_ns]
     end_ns = max([begin_ns, *ends_ns]) + rest_ns
-    whole = Tick(
-        7,
-        begin_ns,
-        end_ns,
-        requests=5,
-        in_flight=3,
-        in_flight_ns=under_way_ns,
-        oldest_ns=1,
-        sending_ns=None,
-        receiving_ns=9,
-        users=2,
-        last=True,
-    )
-    parts = engine_main.spread(whole, ends_ns, 4, 6)
+    whole = Tick(7, begin_ns, end_ns, requests=5, in_flight=3, in_flight_ns=under_way_ns, users=2, last=True)
+    whole = msgspec.structs.replace(whole, oldest_ns=1, sending_ns=None, receiving_ns=9)
+    *early, last = parts = engine_main.spread(whole, ends_ns, 4, 6)
     assert [part.number for part in parts] == list(range(7, 8 + len(ends_ns)))
     assert [part.end_ns for part in parts] == [*ends_ns, end_ns]
     assert sum(part.in_flight_ns for part in parts) == under_way_ns
     assert sum(part.receiving_ns or 0 for part in parts) == 9
-    assert {part.sending_ns for part in parts} == {None}
-    assert None not in {part.receiving_ns for part in parts}
+    assert {(part.sending_ns, part.receiving_ns is None) for part in parts} == {(None, False)}
     assert sum(part.end_ns - part.begin_ns for part in parts) == end_ns - begin_ns
     for part in parts:
         assert part.end_ns <= begin_ns or part.begin_ns >= begin_ns
-        assert part.in_flight_ns * (end_ns - begin_ns) <= (under_way_ns + len(parts)) * (
-            part.end_ns - part.begin_ns
-        ) + len(parts) * (end_ns - begin_ns)
-    assert [(part.requests, part.in_flight, part.users, part.last) for part in parts] == [
-        *[(0, 4, 6, False)] * len(ends_ns),
-        (5, 3, 2, True),
-    ]
+        share = (part.end_ns - part.begin_ns) / (end_ns - begin_ns)
+        assert part.in_flight_ns <= (under_way_ns + len(parts)) * share * (1 + 1e-9) + len(parts)
+    assert all((part.requests, part.in_flight, part.users, part.last) == (0, 4, 6, False) for part in early)
+    assert (last.requests, last.in_flight, last.users, last.last) == (5, 3, 2, True)
 
 
 # -- shared memory

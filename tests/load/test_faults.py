@@ -194,7 +194,7 @@ def test_arrivals_go_on_while_a_server_is_dead_and_when_it_is_back() -> None:
     assert totals.sent == totals.ended - totals.errors["connection refused"] + totals.in_flight
 
 
-@pytest.mark.parametrize("path", ["/close", "/hang-up", "refused"])
+@pytest.mark.parametrize("path", ["/close", "/hang-up", "/twice", "refused"])
 def test_lost_connections_leave_nothing_behind(server: Serving, path: str) -> None:
     """The engine, which runs without garbage collector, does not grow with the connections that it opened."""
     whole = plan(free_port(), connections=200) if path == "refused" else plan(server.port, path, connections=32)

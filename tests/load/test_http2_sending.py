@@ -109,24 +109,6 @@ def test_the_window_of_the_connection_is_used_up_and_a_long_request_goes_on_by_i
     assert sum(len(content) for kind, _, _, content in frames if kind == DATA) == 1_000_005
 
 
-def test_nothing_overtakes_what_the_kernel_did_not_take() -> None:
-    """A request that was sent in part is sent to its end before the next, though the kernel has room again."""
-    bench = Bench(2)
-    bench.sent_frames()
-    bench.socket.room = 20
-    bench.send(0)
-    bench.socket.room = None
-    bench.send(1)
-    bench.reactor.handler(WRITABLE)
-    assert [(kind, stream) for kind, _, stream, _ in bench.sent_frames()] == [
-        (HEADERS, 1),
-        (DATA, 1),
-        (HEADERS, 3),
-        (DATA, 3),
-    ]
-    assert not bench.reactor.events[99] & WRITABLE
-
-
 def test_requests_that_follow_answers_go_out_together() -> None:
     """Answers that came in one piece are all told before the next requests leave, in one send and with one time."""
     bench = Bench(3, again=3)

@@ -33,13 +33,19 @@ def plan(
     ms: int | None = None,
     payloads: tuple[tuple[bytes, ...], ...] = ONE,
     timeout_ms: int = 3_600_000,
+    tick_ns: int = HOUR_NS,
     **more: Any,  # noqa: ANN401 -- of the plan
 ) -> Plan:
     """Plan a load; a tick is longer than it, unless told otherwise."""
     return Plan(
-        **{"endpoint": Endpoint("http", "simulated"), "payloads": payloads, "schedule": schedule, "tick_ns": HOUR_NS}
-        | {"timeout_ns": timeout_ms * MS, "requests": requests, "nanoseconds": None if ms is None else ms * MS}
-        | more
+        endpoint=Endpoint("http", "simulated"),
+        payloads=payloads,
+        schedule=schedule,
+        tick_ns=tick_ns,
+        timeout_ns=timeout_ms * MS,
+        requests=requests,
+        nanoseconds=None if ms is None else ms * MS,
+        **more,
     )
 
 
@@ -215,15 +221,6 @@ def check_account(simulation: Simulation) -> None:
         waited_ns = sum(sent.at_ns - sent.intended_ns for sent in good)
         assert sum(tick.service.sum_ns for tick in simulation.ticks) == served_ns
         assert sum(tick.latency.sum_ns for tick in simulation.ticks) == served_ns + waited_ns
-
-
-@pytest.mark.parametrize("users", [1, 3])
-@pytest.mark.parametrize("requests", [1, 2])
-def test_a_process_without_a_request_of_its_own_ends_at_once(users: int, requests: int) -> None:
-    """Of fewer requests than processes: who has nothing to send does not wait for ever."""
-    parts = [Simulation(part).run() for part in share(plan(Closed(3 * users), requests=requests), 3)]
-    assert [part.requests for part in parts] == [1, requests - 1, 0]
-    assert parts[2].ended_ns == parts[2].begin_ns
 
 
 def test_a_user_whose_connection_failed_pauses_and_nobody_takes_the_place() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import msgspec
 import psutil
 import pytest
 
@@ -34,13 +35,22 @@ REQUESTS = USERS * TICK_NS // LATENCY_NS
 
 def tick(number: int, *, errors: dict[str, int] | None = None, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick
     """Make a tick of which everything is sound but what is given."""
-    return Tick(
-        **{"number": number, "begin_ns": number * TICK_NS, "end_ns": (number + 1) * TICK_NS, "requests": REQUESTS}
-        | {"latency": Latencies({bucket_of(LATENCY_NS): REQUESTS}, REQUESTS * LATENCY_NS, LATENCY_NS)}
-        | {"sent": REQUESTS, "due": REQUESTS, "users": USERS, "in_flight": USERS, "in_flight_ns": USERS * TICK_NS}
-        | {"cpu_ns": TICK_NS // 10, "errors": errors or {}, "error_samples": dict.fromkeys(errors or {}, "a sample")}
-        | more
+    sound = Tick(
+        number=number,
+        begin_ns=number * TICK_NS,
+        end_ns=(number + 1) * TICK_NS,
+        requests=REQUESTS,
+        latency=Latencies({bucket_of(LATENCY_NS): REQUESTS}, REQUESTS * LATENCY_NS, LATENCY_NS),
+        sent=REQUESTS,
+        due=REQUESTS,
+        errors=errors or {},
+        error_samples=dict.fromkeys(errors or {}, "a sample"),
+        in_flight=USERS,
+        in_flight_ns=USERS * TICK_NS,
+        cpu_ns=TICK_NS // 10,
+        users=USERS,
     )
+    return msgspec.structs.replace(sound, **more)
 
 
 def lost() -> LoadFailed:

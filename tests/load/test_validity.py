@@ -333,7 +333,7 @@ def test_a_window_is_measured_again_for_the_client_alone() -> None:
         ("ceiling_per_second", float("inf")),
     ],
 )
-def test_limits_that_check_nothing_are_refused(name: str, value: float) -> None:
+def test_limits_that_check_nothing_are_refused(name: str, value: Any) -> None:  # noqa: ANN401 -- on purpose
     """A NaN or an infinite limit would be passed by everything."""
     with pytest.raises(ValueError, match=r"not (at )?(0|-0.1|1.0|nan|inf)"):
         reasons(closed(), schedule=CLOSED, **{"processes": 1, name: value})
