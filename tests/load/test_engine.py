@@ -388,14 +388,7 @@ def test_the_engine_ends_when_its_owner_is_killed(server: Serving, stage: str, *
 # -- the process
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "loop.Loop.ready",
-        "http1.HttpLane._take",
-        "tally.Tally.settle",
-    ],
-)
+@pytest.mark.parametrize("place", ["loop.Loop.ready", "http1.HttpLane._take", "tally.Tally.settle"])
 def test_a_crash_inside_the_engine_is_shown_with_its_traceback(
     server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

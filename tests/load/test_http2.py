@@ -29,18 +29,7 @@ from pytest_gpuserve.load.engine.http2_codec import (
     WINDOW_UPDATE,
     frame,
 )
-from tests.fakes.http2_peer import (
-    HEAD,
-    OK,
-    Bench,
-    Recorder,
-    block,
-    end,
-    head,
-    message,
-    number,
-    right,
-)
+from tests.fakes.http2_peer import HEAD, OK, Bench, Recorder, block, end, head, message, number, right
 from tests.fakes.pieces import cut
 
 BIG = b"0123456789abcdef" * 2_500

@@ -31,17 +31,7 @@ from pytest_gpuserve.load.engine.http2_codec import (
 )
 from pytest_gpuserve.load.engine.reactor import WRITABLE
 from pytest_gpuserve.load.wire import Endpoint
-from tests.fakes.http2_peer import (
-    HEAD,
-    PAYLOAD,
-    Bench,
-    block,
-    end,
-    head,
-    message,
-    number,
-    right,
-)
+from tests.fakes.http2_peer import HEAD, PAYLOAD, Bench, block, end, head, message, number, right
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.lane import Lane
