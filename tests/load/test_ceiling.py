@@ -45,21 +45,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "pytest-gpuserve" / "client-ceilings.json"
 
 
-class Measuring:
-    """Stands in for the measurement: gives these numbers one after the other."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *results: float | Exception) -> None:
-        self.results = list(results)
-        self.sizes: list[tuple[int, int]] = []
-        monkeypatch.setattr(ceiling, "measure_ceiling", self)
-
-    def __call__(self, request_bytes: int, answer_bytes: int) -> float:
-        """Measure."""
-        self.sizes.append((request_bytes, answer_bytes))
-        result = self.results.pop(0)
-        if isinstance(result, Exception):
-            raise result
-        return result
+def measuring(monkeypatch: pytest.MonkeyPatch, *results: float | Exception) -> mock.Mock:
+    """Let the measurement give these numbers one after the other; returns it."""
+    measure = mock.Mock(side_effect=results)
+    monkeypatch.setattr(ceiling, "measure_ceiling", measure)
+    return measure
 
 
 # -- the memory
@@ -67,9 +57,9 @@ class Measuring:
 
 def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """The second time it is remembered, by a file for this user alone to write."""
-    measuring = Measuring(monkeypatch, 1000.0)
+    measured = measuring(monkeypatch, 1000.0)
     assert client_ceiling(100, 100) == client_ceiling(100, 100) == 1000.0
-    assert measuring.sizes == [(128, 128)]
+    assert [call.args for call in measured.call_args_list] == [(128, 128)]
     assert list(json.loads(cache.read_text()).values()) == [1000.0]
     assert not cache.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     assert [file.name for file in cache.parent.iterdir()] == [cache.name]
@@ -78,21 +68,21 @@ def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> No
 def test_sizes_that_the_kernel_cannot_tell_apart_share_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The next power of two, from 64 bytes to 16 MB; the file may be anywhere, and keeps all."""
     file = tmp_path / "elsewhere.json"
-    measuring = Measuring(monkeypatch, 1.0, 2.0, 3.0, 4.0)
+    measured = measuring(monkeypatch, 1.0, 2.0, 3.0, 4.0)
     sizes = [(65, 0), (128, 64), (129, 0), (65, 65), (10**12, 10**12)]
     assert [client_ceiling(*size, cache=file) for size in sizes] == [1.0, 1.0, 2.0, 3.0, 4.0]
-    assert measuring.sizes == [(128, 64), (256, 64), (128, 128), (1 << 24, 1 << 24)]
+    assert [call.args for call in measured.call_args_list] == [(128, 64), (256, 64), (128, 128), (1 << 24, 1 << 24)]
     assert sorted(json.loads(file.read_text()).values()) == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_another_host_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A home folder may be shared by many machines; one that is no name is the user's to mend, and not passed over."""
-    measuring = Measuring(monkeypatch, 1000.0, 2000.0)
+    measured = measuring(monkeypatch, 1000.0, 2000.0)
     found = []
     for host in ("runner-a", "runner-b", "runner-a"):
         monkeypatch.setenv("GPUSERVE_HOST", host)
         found.append(client_ceiling(100, 100))
-    assert (found, len(measuring.sizes)) == ([1000.0, 2000.0, 1000.0], 2)
+    assert (found, measured.call_count) == ([1000.0, 2000.0, 1000.0], 2)
     monkeypatch.setenv("GPUSERVE_HOST", "not / a name")
     with pytest.raises(UsageProblem, match="GPUSERVE_HOST"):
         client_ceiling(100, 100)
@@ -101,7 +91,7 @@ def test_another_host_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("processes", "cores", "together"), [(1, 2, 1000.0), (2, 4, 2000.0), (8, 2, 2000.0)])
 def test_the_ceiling_of_a_load(monkeypatch: pytest.MonkeyPatch, processes: int, cores: int, together: float) -> None:
     """What one engine reaches, once for each core at most; of any but plain HTTP/1.1 it is unknown, not measured."""
-    Measuring(monkeypatch, 1000.0)
+    measuring(monkeypatch, 1000.0)
     host = dataclasses.replace(read_host(), cores=cores)
     monkeypatch.setattr(ceiling, "read_host", lambda: host)
     plan = Plan(Endpoint("http", "127.0.0.1", 80), ((b"x" * 100,),), Closed(1), 1, 1)
@@ -123,12 +113,12 @@ def test_the_ceiling_of_a_load(monkeypatch: pytest.MonkeyPatch, processes: int, 
 )
 def test_a_damaged_memory_is_measured_anew(monkeypatch: pytest.MonkeyPatch, cache: Path, content: bytes) -> None:
     """And is whole again after that."""
-    measuring = Measuring(monkeypatch, 1000.0, 2000.0)
+    measured = measuring(monkeypatch, 1000.0, 2000.0)
     client_ceiling(100, 100)
     (key,) = json.loads(cache.read_text())
     cache.write_bytes(content.replace(b"KEY", json.dumps(key).encode()))
     assert client_ceiling(100, 100) == client_ceiling(100, 100) == 2000.0
-    assert len(measuring.sizes) == 2
+    assert measured.call_count == 2
     assert list(json.loads(cache.read_text()).values()) == [2000.0]
 
 
@@ -150,7 +140,7 @@ def test_where_nothing_can_be_remembered_it_is_measured_every_time(
         monkeypatch.delenv("XDG_CACHE_HOME")
         monkeypatch.setattr(Path, "home", mock.Mock(side_effect=RuntimeError("no home directory")))
     before = sorted(tmp_path.rglob("*"))
-    Measuring(monkeypatch, 1000.0, 2000.0)
+    measuring(monkeypatch, 1000.0, 2000.0)
     assert (client_ceiling(100, 100), client_ceiling(100, 100)) == (1000.0, 2000.0)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -158,7 +148,7 @@ def test_where_nothing_can_be_remembered_it_is_measured_every_time(
 @pytest.mark.parametrize("problem", [LoadFailed("no"), OSError("no"), UsageProblem("no files left")])
 def test_what_cannot_be_measured_is_not_known(monkeypatch: pytest.MonkeyPatch, cache: Path, problem: Exception) -> None:
     """And neither guessed nor remembered."""
-    Measuring(monkeypatch, problem)
+    measuring(monkeypatch, problem)
     assert client_ceiling(100, 100) is None
     assert not cache.exists()
 

@@ -32,8 +32,9 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load import command, command_progress
 from pytest_gpuserve.load.arguments import make_parser
 from pytest_gpuserve.load.command import main
+from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps
 from pytest_gpuserve.load.totals import RunningTotals
-from pytest_gpuserve.load.wire import Tick
+from pytest_gpuserve.load.wire import Plan, Tick
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.certificates import make_certificates
 from tests.fakes.children.toolkit import ROOT, alive, eventually
@@ -208,6 +209,19 @@ def run(capsys: pytest.CaptureFixture[str]) -> Command:
     return Command(capsys)
 
 
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Let every load fail before it begins; gives the plans of those that were attempted."""
+    attempted: list[Plan] = []
+
+    def fail(plan: Plan, **_: object) -> NoReturn:
+        attempted.append(plan)
+        raise LoadFailed("no load in this test")
+
+    monkeypatch.setattr(command, "run_load", fail)
+    return attempted
+
+
 def environment(**more: str) -> dict[str, str]:
     """Return what a child of the test gets: this process's, with the package to be found."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -276,22 +290,48 @@ def test_what_standard_output_cannot_take_is_no_traceback(server: Serving) -> No
 
 
 @pytest.mark.parametrize(
-    ("arrivals", "told"),
+    ("argv", "schedule", "seconds"),
     [
-        ([], {"load": "open loop, constant"}),
-        (["--arrivals", "poisson"], {"load": "open loop, Poisson"}),
-        (["--arrivals", "gamma"], {"load": "open loop, gamma", "shape": "1"}),
-        (["--arrivals", "gamma", "--shape", "0.5"], {"load": "open loop, gamma", "shape": "0.5"}),
+        ([], Closed(16), 10),
+        (["--requests", 5], Closed(16), None),
+        (["--requests", 5, "--duration", 3], Closed(16), 3),
+        (["--concurrency", 2, "--think", 0.2], Closed(2, 0.2), 10),
+        (["--steps", "1:0.5,3:60", "--think", 1], Steps(((1, 0.5), (3, 60.0)), 1.0), None),
+        (["--rate", 5], Constant(5.0), 10),
+        (["--rate", 5, "--arrivals", "constant", "--max-in-flight", 2], Constant(5.0, 2), 10),
+        (["--rate", 5, "--arrivals", "poisson", "--requests", 9], Poisson(5.0), None),
+        (["--rate", 5, "--arrivals", "gamma"], Gamma(5.0, 1.0), 10),
+        (["--rate", 5, "--arrivals", "gamma", "--shape", 0.5], Gamma(5.0, 0.5), 10),
+        (["--burst", 5], Burst(5), None),
+        (["--burst", 5, "--max-in-flight", 2], Burst(5, 2), None),
     ],
 )
-def test_an_open_loop_of_each_kind(server: Serving, run: Command, arrivals: list[str], told: dict[str, str]) -> None:
-    """All that is due is sent at its rate, where users who do not wait would need a tenth of the time."""
-    said = run.json(f"http://127.0.0.1:{server.port}/ok", "--rate", 100, "--requests", 40, *arrivals)
-    assert (said.reasons, said.values["requests"]) == ([], 40)
-    assert said.values["schedule"] == {"rate": "100", **told}
+def test_the_load_is_what_was_asked_for(
+    plans: list[Plan], run: Command, argv: list[object], schedule: Schedule, seconds: int | None
+) -> None:
+    """Without an end it takes ten seconds, but what ends by itself, or after so many requests, is not cut short."""
+    assert run.text(HTTP, *argv)[0] == 1
+    (plan,) = plans
+    assert (plan.schedule, plan.nanoseconds) == (schedule, None if seconds is None else seconds * 10**9)
+
+
+def test_a_rate_is_kept(server: Serving, run: Command) -> None:
+    """All that is due is sent, in the time that it takes, where users who do not wait would need a tenth of it."""
+    said = run.json(f"http://127.0.0.1:{server.port}/ok", "--rate", 100, "--requests", 40)
+    assert (said.reasons, said.values["requests"], server.seen("/ok").requests) == ([], 40, 40)
+    assert said.values["schedule"] == {"load": "open loop, constant", "rate": "100"}
     assert said.values["service"]["max"] <= said.values["latency"]["max"]
-    assert said.values["seconds"] >= (0.1 if arrivals else 0.3)
-    assert server.seen("/ok").requests == 40
+    assert said.values["seconds"] >= 0.3
+
+
+@pytest.mark.parametrize("argv", [["--duration", 1], ["--steps", "1:0.4,16:0.6"]])
+def test_users_come_and_the_time_ends_the_load(server: Serving, run: Command, argv: list[object]) -> None:
+    """With a pause of 0.2 s each of 16 sends five requests a second at most, and one before."""
+    said = run.json(f"http://127.0.0.1:{server.port}/ok", "--think", 0.2, *argv)
+    assert (said.reasons, server.seen("/ok").connections) == ([], 16)
+    assert 16 <= said.values["requests"] <= 6 * 16
+    assert said.values["seconds"] >= 0.9
+    assert said.values["schedule"]["think_seconds"] == "0.2"
 
 
 def test_a_burst_is_due_at_once(server: Serving, run: Command) -> None:
@@ -303,24 +343,6 @@ def test_a_burst_is_due_at_once(server: Serving, run: Command) -> None:
     wide = run.json(f"http://127.0.0.1:{server.port}/ok?ms=1000", "--burst", 12)
     assert (wide.reasons, wide.values["requests"], server.seen("/ok").most_at_once) == ([], 12, 12)
     assert wide.values["schedule"] == {"load": "burst", "requests": "12"}
-
-
-def test_users_in_steps(server: Serving, run: Command) -> None:
-    """One for a while, then three, then the end."""
-    said = run.json(f"http://127.0.0.1:{server.port}/ok?ms=10", "--steps", "1:0.4,3:0.4")
-    assert (said.reasons, server.seen("/ok").connections) == ([], 3)
-    assert said.values["seconds"] >= 0.6
-    assert said.values["schedule"] == {"load": "stepped users", "steps": "1 for 0.4 s, 3 for 0.4 s"}
-
-
-def test_users_may_think_and_a_duration_ends_the_load(server: Serving, run: Command) -> None:
-    """16 users unless told otherwise, with a pause of 0.2 s: five requests a second each at most, and one before."""
-    said = run.json(f"http://127.0.0.1:{server.port}/ok", "--think", 0.2, "--duration", 1)
-    assert said.reasons == []
-    assert 16 <= said.values["requests"] <= 6 * 16
-    assert said.values["seconds"] >= 0.9
-    assert said.values["schedule"] == {"load": "closed loop", "concurrency": "16", "think_seconds": "0.2"}
-    assert server.seen("/ok").connections == 16
 
 
 def test_processes_share_the_load_and_its_warm_up_is_not_counted(server: Serving, run: Command) -> None:
@@ -366,22 +388,6 @@ def test_a_damaged_line_of_a_trace_is_named_by_its_number(
     trace = tmp_path / "trace"
     trace.write_bytes(lines)
     assert f"--trace: {told.format(file=trace)}" in run.refused(HTTP, "--trace", trace)
-
-
-def test_without_an_end_it_is_ten_seconds(monkeypatch: pytest.MonkeyPatch, run: Command) -> None:
-    """But a load that ends by itself, or after so many requests, is not cut short."""
-    plans = unable_to_load(monkeypatch)
-    url = "http://127.0.0.1:1/"
-    for more, seconds in (
-        ([], 10),
-        (["--rate", 5], 10),
-        (["--requests", 5], None),
-        (["--burst", 5], None),
-        (["--steps", "1:60"], None),
-        (["--requests", 5, "--duration", 3], 3),
-    ):
-        assert run.text(url, *more)[0] == 1
-        assert plans.pop().nanoseconds == (None if seconds is None else seconds * 10**9)
 
 
 # -- what is sent
@@ -567,18 +573,6 @@ def test_a_file_without_certificates_is_told_beforehand(run: Command, tmp_path: 
 # -- wrong arguments
 
 
-def unable_to_load(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Let every load fail before it begins; returns the plans of those that were attempted."""
-    plans: list[Any] = []
-
-    def fail(plan: Any, **_: object) -> NoReturn:  # noqa: ANN401 -- a plan
-        plans.append(plan)
-        raise LoadFailed("no load in this test")
-
-    monkeypatch.setattr(command, "run_load", fail)
-    return plans
-
-
 WRONG = {
     ("--concurrency", "--burst", "--requests", "--processes", "--seed"): ("x", "", "1.5", "-1", "1e3", "nan", "9" * 30),
     ("--concurrency", "--burst", "--requests", "--processes"): ("0",),
@@ -603,11 +597,8 @@ IN_PLACE = {"--shape": ["--rate", "5", "--arrivals", "gamma"], "--max-in-flight"
     ("option", "value"),
     [(option, value) for options, values in WRONG.items() for option in options for value in values],
 )
-def test_a_wrong_value_is_told_with_its_option(
-    monkeypatch: pytest.MonkeyPatch, run: Command, option: str, value: str | None
-) -> None:
+def test_a_wrong_value_is_told_with_its_option(plans: list[Plan], run: Command, option: str, value: str | None) -> None:
     """One paragraph, exit status 2, and nothing is started."""
-    plans = unable_to_load(monkeypatch)
     text = run.refused(HTTP, *IN_PLACE.get(option, []), option, *([] if value is None else [value]))
     assert option in text.splitlines()[0]
     assert plans == []
@@ -650,10 +641,9 @@ def test_a_wrong_value_is_told_with_its_option(
     ],
 )
 def test_what_does_not_fit_together_is_told_beforehand(
-    monkeypatch: pytest.MonkeyPatch, run: Command, argv: list[str], named: list[str]
+    plans: list[Plan], run: Command, argv: list[str], named: list[str]
 ) -> None:
     """Nothing that was asked for is passed over in silence, and nothing is started."""
-    plans = unable_to_load(monkeypatch)
     text = run.refused(*argv)
     assert [name for name in named if name not in text] == []
     assert plans == []
@@ -671,9 +661,9 @@ def test_what_does_not_fit_together_is_told_beforehand(
         max_size=6,
     )
 )
-def test_no_arguments_end_in_a_traceback(argv: list[str], monkeypatch: pytest.MonkeyPatch, run: Command) -> None:
+def test_no_arguments_end_in_a_traceback(argv: list[str], plans: list[Plan], run: Command) -> None:
     """Whatever is typed is refused, or a load, or asks for help, of which ``-h`` is one."""
-    plans = unable_to_load(monkeypatch)
+    plans.clear()
     # As the real one: it can write whatever it is given.
     cast("TextIOWrapper", sys.stderr).reconfigure(errors="backslashreplace")
     with suppress(SystemExit):  # of a question for help
@@ -682,15 +672,20 @@ def test_no_arguments_end_in_a_traceback(argv: list[str], monkeypatch: pytest.Mo
         assert err
 
 
-def test_what_this_host_cannot_do_is_told_beforehand(monkeypatch: pytest.MonkeyPatch, run: Command) -> None:
-    """More processes than users, more users than open files, and a wrong name of the host, which is needed later."""
+def test_what_this_host_cannot_do_is_told_beforehand(run: Command) -> None:
+    """More processes than users, and more users than open files."""
     text = run.refused(HTTP, "--processes", 3, "--concurrency", 2)
     assert "--processes: 3 processes cannot share 2 connections" in text
     assert "--processes 2 at most" in text
     text = run.refused(HTTP, "--concurrency", 10**9)
     assert "1000000000 connections" in text
     assert "ulimit" in text
-    plans = unable_to_load(monkeypatch)
+
+
+def test_a_wrong_name_of_the_host_is_told_before_the_load(
+    monkeypatch: pytest.MonkeyPatch, plans: list[Plan], run: Command
+) -> None:
+    """It is needed only afterwards, when it would cost the measurement."""
     monkeypatch.setenv("GPUSERVE_HOST", "not / a name")
     assert "GPUSERVE_HOST" in run.refused(HTTP)
     assert plans == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import http1
@@ -37,41 +37,28 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=20)
 KINDS = {"protocol", "incomplete answer", "connection closed", "connection reset"}
 
 
-@given(
-    pieces=st.lists(st.binary(min_size=1, max_size=40).flatmap(lambda end: st.sampled_from([end, b"HTTP/1.1 " + end]))),
-    head=st.booleans(),
-    reset=st.booleans(),
-)
+@st.composite
+def arriving(draw: st.DrawFn) -> list[bytes]:
+    """Arbitrary pieces, or real answers that are damaged, joined and cut."""
+    noise = st.binary(min_size=1, max_size=40)
+    if draw(st.booleans()):
+        return draw(st.lists(noise | noise.map(b"HTTP/1.1 ".__add__), max_size=8))
+    data = b"".join(ONCE[path] for path in draw(st.lists(st.sampled_from(sorted(ONCE)), min_size=1, max_size=3)))
+    for place, inserted in draw(st.lists(st.tuples(st.integers(0, 10_000), st.binary(max_size=3)), max_size=3)):
+        position = place % (len(data) + 1)
+        data = data[:position] + inserted + data[position + 1 :]
+    return cut(data, draw(CUTS))
+
+
+@settings(max_examples=200)
+@given(pieces=arriving(), head=st.booleans(), reset=st.booleans())
 @example(pieces=[b"HTTP/1.1 200 OK\r\n\r\n"], head=True, reset=False)
 def test_nothing_that_arrives_can_raise(pieces: list[bytes], head: bool, reset: bool) -> None:  # noqa: FBT001 -- hypothesis
-    """Arbitrary bytes end in an answer or one failure of a known kind, told once, and the connection is closed."""
+    """Every request ends exactly once, as an answer or a failure of a known kind, and the connection is closed."""
     user = User(head=head)
     events = user.receive(*pieces, end=ConnectionResetError() if reset else True)
     assert user.ended == user.requests
     assert {event[1] for event in events if event[0] == "lost"} <= KINDS
-    assert user.socket.closed
-
-
-@given(
-    order=st.lists(st.sampled_from(sorted(ONCE)), min_size=1, max_size=3),
-    damage=st.lists(st.tuples(st.integers(0, 10_000), st.binary(max_size=3)), max_size=3),
-    cuts=CUTS,
-    head=st.booleans(),
-)
-def test_damaged_answers_cannot_raise_nor_be_counted_twice(
-    order: list[str],
-    damage: list[tuple[int, bytes]],
-    cuts: list[int],
-    head: bool,  # noqa: FBT001 -- hypothesis
-) -> None:
-    """Every request that was sent ends exactly once, however real answers are damaged, joined and cut."""
-    data = b"".join(ONCE[path] for path in order)
-    for place, inserted in damage:
-        position = place % (len(data) + 1)
-        data = data[:position] + inserted + data[position + 1 :]
-    user = User(head=head)
-    user.receive(*cut(data, cuts), end=True)
-    assert user.ended == user.requests
     assert user.socket.closed
 
 

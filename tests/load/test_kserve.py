@@ -6,10 +6,10 @@ import json
 import math
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
@@ -30,8 +30,6 @@ from pytest_gpuserve.load.shared_outputs import ALIGNMENT, Layout
 np = pytest.importorskip("numpy")
 service = pytest.importorskip("tritonclient.grpc.service_pb2")
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 DATATYPES = st.sampled_from([*NUMPY, "BYTES"])
@@ -39,6 +37,18 @@ JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
     max_leaves=8,
+)
+
+
+OUTPUTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.one_of(st.just("Y"), JSON),
+        "datatype": st.one_of(DATATYPES, st.just("BF16"), JSON),
+        "shape": st.one_of(SHAPES.map(list), st.lists(st.integers(-1, 2**70), max_size=70), JSON),
+        "data": JSON,
+        "parameters": st.one_of(st.fixed_dictionaries({"binary_data_size": st.one_of(st.integers(), JSON)}), JSON),
+    },
 )
 
 
@@ -85,16 +95,6 @@ def data_of(tensor: Input) -> bytes:
     """Its bytes."""
     assert isinstance(tensor.data, bytes)
     return tensor.data
-
-
-def assert_tensors_or_one_line(decode: Callable[[bytes], object], body: bytes) -> None:
-    """Whatever came, it is tensors or a ValueError of one line."""
-    try:
-        assert isinstance(decode(body), dict)
-    except ValueError as problem:
-        text = str(problem)
-        assert len(text.splitlines()) == 1
-        assert len(text) < 1500
 
 
 @given(tensors(), st.sampled_from("<>"))
@@ -232,42 +232,33 @@ def test_an_inference_that_cannot_be_sent_is_refused(arguments: dict[str, Any]) 
         Inference(**{"model": "m", "inputs": inputs_of({"X": [1]}), **arguments})
 
 
-@given(st.one_of(st.binary(max_size=64), st.binary(max_size=64).map(lambda tail: b'{"outputs":[' + tail)))
-def test_noise_is_an_error_in_one_line(body: bytes) -> None:
-    """Bytes that are no answer never crash a reader."""
-    for decode in (decode_http, decode_grpc, decode_answer, Layout((("Y", 8),)).decode):
-        assert_tensors_or_one_line(decode, body)
-        assert_tensors_or_one_line(Layout((("Y", 8),)).decode, bytes(ALIGNMENT) + body)
+@st.composite
+def bodies(draw: st.DrawFn) -> bytes:
+    """Noise, JSON of another form, or an answer that is cut or changed at any byte."""
+    kind = draw(st.sampled_from(["noise", "form", "damage"]))
+    noise = draw(st.binary(max_size=64))
+    if kind == "noise":
+        return draw(st.sampled_from([b"", b'{"outputs":['])) + noise
+    if kind == "form":
+        output = draw(OUTPUTS)
+        return json.dumps({"outputs": draw(st.sampled_from([[output], [output, output], output]))}).encode() + noise
+    answer = draw(st.sampled_from([as_http_answer, as_grpc_answer]))(inputs_of(draw(tensors())))
+    at = draw(st.integers(0, len(answer) - 1))
+    return answer[:at] + noise[:3] + answer[at + draw(st.integers(0, 4)) :]
 
 
-@given(tensors(), st.data())
-def test_a_damaged_answer_is_an_error_in_one_line(arrays: dict[str, Any], data: st.DataObject) -> None:
-    """Cut or changed at any byte, an answer is tensors or an error, never a crash."""
-    for answer in (as_http_answer(inputs_of(arrays)), as_grpc_answer(inputs_of(arrays))):
-        at = data.draw(st.integers(0, len(answer) - 1))
-        new = data.draw(st.binary(max_size=3))
-        assert_tensors_or_one_line(decode_answer, answer[:at] + new + answer[at + data.draw(st.integers(0, 4)) :])
-
-
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "name": st.one_of(st.just("Y"), JSON),
-            "datatype": st.one_of(DATATYPES, st.just("BF16"), JSON),
-            "shape": st.one_of(SHAPES.map(list), st.lists(st.integers(-1, 2**70), max_size=70), JSON),
-            "data": JSON,
-            "parameters": st.one_of(st.fixed_dictionaries({"binary_data_size": st.one_of(st.integers(), JSON)}), JSON),
-        },
-    ),
-    st.binary(max_size=32),
-)
-def test_json_of_another_form_is_an_error_in_one_line(output: dict[str, object], tail: bytes) -> None:
-    """Whatever stands in an output's fields, it is tensors or an error."""
-    for outputs in ([output], [output, output], output):
-        body = json.dumps({"outputs": outputs}).encode() + tail
-        assert_tensors_or_one_line(decode_http, body)
-        assert_tensors_or_one_line(Layout((("Y", 8),)).decode, b"\xff" * ALIGNMENT + body)
+@settings(max_examples=300)
+@given(bodies())
+def test_what_is_no_answer_is_tensors_or_an_error_in_one_line(body: bytes) -> None:
+    """Whatever came never crashes a reader."""
+    shared = Layout((("Y", 8),)).decode
+    beside = [(shared, bytes(ALIGNMENT) + body), (shared, b"\xff" * ALIGNMENT + body)]
+    for decode, data in [(decode_http, body), (decode_grpc, body), (decode_answer, body), (shared, body), *beside]:
+        try:
+            assert isinstance(decode(data), dict)
+        except ValueError as problem:
+            text = str(problem)
+            assert (len(text.splitlines()), len(text) < 1500) == (1, True)
 
 
 @pytest.mark.parametrize(

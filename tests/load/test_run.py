@@ -61,26 +61,12 @@ def lost() -> LoadFailed:
 WRONG = Answers(0, b"wrong", 3, 5)
 
 
-class Simulated:
-    """Stands in for the engines: reports these ticks, and raises what is among them."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, reports: Sequence[Tick | BaseException]) -> None:
-        self.reports = list(reports)
-        self.ended = False
-        monkeypatch.setattr(run, "Engines", lambda _plan, _processes, _source: self)
-
-    def __enter__(self) -> Simulated:  # noqa: PYI034 -- Python 3.10 has no ``Self``
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ended = True
-
-    def next_tick(self) -> Tick:
-        """Report."""
-        report = self.reports.pop(0)
-        if isinstance(report, BaseException):
-            raise report
-        return report
+def simulated(monkeypatch: pytest.MonkeyPatch, reports: Sequence[Tick | BaseException]) -> mock.MagicMock:
+    """Let engines report these ticks, and raise what is among them; returns them."""
+    engines = mock.MagicMock()
+    engines.__enter__.return_value.next_tick.side_effect = reports
+    monkeypatch.setattr(run, "Engines", lambda _plan, _processes, _source: engines)
+    return engines
 
 
 def kinds(outcome: Outcome) -> list[ReasonKind]:
@@ -90,7 +76,7 @@ def kinds(outcome: Outcome) -> list[ReasonKind]:
 
 def test_the_load_ends_when_enough_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """``until`` and ``on_tick`` see what was measured so far, after every tick."""
-    Simulated(monkeypatch, [tick(number) for number in range(9)])
+    simulated(monkeypatch, [tick(number) for number in range(9)])
     seen: list[tuple[int, int]] = []
     outcome = run_load(
         PLAN,
@@ -104,7 +90,7 @@ def test_the_load_ends_when_enough_is_known(monkeypatch: pytest.MonkeyPatch) -> 
 def test_of_the_warm_up_only_errors_and_wrong_answers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither its requests nor its time: but a server that failed while it warmed up has failed."""
     warmup = [tick(0, errors={"reset": 2}), tick(1, answers=[WRONG])]
-    Simulated(monkeypatch, [*warmup, tick(2), tick(3), tick(4, last=True)])
+    simulated(monkeypatch, [*warmup, tick(2), tick(3), tick(4, last=True)])
     outcome = run_load(PLAN, warmup_ns=2 * TICK_NS, check=AnswerCheck([b"right", None]))
     totals = outcome.totals
     assert (totals.requests, totals.latency.total, totals.nanoseconds) == (3 * REQUESTS, 3 * REQUESTS, 3 * TICK_NS)
@@ -135,13 +121,13 @@ def test_a_load_that_is_cut_short_keeps_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, reports: list[Tick | BaseException], warmup: int, expected: list[ReasonKind]
 ) -> None:
     """By Ctrl-C or a loss, which is the first reason; no ceiling is measured then, nor where nothing was answered."""
-    engines = Simulated(monkeypatch, reports)
+    engines = simulated(monkeypatch, reports)
     asked: list[int] = []
     check = AnswerCheck([b"right", None]) if ReasonKind.WRONG in expected else None
     outcome = run_load(
         PLAN, warmup_ns=warmup * TICK_NS, check=check, ceiling=lambda totals: asked.append(totals.requests)
     )
-    assert (kinds(outcome), engines.ended) == (expected, True)
+    assert (kinds(outcome), engines.__exit__.call_count) == (expected, 1)
     assert outcome.interrupted is (ReasonKind.INTERRUPTED in expected)
     measured = 0 if warmup else REQUESTS * sum(isinstance(report, Tick) and report.requests > 0 for report in reports)
     assert outcome.totals.requests == measured
@@ -154,11 +140,11 @@ def test_a_load_that_is_cut_short_keeps_what_was_measured(
 
 def test_a_load_that_never_began_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is nothing to keep, and its log says more than a line."""
-    engines = Simulated(monkeypatch, [lost()])
+    engines = simulated(monkeypatch, [lost()])
     with pytest.raises(LoadFailed) as caught:
         run_load(PLAN)
     assert caught.value.log_tail
-    assert engines.ended
+    assert engines.__exit__.call_count == 1
 
 
 @pytest.mark.parametrize("ceiling", [1.0, None, KeyboardInterrupt()])
@@ -166,7 +152,7 @@ def test_the_ceiling_stands_in_the_outcome(
     monkeypatch: pytest.MonkeyPatch, ceiling: float | KeyboardInterrupt | None
 ) -> None:
     """One that nobody knows is no reason by itself; Ctrl-C while it is measured loses nothing, and decides nothing."""
-    Simulated(monkeypatch, [tick(0, last=True)])
+    simulated(monkeypatch, [tick(0, last=True)])
     outcome = run_load(PLAN, ceiling=mock.Mock(side_effect=[ceiling]))
     interrupted = isinstance(ceiling, KeyboardInterrupt)
     assert kinds(outcome) == ([ReasonKind.INTERRUPTED] if interrupted else [])
@@ -181,7 +167,7 @@ def test_the_first_wrong_answer_is_named_and_all_are_counted(monkeypatch: pytest
         tick(1, answers=[Answers(1, b"A", 2, 41), Answers(0, b"x", 1, 30)]),
         tick(2, answers=[Answers(0, b"y", 1, 70)], last=True),
     ]
-    Simulated(monkeypatch, ticks)
+    simulated(monkeypatch, ticks)
     outcome = run_load(PLAN, check=AnswerCheck([b"A", b"B"]))
     (reason,) = outcome.reasons
     assert reason.kind is ReasonKind.WRONG
@@ -209,7 +195,7 @@ def test_answers_that_could_not_be_checked_are_no_pass(
 ) -> None:
     """Something was expected, and nothing compared; some are enough unless all were asked for."""
     answers = [Answers(0, b"A", checked, 0)] if checked else []
-    Simulated(monkeypatch, [tick(0, answers=answers, unchecked=REQUESTS - checked, last=True)])
+    simulated(monkeypatch, [tick(0, answers=answers, unchecked=REQUESTS - checked, last=True)])
     outcome = run_load(PLAN, check=AnswerCheck(expected, wants_all=wants_all))
     assert kinds(outcome) == found
     if found:
