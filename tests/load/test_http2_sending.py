@@ -125,20 +125,6 @@ def test_settings_are_acknowledged_and_windows_seldom_filled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "authority"),
-    [
-        (Endpoint("grpc", "::1", 8001), "[::1]:8001"),
-        (Endpoint("grpc", "127.0.0.1", 8001), "127.0.0.1:8001"),
-        (Endpoint("grpc", "::1", 8001, authority="models.example"), "models.example"),
-    ],
-)
-def test_a_server_is_called_by_its_address_where_it_has_no_other_name(endpoint: Endpoint, authority: str) -> None:
-    """Without an authority it is host and port, of IPv6 in brackets; one that is given is taken as it is."""
-    fields = {str(name): str(value) for name, value in hpack.Decoder().decode(codec.request_block(endpoint))}
-    assert fields[":authority"] == authority
-
-
-@pytest.mark.parametrize(
     ("name", "words"),
     [
         ("TE", "metadata 'TE' is set by the load engine"),

@@ -213,12 +213,9 @@ def test_values_without_a_datatype_are_refused(values: object) -> None:
     "arguments",
     [
         {"model": ""},
-        {"model": 3},
         {"inputs": ()},
         {"inputs": inputs_of({"X": [1]}) * 2},
         {"outputs": (Output("Y"), Output("Y"))},
-        {"outputs": (Output(""),)},
-        {"version": 1},
         {"request_id": None},
         {"parameters": {"binary_data_output": False}},
         {"parameters": {"a": math.nan}},

@@ -154,52 +154,6 @@ def test_processes_share_the_users_of_every_step(processes: int) -> None:
     assert {part.ended_ns for part in parts} == {parts[0].begin_ns + 400 * MS}
 
 
-FAULTS = {
-    "none": Reply(),
-    "close": Reply(keep=False),
-    "status": Reply(kind="status 503"),
-    "status and close": Reply(kind="status 503", keep=False),
-    "reset": Reply(kind="connection reset", lost=True),
-    "never": Reply(None),
-    "refused": Reply(),
-}
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    users=st.integers(1, 12),
-    requests=st.integers(1, 60),
-    processes=st.integers(1, 4),
-    kind=st.sampled_from(sorted(FAULTS)),
-    every=st.integers(1, 5),
-    think_seconds=st.sampled_from([0.0, 0.02]),
-)
-def test_a_number_of_requests_is_exact_whatever_goes_wrong(
-    *, users: int, requests: int, processes: int, kind: str, every: int, think_seconds: float
-) -> None:
-    """Over all processes so many are answered or failed, none is sent twice, each user has one, and all of them end."""
-
-    def serve(sent: Sent) -> Reply:
-        return FAULTS[kind] if (sent.number + 1) % every == 0 else Reply(7 * MS)
-
-    def opens(number: int) -> tuple[int, str]:
-        return (MS, "connection refused") if kind == "refused" and (number + 1) % every == 0 else (0, "")
-
-    users = max(users, processes)
-    whole = plan(Closed(users, think_seconds), requests=requests, timeout_ms=100, tick_ns=20 * MS)
-    parts = [Simulation(part, serve, opens).run() for part in share(whole, processes)]
-    assert all(part.ended_ns is not None and part.ticks[-1].last for part in parts)
-    assert sum(part.ended for part in parts) == requests
-    numbers = [number for part in parts for number in part.numbers]
-    assert len(numbers) == len(set(numbers))
-    assert set(numbers) <= set(range(requests))
-    if kind != "refused":
-        assert len(numbers) == requests
-    assert sum(part.most_at_once for part in parts) <= users
-    for part in parts:
-        check_account(part)
-
-
 def check_account(simulation: Simulation) -> None:
     """Compare all ticks of a load with what its server and its lanes saw."""
     end_ns = simulation.now_ns
@@ -458,56 +412,70 @@ def test_what_was_due_before_the_end_is_sent_after_it() -> None:
     assert stopped.sends[5:] == 5 * [300 * MS]
 
 
-REPLIES = st.sampled_from(
-    [
-        Reply(MS),
-        Reply(MS),
-        Reply(8 * MS),
-        Reply(30 * MS),
-        Reply(5 * MS, keep=False),
-        Reply(2 * MS, "status 503"),
-        Reply(2 * MS, "status 503", keep=False),
-        Reply(3 * MS, "connection reset", lost=True),
-        Reply(None),
-    ]
-)
-OPENINGS = st.sampled_from([(0, ""), (0, ""), (4 * MS, ""), (MS, "connection refused")])
+REPLIES = [
+    *(Reply(MS), Reply(MS), Reply(8 * MS), Reply(30 * MS), Reply(5 * MS, keep=False), Reply(None)),
+    *(Reply(2 * MS, "status 503"), Reply(2 * MS, "status 503", keep=False)),
+    Reply(3 * MS, "connection reset", lost=True),
+]
+OPENINGS = [(0, ""), (0, ""), (4 * MS, ""), (MS, "connection refused")]
 
 
-@settings(max_examples=200, deadline=None)
+@st.composite
+def shared_loads(draw: st.DrawFn) -> tuple[Plan, list[Plan]]:
+    """A load that ends by number, or by time in an open loop, and its parts."""
+    processes = draw(st.integers(1, 4))
+    users, rate = draw(st.integers(processes, 12)), draw(st.sampled_from([0, 50.0, 300.0, 2000.0]))
+    closed = Closed(users, draw(st.sampled_from([0.0, 0.02])))
+    schedule = Poisson(rate, draw(st.none() | st.integers(processes, 6))) if rate else closed
+    end = {"ms": 150} if rate else {"requests": draw(st.integers(1, 60))}
+    whole = plan(schedule, timeout_ms=80, tick_ns=20 * MS, **end)
+    return whole, share(whole, processes)
+
+
+@settings(max_examples=250, deadline=None)
 @given(
-    replies=st.lists(REPLIES, min_size=1, max_size=30),
-    openings=st.lists(OPENINGS, min_size=1, max_size=10),
-    ceiling=st.none() | st.integers(2, 6),
-    rate=st.sampled_from([50.0, 300.0, 2000.0]),
-    processes=st.integers(1, 2),
+    load=shared_loads(),
+    replies=st.lists(st.sampled_from(REPLIES), min_size=1, max_size=30),
+    openings=st.lists(st.sampled_from(OPENINGS), min_size=1, max_size=10),
     stop_ms=st.sampled_from([0, 60]),
 )
-def test_an_open_loop_loses_nothing_whatever_goes_wrong(
-    *,
-    replies: list[Reply],
-    openings: list[tuple[int, str]],
-    ceiling: int | None,
-    rate: float,
-    processes: int,
-    stop_ms: int,
+def test_nothing_is_lost_or_doubled_whatever_goes_wrong(
+    load: tuple[Plan, list[Plan]], replies: list[Reply], openings: list[tuple[int, str]], stop_ms: int
 ) -> None:
-    """All that was due is answered or failed, nothing is sent early or twice, and every tick's account is exact."""
-    for part in share(plan(Poisson(rate, ceiling), ms=150, timeout_ms=80, tick_ns=20 * MS), processes):
-        simulation = Simulation(
+    """Over all processes all is answered or failed, nothing is sent early or twice, and every tick's account is exact.
+
+    Of a number of requests so many end, and each user has one at a time; in an open loop all that was due does.
+    """
+    whole, shares = load
+    parts = [
+        Simulation(
             part,
             lambda sent: replies[sent.number % len(replies)],
             lambda number: openings[number % len(openings)],
             begin_ns=1000 * MS,
             stopped=(1050 * MS, (1050 + stop_ms) * MS),
         ).run()
-        check_account(simulation)
-        assert simulation.ended_ns is not None
-        due = sum(tick.due for tick in simulation.ticks)
-        refused = simulation.errors.get("connection refused", 0)
-        # A connection that failed when nobody needed it any more is an error without a request.
-        assert due <= simulation.ended <= due + refused
-        assert len(simulation.numbers) == len(set(simulation.numbers))
-        assert all(sent.at_ns >= sent.intended_ns for sent in simulation.sent)
-        if ceiling is not None:
-            assert simulation.most_lanes_at_once <= -(-ceiling // processes)
+        for part in shares
+    ]
+    for part in parts:
+        check_account(part)
+        assert part.ended_ns is not None
+        assert part.ticks[-1].last
+    numbers = [number for part in parts for number in part.numbers]
+    assert len(numbers) == len(set(numbers))
+    ended = sum(part.ended for part in parts)
+    refused = sum(part.errors.get("connection refused", 0) for part in parts)
+    if isinstance(whole.schedule, Closed):
+        assert whole.requests is not None
+        assert ended == whole.requests
+        assert set(numbers) <= set(range(whole.requests))
+        assert len(numbers) == whole.requests - refused
+        assert sum(part.most_at_once for part in parts) <= whole.schedule.users
+        return
+    assert isinstance(whole.schedule, Poisson)
+    # A connection that failed when nobody needed it any more is an error without a request.
+    assert sum(tick.due for part in parts for tick in part.ticks) <= ended
+    assert ended <= sum(tick.due for part in parts for tick in part.ticks) + refused
+    assert all(sent.at_ns >= sent.intended_ns for part in parts for sent in part.sent)
+    if whole.schedule.max_in_flight is not None:
+        assert sum(part.most_lanes_at_once for part in parts) <= whole.schedule.max_in_flight

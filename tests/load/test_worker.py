@@ -523,23 +523,14 @@ def test_a_batch_is_what_came_in_time(inbox: Inbox) -> None:
 def test_an_inbox_that_is_full_reads_no_further() -> None:
     """Beyond its bound requests wait in the engine, and come when there is room."""
     with Inbox(max_waiting=2) as inbox, client(inbox) as connection:
-        sent = threading.Event()
-
-        def send() -> None:
-            for number in range(20):
-                connection.send_bytes(request(number, bytes(100_000)))
-            sent.set()
-
-        sender = threading.Thread(target=send)
+        requests = [request(number, bytes(100_000)) for number in range(20)]
+        sender = threading.Thread(target=lambda: [connection.send_bytes(each) for each in requests])
         sender.start()
-        try:
-            assert not sent.wait(0.3)
-            assert inbox._queue.qsize() == 2
-            for number in range(20):
-                assert next_of(inbox).number == struct.pack("<Q", number)
-        finally:
-            sender.join(GUARD_SECONDS)
-        assert sent.is_set()
+        sender.join(0.3)
+        assert (sender.is_alive(), inbox._queue.qsize()) == (True, 2)
+        assert [next_of(inbox).number for _ in requests] == [struct.pack("<Q", number) for number in range(20)]
+        sender.join(GUARD_SECONDS)
+        assert not sender.is_alive()
 
 
 def test_who_sends_garbage_is_sent_away(inbox: Inbox) -> None:
