@@ -33,10 +33,7 @@ class Calls:
 
 
 def test_a_wrong_answer_is_told_with_its_request() -> None:
-    """How often it came, its first request, that request's payload, and what was expected; in the requests' order.
-
-    Of each payload its own answer is right. What was not passed on counts as an answer, and not as compared.
-    """
+    """How often it came, its first request, the payload, what was expected; what was not passed on is not compared."""
     check = AnswerCheck([b"one", b"two"])
     right, wrong, first = Answers(0, b"one", 5, 0), Answers(1, b"2", 3, 7), Answers(0, b"1", 1, 3)
     assert check.check(tick(right, Answers(1, b"two", 4, 1), requests=15)) == ()
@@ -48,10 +45,7 @@ def test_a_wrong_answer_is_told_with_its_request() -> None:
 
 
 def test_mixed_up_answers_are_recognised() -> None:
-    """An answer that is wrong for its own payload and right for another one went to the wrong request.
-
-    A payload without an expectation takes every answer, and none is called its own.
-    """
+    """What is wrong for its own payload and right for another's; without an expectation nothing is checked or mixed up."""
     check = AnswerCheck([None, b"one", b"two", lambda body: body.startswith(b"three")])
     first, second, wrong = check.check(
         tick(Answers(1, b"three!", 2, 10), Answers(3, b"one", 1, 11), Answers(0, b"x", 4, 1), Answers(2, b"x", 1, 12))

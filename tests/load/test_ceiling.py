@@ -269,10 +269,7 @@ def test_each_request_gets_exactly_one_answer(request_bytes: int, answer_bytes: 
 
 
 def test_clients_come_and_go_and_cut_requests_as_they_like(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Five requests of 100 bytes get five answers in any pieces; who resets in mid-request takes nobody along.
-
-    The server ends of itself with its input, though a client is connected, and uses no module of the working folder.
-    """
+    """Who resets takes nobody along; the server imports nothing of the working folder, and ends with its input."""
     for name in ("select", "socket", "contextlib"):
         (tmp_path / f"{name}.py").write_text("raise ImportError")
     monkeypatch.chdir(tmp_path)

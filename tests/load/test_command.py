@@ -34,7 +34,7 @@ from pytest_gpuserve.load.arguments import make_parser
 from pytest_gpuserve.load.command import main
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps
 from pytest_gpuserve.load.totals import RunningTotals
-from pytest_gpuserve.load.wire import Plan, Tick
+from pytest_gpuserve.load.wire import Plan, Tick, Tls
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.certificates import make_certificates
 from tests.fakes.children.toolkit import ROOT, alive, eventually
@@ -547,18 +547,12 @@ def test_an_error_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch, run: 
 # -- TLS
 
 
-def test_a_certificate_is_checked_unless_told_otherwise(tmp_path: Path, run: Command) -> None:
-    """An unknown one is an error of every request; with its own file, or unchecked, it serves."""
-    certificates = make_certificates(tmp_path)
-    with serving(certificate=certificates.server_file) as server:
-        argv = [f"https://127.0.0.1:{server.port}/ok", "--requests", 10, "--concurrency", 2]
-        said = run.json(*argv)
-        assert (said.status, said.values["error_kinds"], said.values["requests"]) == (1, {"tls": 10}, 0)
-        assert server.seen("/ok").requests == 0
-        for more in (["--ca-file", certificates.ca_file], ["--insecure"]):
-            said = run.json(*argv, *more)
-            assert (said.reasons, said.values["requests"]) == ([], 10)
-        assert server.seen("/ok").requests == 20
+def test_a_certificate_is_checked_unless_told_otherwise(plans: list[Plan], run: Command, tmp_path: Path) -> None:
+    """By what this host trusts, or by a file of one's own."""
+    own = make_certificates(tmp_path).ca_file
+    for more in ([], ["--insecure"], ["--ca-file", own]):
+        assert run.text("https://h/", *more)[0] == 1
+    assert [plan.endpoint.tls for plan in plans] == [Tls("h"), Tls("h", verify=False), Tls("h", ca_file=own)]
 
 
 @pytest.mark.parametrize("content", [None, "", "no certificate"])

@@ -87,10 +87,7 @@ def test_the_latency_is_that_of_the_server_and_little_more(server: Serving) -> N
     ],
 )
 def test_slow_transfers_are_timed(server: Serving, target: str, body: bytes, slow: str) -> None:
-    """The pauses of a server that reads, or writes, slowly are in the one sum, and not in the other; its work in none.
-
-    More than the kernel keeps for it cannot be sent before it reads. The first half of an answer may be seen late.
-    """
+    """The pauses of a server that reads, or writes, slowly are in that sum and not in the other; its work in none."""
     with Engines(plan(server.port, target, connections=2, requests=6, body=body)) as engine:
         totals = Totals(engine).take_to_end()
     assert (totals.requests, totals.errors) == (6, {})
@@ -147,10 +144,7 @@ def test_processes_share_a_load_without_loss_or_double(server: Serving, schedule
 
 
 def test_a_stopped_engine_is_late_and_says_so(server: Serving) -> None:
-    """Who was due while the engine stood still is late by the rest of it, in lag and latency; service time hides it.
-
-    It misses as many beats as the time has, each in the tick in which it was due; the ticks keep their boundaries.
-    """
+    """Lag and latency tell of all that was due meanwhile; each missed beat is in the tick in which it was due."""
     rate, late_seconds, still_ns = 400.0, 0.2, 600_000_000
     whole = plan(server.port, schedule=Constant(rate), seconds=2.0)
     with Engines(whole) as engines:
@@ -191,10 +185,7 @@ def test_late_beats_belong_to_the_time_in_which_they_were_due(data: st.DataObjec
 
 
 def test_an_engine_that_ends_late_does_not_end_before_the_others(server: Serving) -> None:
-    """One of two stands still when its last answer comes, and finds it before its overdue ticks: they come first.
-
-    Each tick ends before the next boundary but one, and not before the one that came before it.
-    """
+    """It finds its last answer before its overdue ticks: they come first, each before the next boundary but one."""
     # The second engine has one request, the first one another after that.
     whole = plan(server.port, "/ok?ms=200", schedule=Trace(((0.0, 0), (0.0, 0), (0.4, 0))))
     for _ in range(4):
@@ -373,10 +364,7 @@ while True:
     [("no plan", True), ("no begin", True), ("load", True), ("load", False), ("unread", True), ("unread", False)],
 )
 def test_the_engine_ends_when_its_owner_is_killed(server: Serving, stage: str, *, fork: bool) -> None:
-    """Before its plan, before its begin, in mid-load, and when it only waits for its last reports to be read.
-
-    Even where a fork of the owner holds its pipes open.
-    """
+    """At any stage, also when only its last reports are unread, even where a fork of the owner holds its pipes open."""
     with owner_of_engine(OWNER.format(port=server.port, stage=stage, fork=fork)) as (process, engine, _):
         if stage == "unread":
             eventually(lambda: server.seen("/numbered").requests == 100, "its work is done")

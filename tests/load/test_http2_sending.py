@@ -38,10 +38,7 @@ if TYPE_CHECKING:
 
 
 def test_requests_are_what_grpc_says() -> None:
-    """A request is one HEADERS and one DATA frame in one send, with the method, the metadata and the message.
-
-    The same header block serves every request, so it leaves the server's table as it is.
-    """
+    """One HEADERS and one DATA frame in one send, which leave the server's table of header fields as it is."""
     endpoint = Endpoint(
         "grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo", authority="models.example", metadata=(("X-Token", "secret"),)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -126,12 +125,3 @@ def test_a_server_that_ends_ends_every_request_once(*, killed: bool) -> None:
         assert set(load.kinds) <= {"connection closed", "connection reset", "incomplete answer"}
     assert len(load.answers) + len(load.failures) == load.sent
     assert len(load.gone) == 16
-
-
-def test_a_port_without_a_server_refuses() -> None:
-    """Every lane is told so, and none becomes ready."""
-    with socket.socket() as bound:
-        # Bound but not listening: nobody else gets the port, and connections are refused.
-        bound.bind(("127.0.0.1", 0))
-        load = run(Load(bound.getsockname()[1], "Echo", lanes=8))
-    assert (load.lost_idle, load.lanes) == ([(place, "connection refused") for place in range(8)], [])

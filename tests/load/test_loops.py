@@ -242,10 +242,7 @@ def test_payloads_rotate_in_an_order_of_the_seed() -> None:
 
 @pytest.mark.parametrize(("count", "processes"), [(2, 2), (6, 4), (3, 2)])
 def test_each_process_of_a_closed_loop_sends_all_payloads_in_turn(count: int, processes: int) -> None:
-    """Where both numbers have a common divisor too: else one of them would only ever send the cheap ones.
-
-    Alone it sends payload n modulo their number with request n, in the form of its lane's place if it has several.
-    """
+    """Also where both numbers have a common divisor; of one process request n has payload n, in its place's form."""
     payloads = tuple((b"%d" % index,) for index in range(count))
     for part in share(plan(Closed(2 * processes), requests=10 * count * processes, payloads=payloads), processes):
         sent = Simulation(part).run().sent
@@ -329,10 +326,7 @@ def test_time_to_open_a_connection_is_latency_but_neither_lag_nor_service() -> N
 
 
 def test_lag_is_what_the_engine_takes_from_due_or_free_to_the_send() -> None:
-    """With 7 ns for each look at the clock: one look to notice and one to send, whether a request is held or not.
-
-    What is due together with the one before it is noticed together with it.
-    """
+    """With 7 ns for each look at the clock: one look to notice what is due, together or not, and one to send it."""
     held = Simulation(plan(Burst(3, max_in_flight=1)), look_ns=7).run()
     assert counted(held.ticks[0].lag) == latencies(14, 7, 7)
     alone = Simulation(plan(Constant(10.0), ms=250), look_ns=7).run()
@@ -350,10 +344,7 @@ def test_lag_is_what_the_engine_takes_from_due_or_free_to_the_send() -> None:
 
 @pytest.mark.parametrize("ceiling", [1, 10, None])
 def test_an_engine_that_stood_still_owns_up_to_it(ceiling: int | None) -> None:
-    """Stopped for half a second at 1000 requests a second: each of the 500 due meanwhile is late by the rest of it.
-
-    So say the lag and the latency, whether there was a lane to send on or not; the service time knows nothing of it.
-    """
+    """Each of the 500 due meanwhile is late by the rest of it: in lag and latency, free lane or not; service hides it."""
     schedule = Constant(1000.0, ceiling)
     simulation = Simulation(
         plan(schedule, ms=1000), lambda _: Reply(1000), begin_ns=1000 * MS, stopped=(1200 * MS, 1700 * MS)
@@ -373,10 +364,7 @@ def test_an_engine_that_stood_still_owns_up_to_it(ceiling: int | None) -> None:
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_the_ceiling_is_never_exceeded_and_always_used(processes: int) -> None:
-    """At twice the rate that 4 at once can serve, over all processes 4 are under way, in order; what waits is counted.
-
-    So it is with the limit on open files.
-    """
+    """At twice the rate that 4 at once can serve 4 are under way, in order, and what waits is counted; open files too."""
     parts = [Simulation(part).run() for part in share(plan(Constant(800.0, max_in_flight=4), ms=500), processes)]
     assert sum(part.most_at_once for part in parts) == sum(part.most_lanes_at_once for part in parts) == 4
     assert {sum(part.busy(at_ms * MS) for part in parts) for at_ms in range(50, 490)} == {4}
@@ -427,8 +415,8 @@ def shared_loads(draw: st.DrawFn) -> tuple[Plan, list[Plan]]:
     users, rate = draw(st.integers(processes, 12)), draw(st.sampled_from([0, 50.0, 300.0, 2000.0]))
     closed = Closed(users, draw(st.sampled_from([0.0, 0.02])))
     schedule = Poisson(rate, draw(st.none() | st.integers(processes, 6))) if rate else closed
-    end = {"ms": 150} if rate else {"requests": draw(st.integers(1, 60))}
-    whole = plan(schedule, timeout_ms=80, tick_ns=20 * MS, **end)
+    requests = None if rate else draw(st.integers(1, 60))
+    whole = plan(schedule, requests=requests, ms=150 if rate else None, timeout_ms=80, tick_ns=20 * MS)
     return whole, share(whole, processes)
 
 
@@ -442,10 +430,7 @@ def shared_loads(draw: st.DrawFn) -> tuple[Plan, list[Plan]]:
 def test_nothing_is_lost_or_doubled_whatever_goes_wrong(
     load: tuple[Plan, list[Plan]], replies: list[Reply], openings: list[tuple[int, str]], stop_ms: int
 ) -> None:
-    """Over all processes all is answered or failed, nothing is sent early or twice, and every tick's account is exact.
-
-    Of a number of requests so many end, and each user has one at a time; in an open loop all that was due does.
-    """
+    """Over all processes all that was due or asked for ends once, nothing is sent early, and every account is exact."""
     whole, shares = load
     parts = [
         Simulation(

@@ -92,10 +92,7 @@ def erlang_cdf(shape: int, rate: float) -> Callable[[float], float]:
 @pytest.mark.parametrize("shape", [1, 4])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_gaps_are_exponential_or_gamma(shape: int, seed: int) -> None:
-    """Of a whole shape sums of so many exponential times, each so many times as fast: Kolmogorov and Smirnov agree.
-
-    1.95 is passed by chance once in a thousand times.
-    """
+    """Sums of as many exponential times as the shape says; chance passes 1.95 once in a thousand times."""
     schedule: OpenSchedule = Poisson(700.0) if shape == 1 else Gamma(700.0, float(shape))
     assert kolmogorov(gaps_of(schedule, seed), erlang_cdf(shape, shape * 700.0)) < 1.95
 
@@ -144,10 +141,7 @@ def test_constant_does_not_drift(rate: float) -> None:
 
 @pytest.mark.parametrize("schedule", OPEN, ids=lambda schedule: type(schedule).__name__)
 def test_a_schedule_is_absolute(schedule: OpenSchedule) -> None:
-    """Every request has its own number, in the order of the times; the seed changes what is chance and nothing else.
-
-    Of one seed the arrivals are the same, whether asked for at once, one by one, or in another process.
-    """
+    """Numbers rise with times, the same one by one and in another process; a seed changes only what is chance."""
     arrivals = first(schedule, 5)
     assert [arrival.number for arrival in arrivals] == list(range(MANY))
     times = [arrival.at_ns for arrival in arrivals]

@@ -115,10 +115,7 @@ def test_another_shape_or_datatype_is_wrong(got: object, want: object, words: st
 
 
 def test_only_what_was_said_is_compared() -> None:
-    """Every named output must be there, no other; a list has no datatype, an array of another byte order the same one.
-
-    An array that is changed afterwards changes no comparator.
-    """
+    """Every named output, as it was when named, and no other; a list has no datatype, and byte order is none."""
     want = np.array([1.5], dtype=">f4")
     comparator = equal_to({"Y": want}, decode=answer(Y=np.array([1.5], dtype=np.float32), Z=[2]))
     want[0] = 2

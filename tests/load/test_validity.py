@@ -189,10 +189,7 @@ def test_an_open_loop_without_service_times_is_not_valid() -> None:
 
 
 def test_shares_are_of_requests_and_of_processes() -> None:
-    """111 errors of 1111 are 9.99 %, 112 of 1112 are 10.07 %; 90 % of a core are granted to each process.
-
-    A time-out that is allowed for was under way as well, and does not look like a stuck request.
-    """
+    """111 errors of 1111 are 9.99 %, 112 of 1112 10.07 %, and no stuck requests; 90 % of a core are each process's."""
     assert kinds(closed(errors={"reset": 111}), CLOSED, allowed_errors=0.1) == []
     assert kinds(closed(errors={"reset": 112}), CLOSED, allowed_errors=0.1) == [ERRORS]
     timed_out = closed(errors={"timeout": 1}, in_flight_ns=(USERS + 1) * SECOND, failed_ns=SECOND)

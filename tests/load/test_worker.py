@@ -524,7 +524,12 @@ def test_an_inbox_that_is_full_reads_no_further() -> None:
     """Beyond its bound requests wait in the engine, and come when there is room."""
     with Inbox(max_waiting=2) as inbox, client(inbox) as connection:
         requests = [request(number, bytes(100_000)) for number in range(20)]
-        sender = threading.Thread(target=lambda: [connection.send_bytes(each) for each in requests])
+
+        def send() -> None:
+            for each in requests:
+                connection.send_bytes(each)
+
+        sender = threading.Thread(target=send)
         sender.start()
         sender.join(0.3)
         assert (sender.is_alive(), inbox._queue.qsize()) == (True, 2)
