@@ -45,7 +45,7 @@ def test_a_wrong_answer_is_told_with_its_request() -> None:
 
 
 def test_mixed_up_answers_are_recognised() -> None:
-    """What is wrong for its own payload and right for another's; without an expectation nothing is checked or mixed up."""
+    """What is wrong for its own payload and right for another's; without an expectation nothing is checked."""
     check = AnswerCheck([None, b"one", b"two", lambda body: body.startswith(b"three")])
     first, second, wrong = check.check(
         tick(Answers(1, b"three!", 2, 10), Answers(3, b"one", 1, 11), Answers(0, b"x", 4, 1), Answers(2, b"x", 1, 12))

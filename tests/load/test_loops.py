@@ -344,7 +344,7 @@ def test_lag_is_what_the_engine_takes_from_due_or_free_to_the_send() -> None:
 
 @pytest.mark.parametrize("ceiling", [1, 10, None])
 def test_an_engine_that_stood_still_owns_up_to_it(ceiling: int | None) -> None:
-    """Each of the 500 due meanwhile is late by the rest of it: in lag and latency, free lane or not; service hides it."""
+    """Each of the 500 due meanwhile is late by the rest of it in lag and latency, with a free lane or without."""
     schedule = Constant(1000.0, ceiling)
     simulation = Simulation(
         plan(schedule, ms=1000), lambda _: Reply(1000), begin_ns=1000 * MS, stopped=(1200 * MS, 1700 * MS)
@@ -364,7 +364,7 @@ def test_an_engine_that_stood_still_owns_up_to_it(ceiling: int | None) -> None:
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_the_ceiling_is_never_exceeded_and_always_used(processes: int) -> None:
-    """At twice the rate that 4 at once can serve 4 are under way, in order, and what waits is counted; open files too."""
+    """At twice the rate that 4 at once can serve 4 are under way, in order, and what waits is counted; so with files."""
     parts = [Simulation(part).run() for part in share(plan(Constant(800.0, max_in_flight=4), ms=500), processes)]
     assert sum(part.most_at_once for part in parts) == sum(part.most_lanes_at_once for part in parts) == 4
     assert {sum(part.busy(at_ms * MS) for part in parts) for at_ms in range(50, 490)} == {4}
