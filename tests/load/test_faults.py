@@ -92,6 +92,16 @@ def test_every_form_of_a_right_answer_is_understood(server: Serving, path: str, 
     assert (seen.requests, seen.connections) == (TOTAL, USERS if reuses else TOTAL)
 
 
+@pytest.mark.parametrize(("path", "errors"), [("/early", {}), ("/too-large", {"status 413": TOTAL})])
+def test_an_answer_before_the_request_was_read_counts_and_ends_the_connection(
+    server: Serving, path: str, errors: dict[str, int]
+) -> None:
+    """What is left of such a request is not sent into the next one, which gets a connection of its own."""
+    totals = load(server.port, path, body=BIG * 8)
+    assert (totals.ended, totals.errors) == (TOTAL, errors)
+    assert server.seen(path).connections == TOTAL
+
+
 @pytest.mark.parametrize("schedule", [None, Constant(100)], ids=["closed", "open"])
 def test_an_answer_that_never_comes_is_a_timeout(server: Serving, schedule: Schedule | None) -> None:
     """Requests that are never answered are given up, with the time they had, and none is lost."""
