@@ -52,9 +52,6 @@ def measuring(monkeypatch: pytest.MonkeyPatch, *results: float | Exception) -> m
     return measure
 
 
-# -- the memory
-
-
 def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """The second time it is remembered, by a file for this user alone to write."""
     measured = measuring(monkeypatch, 1000.0)
@@ -153,9 +150,6 @@ def test_what_cannot_be_measured_is_not_known(monkeypatch: pytest.MonkeyPatch, c
     assert not cache.exists()
 
 
-# -- the measurement
-
-
 def descendants() -> set[int]:
     """Return the processes that live under this one."""
     return {child.pid for child in psutil.Process().children(recursive=True) if alive(child.pid)}
@@ -211,9 +205,6 @@ def test_a_null_server_that_does_not_start_is_told(monkeypatch: pytest.MonkeyPat
     with pytest.raises(LoadFailed, match="null server"):
         measure_ceiling(128, 64)
     assert client_ceiling(128, 64) is None
-
-
-# -- the null server
 
 
 @contextmanager

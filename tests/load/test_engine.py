@@ -67,9 +67,6 @@ def stand_still(pid: int, seconds: float) -> tuple[float, float]:
         os.kill(pid, signal.SIGCONT)
 
 
-# -- the load
-
-
 def test_the_latency_is_that_of_the_server_and_little_more(server: Serving) -> None:
     """Over the same requests the sum of latencies lies above the server's own sum, and not far above."""
     with Engines(plan(server.port, "/ok?ms=50&total=40")) as engine:
@@ -231,9 +228,6 @@ def test_a_tick_is_cut_without_loss(begin_ns: int, ends_ns: list[int], rest_ns: 
     assert (last.requests, last.in_flight, last.users, last.last) == (5, 3, 2, True)
 
 
-# -- shared memory
-
-
 def test_a_place_is_blank_once_it_was_taken_or_given_up(tmp_path: Path) -> None:
     """What was left for one request is not there for the next one; other places keep theirs."""
     file = tmp_path / "outputs"
@@ -257,9 +251,6 @@ def test_shared_memory_that_cannot_be_read_is_told_as_such(tmp_path: Path, conte
         Engines(msgspec.structs.replace(plan(1, connections=1), outputs=Outputs(str(file), 4)))
     log = caught.value.log_tail
     assert [text in log for text in (str(file), reason, "127.0.0.1", "Traceback")] == [True, True, False, False]
-
-
-# -- answers
 
 
 @pytest.mark.parametrize("size", [0, 2_000])
@@ -372,9 +363,6 @@ def test_the_engine_ends_when_its_owner_is_killed(server: Serving, stage: str, *
         assert alive(engine)
         process.kill()
         eventually(lambda: not alive(engine), "the engine is gone", ENDS_SECONDS)
-
-
-# -- the process
 
 
 @pytest.mark.parametrize("place", ["loop.Loop.ready", "http1.HttpLane._take", "tally.Tally.settle"])

@@ -29,25 +29,21 @@ SECOND_NS = 1_000_000_000
 GOODBYE = frame(GOAWAY, 0, 0, number(3) + number(codec.NO_ERROR))
 
 
-# -- lanes that are not open yet
-
-
 @pytest.mark.parametrize(
-    ("ending", "in_order"),
-    [(GOODBYE, True), (b"", True), (ConnectionResetError("reset"), False)],
+    ("ending", "kind"),
+    [(GOODBYE, "connection closed"), (b"", "connection closed"), (ConnectionResetError("reset"), "connection reset")],
     ids=["goodbye", "hung up", "reset"],
 )
-def test_a_lane_that_waits_for_its_welcome_is_lost_with_a_reason(ending: bytes | OSError, in_order: bool) -> None:  # noqa: FBT001 -- parametrized
+def test_a_lane_that_waits_for_its_welcome_is_lost_with_a_reason(ending: bytes | OSError, kind: str) -> None:
     """A lane on an open connection that ends before its issuer heard of the lane was not idle: it never opened."""
     bench = Bench()
     bench.open(1)
     with mock.patch.object(bench.issuer, "lost", wraps=bench.issuer.lost) as lost:
         bench.receive(ending)
     told = {call.args[0].place: call.args[1:] for call in lost.call_args_list}
-    assert (told[0] == ("", "")) == in_order
-    kind, sample = told[1]
-    assert kind == "connection closed" if in_order else "connection reset"
-    assert sample
+    assert (told[0] == ("", "")) == (kind == "connection closed")
+    assert told[1][0] == kind
+    assert told[1][1], "and the words"
     bench.reactor.pass_time()
     assert [lane.place for lane in bench.issuer.lanes] == [0]
 
@@ -65,9 +61,6 @@ def test_a_lane_that_is_opened_at_the_welcome_of_another_is_lost_with_a_reason()
         bench.receive(codec.settings() + GOODBYE)
     assert bench.issuer.lost_idle == [(0, ""), (1, "connection closed")]
     assert bench.reactor.closed == 1
-
-
-# -- nothing stays
 
 
 class Real:

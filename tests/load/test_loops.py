@@ -77,9 +77,6 @@ def counted(reported: Latencies) -> tuple[Counter[int], int, int]:
     return Counter(reported.counts), reported.sum_ns, reported.max_ns
 
 
-# -- closed loop
-
-
 def test_every_user_is_busy_all_the_time_and_never_with_two_requests() -> None:
     """8 users of a server that takes 10 ms: at every moment 8 requests, each sent when the last was answered."""
     simulation = Simulation(plan(Closed(8), ms=1000)).run()
@@ -222,9 +219,6 @@ def test_an_unanswered_request_expires_and_its_user_goes_on() -> None:
     check_account(simulation)
 
 
-# -- rotation
-
-
 def test_payloads_rotate_in_an_order_of_the_seed() -> None:
     """Every round has each payload once; the same seed gives the same order in all processes, another one another."""
     payloads = tuple((b"%d" % index,) for index in range(10))
@@ -266,8 +260,6 @@ def test_the_short_way_counts_like_the_long_one() -> None:
     assert figures[0] == figures[1]
     assert sum(tick.requests for tick in figures[0]) > 500
 
-
-# -- open loop
 
 SCHEDULES: list[OpenSchedule] = [
     Constant(1000.0),

@@ -226,8 +226,6 @@ def test_what_is_no_schedule_is_refused(build: Callable[[Any], Schedule], values
             build(value)
 
 
-# -- shares of one schedule
-
 COUNT = 300
 """Arrivals that are looked at of an endless schedule."""
 

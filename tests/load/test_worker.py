@@ -523,17 +523,16 @@ def test_a_batch_is_what_came_in_time(inbox: Inbox) -> None:
 def test_an_inbox_that_is_full_reads_no_further() -> None:
     """Beyond its bound requests wait in the engine, and come when there is room."""
     with Inbox(max_waiting=2) as inbox, client(inbox) as connection:
-        requests = [request(number, bytes(100_000)) for number in range(20)]
 
         def send() -> None:
-            for each in requests:
-                connection.send_bytes(each)
+            for number in range(20):
+                connection.send_bytes(request(number, bytes(100_000)))
 
         sender = threading.Thread(target=send)
         sender.start()
         sender.join(0.3)
         assert (sender.is_alive(), inbox._queue.qsize()) == (True, 2)
-        assert [next_of(inbox).number for _ in requests] == [struct.pack("<Q", number) for number in range(20)]
+        assert [next_of(inbox).number for _ in range(20)] == [struct.pack("<Q", number) for number in range(20)]
         sender.join(GUARD_SECONDS)
         assert not sender.is_alive()
 
@@ -673,25 +672,6 @@ def test_a_worker_that_dies_and_comes_back(path: str) -> None:
             lane.send(b"abc")
             rig.until_told(1)
     assert rig.told == [("answered", 0, b"cba")]
-
-
-def test_a_worker_that_hangs_for_a_while(path: str) -> None:
-    """Requests of a stopped worker time out; when it goes on, its late answers are not taken for others."""
-    with back_end(path) as process, engine(path) as rig:
-        lanes = rig.seats(4)
-        process.send_signal(signal.SIGSTOP)
-        for lane in lanes:
-            lane.send(b"old %d" % lane.place)
-            lane.expire(0.1)
-            lane.send(b"new %d" % lane.place)
-        process.send_signal(signal.SIGCONT)
-        rig.until_told(8)
-        link = rig.worker._link
-        assert link is not None
-        assert not link.late
-    assert sorted(rig.told[4:], key=lambda told: told[1]) == [
-        ("answered", place, b"%d wen" % place) for place in range(4)
-    ]
 
 
 @pytest.mark.parametrize(
