@@ -144,6 +144,7 @@ class User:
 
     def refused(self, lane: Lane, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
         """Note it, and go on."""
+        assert callable(sample), "an error is made text only where somebody asks"
         self.events.append(("refused", kind, text_of(sample), keep))
         if keep and self._goes_on:
             self._send()

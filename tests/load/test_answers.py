@@ -32,40 +32,31 @@ class Calls:
         return body == self.right
 
 
-def test_right_answers_are_counted_and_nothing_is_said() -> None:
-    """Of each payload its own answer is right."""
-    check = AnswerCheck([b"one", b"two"])
-    assert check.check(tick(Answers(0, b"one", 5, 0), Answers(1, b"two", 4, 1))) == ()
-    assert (check.answers, check.checked, check.wrong, check.mixed_up) == (9, 9, 0, 0)
-
-
 def test_a_wrong_answer_is_told_with_its_request() -> None:
-    """How often it came, the first request that it came to, that request's payload, and what was expected."""
+    """How often it came, its first request, the payload, what was expected; what was not passed on is not compared."""
     check = AnswerCheck([b"one", b"two"])
-    (complaint,) = check.check(tick(Answers(0, b"one", 5, 0), Answers(1, b"2", 3, 7)))
-    assert complaint == Complaint(3, 7, 1, "expected b'two', got b'2'")
-    assert str(complaint) == "request 7 (payload 1): expected b'two', got b'2'"
-    assert (check.answers, check.checked, check.wrong, check.mixed_up) == (8, 8, 3, 0)
-
-
-def test_complaints_come_in_the_order_of_the_requests() -> None:
-    """The first is that of the first request, whatever the order in which the engine reports."""
-    check = AnswerCheck([b"one"])
-    found = check.check(tick(Answers(0, b"x", 1, 9), Answers(0, b"y", 1, 3), Answers(0, b"z", 1, 6)))
-    assert [complaint.number for complaint in found] == [3, 6, 9]
+    right, wrong, first = Answers(0, b"one", 5, 0), Answers(1, b"2", 3, 7), Answers(0, b"1", 1, 3)
+    assert check.check(tick(right, Answers(1, b"two", 4, 1), requests=15)) == ()
+    assert (check.answers, check.checked, check.wrong, check.mixed_up) == (15, 9, 0, 0)
+    found = check.check(tick(right, wrong, first))
+    assert found == (Complaint(1, 3, 0, "expected b'one', got b'1'"), Complaint(3, 7, 1, "expected b'two', got b'2'"))
+    assert str(found[1]) == "request 7 (payload 1): expected b'two', got b'2'"
+    assert (check.answers, check.checked, check.wrong, check.mixed_up) == (24, 18, 4, 0)
 
 
 def test_mixed_up_answers_are_recognised() -> None:
-    """An answer that is wrong for its own payload and right for another one went to the wrong request."""
-    check = AnswerCheck([b"zero", b"one", b"two", lambda body: body.startswith(b"three")])
-    first, second = check.check(tick(Answers(1, b"three!", 2, 10), Answers(3, b"one", 1, 11)))
-    assert first == Complaint(
-        2, 10, 1, "the answer to payload 3, not to payload 1: answers are mixed up", mixed_up=True
+    """What is wrong for its own payload and right for another's; without an expectation nothing is checked."""
+    check = AnswerCheck([None, b"one", b"two", lambda body: body.startswith(b"three")])
+    first, second, wrong = check.check(
+        tick(Answers(1, b"three!", 2, 10), Answers(3, b"one", 1, 11), Answers(0, b"x", 4, 1), Answers(2, b"x", 1, 12))
     )
-    assert second == Complaint(
-        1, 11, 3, "the answer to payload 1, not to payload 3: answers are mixed up", mixed_up=True
-    )
-    assert (check.wrong, check.mixed_up) == (3, 3)
+    text = "the answer to payload {}, not to payload {}: answers are mixed up"
+    assert first == Complaint(2, 10, 1, text.format(3, 1), mixed_up=True)
+    assert second == Complaint(1, 11, 3, text.format(1, 3), mixed_up=True)
+    assert wrong == Complaint(1, 12, 2, "expected b'two', got b'x'")
+    assert (check.answers, check.checked, check.wrong, check.mixed_up) == (8, 4, 4, 3)
+    # Expectations may overlap; only a wrong answer is looked for elsewhere.
+    assert AnswerCheck([bool, b"two"]).check(tick(Answers(0, b"two", 1, 0))) == ()
 
 
 def test_of_payloads_that_expect_the_same_none_is_mixed_up() -> None:
@@ -80,28 +71,6 @@ def test_of_payloads_that_expect_the_same_none_is_mixed_up() -> None:
     assert mixed.text == "the answer to payload 1, not to payload 4: answers are mixed up"
 
 
-def test_an_answer_right_for_its_own_payload_is_right_whoever_else_would_take_it() -> None:
-    """Expectations may overlap; only a wrong answer is looked for elsewhere."""
-    check = AnswerCheck([bool, b"two"])
-    assert check.check(tick(Answers(0, b"two", 1, 0))) == ()
-
-
-def test_what_expects_nothing_is_neither_checked_nor_recognised() -> None:
-    """A payload without an expectation takes every answer, and none is called its own."""
-    check = AnswerCheck([None, b"one"])
-    (complaint,) = check.check(tick(Answers(0, b"anything", 4, 0), Answers(1, b"anything", 2, 5)))
-    assert complaint == Complaint(2, 5, 1, "expected b'one', got b'anything'")
-    assert (check.answers, check.checked, check.wrong) == (6, 2, 2)
-
-
-def test_answers_that_were_not_passed_on_are_not_checked() -> None:
-    """They count as answers, and not as compared."""
-    check = AnswerCheck([b"one"])
-    check.check(tick(Answers(0, b"one", 2, 0), requests=10))
-    check.check(tick(requests=5))
-    assert (check.answers, check.checked) == (15, 2)
-
-
 def test_a_check_that_raises_says_what() -> None:
     """A function of the user's may raise anything; that is its no, also when it is asked about another's answer."""
 
@@ -114,55 +83,33 @@ def test_a_check_that_raises_says_what() -> None:
     assert second.text == "KeyError: 'label' for answer b'1'"
 
 
-def test_a_repeated_answer_is_checked_once() -> None:
-    """The check of the same body for the same expectation is remembered, right or wrong, over ticks and payloads."""
+def test_a_repeated_answer_is_checked_once_for_each_expectation() -> None:
+    """It is remembered, right or wrong, over ticks, and over payloads that share a function or expect equal bytes."""
     right, other = Calls(b"right"), Calls(b"other")
-    check = AnswerCheck([right, other, right])
+    check = AnswerCheck([right, other, right, b"one", bytes(bytearray(b"one"))])
     for _ in range(3):
         check.check(tick(Answers(0, b"right", 1, 0), Answers(2, b"right", 1, 1), Answers(2, b"wrong", 1, 2)))
     assert right.bodies == {b"right": 1, b"wrong": 1}
     assert other.bodies == {b"wrong": 1}
     assert (check.answers, check.wrong) == (9, 3)
+    (complaint,) = check.check(tick(Answers(4, b"right", 1, 3)))
+    assert complaint.mixed_up, "what is right for one expectation is not so for another"
 
 
-def test_payloads_that_expect_the_same_share_what_is_remembered() -> None:
-    """Whoever it could belong to, each different expectation is asked once: one function, or equal bytes, are one."""
-    shared = Calls(b"right")
-    check = AnswerCheck([b"one", shared, shared, bytes(bytearray(b"one"))])
-    check.check(tick(Answers(0, b"wrong", 1, 0), Answers(3, b"wrong", 1, 1)))
-    assert shared.bodies == {b"wrong": 1}
-    assert len(check._known) == 1
-
-
-def test_the_same_body_is_another_answer_to_another_payload() -> None:
-    """What is remembered for one expectation is not taken for the verdict of another."""
-    check = AnswerCheck([b"one", b"two"])
-    assert check.check(tick(Answers(0, b"one", 1, 0))) == ()
-    (complaint,) = check.check(tick(Answers(1, b"one", 1, 1)))
-    assert complaint.mixed_up
-
-
-def test_memory_of_checks_is_bounded_in_number() -> None:
-    """Answers that all differ are forgotten after 4096, and then checked anew."""
+def test_memory_of_checks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In number, after which answers are checked anew, and in bytes; one that is larger than all is still checked."""
     calls = Calls(b"")
     check = AnswerCheck([calls])
     for number in range(3 * module.REMEMBERED_ANSWERS):
         check.check(tick(Answers(0, b"%d" % number, 1, number)))
         assert len(check._known) <= module.REMEMBERED_ANSWERS
-    assert check.wrong == 3 * module.REMEMBERED_ANSWERS
     check.check(tick(Answers(0, b"0", 1, 0)))
-    assert calls.bodies[b"0"] == 2
-
-
-def test_memory_of_checks_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few large answers are as much as many small ones, and one that is larger than all is still checked."""
+    assert (check.wrong, calls.bodies[b"0"]) == (3 * module.REMEMBERED_ANSWERS + 1, 2)
     monkeypatch.setattr(module, "REMEMBERED_BYTES", 1000)
-    check = AnswerCheck([b"right"])
+    large = AnswerCheck([b"right"])
     for number in range(50):
-        check.check(tick(Answers(0, bytes([number]) * 300, 1, number)))
-        assert sum(len(body) for _, body in check._known) <= 1000
-    check.check(tick(Answers(0, bytes(5000), 1, 50)))
-    assert check.wrong == 51
-    check.check(tick(Answers(0, b"right", 1, 51)))
-    assert (check.wrong, check.checked) == (51, 52)
-    assert len(check._known) == 1
+        large.check(tick(Answers(0, bytes([number]) * 300, 1, number)))
+        assert sum(len(body) for _, body in large._known) <= 1000
+    large.check(tick(Answers(0, bytes(5000), 1, 50)))
+    large.check(tick(Answers(0, b"right", 1, 51)))
+    assert (large.wrong, large.checked, len(large._known)) == (51, 52, 1)

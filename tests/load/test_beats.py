@@ -19,13 +19,7 @@ TIMER_NS = 60_000
 
 
 def looked(still_ns: int, after_ns: int, *, cpu_share: float = 0.0) -> list[tuple[int, int]]:
-    """Late beats of an engine that runs, stands still once for so long so long after a beat, and runs on.
-
-    Args:
-        still_ns: How long.
-        after_ns: After the beat at 0.
-        cpu_share: Of the time in which it did not stand still it worked.
-    """
+    """Late beats of an engine that stands still once, so long after the beat at 0, and else works for such a share."""
     beats = Beats()
     beats.begin(0, 0)
     now_ns, worked_ns = 0, 0.0
@@ -75,14 +69,6 @@ def test_who_works_for_long_is_busy_and_not_held_up(work_ns: int) -> None:
     assert beats.take() == []
     beats.look(2 * BEAT_NS + 2 * work_ns + 3 * MS, 2 * work_ns)
     assert [by_ns for _, by_ns in beats.take()] == [3 * MS]
-
-
-def test_nothing_is_looked_for_before_it_is_due() -> None:
-    """A look between two beats moves none."""
-    beats = Beats()
-    beats.begin(0, 0)
-    beats.look(BEAT_NS - 1, 0)
-    assert (beats.next_ns, beats.take()) == (BEAT_NS, [])
 
 
 def test_waiting_for_a_core_is_no_standstill() -> None:

@@ -30,14 +30,16 @@ BEYOND = "import os, time; pid = os.fork(); pid and (print(pid, flush=True), os.
 
 
 @contextmanager
-def orphan() -> Iterator[int]:
-    """Give the pid of a process that is not below this one."""
+def orphan() -> Iterator[HostProcess]:
+    """Give a process that is not below this one."""
     with subprocess.Popen([sys.executable, "-c", BEYOND], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
     try:
         eventually(lambda: psutil.Process(pid).ppid() not in {os.getpid(), parent.pid}, "it is somebody else's")
-        yield pid
+        found = host_process(pid)
+        assert found is not None
+        yield found
     finally:
         os.kill(pid, 9)
         eventually(lambda: not alive(pid), "it ends")
@@ -51,13 +53,6 @@ def nobody_else() -> Iterator[None]:
     assert beside.pids() == []
 
 
-def told_of(pid: int) -> HostProcess:
-    """What is told of a process that is there."""
-    process = host_process(pid)
-    assert process is not None
-    return process
-
-
 def test_a_process_is_known_by_its_number_and_its_begin() -> None:
     """Two looks at it see the same; of one that is not there nothing is known."""
     assert host_process(os.getpid()) == host_process(os.getpid())
@@ -66,28 +61,26 @@ def test_a_process_is_known_by_its_number_and_its_begin() -> None:
 
 
 def test_processes_that_were_told_of_are_ours_until_who_told_of_them_ends() -> None:
-    """They count as below us do, for whoever asks which processes are ours."""
-    with orphan() as pid:
-        assert pid not in {process.pid for process in our_processes()}
-        beside.hear(1, [told_of(pid)])
+    """They count as below us do, but not where the number is now another's, that began at another time."""
+    with orphan() as orphaned:
+        pid = orphaned.pid
+        assert pid not in ours()
+        beside.hear(1, [orphaned])
         assert beside.pids() == beside.pids(1) == [pid]
         assert beside.pids(2) == []
-        assert pid in {process.pid for process in our_processes()}
+        assert pid in ours()
         beside.hear(1, [])
-        assert pid not in {process.pid for process in our_processes()}
-        beside.hear(1, [told_of(pid)])
+        assert pid not in ours()
+        beside.hear(1, [orphaned])
         beside.forget(1)
-        assert pid not in {process.pid for process in our_processes()}
-
-
-def test_a_number_that_is_another_processs_is_not_ours() -> None:
-    """One that began at another time than was told."""
-    with orphan() as pid:
-        known = told_of(pid)
-        beside.hear(1, [msgspec.structs.replace(known, began_ticks=known.began_ticks + 1)])
+        assert pid not in ours()
+        beside.hear(1, [msgspec.structs.replace(orphaned, began_ticks=orphaned.began_ticks + 1)])
         assert beside.pids() == []
-        beside.hear(1, [known])
-        assert beside.pids() == [pid]
+
+
+def ours() -> set[int]:
+    """Which processes are ours, for whoever asks."""
+    return {process.pid for process in our_processes()}
 
 
 SAYS = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.argv[1])); sys.stdout.flush(); sys.stdin.buffer.read()"
@@ -110,10 +103,9 @@ class Saying:
 
 def test_an_engine_that_tells_of_others_with_its_readiness_is_heard() -> None:
     """They stand behind its own pid among those of the load, once, and are forgotten with its end."""
-    with orphan() as pid:
-        ready = Ready((told_of(pid), told_of(pid)))
-        with Engines(plan(1), source=Saying(frame(ready))) as engines:
-            assert engines.pids[1:] == (pid,)
-            assert pid in {process.pid for process in our_processes()}
+    with orphan() as orphaned:
+        with Engines(plan(1), source=Saying(frame(Ready((orphaned, orphaned))))) as engines:
+            assert engines.pids[1:] == (orphaned.pid,)
+            assert orphaned.pid in ours()
         assert len(engines.pids) == 1
-        assert pid not in {process.pid for process in our_processes()}
+        assert orphaned.pid not in ours()

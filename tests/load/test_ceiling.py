@@ -5,25 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
-import select
 import signal
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
+import msgspec
 import psutil
 import pytest
 
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load import ceiling
-from pytest_gpuserve.load import null_server as null_server_module
 from pytest_gpuserve.load.ceiling import client_ceiling, load_ceiling, measure_ceiling
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Closed
@@ -35,7 +34,6 @@ from tests.fakes.children.toolkit import ROOT, alive, eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from typing_extensions import Self
 
 SAFETY_SECONDS = 60.0
 
@@ -47,60 +45,41 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "pytest-gpuserve" / "client-ceilings.json"
 
 
-class Measuring:
-    """Stands in for the measurement: gives these numbers one after the other."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *results: float | Exception) -> None:
-        self.results = list(results)
-        self.sizes: list[tuple[int, int]] = []
-        monkeypatch.setattr(ceiling, "measure_ceiling", self)
-
-    def __call__(self, request_bytes: int, answer_bytes: int) -> float:
-        """Measure."""
-        self.sizes.append((request_bytes, answer_bytes))
-        result = self.results.pop(0)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-
-# -- the memory
+def measuring(monkeypatch: pytest.MonkeyPatch, *results: float | Exception) -> mock.Mock:
+    """Let the measurement give these numbers one after the other; returns it."""
+    measure = mock.Mock(side_effect=results)
+    monkeypatch.setattr(ceiling, "measure_ceiling", measure)
+    return measure
 
 
 def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """The second time it is remembered, by a file for this user alone to write."""
-    measuring = Measuring(monkeypatch, 1000.0)
+    measured = measuring(monkeypatch, 1000.0)
     assert client_ceiling(100, 100) == client_ceiling(100, 100) == 1000.0
-    assert measuring.sizes == [(128, 128)]
+    assert [call.args for call in measured.call_args_list] == [(128, 128)]
     assert list(json.loads(cache.read_text()).values()) == [1000.0]
     assert not cache.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     assert [file.name for file in cache.parent.iterdir()] == [cache.name]
 
 
-def test_sizes_that_the_kernel_cannot_tell_apart_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next power of two, from 64 bytes to 16 MB."""
-    measuring = Measuring(monkeypatch, 1.0, 2.0, 3.0, 4.0)
-    assert client_ceiling(65, 0) == client_ceiling(128, 64) == 1.0
-    assert client_ceiling(129, 0) == 2.0
-    assert client_ceiling(65, 65) == 3.0
-    assert client_ceiling(10**12, 10**12) == 4.0
-    assert measuring.sizes == [(128, 64), (256, 64), (128, 128), (1 << 24, 1 << 24)]
+def test_sizes_that_the_kernel_cannot_tell_apart_share_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The next power of two, from 64 bytes to 16 MB; the file may be anywhere, and keeps all."""
+    file = tmp_path / "elsewhere.json"
+    measured = measuring(monkeypatch, 1.0, 2.0, 3.0, 4.0)
+    sizes = [(65, 0), (128, 64), (129, 0), (65, 65), (10**12, 10**12)]
+    assert [client_ceiling(*size, cache=file) for size in sizes] == [1.0, 1.0, 2.0, 3.0, 4.0]
+    assert [call.args for call in measured.call_args_list] == [(128, 64), (256, 64), (128, 128), (1 << 24, 1 << 24)]
+    assert sorted(json.loads(file.read_text()).values()) == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_another_host_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home folder may be shared by many machines."""
-    measuring = Measuring(monkeypatch, 1000.0, 2000.0)
-    monkeypatch.setenv("GPUSERVE_HOST", "runner-a")
-    assert client_ceiling(100, 100) == 1000.0
-    monkeypatch.setenv("GPUSERVE_HOST", "runner-b")
-    assert client_ceiling(100, 100) == 2000.0
-    monkeypatch.setenv("GPUSERVE_HOST", "runner-a")
-    assert client_ceiling(100, 100) == 1000.0
-    assert len(measuring.sizes) == 2
-
-
-def test_a_host_that_is_no_name_is_the_users_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not passed over as one that cannot be measured."""
+    """A home folder may be shared by many machines; one that is no name is the user's to mend, and not passed over."""
+    measured = measuring(monkeypatch, 1000.0, 2000.0)
+    found = []
+    for host in ("runner-a", "runner-b", "runner-a"):
+        monkeypatch.setenv("GPUSERVE_HOST", host)
+        found.append(client_ceiling(100, 100))
+    assert (found, measured.call_count) == ([1000.0, 2000.0, 1000.0], 2)
     monkeypatch.setenv("GPUSERVE_HOST", "not / a name")
     with pytest.raises(UsageProblem, match="GPUSERVE_HOST"):
         client_ceiling(100, 100)
@@ -108,111 +87,67 @@ def test_a_host_that_is_no_name_is_the_users_to_mend(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("processes", "cores", "together"), [(1, 2, 1000.0), (2, 4, 2000.0), (8, 2, 2000.0)])
 def test_the_ceiling_of_a_load(monkeypatch: pytest.MonkeyPatch, processes: int, cores: int, together: float) -> None:
-    """What one engine reaches, once for each core at most."""
-    Measuring(monkeypatch, 1000.0)
+    """What one engine reaches, once for each core at most; of any but plain HTTP/1.1 it is unknown, not measured."""
+    measuring(monkeypatch, 1000.0)
     host = dataclasses.replace(read_host(), cores=cores)
     monkeypatch.setattr(ceiling, "read_host", lambda: host)
     plan = Plan(Endpoint("http", "127.0.0.1", 80), ((b"x" * 100,),), Closed(1), 1, 1)
     assert load_ceiling(plan, processes, Totals(requests=500)) == together
     assert load_ceiling(plan, processes, Totals()) is None
-
-
-@pytest.mark.parametrize(
-    "endpoint", [Endpoint("grpc", "h", 80), Endpoint("sse", "h", 80), Endpoint("http", "h", 443, Tls("h"))]
-)
-def test_of_other_protocols_no_ceiling_is_known(monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint) -> None:
-    """Only of plain HTTP/1.1 there is a server that does nothing; anything else is unknown, and nothing is measured."""
-    Measuring(monkeypatch)
-    assert load_ceiling(Plan(endpoint, ((b"x",),), Closed(1), 1, 1), 1, Totals(requests=500, cpu_ns=1)) is None
+    for other in (Endpoint("grpc", "h", 80), Endpoint("sse", "h", 80), Endpoint("http", "h", 443, Tls("h"))):
+        unknown = msgspec.structs.replace(plan, endpoint=other)
+        assert load_ceiling(unknown, processes, Totals(requests=500, cpu_ns=1)) is None
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\0" * 100, b"[]", b"null", b"{", b'{"a": "b"}', b'{"a": {}}', b"\xff\xfe", b'{"a": 1e999}', b"[" * 100_000],
+    [
+        *(b"", b"\0" * 100, b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000),
+        *(b'{"a": "b"}', b'{"a": {}}', b'{"a": 1e999}'),
+        # A ceiling of 0 or less would end the load's verdict in an error, or divide by nothing.
+        *(b"{KEY: 0}", b"{KEY: -5}", b"{KEY: 0.0}", b"{KEY: -1e-9}"),
+    ],
 )
 def test_a_damaged_memory_is_measured_anew(monkeypatch: pytest.MonkeyPatch, cache: Path, content: bytes) -> None:
     """And is whole again after that."""
-    cache.parent.mkdir(parents=True)
-    cache.write_bytes(content)
-    measuring = Measuring(monkeypatch, 1000.0)
-    assert client_ceiling(100, 100) == client_ceiling(100, 100) == 1000.0
-    assert len(measuring.sizes) == 1
-    assert list(json.loads(cache.read_text()).values()) == [1000.0]
-
-
-@pytest.mark.parametrize("number", ["0", "-5", "0.0", "-1e-9"])
-def test_a_remembered_number_that_is_none_is_forgotten(
-    monkeypatch: pytest.MonkeyPatch, cache: Path, number: str
-) -> None:
-    """A ceiling of 0 or less would end the load's verdict in an error, or divide by nothing."""
-    Measuring(monkeypatch, 1000.0, 2000.0)
+    measured = measuring(monkeypatch, 1000.0, 2000.0)
     client_ceiling(100, 100)
-    cache.write_text(re.sub(r"1000(\.0)?", number, cache.read_text()))
-    assert client_ceiling(100, 100) == 2000.0
+    (key,) = json.loads(cache.read_text())
+    cache.write_bytes(content.replace(b"KEY", json.dumps(key).encode()))
+    assert client_ceiling(100, 100) == client_ceiling(100, 100) == 2000.0
+    assert measured.call_count == 2
+    assert list(json.loads(cache.read_text()).values()) == [2000.0]
 
 
+@pytest.mark.parametrize("obstacle", ["a file for a folder", "no permission", "a folder for the file", "no home"])
 def test_where_nothing_can_be_remembered_it_is_measured_every_time(
-    monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path, obstacle: str
 ) -> None:
-    """A file in the place of the folder stops even those whom permissions do not."""
-    (tmp_path / "cache").write_text("in the way")
-    measuring = Measuring(monkeypatch, 1000.0, 2000.0)
+    """That is no error, and nothing half-written is left."""
+    if obstacle == "a file for a folder":
+        (tmp_path / "cache").write_text("in the way")
+    elif obstacle == "no permission":
+        cache.parent.mkdir(parents=True)
+        # Permissions stop nobody who is root, as the runner of a container is.
+        monkeypatch.setattr(tempfile, "mkstemp", mock.Mock(side_effect=PermissionError))
+    elif obstacle == "a folder for the file":
+        cache.mkdir(parents=True)
+    else:
+        # As in a container that runs under a number.
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(Path, "home", mock.Mock(side_effect=RuntimeError("no home directory")))
+    before = sorted(tmp_path.rglob("*"))
+    measuring(monkeypatch, 1000.0, 2000.0)
     assert (client_ceiling(100, 100), client_ceiling(100, 100)) == (1000.0, 2000.0)
-    assert len(measuring.sizes) == 2
-    assert not cache.exists()
-
-
-def test_a_folder_that_may_not_be_written_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """No error, and nothing half-written."""
-    cache.parent.mkdir(parents=True)
-    Measuring(monkeypatch, 1000.0)
-
-    def refused(*_: object, **__: object) -> None:
-        raise PermissionError
-
-    # Permissions stop nobody who is root, as the runner of a container is.
-    monkeypatch.setattr(tempfile, "mkstemp", refused)
-    assert client_ceiling(100, 100) == 1000.0
-    assert list(cache.parent.iterdir()) == []
-
-
-def test_a_memory_that_cannot_be_replaced_leaves_no_draft(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """A folder stands where the file should be."""
-    cache.mkdir(parents=True)
-    Measuring(monkeypatch, 1000.0)
-    assert client_ceiling(100, 100) == 1000.0
-    assert list(cache.parent.iterdir()) == [cache]
-
-
-def test_a_user_without_a_home_has_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that runs under a number."""
-    Measuring(monkeypatch, 1000.0)
-    monkeypatch.delenv("XDG_CACHE_HOME")
-
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", homeless)
-    assert client_ceiling(100, 100) == 1000.0
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("problem", [LoadFailed("no"), OSError("no"), UsageProblem("no files left")])
 def test_what_cannot_be_measured_is_not_known(monkeypatch: pytest.MonkeyPatch, cache: Path, problem: Exception) -> None:
     """And neither guessed nor remembered."""
-    Measuring(monkeypatch, problem)
+    measuring(monkeypatch, problem)
     assert client_ceiling(100, 100) is None
     assert not cache.exists()
-
-
-def test_memories_of_other_sizes_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Writing one does not lose the others; the file may be anywhere."""
-    Measuring(monkeypatch, 1000.0, 2000.0)
-    file = tmp_path / "elsewhere.json"
-    assert (client_ceiling(100, 100, cache=file), client_ceiling(1000, 100, cache=file)) == (1000.0, 2000.0)
-    assert sorted(json.loads(file.read_text()).values()) == [1000.0, 2000.0]
-
-
-# -- the measurement
 
 
 def descendants() -> set[int]:
@@ -228,60 +163,23 @@ def test_it_is_measured_in_earnest(request_bytes: int, answer_bytes: int) -> Non
     assert descendants() <= before
 
 
-class Pretended:
-    """Engines of a load of which it is known beforehand what comes out: 700 requests in 0.7 s with 0.07 s of CPU."""
-
-    plans: list[Plan]
-
-    def __init__(self, plan: Plan) -> None:
-        self.plans.append(plan)
-        self.number = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def next_tick(self) -> Tick:
-        """Give the next tick."""
-        self.number += 1
-        end_ns = self.number * 10**8
-        return Tick(self.number, end_ns - 10**8, end_ns, requests=100, cpu_ns=10**7)
-
-
 @pytest.mark.parametrize("port", [80, 1024, 9999, 10_000, 65_535])
 @pytest.mark.parametrize("size", [1, 64, 128, 1000, 1100, 1 << 20])
 def test_the_null_server_waits_for_just_what_is_sent(monkeypatch: pytest.MonkeyPatch, port: int, size: int) -> None:
     """Whatever its port, though a request names it, and whatever the size; what comes out is requests by CPU time."""
-    told: list[int] = []
-
-    @contextmanager
-    def null_server(request_bytes: int, answer_bytes: int) -> Iterator[int]:
-        told.append(request_bytes)
-        assert answer_bytes == 64
-        yield port
-
-    monkeypatch.setattr(ceiling, "_null_server", null_server)
-    monkeypatch.setattr(ceiling, "Engines", Pretended)
-    monkeypatch.setattr(Pretended, "plans", [], raising=False)
+    server, engines = mock.MagicMock(), mock.MagicMock()
+    server.return_value.__enter__.return_value = port
+    # In 0.1 s each 100 requests in 0.01 s of CPU time.
+    engines.return_value.__enter__.return_value.next_tick.side_effect = [
+        Tick(number, number * 10**8, (number + 1) * 10**8, requests=100, cpu_ns=10**7) for number in range(100)
+    ]
+    monkeypatch.setattr(ceiling, "_null_server", server)
+    monkeypatch.setattr(ceiling, "Engines", engines)
     assert measure_ceiling(size, 64) == 10_000.0
-    (plan,) = Pretended.plans
-    assert plan.endpoint.port == port
-    assert told == [len(plan.payloads[0][0])]
-    assert told[0] < 128 if size < 128 else size - 1 <= told[0] <= size
-
-
-def test_modules_of_the_working_folder_are_not_the_null_servers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A project may have a file named as a module of the standard library."""
-    for name in ("select", "socket", "contextlib"):
-        (tmp_path / f"{name}.py").write_text("raise ImportError")
-    monkeypatch.chdir(tmp_path)
-    with null_server(100, 10) as (_, port), connect(port) as client:
-        client.sendall(b"x" * 100)
-        receive(client, 10)
+    plan = engines.call_args.args[0]
+    waits_for = len(plan.payloads[0][0])
+    assert (plan.endpoint.port, server.call_args.args) == (port, (waits_for, 64))
+    assert waits_for < 128 if size < 128 else size - 1 <= waits_for <= size
 
 
 def test_no_process_is_left_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,9 +205,6 @@ def test_a_null_server_that_does_not_start_is_told(monkeypatch: pytest.MonkeyPat
     with pytest.raises(LoadFailed, match="null server"):
         measure_ceiling(128, 64)
     assert client_ceiling(128, 64) is None
-
-
-# -- the null server
 
 
 @contextmanager
@@ -364,17 +259,25 @@ def test_each_request_gets_exactly_one_answer(request_bytes: int, answer_bytes: 
         nothing_more(client)
 
 
-@pytest.mark.parametrize(
-    "pieces", [[500], [250, 250], [100, 150, 250], [1, 498, 1], [99, 1, 100, 101, 199], [350, 150]]
-)
-def test_requests_may_come_in_any_pieces(pieces: list[int]) -> None:
-    """Five requests of 100 bytes get five answers, however they are cut or glued together."""
-    with null_server(100, 10) as (_, port), connect(port) as client:
-        for size in pieces:
-            client.sendall(b"x" * size)
-        for _ in range(5):
-            receive(client, 10)
-        nothing_more(client)
+def test_clients_come_and_go_and_cut_requests_as_they_like(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Who resets takes nobody along; the server imports nothing of the working folder, and ends with its input."""
+    for name in ("select", "socket", "contextlib"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError")
+    monkeypatch.chdir(tmp_path)
+    with null_server(100, 10) as (process, port), connect(port) as first:
+        for pieces in ([500], [250, 250], [1, 498, 1], [99, 1, 100, 101, 199], [350, 150], [150]):
+            with connect(port) as client:
+                for size in pieces:
+                    client.sendall(b"x" * size)
+                for _ in range(sum(pieces) // 100):
+                    receive(client, 10)
+                nothing_more(client)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        first.sendall(b"x" * 100)
+        receive(first, 10)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(SAFETY_SECONDS) == 0
 
 
 def test_a_slow_reader_misses_nothing() -> None:
@@ -387,48 +290,6 @@ def test_a_slow_reader_misses_nothing() -> None:
         for _ in range(count):
             receive(slow, answer_bytes)
         nothing_more(slow)
-
-
-def test_an_answer_for_which_there_is_no_room_at_all_is_sent_later() -> None:
-    """Not a byte of it fits when the request arrives, and not a byte of it is lost."""
-    ours, client = socket.socketpair()
-    with ours, client, select.epoll() as poller:
-        ours.settimeout(0)
-        poller.register(ours.fileno(), select.EPOLLIN)
-        filled = 0
-        with suppress(BlockingIOError):
-            while True:
-                filled += ours.send(b"f" * 4096)
-        connection = null_server_module._Connection(ours, 3, b"answer")
-        client.sendall(b"abc")
-        assert connection.serve(poller)
-        while filled:
-            filled -= len(client.recv(filled))
-        assert poller.poll(SAFETY_SECONDS) == [(ours.fileno(), select.EPOLLOUT)]
-        assert connection.serve(poller)
-        assert client.recv(100) == b"answer"
-        client.sendall(b"abc")
-        assert poller.poll(SAFETY_SECONDS) == [(ours.fileno(), select.EPOLLIN)]
-
-
-def test_clients_come_and_go() -> None:
-    """One that resets its connection in mid-request takes nobody with it."""
-    with null_server(100, 10) as (_, port):
-        for _ in range(3):
-            with connect(port) as client:
-                client.sendall(b"x" * 150)
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        with connect(port) as client:
-            client.sendall(b"x" * 100)
-            receive(client, 10)
-
-
-def test_it_ends_when_its_owner_closes_its_input() -> None:
-    """Of itself, though a client is still connected."""
-    with null_server(100, 10) as (process, port), connect(port):
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(SAFETY_SECONDS) == 0
 
 
 OWNER = """

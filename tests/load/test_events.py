@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine.events import MAX_LINE_BYTES, EventCounter
+from tests.fakes.pieces import cut
 
 PARTS = [
-    b"data: a\n\n",
-    b"data: a\r\n",
-    b"data: a\r\n\r\n",
-    b"data: [DONE]\n\n",
-    b"data",
-    b"data:",
-    b"data: ",
-    b"event: ping",
-    b": comment",
-    b"[DONE]",
-    b"\n",
-    b"\r",
-    b"\r\n",
-    b" ",
-    b":",
-    b"a",
-    b"\xef\xbb\xbf",
-    b"\xef",
-    b"x" * 40,
+    *(b"data: a\n\n", b"data: a\r\n", b"data: a\r\n\r\n", b"data: [DONE]\n\n", b"data", b"data:", b"data: "),
+    *(b"event: ping", b": comment", b"[DONE]", b"\n", b"\r", b"\r\n", b" ", b":", b"a", b"x" * 40),
+    *(b"\xef\xbb\xbf", b"\xef"),
 ]
 STREAMS = st.lists(st.sampled_from(PARTS) | st.binary(max_size=4), max_size=20).map(b"".join)
 CUTS = st.lists(st.integers(0, 1000), max_size=20)
-
-
-def split(stream: bytes, cuts: list[int]) -> list[bytes]:
-    """Cut a stream at these places; the same place twice gives an empty piece."""
-    places = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
-    return [stream[begin:end] for begin, end in pairwise(places)]
 
 
 def count(*pieces: bytes) -> int:
@@ -78,7 +56,7 @@ def test_any_cutting_counts_what_the_standard_says(stream: bytes, cuts: list[int
     """However the same bytes are cut, tokens are those of the standard's own algorithm."""
     expected = by_the_standard(stream)
     assert count(stream) == expected
-    assert count(*split(stream, cuts)) == expected
+    assert count(*cut(stream, cuts)) == expected
     assert count(*(stream[place : place + 1] for place in range(len(stream)))) == expected
 
 
@@ -86,20 +64,13 @@ def test_any_cutting_counts_what_the_standard_says(stream: bytes, cuts: list[int
     ("stream", "tokens"),
     [
         (b"data: a\n\n", 1),
-        (b"data:a\r\r", 1),
         (b"data: a\ndata: b\n\n", 1),
-        (b"event: message_stop\ndata: {}\n\n", 1),
         (b"data: a\n\ndata: b\n\ndata: [DONE]\n\n", 2),
         (b"data: [DONE]\ndata: [DONE]\n\n", 1),
-        (b"data: a\ndata\n\n", 1),
-        (b"data\ndata\n\n", 1),
         (b"data:  [DONE]\n\n", 1),
-        (b"data:  \n\n", 1),
         (b": keep-alive\n\n", 0),
         (b"data: \n\ndata\n\n", 0),
         (b"data: a\n", 0),
-        (b"data: [DONE]\n", 0),
-        (b"database: a\n\n", 0),
         (b"\xef\xbb\xbfdata: a\n\n", 1),
         (b"\n\xef\xbb\xbfdata: a\n\n", 0),
     ],
@@ -129,9 +100,10 @@ def test_an_endless_line_is_refused(begin: bytes, end: bytes) -> None:
 
 
 def test_an_unfinished_line_is_not_kept() -> None:
-    """What a stream's parser holds does not grow with the line."""
+    """What a stream's parser holds does not grow with the line, and an empty piece changes nothing."""
     counter = EventCounter()
     for _ in range(100):
         counter.feed(b"x" * 10_000)
+        counter.feed(b"")
     held = [getattr(counter, name) for name in EventCounter.__slots__]
     assert sum(len(value) for value in held if isinstance(value, bytes)) < 100

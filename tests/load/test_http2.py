@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from itertools import pairwise
 from unittest import mock
 
 import pytest
@@ -30,18 +29,8 @@ from pytest_gpuserve.load.engine.http2_codec import (
     WINDOW_UPDATE,
     frame,
 )
-from tests.fakes.http2_peer import (
-    HEAD,
-    OK,
-    Bench,
-    Recorder,
-    block,
-    end,
-    head,
-    message,
-    number,
-    right,
-)
+from tests.fakes.http2_peer import HEAD, OK, Bench, Recorder, block, end, head, message, number, right
+from tests.fakes.pieces import cut
 
 BIG = b"0123456789abcdef" * 2_500
 CONNECTION_KINDS = {"protocol", "incomplete answer", "connection closed", "connection reset"}
@@ -50,12 +39,6 @@ CONNECTION_KINDS = {"protocol", "incomplete answer", "connection closed", "conne
 def outcome(issuer: Recorder) -> tuple[object, ...]:
     """What must not depend on the pieces in which it arrived."""
     return issuer.answers, [(place, kind, keep) for place, kind, _, keep in issuer.failures], issuer.lost_idle
-
-
-def split(data: bytes, cuts: list[int]) -> list[bytes]:
-    """Cut data at these places."""
-    places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
-    return [data[begin:end] for begin, end in pairwise(places) if begin != end]
 
 
 FAILED = {
@@ -116,26 +99,6 @@ BREAKING = {
 CUTS = st.lists(st.integers(0, 100_000), max_size=20)
 
 
-# -- whatever arrives
-
-
-@given(
-    pieces=st.lists(st.binary(max_size=60), max_size=8),
-    begin=st.booleans(),
-    ending=st.sampled_from([b"", ConnectionResetError("reset")]),
-)
-def test_nothing_that_arrives_can_raise(pieces: list[bytes], begin: bool, ending: bytes | OSError) -> None:  # noqa: FBT001 -- hypothesis
-    """Arbitrary bytes and an end make every request end once, and every lane be gone, with a known kind."""
-    bench = Bench(3, settings=() if begin else None)
-    if begin:
-        bench.send(0, 1)
-    bench.receive(*filter(None, pieces), ending)
-    assert not bench.issuer.busy
-    assert set(bench.issuer.gone) == set(bench.seats)
-    assert len(bench.issuer.answers) + len(bench.issuer.failures) == bench.issuer.sent
-    assert set(bench.issuer.kinds) <= CONNECTION_KINDS
-
-
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
     """Frames that are well-formed outside, and anything inside."""
@@ -148,15 +111,28 @@ def frames(draw: st.DrawFn) -> bytes:
     return frame(kind, flags, draw(st.sampled_from([0, 1, 1, 3, 3, 5, 2, 1 << 31 | 1])), draw(inside))
 
 
-@given(parts=st.lists(frames(), max_size=12), cuts=CUTS, ending=st.sampled_from([b"", ConnectionResetError("reset")]))
-def test_no_order_of_frames_can_raise(parts: list[bytes], cuts: list[int], ending: bytes | OSError) -> None:
-    """Frames in any order, with any content, make every request end exactly once."""
-    bench = Bench(3, again=5)
-    bench.send(0, 1)
-    bench.receive(*split(b"".join(parts), cuts), ending)
+@given(
+    parts=st.lists(st.one_of(st.binary(max_size=60), frames()), max_size=12),
+    begun=st.booleans(),
+    cuts=CUTS,
+    ending=st.sampled_from([b"", ConnectionResetError("reset")]),
+)
+def test_nothing_that_arrives_can_raise(
+    parts: list[bytes],
+    begun: bool,  # noqa: FBT001 -- hypothesis
+    cuts: list[int],
+    ending: bytes | OSError,
+) -> None:
+    """Arbitrary bytes, frames in any order, and an end make every request end once, and every lane be gone."""
+    bench = Bench(3, again=5, settings=() if begun else None)
+    if begun:
+        bench.send(0, 1)
+    bench.receive(*cut(b"".join(parts), cuts), ending)
     assert not bench.issuer.busy
     assert set(bench.issuer.gone) == set(bench.seats)
     assert len(bench.issuer.answers) + len(bench.issuer.failures) == bench.issuer.sent
+    for kind in bench.issuer.kinds + [kind for _, kind in bench.issuer.lost_idle if kind]:
+        assert kind in CONNECTION_KINDS or kind.startswith(("grpc status ", "status ", "stream reset"))
 
 
 @given(
@@ -171,7 +147,7 @@ def test_pieces_do_not_matter(cuts: list[int], last: bytes, damage: list[tuple[i
         position = place % (len(data) + 1)
         data = data[:position] + inserted + data[position + 1 :]
     outcomes = []
-    for pieces in ([data], split(data, cuts)):
+    for pieces in ([data], cut(data, cuts)):
         bench = Bench(3)
         bench.send()
         bench.receive(*pieces, b"")
@@ -184,38 +160,34 @@ def test_pieces_do_not_matter(cuts: list[int], last: bytes, damage: list[tuple[i
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("opening", "ending"),
     [
         pytest.param(
-            frame(HEADERS, END_HEADERS | PADDED | PRIORITY, 1, b"\x02" + bytes(5) + HEAD + bytes(2)), id="padded"
+            frame(HEADERS, END_HEADERS | PADDED | PRIORITY, 1, b"\x02" + bytes(5) + HEAD + bytes(2)),
+            end(1),
+            id="padded",
         ),
-        pytest.param(frame(HEADERS, 0, 1, HEAD[:1]) + frame(CONTINUATION, END_HEADERS, 1, HEAD[1:]), id="continued"),
-        pytest.param(head(1, block((":status", "103"))) + head(1, block((":status", "100"))) + head(1), id="interim"),
-        pytest.param(frame(2, 0, 1, bytes(5)) + frame(77, 0xFF, 9, b"?") + head(1), id="unknown frames"),
-        pytest.param(frame(HEADERS, END_HEADERS, 1 << 31 | 1, HEAD), id="reserved bit"),
-        pytest.param(head(1, b"\x20" + HEAD), id="table of size zero"),
+        pytest.param(
+            frame(HEADERS, 0, 1, HEAD[:1]) + frame(CONTINUATION, END_HEADERS, 1, HEAD[1:]),
+            frame(HEADERS, END_STREAM, 1, OK[:2])
+            + frame(CONTINUATION, 0, 1, OK[2:3])
+            + frame(CONTINUATION, END_HEADERS, 1, OK[3:]),
+            id="continued",
+        ),
+        pytest.param(
+            head(1, block((":status", "103"))) + head(1, block((":status", "100"))) + head(1), end(1), id="interim"
+        ),
+        pytest.param(frame(2, 0, 1, bytes(5)) + frame(77, 0xFF, 9, b"?") + head(1), end(1), id="unknown frames"),
+        pytest.param(frame(HEADERS, END_HEADERS, 1 << 31 | 1, HEAD), end(1), id="reserved bit"),
+        pytest.param(head(1, b"\x20" + HEAD), end(1), id="table of size zero"),
     ],
 )
-def test_unusual_forms_are_understood(answer: bytes) -> None:
+def test_unusual_forms_are_understood(opening: bytes, ending: bytes) -> None:
     """Padding, CONTINUATION, interim answers and unknown frames change nothing of an answer."""
     bench = Bench()
     bench.send()
-    bench.receive(answer + frame(DATA, PADDED, 1, b"\x03" + message(b"right") + bytes(3)) + end(1))
+    bench.receive(opening + frame(DATA, PADDED, 1, b"\x03" + message(b"right") + bytes(3)) + ending)
     assert bench.issuer.answers == [(0, b"right", True)]
-
-
-def test_a_block_that_ends_an_answer_may_be_continued() -> None:
-    """Trailers in several frames end the answer with the last of them."""
-    bench = Bench()
-    bench.send()
-    begun = head(1) + frame(DATA, 0, 1, message(b"right")) + frame(HEADERS, END_STREAM, 1, OK[:2])
-    bench.receive(begun + frame(CONTINUATION, 0, 1, OK[2:3]))
-    assert bench.issuer.busy
-    bench.receive(frame(CONTINUATION, END_HEADERS, 1, OK[3:]))
-    assert bench.issuer.answers == [(0, b"right", True)]
-
-
-# -- what failed
 
 
 @pytest.mark.parametrize("kind", FAILED)
@@ -249,51 +221,43 @@ def test_wrong_answers_are_no_answers(name: str) -> None:
     """An answer that is not one plain message with status OK fails as a protocol error of that request alone."""
     bench = Bench(2)
     bench.send()
-    bench.receive(WRONG[name])
+    bench.receive(WRONG[name], right(3))
     [(_, kind, sample, keep)] = bench.issuer.failures
-    assert (kind, keep) == ("protocol", True)
-    assert (name == "compressed") == ("compressed" in sample)
-    bench.receive(right(3))
+    assert (kind, keep, "compressed" in sample) == ("protocol", True, name == "compressed")
     assert bench.issuer.answers == [(1, b"right", True)]
 
 
 def test_an_endless_answer_is_given_up() -> None:
-    """Beyond the bound the stream is reset and what is kept of it let go; the seat and its neighbour go on."""
-    bench = Bench(2)
+    """Beyond the bound the stream is reset and what is kept let go; its seat, if kept, and its neighbour go on."""
+    bench, ending = Bench(2), Bench()
     bench.send()
+    ending.send()
     bench.sent_frames()
     piece = frame(DATA, 0, 1, bytes(codec.FRAME_BYTES))
     with mock.patch.object(http2_connection, "MAX_ANSWER_BYTES", 1 << 20):
         bench.receive(head(1), *[piece] * 64)
         assert bench.issuer.failures == []
         bench.receive(piece)
+        ending.receive(frame(GOAWAY, 0, 0, number(1) + number(0)), *[piece] * 65)
     assert bench.issuer.failures == [(0, "protocol", "an answer of more than 1 MB", True)]
     assert bench.sent_frames() == [(RST_STREAM, 0, 1, number(codec.CANCEL))]
     assert not bench.seats[0].body  # type: ignore[attr-defined]
     bench.send(0)
     bench.receive(piece + end(1) + right(3) + right(5, b"next"))
     assert bench.issuer.answers == [(1, b"right", True), (0, b"next", True)]
-    assert lane.MAX_ANSWER_BYTES == 1 << 28
-
-
-def test_an_endless_answer_on_an_ending_connection_is_its_last() -> None:
-    """Given up after GOAWAY, its seat is not kept."""
-    bench = Bench()
-    bench.send()
-    with mock.patch.object(http2_connection, "MAX_ANSWER_BYTES", 1 << 20):
-        bench.receive(frame(GOAWAY, 0, 0, number(1) + number(0)), *[frame(DATA, 0, 1, bytes(codec.FRAME_BYTES))] * 65)
-    assert bench.issuer.failures == [(0, "protocol", "an answer of more than 1 MB", False)]
-    assert bench.reactor.closed == 1
+    assert ending.issuer.failures == [(0, "protocol", "an answer of more than 1 MB", False)]
+    assert ending.reactor.closed == 1
 
 
 def test_the_longest_answer_is_an_answer() -> None:
     """The bound is of the message: what stands before it is not counted."""
+    bench = Bench(2)
+    bench.send()
     with mock.patch.object(http2_connection, "MAX_ANSWER_BYTES", 1 << 16):
-        bench = Bench(2)
-        bench.send()
         bench.receive(right(1, bytes(1 << 16)), right(3, bytes((1 << 16) + 1)))
     assert bench.issuer.answers == [(0, bytes(1 << 16), True)]
     assert bench.issuer.kinds == ["protocol"]
+    assert lane.MAX_ANSWER_BYTES == 1 << 28
 
 
 @pytest.mark.parametrize("name", BREAKING)
@@ -302,8 +266,7 @@ def test_a_broken_connection_loses_all(name: str) -> None:
     bench = Bench(2)
     bench.send(0)
     bench.receive(BREAKING[name])
-    assert bench.issuer.kinds == ["protocol"]
-    assert bench.issuer.lost_idle == [(1, "protocol")]
+    assert (bench.issuer.kinds, bench.issuer.lost_idle) == (["protocol"], [(1, "protocol")])
     assert bench.reactor.closed == 1
 
 
@@ -342,20 +305,14 @@ def test_the_end_of_a_connection_is_named(arrived: bytes, ending: bytes | OSErro
 
 
 def test_a_lane_that_never_opened_is_lost_with_a_reason() -> None:
-    """Refused, silent or hung up before SETTINGS: each lane is told what happened, as no orderly end."""
-    refused = Bench(2, settings=None)
+    """Refused, silent or hung up before SETTINGS: each lane is told what happened; one that is open has no time-out."""
+    refused, silent, hung_up = (Bench(2, settings=None) for _ in range(3))
+    opened = Bench()
     refused.openings[0].failed("connection refused", "no")  # type: ignore[operator]
-    silent = Bench(2, settings=None)
     silent.reactor.pass_time(far=True)
-    hung_up = Bench(2, settings=None)
     hung_up.receive(b"")
+    opened.reactor.pass_time(far=True)
     for bench, kind in ((refused, "connection refused"), (silent, "connect timeout"), (hung_up, "connection closed")):
         assert bench.issuer.lost_idle == [(0, kind), (1, kind)]
         assert bench.reactor.closed == 1
-
-
-def test_a_connection_that_is_ready_does_not_time_out() -> None:
-    """The time-out of the attempt means nothing once the server has said its settings."""
-    bench = Bench()
-    bench.reactor.pass_time(far=True)
-    assert bench.issuer.lost_idle == []
+    assert opened.issuer.lost_idle == []

@@ -31,28 +31,18 @@ from pytest_gpuserve.load.engine.http2_codec import (
 )
 from pytest_gpuserve.load.engine.reactor import WRITABLE
 from pytest_gpuserve.load.wire import Endpoint
-from tests.fakes.http2_peer import (
-    HEAD,
-    PAYLOAD,
-    Bench,
-    block,
-    end,
-    head,
-    message,
-    number,
-    right,
-)
+from tests.fakes.http2_peer import HEAD, PAYLOAD, Bench, block, end, head, message, number, right
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.lane import Lane
 
 
 def test_requests_are_what_grpc_says() -> None:
-    """A request is one HEADERS and one DATA frame in one send, with the method, the metadata and the message."""
+    """One HEADERS and one DATA frame in one send, which leave the server's table of header fields as it is."""
     endpoint = Endpoint(
         "grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo", authority="models.example", metadata=(("X-Token", "secret"),)
     )
-    bench = Bench(endpoint=endpoint)
+    bench, decoder = Bench(endpoint=endpoint), hpack.Decoder()
     bench.sent_frames()
     for _ in range(2):
         bench.send()
@@ -60,7 +50,7 @@ def test_requests_are_what_grpc_says() -> None:
         (kind, flags, stream, fields), data = bench.sent_frames()
         assert (kind, flags) == (HEADERS, END_HEADERS)
         assert data == (DATA, END_STREAM, stream, message(PAYLOAD))
-        assert {str(name): str(value) for name, value in hpack.Decoder().decode(fields)} == {
+        assert {str(name): str(value) for name, value in decoder.decode(fields)} == {
             ":method": "POST",
             ":scheme": "http",
             ":path": "/fake.Fake/Echo",
@@ -70,6 +60,7 @@ def test_requests_are_what_grpc_says() -> None:
             "user-agent": "pytest-gpuserve",
             "x-token": "secret",
         }
+        assert not decoder.header_table.dynamic_entries
         bench.receive(right(stream))
     assert [body for _, body, _ in bench.issuer.answers] == [b"right"] * 2
 
@@ -85,55 +76,24 @@ def test_the_preface_asks_for_no_table_and_wide_windows() -> None:
     assert window == (WINDOW_UPDATE, 0, 0, number((1 << 31) - 1 - 65_535))
 
 
-def test_request_headers_fill_no_table() -> None:
-    """The same header block serves every request, so it must leave the server's table as it is."""
-    decoder = hpack.Decoder()
-    decoder.decode(codec.request_block(Endpoint("grpc", "127.0.0.1", 1, metadata=(("x", "y"),))))
-    assert not decoder.header_table.dynamic_entries
-
-
-def test_the_window_of_the_connection_is_used_up_and_not_overdrawn() -> None:
-    """Of more requests than fit into it, exactly as much is sent as fits."""
+def test_the_window_of_the_connection_is_used_up_and_a_long_request_goes_on_by_itself() -> None:
+    """Exactly what fits is sent, HEADERS and first DATA together; the rest follows as soon as the kernel has room."""
     bench = Bench(6, settings=((codec.INITIAL_WINDOW_SIZE, 1 << 20),))
     bench.sent_frames()
     bench.send(payload=bytes(16_000))
     assert sum(len(content) for kind, _, _, content in bench.sent_frames() if kind == DATA) == codec.FIRST_WINDOW
-
-
-def test_a_long_request_begins_in_one_send_and_goes_on_by_itself() -> None:
-    """Its HEADERS and first DATA leave together; the rest follows as soon as the kernel has room."""
-    bench = Bench()
-    bench.sent_frames()
-    bench.socket.room = 20_000
-    bench.send(payload=bytes(60_000))
-    assert len(bench.socket.sends) == 1
     long = Bench(settings=((codec.INITIAL_WINDOW_SIZE, 1 << 30),))
     long.receive(frame(WINDOW_UPDATE, 0, 0, number(1 << 30)))
     long.sent_frames()
     long.socket.room = 20_000
     long.send(payload=bytes(1_000_000))
+    assert len(long.socket.sends) == 1
     while long.reactor.events[99] & WRITABLE:
         long.socket.room = 50_000
         long.reactor.handler(WRITABLE)
-    assert sum(len(content) for kind, _, _, content in long.sent_frames() if kind == DATA) == 1_000_005
-
-
-def test_nothing_overtakes_what_the_kernel_did_not_take() -> None:
-    """A request that was sent in part is sent to its end before the next, though the kernel has room again."""
-    bench = Bench(2)
-    bench.sent_frames()
-    bench.socket.room = 20
-    bench.send(0)
-    bench.socket.room = None
-    bench.send(1)
-    bench.reactor.handler(WRITABLE)
-    assert [(kind, stream) for kind, _, stream, _ in bench.sent_frames()] == [
-        (HEADERS, 1),
-        (DATA, 1),
-        (HEADERS, 3),
-        (DATA, 3),
-    ]
-    assert not bench.reactor.events[99] & WRITABLE
+    frames = long.sent_frames()
+    assert frames[0][0] == HEADERS
+    assert sum(len(content) for kind, _, _, content in frames if kind == DATA) == 1_000_005
 
 
 def test_requests_that_follow_answers_go_out_together() -> None:
@@ -162,39 +122,22 @@ def test_settings_are_acknowledged_and_windows_seldom_filled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "authority"),
+    ("name", "words"),
     [
-        (Endpoint("grpc", "::1", 8001), "[::1]:8001"),
-        (Endpoint("grpc", "127.0.0.1", 8001), "127.0.0.1:8001"),
-        (Endpoint("grpc", "::1", 8001, authority="models.example"), "models.example"),
+        ("TE", "metadata 'TE' is set by the load engine"),
+        (":path", "metadata ':path' is set by the load engine"),
+        ("Content-Type", "metadata 'Content-Type' is set by the load engine"),
+        ("grpc-encoding", "metadata 'grpc-encoding' is set by the load engine"),
+        ("x", "fits into one frame"),
     ],
 )
-def test_a_server_is_called_by_its_address_where_it_has_no_other_name(endpoint: Endpoint, authority: str) -> None:
-    """Without an authority it is host and port, of IPv6 in brackets; one that is given is taken as it is."""
-    fields = {str(name): str(value) for name, value in hpack.Decoder().decode(codec.request_block(endpoint))}
-    assert fields[":authority"] == authority
-
-
-@pytest.mark.parametrize("metadata", [("te", "x"), ("x", "?" * codec.FRAME_BYTES)])
-def test_an_endpoint_can_be_checked_without_an_engine(metadata: tuple[str, str]) -> None:
-    """What the transport would refuse is refused beforehand, of gRPC alone; what it takes is taken."""
-    with pytest.raises(UsageProblem):
-        codec.check_endpoint(Endpoint("grpc", "127.0.0.1", 1, metadata=(metadata,)))
+def test_metadata_that_cannot_be_sent_is_the_users_mistake(name: str, words: str) -> None:
+    """Of gRPC alone fields that are set by the engine, or more than a frame has room for, are refused beforehand."""
+    metadata = ((name, "?" * codec.FRAME_BYTES if name == "x" else "x"),)
+    with pytest.raises(UsageProblem, match=words):
+        codec.check_endpoint(Endpoint("grpc", "127.0.0.1", 1, metadata=metadata))
     codec.check_endpoint(Endpoint("grpc", "127.0.0.1", 1, metadata=(("x", "y"),)))
-    codec.check_endpoint(Endpoint("http", "127.0.0.1", 1, metadata=(metadata,)))
-
-
-@pytest.mark.parametrize("name", ["TE", ":path", "Content-Type", "grpc-encoding"])
-def test_metadata_of_ours_is_rejected(name: str) -> None:
-    """Fields that the engine sets itself are named as the user's mistake."""
-    with pytest.raises(UsageProblem, match=f"metadata {name!r} is set by the load engine"):
-        codec.request_block(Endpoint("grpc", "127.0.0.1", 1, metadata=((name, "x"),)))
-
-
-def test_metadata_has_room_in_one_frame() -> None:
-    """More is named as the user's mistake, with how much there was."""
-    with pytest.raises(UsageProblem, match="fits into one frame"):
-        codec.request_block(Endpoint("grpc", "127.0.0.1", 1, metadata=(("x", "?" * codec.FRAME_BYTES),)))
+    codec.check_endpoint(Endpoint("http", "127.0.0.1", 1, metadata=metadata))
 
 
 @pytest.mark.parametrize("size", [len(PAYLOAD), 100_000])
@@ -295,23 +238,17 @@ def test_windows_streams_and_the_kernel_are_respected(
         bench.receive(server.answer())
         if not bench.issuer.busy:
             break
-    assert {place: body == payloads[place] for place, body, _ in bench.issuer.answers} == dict.fromkeys(
-        range(len(sizes)), True
-    )
+    assert sorted((place, body) for place, body, _ in bench.issuer.answers) == list(enumerate(payloads))
 
 
-def test_streams_are_no_more_than_allowed_and_in_turn() -> None:
-    """Of three requests on a connection with one stream each waits for the one before it; none overtakes."""
-    bench = Bench(3, again=3, settings=((codec.MAX_CONCURRENT_STREAMS, 1),))
-    bench.send()
-    bench.receive(*(right(1 + 2 * count, b"%d" % count) for count in range(6)))
-    assert [(place, body) for place, body, _ in bench.issuer.answers] == [
+def test_requests_wait_for_a_stream_in_turn_and_go_when_the_limit_is_raised() -> None:
+    """None overtakes; SETTINGS in mid-load apply at once, to streams and to windows of bodies under way."""
+    one = Bench(3, again=3, settings=((codec.MAX_CONCURRENT_STREAMS, 1),))
+    one.send()
+    one.receive(*(right(1 + 2 * count, b"%d" % count) for count in range(6)))
+    assert [(place, body) for place, body, _ in one.issuer.answers] == [
         (count % 3, b"%d" % count) for count in range(6)
     ]
-
-
-def test_a_raised_limit_lets_waiting_requests_go() -> None:
-    """SETTINGS in mid-load apply at once, to streams and to windows of bodies under way."""
     bench = Bench(2, settings=((codec.MAX_CONCURRENT_STREAMS, 1), (codec.INITIAL_WINDOW_SIZE, 5)))
     bench.sent_frames()
     bench.send()
@@ -414,8 +351,8 @@ def test_lanes_share_connections() -> None:
     assert bench.issuer.lanes[SEATS:] == again[:1]
 
 
-def test_closing_lanes_tells_nothing() -> None:
-    """A closed lane takes its request back; with the last one the connection closes."""
+def test_what_is_closed_is_told_nothing() -> None:
+    """A closed lane takes its request back, the last one its connection; an issuer may close within what it is told."""
     bench = Bench(2)
     bench.send()
     bench.sent_frames()
@@ -426,33 +363,24 @@ def test_closing_lanes_tells_nothing() -> None:
     assert bench.reactor.closed == 1
     bench.reactor.pass_time(far=True)
     assert (bench.issuer.answers, bench.issuer.failures, bench.issuer.lost_idle) == ([], [], [])
-
-
-def test_closing_the_transport_from_within_an_answer_ends_everything() -> None:
-    """What came behind that answer is not told any more."""
-    bench = Bench(3)
-    bench.open(9)
-    bench.send()
-    bench.issuer.then = lambda _lane: bench.transport.close()
-    bench.receive(right(1) + right(3) + right(5), b"")
-    assert bench.issuer.answers == [(0, b"right", True)]
-    assert (bench.issuer.failures, bench.issuer.lost_idle) == ([], [])
-    assert bench.reactor.closed == 1
-
-
-def test_a_seat_that_is_closed_while_others_are_lost_is_not_lost() -> None:
-    """An issuer that closes all its lanes when it hears of the first loss hears of no other."""
-    bench = Bench(3)
-    bench.send()
+    answered = Bench(3)
+    answered.open(9)
+    answered.send()
+    answered.issuer.then = lambda _lane: answered.transport.close()
+    answered.receive(right(1) + right(3) + right(5), b"")
+    assert answered.issuer.answers == [(0, b"right", True)]
+    assert (answered.issuer.failures, answered.issuer.lost_idle, answered.reactor.closed) == ([], [], 1)
+    lost = Bench(3)
+    lost.send()
 
     def close_others(lane: Lane) -> None:
-        for seat in bench.seats:
+        for seat in lost.seats:
             if seat is not lane:
                 seat.close()
 
-    bench.issuer.then = close_others
-    bench.receive(ConnectionResetError("reset"))
-    assert bench.issuer.kinds == ["connection reset"]
+    lost.issuer.then = close_others
+    lost.receive(ConnectionResetError("reset"))
+    assert lost.issuer.kinds == ["connection reset"]
 
 
 def test_a_send_into_a_broken_connection_is_told_by_its_end() -> None:
@@ -469,7 +397,6 @@ def test_a_send_into_a_broken_connection_is_told_by_its_end() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """Header blocks and requests that are all different do not fill the memory, and are right all the same."""
-    bench = Bench()
     requests, blocks = codec.Requests(HEAD), codec.HeaderBlocks()
     for count in range(10_000):
         prepared = requests.prepare(b"%d" % count)
@@ -480,6 +407,3 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(blocks.known) <= codec.KNOWN_BLOCKS
     blocks.read(block(("grpc-message", "x" * 2 * codec.KNOWN_BLOCK_BYTES)))
     assert max(map(len, blocks.known)) <= codec.KNOWN_BLOCK_BYTES
-    bench.send()
-    bench.receive(right(1))
-    assert bench.issuer.answers

@@ -20,6 +20,8 @@ from tests.support.builders import judgement
 LAST = Tick(7, 0, 10**8, requests=215)
 """215 requests in 0.1 s."""
 
+ESTIMATE = "throughput -30.1 % (-34.1 % .. -26.2 %)"
+
 STANDING = Standing("test_a[50]", "round 2 of 8", judgement(Verdict.INCONCLUSIVE), 242.0)
 
 
@@ -31,95 +33,77 @@ def so_far(requests: int = 5000, errors: int = 0) -> Totals:
     return Totals(requests=requests, latency=latency, errors={"reset": errors} if errors else {})
 
 
-def test_all_is_told() -> None:
+@pytest.mark.parametrize(
+    ("totals", "tick", "seconds", "line"),
+    [
+        (so_far(errors=3), LAST, 8.0, "2150/s  p99 12.3 ms  3 errors  8 s left"),
+        (so_far(errors=1), LAST, 8.0, "2150/s  p99 12.3 ms  1 error  8 s left"),
+        (so_far(), LAST, None, "2150/s  p99 12.3 ms"),
+        # A p99 of fewer than 100 requests, and a rate of no time, are not known.
+        (so_far(99), LAST, None, "2150/s  p99 -"),
+        (so_far(0), Tick(0, 5, 5), None, "-/s  p99 -"),
+        # Rounded up, so that 0 s means the end, and never negative.
+        (so_far(), LAST, -3.0, "2150/s  p99 12.3 ms  0 s left"),
+        (so_far(), LAST, 0.0, "2150/s  p99 12.3 ms  0 s left"),
+        (so_far(), LAST, 0.1, "2150/s  p99 12.3 ms  1 s left"),
+        (so_far(), LAST, 119.5, "2150/s  p99 12.3 ms  2 min left"),
+        (so_far(), LAST, 125.0, "2150/s  p99 12.3 ms  2 min 5 s left"),
+    ],
+)
+def test_all_that_is_known_is_told(totals: Totals, tick: Tick, seconds: float | None, line: str) -> None:
     """The present rate, the p99 and errors so far, and the time left."""
-    assert progress_line(so_far(errors=3), LAST, 8.0, 80) == "2150/s  p99 12.3 ms  3 errors  8 s left"
-    assert progress_line(so_far(errors=1), LAST, 8.0, 80) == "2150/s  p99 12.3 ms  1 error  8 s left"
-    assert progress_line(so_far(), LAST, None, 80) == "2150/s  p99 12.3 ms"
-
-
-def test_what_is_not_known_is_not_invented() -> None:
-    """A p99 of fewer than 100 requests, and a rate of no time."""
-    assert progress_line(so_far(99), LAST, None, 80) == "2150/s  p99 -"
-    assert progress_line(so_far(0), Tick(0, 5, 5), None, 80) == "-/s  p99 -"
+    assert progress_line(totals, tick, seconds, 80) == line
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(-3.0, "0 s"), (0.0, "0 s"), (0.1, "1 s"), (7.0, "7 s"), (119.5, "2 min"), (125.0, "2 min 5 s")],
-)
-def test_time_left_is_whole_seconds(seconds: float, shown: str) -> None:
-    """Rounded up, so that 0 s means the end, and never negative."""
-    assert progress_line(so_far(), LAST, seconds, 80).endswith(f"  {shown} left")
-
-
-@pytest.mark.parametrize(
-    ("width", "line"),
+    ("standing", "line"),
     [
-        (39, "2150/s  p99 12.3 ms  3 errors  8 s left"),
-        (38, "2150/s  p99 12.3 ms  3 errors"),
-        (29, "2150/s  p99 12.3 ms  3 errors"),
-        (28, "2150/s  3 errors"),
-        (15, "2150/s"),
-        (6, "2150/s"),
-        (5, ""),
-        (0, ""),
+        (Standing("test_a", str(Look("round", 2, 8))), "test_a  round 2 of 8  2150/s  p99 12.3 ms"),
+        # One more than was thought of.
+        (Standing("test_a", str(Look("session", 7, 6))), "test_a  session 7 of 7  2150/s  p99 12.3 ms"),
+        (
+            Standing("test_a", "session 1 of 6", judgement(Verdict.MISSING), -3.0),
+            "test_a  session 1 of 6  2150/s  p99 12.3 ms  budget: 0 s left",
+        ),
+        (NOBODY, "2150/s  p99 12.3 ms"),
+        (
+            Standing(judgement=dataclasses.replace(judgement(), interval=None)),
+            "throughput -30.1 %  2150/s  p99 12.3 ms",
+        ),
     ],
 )
-def test_a_narrow_line_leaves_out_whole_parts(width: int, line: str) -> None:
-    """The time left goes first, then the p99, the errors, and last the rate."""
-    assert progress_line(so_far(errors=3), LAST, 8.0, width) == line
-
-
-def test_the_test_is_told() -> None:
-    """Which test, which look, the estimate so far of the metric that is being decided, and what is left to it."""
-    assert progress_line(so_far(errors=3), LAST, 8.0, ANY_WIDTH, STANDING) == (
-        "test_a[50]  round 2 of 8  throughput -30.1 % (-34.1 % .. -26.2 %)  2150/s  p99 12.3 ms  3 errors  8 s left"
-        "  budget: 4 min 2 s left"
-    )
-
-
-def test_what_is_not_known_of_the_test_is_left_out() -> None:
+def test_what_is_known_of_the_test_is_told(standing: Standing, line: str) -> None:
     """Before the first look there is no estimate; a recording has no budget, and a spent one is not negative."""
-    first = Standing("test_a", "session 1 of 6", judgement(Verdict.MISSING), -3.0)
-    assert progress_line(so_far(), LAST, None, 80, first) == (
-        "test_a  session 1 of 6  2150/s  p99 12.3 ms  budget: 0 s left"
-    )
-    assert progress_line(so_far(), LAST, None, 80, Standing("test_a")) == "test_a  2150/s  p99 12.3 ms"
-    assert progress_line(so_far(), LAST, None, 80, NOBODY) == "2150/s  p99 12.3 ms"
-    unbounded = Standing(judgement=dataclasses.replace(judgement(), interval=None))
-    assert progress_line(so_far(), LAST, None, 80, unbounded) == "throughput -30.1 %  2150/s  p99 12.3 ms"
+    assert progress_line(so_far(), LAST, None, 80, standing) == line
 
 
 @pytest.mark.parametrize(
-    ("width", "line"),
+    ("standing", "width", "line"),
     [
-        (96, "test_a[50]  round 2 of 8  throughput -30.1 % (-34.1 % .. -26.2 %)  2150/s  p99 12.3 ms  3 errors"),
-        (95, "round 2 of 8  throughput -30.1 % (-34.1 % .. -26.2 %)  2150/s  p99 12.3 ms  3 errors"),
-        (83, "round 2 of 8  throughput -30.1 % (-34.1 % .. -26.2 %)  2150/s  3 errors"),
-        (70, "round 2 of 8  throughput -30.1 %  2150/s  3 errors"),
-        (49, "throughput -30.1 %  2150/s  3 errors"),
-        (30, "2150/s  3 errors"),
-        (6, "2150/s"),
-        (5, ""),
+        (NOBODY, 39, "2150/s  p99 12.3 ms  3 errors  8 s left"),
+        (NOBODY, 38, "2150/s  p99 12.3 ms  3 errors"),
+        (NOBODY, 28, "2150/s  3 errors"),
+        (NOBODY, 15, "2150/s"),
+        (NOBODY, 5, ""),
+        (NOBODY, 0, ""),
+        (
+            STANDING,
+            ANY_WIDTH,
+            f"test_a[50]  round 2 of 8  {ESTIMATE}  2150/s  p99 12.3 ms  3 errors  8 s left  budget: 4 min 2 s left",
+        ),
+        (STANDING, 96, f"test_a[50]  round 2 of 8  {ESTIMATE}  2150/s  p99 12.3 ms  3 errors"),
+        (STANDING, 95, f"round 2 of 8  {ESTIMATE}  2150/s  p99 12.3 ms  3 errors"),
+        (STANDING, 83, f"round 2 of 8  {ESTIMATE}  2150/s  3 errors"),
+        (STANDING, 70, "round 2 of 8  throughput -30.1 %  2150/s  3 errors"),
+        (STANDING, 49, "throughput -30.1 %  2150/s  3 errors"),
+        (STANDING, 30, "2150/s  3 errors"),
+        (STANDING, 6, "2150/s"),
+        (STANDING, 5, ""),
     ],
 )
-def test_a_narrow_line_keeps_the_estimate_longest(width: int, line: str) -> None:
-    """The times left go first, then the name, the p99, the interval, the look, and the estimate."""
-    assert progress_line(so_far(errors=3), LAST, 8.0, width, STANDING) == line
-
-
-def test_a_wide_name_takes_its_columns() -> None:
-    """Signs of two columns count as two."""
-    standing = Standing("試" * 10)
-    assert "試" in progress_line(so_far(), LAST, None, 41, standing)
-    assert progress_line(so_far(), LAST, None, 40, standing) == "2150/s  p99 12.3 ms"
-
-
-def test_a_look_is_told_as_one_of_so_many() -> None:
-    """Also one more than was thought of."""
-    assert str(Look("round", 2, 8)) == "round 2 of 8"
-    assert str(Look("session", 7, 6)) == "session 7 of 7"
+def test_a_narrow_line_leaves_out_whole_parts(standing: Standing, width: int, line: str) -> None:
+    """The times left go first, then the name, the p99, the interval, the look, the estimate, the errors, the rate."""
+    assert progress_line(so_far(errors=3), LAST, 8.0, width, standing) == line
 
 
 @settings(deadline=None)  # a busy machine may stall any example

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from fractions import Fraction
+from itertools import islice, pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,12 +25,12 @@ from pytest_gpuserve.load.schedule import (
     Schedule,
     Steps,
     Trace,
-    is_open,
 )
 from pytest_gpuserve.load.wire import Endpoint, Plan
+from tests.fakes.simulated_load import HOUR_NS, MS, Simulation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 SEEDS = (0, 1, 2**63)
 MANY = 20_000
@@ -66,13 +66,13 @@ OPEN: tuple[OpenSchedule, ...] = (
 
 def first(schedule: OpenSchedule, seed: int, count: int = MANY) -> list[Arrival]:
     """The first arrivals."""
-    return list(itertools.islice(schedule.arrivals(seed), count))
+    return list(islice(schedule.arrivals(seed), count))
 
 
 def gaps_of(schedule: OpenSchedule, seed: int) -> list[float]:
     """Seconds from each arrival to the next, the first from the begin."""
     times = [0, *(arrival.at_ns for arrival in first(schedule, seed))]
-    return [(later - earlier) / 1e9 for earlier, later in itertools.pairwise(times)]
+    return [(later - earlier) / 1e9 for earlier, later in pairwise(times)]
 
 
 def kolmogorov(values: list[float], cdf: Callable[[float], float]) -> float:
@@ -89,10 +89,12 @@ def erlang_cdf(shape: int, rate: float) -> Callable[[float], float]:
     return lambda x: 1 - sum((rate * x) ** k / math.factorial(k) for k in range(shape)) * math.exp(-rate * x)
 
 
+@pytest.mark.parametrize("shape", [1, 4])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_poisson_gaps_are_exponential(seed: int) -> None:
-    """Kolmogorov and Smirnov see no difference (1.95 is passed by chance once in a thousand times)."""
-    assert kolmogorov(gaps_of(Poisson(700.0), seed), erlang_cdf(1, 700.0)) < 1.95
+def test_gaps_are_exponential_or_gamma(shape: int, seed: int) -> None:
+    """Sums of as many exponential times as the shape says; chance passes 1.95 once in a thousand times."""
+    schedule: OpenSchedule = Poisson(700.0) if shape == 1 else Gamma(700.0, float(shape))
+    assert kolmogorov(gaps_of(schedule, seed), erlang_cdf(shape, shape * 700.0)) < 1.95
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -105,12 +107,6 @@ def test_poisson_counts_are_poisson(seed: int) -> None:
             counts[place] += 1
     # The dispersion index times its 499 degrees of freedom is chi-square: standard deviation sqrt(2 / 499) = 0.063.
     assert statistics.variance(counts) / statistics.fmean(counts) == pytest.approx(1, abs=4 * 0.063)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_gamma_gaps_are_gamma(seed: int) -> None:
-    """Of a whole shape they are sums of so many exponential times, each so many times as fast."""
-    assert kolmogorov(gaps_of(Gamma(700.0, 4.0), seed), erlang_cdf(4, 4 * 700.0)) < 1.95
 
 
 @pytest.mark.parametrize("shape", [0.25, 1.0, 4.0, 25.0])
@@ -136,7 +132,7 @@ def test_the_mean_rate_is_the_asked_one(schedule: OpenSchedule, seed: int) -> No
 def test_constant_does_not_drift(rate: float) -> None:
     """A million arrivals on, each is where exact arithmetic puts it, to half a nanosecond and the float's grain."""
     numerator, denominator = rate.as_integer_ratio()
-    checked = list(itertools.islice(Constant(rate).arrivals(0), 0, 10**6 + 1, 50_000))
+    checked = list(islice(Constant(rate).arrivals(0), 0, 10**6 + 1, 50_000))
     for arrival in checked:
         exact = Fraction(arrival.number * 10**9 * denominator, numerator)
         assert abs(arrival.at_ns - exact) <= 0.5 + exact * 2**-52
@@ -144,43 +140,17 @@ def test_constant_does_not_drift(rate: float) -> None:
 
 
 @pytest.mark.parametrize("schedule", OPEN, ids=lambda schedule: type(schedule).__name__)
-def test_numbers_rise_from_zero_and_times_do_not_fall(schedule: OpenSchedule) -> None:
-    """Every request of a load has its own number, in the order of the times."""
+def test_a_schedule_is_absolute(schedule: OpenSchedule) -> None:
+    """Numbers rise with times, the same one by one and in another process; a seed changes only what is chance."""
     arrivals = first(schedule, 5)
     assert [arrival.number for arrival in arrivals] == list(range(MANY))
     times = [arrival.at_ns for arrival in arrivals]
     assert times == sorted(times)
     assert times[0] >= 0
-
-
-@pytest.mark.parametrize("schedule", OPEN, ids=lambda schedule: type(schedule).__name__)
-def test_a_schedule_is_absolute(schedule: OpenSchedule) -> None:
-    """Of one seed the arrivals are the same, whether asked for at once, one by one, or in another process."""
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(schedule), type=Schedule)
     slow, other = schedule.arrivals(5), again.arrivals(5)
-    for arrival in first(schedule, 5, 100):
-        assert next(slow) == next(other) == arrival
-
-
-@pytest.mark.parametrize("schedule", OPEN, ids=lambda schedule: type(schedule).__name__)
-def test_the_seed_changes_what_is_chance_and_nothing_else(schedule: OpenSchedule) -> None:
-    """Another seed gives other random arrivals; a schedule without chance has only one."""
-    chance = isinstance(schedule, (Poisson, Gamma))
-    assert (first(schedule, 1, 50) != first(schedule, 2, 50)) is chance
-
-
-def test_a_schedule_that_ends_ends() -> None:
-    """A trace and a burst have their requests and no more, with the payloads that the trace names."""
-    trace = Trace(((0.0, 4), (0.5, 2), (0.5, 4)))
-    assert list(trace.arrivals(0)) == [Arrival(0, 0, 4), Arrival(500_000_000, 1, 2), Arrival(500_000_000, 2, 4)]
-    assert list(Burst(3).arrivals(0)) == [Arrival(0, 0), Arrival(0, 1), Arrival(0, 2)]
-
-
-def test_open_and_closed_are_told_apart() -> None:
-    """Only loops of users wait for answers."""
-    assert all(map(is_open, OPEN))
-    assert not is_open(Closed(1))
-    assert not is_open(Steps(((1, 1.0),)))
+    assert all(next(slow) == next(other) == arrival for arrival in arrivals[:100])
+    assert (first(schedule, 1, 50) != first(schedule, 2, 50)) is isinstance(schedule, (Poisson, Gamma))
 
 
 @settings(deadline=None)  # a busy machine may stall any example
@@ -194,81 +164,140 @@ def test_a_schedule_survives_the_way_to_the_engine(schedule: Schedule) -> None:
     assert read.schedule.workload() == schedule.workload()
 
 
-def test_lists_give_the_same_schedule_as_tuples() -> None:
-    """What a user writes as a list is compared, hashed and sent as what it is."""
-    steps, trace = [[2, 1.5], [4, 3]], [[0, 1], [0.5, 0]]
+def test_a_trace_and_a_burst_have_their_requests_and_no_more() -> None:
+    """With the payloads that the trace names; what a user writes as a list is compared, hashed and sent as a tuple."""
+    trace = Trace(((0.0, 4), (0.5, 2), (0.5, 4)))
+    assert list(trace.arrivals(0)) == [Arrival(0, 0, 4), Arrival(500_000_000, 1, 2), Arrival(500_000_000, 2, 4)]
+    assert list(Burst(3).arrivals(0)) == [Arrival(0, 0), Arrival(0, 1), Arrival(0, 2)]
+    steps, pairs = [[2, 1.5], [4, 3]], [[0.0, 4], [0.5, 2], [0.5, 4]]
     assert Steps(steps) == Steps(((2, 1.5), (4, 3)))  # type: ignore[arg-type]  # on purpose
-    assert hash(Trace(trace)) == hash(Trace(((0, 1), (0.5, 0))))  # type: ignore[arg-type]  # on purpose
+    assert hash(Trace(pairs)) == hash(trace)  # type: ignore[arg-type]  # on purpose
     assert Steps(((2, 1.5), (4, 3))).seconds == 4.5
 
 
 def test_workloads_differ_in_what_differs() -> None:
     """Two loads of which one says nothing about the other are not compared with each other."""
     different: list[Schedule] = [
-        Closed(1),
-        Closed(2),
-        Closed(1, 0.1),
-        Steps(((1, 1.0),)),
-        Steps(((2, 1.0),)),
-        Steps(((1, 2.0),)),
-        Steps(((1, 1.0),), 0.1),
-        Constant(1.0),
-        Constant(2.0),
-        Constant(1.0, 4),
-        Poisson(1.0),
-        Poisson(1.0, 4),
-        Gamma(1.0, 1.0),
-        Gamma(2.0, 1.0),
-        Gamma(1.0, 2.0),
-        Gamma(1.0, 1.0, 4),
-        Trace(((0.0, 0),)),
-        Trace(((0.0, 1),)),
-        Trace(((0.5, 0),)),
-        Trace(((0.0, 0),), 4),
-        Burst(1),
-        Burst(2),
-        Burst(1, 4),
+        *(Closed(1), Closed(2), Closed(1, 0.1)),
+        *(Steps(((1, 1.0),)), Steps(((2, 1.0),)), Steps(((1, 2.0),)), Steps(((1, 1.0),), 0.1)),
+        *(Constant(1.0), Constant(2.0), Constant(1.0, 4)),
+        *(Poisson(1.0), Poisson(1.0, 4)),
+        *(Gamma(1.0, 1.0), Gamma(2.0, 1.0), Gamma(1.0, 2.0), Gamma(1.0, 1.0, 4)),
+        *(Trace(((0.0, 0),)), Trace(((0.0, 1),)), Trace(((0.5, 0),)), Trace(((0.0, 0),), 4)),
+        *(Burst(1), Burst(2), Burst(1, 4)),
     ]
-    workloads = [tuple(sorted(schedule.workload().items())) for schedule in different]
-    assert len(set(workloads)) == len(different)
+    workloads = {tuple(sorted(schedule.workload().items())) for schedule in different}
+    assert len(workloads) == len(different)
 
 
 NO_RATES: tuple[Any, ...] = (0, -1.0, math.nan, math.inf, -math.inf, True, "5", None, 10**400, 1e-300)
+NO_PAUSES = tuple(value for value in NO_RATES if value not in {0, 1e-300})
 NO_COUNTS: tuple[Any, ...] = (0, -1, 1.0, True, "5", math.nan)
 
 
 @pytest.mark.parametrize(
-    "build",
+    ("build", "values"),
     [
-        *(lambda value=value: Constant(value) for value in NO_RATES),
-        *(lambda value=value: Poisson(value) for value in NO_RATES),
-        *(lambda value=value: Gamma(value, 1.0) for value in NO_RATES),
-        *(lambda value=value: Gamma(1.0, value) for value in NO_RATES),
-        *(lambda value=value: Steps(((1, value),)) for value in NO_RATES),
-        *(lambda value=value: Closed(1, value) for value in NO_RATES if value not in {0, 1e-300}),
-        *(lambda value=value: Steps(((1, 1.0),), value) for value in NO_RATES if value not in {0, 1e-300}),
-        *(lambda value=value: Trace(((value, 0),)) for value in NO_RATES if value not in {0, 1e-300}),
-        *(lambda value=value: Trace(((0.0, value),)) for value in NO_COUNTS if value != 0),
-        *(lambda value=value: Closed(value) for value in (*NO_COUNTS, None)),
-        *(lambda value=value: Burst(value) for value in (*NO_COUNTS, None)),
-        *(lambda value=value: Steps(((value, 1.0),)) for value in (*NO_COUNTS, None)),
-        *(
-            lambda value=value, kind=kind: kind(1, max_in_flight=value)
-            for value in NO_COUNTS
-            for kind in (Constant, Poisson, Burst)
-        ),
-        *(lambda value=value: Gamma(1.0, 1.0, max_in_flight=value) for value in NO_COUNTS),
-        *(lambda value=value: Trace(((0.0, 0),), max_in_flight=value) for value in NO_COUNTS),
-        *(
-            lambda value=value, kind=kind: kind(value)
-            for value in ((), 5, None, [1], "ab", [(1,)])
-            for kind in (Steps, Trace)
-        ),
-        lambda: Steps(((1, 1.0, 2),)),  # type: ignore[arg-type]  # on purpose
-        lambda: Trace(((0.5, 0), (0.4, 0))),
+        (Constant, NO_RATES),
+        (Poisson, NO_RATES),
+        (lambda value: Gamma(value, 1.0), NO_RATES),
+        (lambda value: Gamma(1.0, value), NO_RATES),
+        (lambda value: Steps(((1, value),)), NO_RATES),
+        (lambda value: Closed(1, value), NO_PAUSES),
+        (lambda value: Steps(((1, 1.0),), value), NO_PAUSES),
+        (lambda value: Trace(((value, 0),)), NO_PAUSES),
+        (lambda value: Trace(((0.0, value),)), NO_COUNTS[1:]),
+        (Closed, (*NO_COUNTS, None)),
+        (Burst, (*NO_COUNTS, None)),
+        (lambda value: Steps(((value, 1.0),)), (*NO_COUNTS, None)),
+        (lambda value: Constant(1, max_in_flight=value), NO_COUNTS),
+        (lambda value: Poisson(1, max_in_flight=value), NO_COUNTS),
+        (lambda value: Burst(1, max_in_flight=value), NO_COUNTS),
+        (lambda value: Gamma(1.0, 1.0, max_in_flight=value), NO_COUNTS),
+        (lambda value: Trace(((0.0, 0),), max_in_flight=value), NO_COUNTS),
+        (Steps, ((), 5, None, [1], "ab", [(1,)], ((1, 1.0, 2),))),
+        (Trace, ((), 5, None, [1], "ab", [(1,)], ((0.5, 0), (0.4, 0)))),
     ],
 )
-def test_what_is_no_schedule_is_refused(build: Callable[[], Schedule]) -> None:
+def test_what_is_no_schedule_is_refused(build: Callable[[Any], Schedule], values: tuple[Any, ...]) -> None:
     """A number that is none, or out of range, is the user's to mend, and never an endless or empty load."""
-    with pytest.raises(UsageProblem):
-        build()
+    for value in values:
+        with pytest.raises(UsageProblem):
+            build(value)
+
+
+COUNT = 300
+"""Arrivals that are looked at of an endless schedule."""
+
+ANY_RATES = st.floats(1e-3, 1e7) | st.integers(1, 10**7)
+ANY_OPEN: st.SearchStrategy[OpenSchedule] = st.one_of(
+    st.builds(Constant, ANY_RATES),
+    st.builds(Poisson, ANY_RATES),
+    st.builds(Gamma, ANY_RATES, st.floats(0.05, 50) | st.just(1)),
+    st.builds(
+        Trace,
+        st.lists(st.tuples(st.floats(0, 1e3), st.integers(0, 9)), min_size=1, max_size=60).map(
+            lambda pairs: tuple(sorted(pairs))
+        ),
+    ),
+    st.builds(Burst, st.integers(1, 60)),
+)
+
+NUMBERS = st.integers(1, 60)
+TIMES_NS = st.integers(1, 60 * MS)
+
+FIRST_NS: list[tuple[OpenSchedule, list[int]]] = [
+    (Constant(700.0), [0, 1428571, 2857143, 4285714]),
+    (Poisson(700.0), [1393213, 3327457, 5592728, 9671451]),
+    (Gamma(700.0, 0.25), [1223158, 1223164, 9204331, 14556279]),
+    (Gamma(700.0, 4.0), [1726971, 4112429, 6233274, 6612244]),
+]
+"""Of seed 5, written down when each engine drew its arrivals one by one."""
+
+
+def until(count: int, arrivals: Iterator[Arrival]) -> list[Arrival]:
+    """The arrivals whose numbers are below a count."""
+    return list(takewhile(lambda arrival: arrival.number < count, arrivals))
+
+
+@settings(deadline=None)  # a busy machine may stall any example
+@given(schedule=ANY_OPEN, seed=st.integers(0, 2**64), parts=st.integers(1, 70))
+def test_the_shares_together_are_the_one_schedule(schedule: OpenSchedule, seed: int, parts: int) -> None:
+    """To the nanosecond, the number and the payload; nobody sends what is another's, and nothing is left out."""
+    shares = [until(COUNT, schedule.arrivals(seed, part, parts)) for part in range(parts)]
+    assert all(arrival.number % parts == part for part, share in enumerate(shares) for arrival in share)
+    together = sorted((arrival for share in shares for arrival in share), key=lambda arrival: arrival.number)
+    assert together == until(COUNT, schedule.arrivals(seed))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    schedule=st.sampled_from([Constant(1000.0), Poisson(500.0), Gamma(500.0, 0.3), Burst(40)]),
+    seed=st.integers(0, 2**32),
+    parts=st.integers(1, 12),
+    end=st.fixed_dictionaries({"requests": NUMBERS}, optional={"nanoseconds": TIMES_NS})
+    | st.fixed_dictionaries({"nanoseconds": TIMES_NS}),
+)
+def test_engines_together_send_what_one_would(
+    schedule: OpenSchedule, seed: int, parts: int, end: dict[str, int]
+) -> None:
+    """Also where the load ends by number or by time, and where it has fewer requests than there are engines."""
+    whole = Plan(Endpoint("http", "simulated"), ((b"0",),), schedule, HOUR_NS, HOUR_NS, seed=seed, **end)  # type: ignore[arg-type]  # an end's are numbers
+
+    def sent_by(part: int, parts: int) -> list[tuple[int, int]]:
+        simulation = Simulation(msgspec.structs.replace(whole, part=part, parts=parts)).run()
+        assert simulation.ended_ns is not None
+        return [(sent.number, sent.at_ns - simulation.begin_ns) for sent in simulation.sent]
+
+    together = [sent for part in range(parts) for sent in sent_by(part, parts)]
+    assert sorted(together) == sorted(sent_by(0, 1))
+    assert all(
+        number < end.get("requests", math.inf) and at_ns < end.get("nanoseconds", math.inf)
+        for number, at_ns in together
+    )
+
+
+@pytest.mark.parametrize(("schedule", "times_ns"), FIRST_NS, ids=lambda value: str(value)[:20])
+def test_a_seed_means_the_same_in_every_version(schedule: OpenSchedule, times_ns: list[int]) -> None:
+    """A load that was measured once can be sent again."""
+    assert [arrival.at_ns for arrival in islice(schedule.arrivals(5), 4)] == times_ns

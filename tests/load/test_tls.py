@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +20,8 @@ from tests.fakes.http_server import ANSWERS, BIG, BODY, Serving, Totals, plan, s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pytest_gpuserve.load.schedule import Schedule
 
 USERS = 4
 TOTAL = 24
@@ -38,6 +40,18 @@ def server(certificates: Certificates) -> Iterator[Serving]:
         yield running
 
 
+def load(port: int, tls: Tls, path: str = "/ok", **more: Any) -> Totals:  # noqa: ANN401 -- of the plan
+    """Load to the end."""
+    with Engines(plan(port, path, **{"connections": USERS, "requests": TOTAL, "tls": tls, **more})) as engine:
+        return Totals(engine).take_to_end()
+
+
+@pytest.fixture
+def tls(certificates: Certificates) -> Tls:
+    """Trust that authority."""
+    return Tls("localhost", ca_file=certificates.ca_file)
+
+
 @pytest.mark.parametrize(
     ("server_name", "trusted", "reason"),
     [
@@ -49,69 +63,60 @@ def server(certificates: Certificates) -> Iterator[Serving]:
 def test_a_certificate_that_proves_nothing_is_refused(
     server: Serving, certificates: Certificates, server_name: str, reason: str, *, trusted: bool
 ) -> None:
-    """An unknown authority, and another's name, fail every request as ``tls`` with the reason; none reaches the server.
-
-    Verification is what happens without asking for it.
-    """
-    tls = Tls(server_name, ca_file=certificates.ca_file if trusted else "")
-    path = f"/ok?from={server_name}"
+    """Without being asked: an unknown authority, or another's name, fails every request; none reaches the server."""
     before = server.seen("/ok").requests
-    with Engines(plan(server.port, path, connections=USERS, requests=TOTAL, tls=tls)) as engine:
-        totals = Totals(engine).take_to_end()
+    totals = load(server.port, Tls(server_name, ca_file=certificates.ca_file if trusted else ""))
     assert (totals.requests, totals.errors) == (0, {"tls": TOTAL})
     assert reason in totals.samples["tls"]
     assert server.seen("/ok").requests == before
 
 
 @pytest.mark.parametrize("server_name", ["localhost", "127.0.0.1", "elsewhere.example"])
-def test_a_server_is_loaded_over_tls(server: Serving, certificates: Certificates, server_name: str) -> None:
+@pytest.mark.parametrize("schedule", [None, Constant(100)], ids=["closed", "open"])
+def test_a_server_is_loaded_over_tls(
+    server: Serving, certificates: Certificates, server_name: str, schedule: Schedule | None
+) -> None:
     """A trusted certificate of the right name, or one that is not to be checked, costs no request."""
     verify = server_name != "elsewhere.example"
     tls = Tls(server_name, verify=verify, ca_file=certificates.ca_file if verify else "")
     before = server.seen("/ok")
-    with Engines(plan(server.port, connections=USERS, requests=TOTAL, tls=tls)) as engine:
-        totals = Totals(engine).take_to_end()
+    totals = load(server.port, tls, schedule=schedule)
     assert (totals.requests, totals.errors, totals.answers) == (TOTAL, {}, {BODY: TOTAL})
     seen = server.seen("/ok")
-    assert (seen.requests, seen.connections) == (before.requests + TOTAL, before.connections + USERS)
+    assert seen.requests == before.requests + TOTAL
+    if schedule is None:
+        assert seen.connections == before.connections + USERS
 
 
-@pytest.mark.parametrize("path", ["/big", "/drip", "/until-close", "/numbered?distinct=1&bytes=70000"])
-def test_answers_arrive_whole_over_tls(server: Serving, certificates: Certificates, path: str) -> None:
-    """Large answers, of which TLS reads ahead of what was asked for, byte by byte, and those that end by closing."""
-    tls = Tls("localhost", ca_file=certificates.ca_file)
-    body = {"/big": BIG, "/drip": BODY, "/until-close": BODY}.get(path, b"0" + b"." * 70_000)
-    with Engines(plan(server.port, path, connections=USERS, requests=TOTAL, tls=tls)) as engine:
-        totals = Totals(engine).take_to_end()
-    assert (totals.requests, totals.errors) == (TOTAL, {})
-    assert totals.answers[body] + totals.unchecked == TOTAL
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/big", BIG),
+        ("/drip", BODY),
+        ("/until-close", BODY),
+        ("/numbered?distinct=1&bytes=70000", b"0" + b"." * 70_000),
+        ("/digest", hashlib.sha256(BIG * 8).hexdigest().encode()),
+    ],
+)
+def test_requests_and_answers_arrive_whole_over_tls(server: Serving, tls: Tls, path: str, body: bytes) -> None:
+    """Large answers, of which TLS reads ahead; byte by byte; ended by closing; 8 MB, which no socket takes at once."""
+    totals = load(server.port, tls, path, requests=4, body=BIG * 8 if path == "/digest" else b"")
+    assert (totals.requests, totals.errors) == (4, {})
+    assert totals.answers[body] + totals.unchecked == 4
     assert set(totals.answers) == {body}
 
 
-def test_large_requests_arrive_whole_over_tls(server: Serving, certificates: Certificates) -> None:
-    """8 MB a request, which no socket takes at once, reach the server as they were."""
-    body = BIG * 8
-    load = plan(server.port, "/digest", requests=4, body=body, tls=Tls("localhost", ca_file=certificates.ca_file))
-    with Engines(load) as engine:
-        totals = Totals(engine).take_to_end()
-    assert (totals.requests, totals.errors) == (4, {})
-    assert totals.answers == {hashlib.sha256(body).hexdigest().encode(): 4}
-
-
-@pytest.mark.parametrize(("path", "kinds"), [("/cut-body", {"incomplete answer"}), ("/hang-up", {"connection closed"})])
-def test_faults_over_tls_are_those_of_plain_tcp(
-    server: Serving, certificates: Certificates, path: str, kinds: set[str]
-) -> None:
+@pytest.mark.parametrize(("path", "kind"), [("/cut-body", "incomplete answer"), ("/hang-up", "connection closed")])
+def test_faults_over_tls_are_those_of_plain_tcp(server: Serving, tls: Tls, path: str, kind: str) -> None:
     """An answer cut off, and none at all, are counted by the same kinds, once a request."""
-    tls = Tls("localhost", ca_file=certificates.ca_file)
-    with Engines(plan(server.port, path, connections=USERS, requests=TOTAL, tls=tls)) as engine:
-        totals = Totals(engine).take_to_end()
-    assert (totals.requests, totals.errors.total(), set(totals.errors)) == (0, TOTAL, kinds)
-    assert server.seen(path).requests == TOTAL
+    totals = load(server.port, tls, path)
+    assert (totals.requests, totals.errors, server.seen(path).requests) == (0, {kind: TOTAL}, TOTAL)
 
 
 @pytest.mark.parametrize("ending", ["in good order", "cut"])
-def test_a_body_that_ends_with_its_connection_must_end_in_good_order(certificates: Certificates, ending: str) -> None:
+def test_a_body_that_ends_with_its_connection_must_end_in_good_order(
+    certificates: Certificates, tls: Tls, ending: str
+) -> None:
     """Over TLS an end that TLS was not told of may be anybody's: the answer is incomplete (RFC 9112, 9.8)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.server_file)
@@ -129,22 +134,10 @@ def test_a_body_that_ends_with_its_connection_must_end_in_good_order(certificate
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        tls = Tls("localhost", ca_file=certificates.ca_file)
-        with Engines(plan(listener.getsockname()[1], connections=1, requests=1, tls=tls)) as engine:
-            totals = Totals(engine).take_to_end()
+        totals = load(listener.getsockname()[1], tls, connections=1, requests=1)
         thread.join(30)
-    if ending == "in good order":
-        assert (totals.answers, totals.errors) == ({BODY: 1}, {})
-    else:
-        assert (totals.requests, totals.errors) == (0, {"incomplete answer": 1})
-
-
-def test_an_open_loop_loads_over_tls(server: Serving, certificates: Certificates) -> None:
-    """Arrivals that find no connection open one, handshake and all, and none is lost."""
-    tls = Tls("localhost", ca_file=certificates.ca_file)
-    with Engines(plan(server.port, "/ok", schedule=Constant(100), requests=TOTAL, tls=tls)) as engine:
-        totals = Totals(engine).take_to_end()
-    assert (totals.requests, totals.errors, totals.due) == (TOTAL, {}, TOTAL)
+    expected = ({BODY: 1}, {}) if ending == "in good order" else ({}, {"incomplete answer": 1})
+    assert (totals.answers, totals.errors) == expected
 
 
 def test_certificates_that_cannot_be_read_are_named(server: Serving) -> None:
