@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,16 +58,12 @@ def test_each_of_several_requests_and_forms_is_addressed() -> None:
     assert addressed(plan).payloads == ((request.to_bytes("b", 2),) * 2,) * 2
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "worker"])
-def test_messages_of_other_protocols_are_left_alone(protocol: str) -> None:
-    """They name no server; of gRPC the connection does."""
-    first = msgspec.convert({"protocol": protocol, "host": "a", "port": 1}, Endpoint)
-    plan = plan_of(first, msgspec.structs.replace(first, host="b"), requests=(Request("GET", "/"),), part=1)
-    assert addressed(plan) is plan
-
-
 def test_what_names_no_server_is_left_alone() -> None:
-    """A payload that somebody else wrote has another line there."""
-    plan = plan_of(Endpoint("http", "a", 1), Endpoint("http", "b", 2), requests=(Request("GET", "/"),), part=1)
+    """Messages of other protocols, where gRPC's connection does, and a payload that somebody else wrote."""
+    get = (Request("GET", "/"),)
+    for first in (Endpoint("grpc", "a", 1), Endpoint("worker", "a", 1)):
+        plan = plan_of(first, msgspec.structs.replace(first, host="b"), requests=get, part=1)
+        assert addressed(plan) is plan
+    plan = plan_of(Endpoint("http", "a", 1), Endpoint("http", "b", 2), requests=get, part=1)
     odd = msgspec.structs.replace(plan, payloads=((b"GET / HTTP/1.1\r\nX: y\r\nHost: a:1\r\n\r\n", b"raw"),))
     assert addressed(odd).payloads == odd.payloads
