@@ -104,10 +104,15 @@ def answering(listener: socket.socket, answer: bytes) -> Iterator[None]:
             thread.join()
 
 
+def refusing() -> Address:
+    """Where nobody listens."""
+    return Address(socket.AF_INET, (HOST, free_port()), None, "")
+
+
 def test_an_open_connection_is_handed_over_free_of_the_reactor(stack: ExitStack) -> None:
-    """It is connected, sends at once and whole, and whoever gets it can watch it."""
+    """It is connected, sends at once and whole, does not time out later, and whoever gets it can watch it."""
     listener, address = listen(stack)
-    attempt = Attempt(stack, address)
+    attempt = Attempt(stack, address, SHORT_NS)
     assert attempt.result() == ("open", "")
     connected = attempt.connected
     assert isinstance(connected, socket.socket)
@@ -122,12 +127,6 @@ def test_an_open_connection_is_handed_over_free_of_the_reactor(stack: ExitStack)
     attempt.reactor.forget(connected.fileno())
 
 
-def test_the_timeout_of_an_open_connection_is_over(stack: ExitStack) -> None:
-    """A connection that opened in time does not time out later."""
-    attempt = Attempt(stack, listen(stack)[1], SHORT_NS)
-    assert attempt.result() == ("open", "")
-
-
 def test_a_unix_socket_is_opened(stack: ExitStack, tmp_path: Path) -> None:
     """An endpoint without port is a path."""
     path = str(tmp_path / "socket")
@@ -139,16 +138,10 @@ def test_a_unix_socket_is_opened(stack: ExitStack, tmp_path: Path) -> None:
     assert (kind, "No such file" in sample) == ("connect", True)
 
 
-def test_nobody_listening_is_a_refusal(stack: ExitStack) -> None:
-    """It has a kind of its own, with the system's words; no time-out follows."""
-    attempt = Attempt(stack, Address(socket.AF_INET, (HOST, free_port()), None, ""), SHORT_NS)
-    assert attempt.result() == ("connection refused", "[Errno 111] Connection refused")
-
-
-def test_an_address_that_cannot_be_is_told_later(stack: ExitStack) -> None:
-    """What fails at once, within the constructor, is told from the reactor all the same."""
-    attempt = Attempt(stack, Address(socket.AF_INET, ("255.255.255.255", 1), None, ""))
-    kind, sample = attempt.result()
+def test_what_cannot_be_connected_is_told_later(stack: ExitStack) -> None:
+    """A refusal has a kind of its own; what fails at once is told from the reactor too; no time-out follows."""
+    assert Attempt(stack, refusing(), SHORT_NS).result() == ("connection refused", "[Errno 111] Connection refused")
+    kind, sample = Attempt(stack, Address(socket.AF_INET, ("255.255.255.255", 1), None, "")).result()
     assert (kind, bool(sample)) == ("connect", True)
 
 
@@ -203,11 +196,11 @@ def test_the_limit_on_open_files_is_named(stack: ExitStack) -> None:
 def test_a_cancelled_opening_says_nothing(stack: ExitStack, when: str) -> None:
     """Given up before anything happened, or when something has but was not told yet; twice is harmless."""
     listener, address = listen(stack)
-    if when == "after a refusal":
-        address = Address(socket.AF_INET, (HOST, free_port()), None, "")
-    if when == "after a failure at once":
-        address = Address(socket.AF_UNIX, "/nowhere/socket", None, "")
-    attempt = Attempt(stack, address, SHORT_NS)
+    others = {
+        "after a refusal": refusing(),
+        "after a failure at once": Address(socket.AF_UNIX, "/nowhere/socket", None, ""),
+    }
+    attempt = Attempt(stack, others.get(when, address), SHORT_NS)
     sock = attempt.opening._socket
     assert sock is not None
     if when == "opening":
@@ -220,21 +213,18 @@ def test_a_cancelled_opening_says_nothing(stack: ExitStack, when: str) -> None:
     assert (attempt.said, sock.fileno()) == ([], -1)
 
 
-@pytest.mark.parametrize("how", ["open", "refused", "cancelled"])
+@pytest.mark.parametrize("how", ["open", "connection refused", "cancelled"])
 def test_an_opening_that_is_over_is_not_kept_for_its_timeout(stack: ExitStack, how: str) -> None:
     """Without a garbage collector, and long before the time is over: else lost connections would pile up."""
-    _, address = listen(stack)
-    if how == "refused":
-        address = Address(socket.AF_INET, (HOST, free_port()), None, "")
     gc.collect()
     gc.disable()
     try:
-        attempt = Attempt(stack, address)
+        attempt = Attempt(stack, refusing() if how == "connection refused" else listen(stack)[1])
         watch = weakref.ref(attempt.opening)
         if how == "cancelled":
             attempt.opening.cancel()
         else:
-            assert attempt.result()[0] == {"open": "open", "refused": "connection refused"}[how]
+            assert attempt.result()[0] == how
         del attempt.opening
         assert watch() is None
     finally:
@@ -282,39 +272,39 @@ def test_a_name_that_no_certificate_can_have_is_found_beforehand(name: str, *, v
         resolve(Endpoint("http", HOST, 1, Tls(name, verify=verify)))
 
 
-Found = list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that a name has, which a test fills in."""
+    hosts: list[str] = []
+
+    def getaddrinfo(_host: str, port: int, *_: object, **__: object) -> list[tuple[object, ...]]:
+        return [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (host, port, 0, 0))
+            if ":" in host
+            else (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))
+            for host in hosts
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return hosts
 
 
-def found(*hosts: str, port: int) -> Found:
-    """Return what the system would say of a name with these addresses."""
-    return [
-        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (host, port, 0, 0))
-        if ":" in host
-        else (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))
-        for host in hosts
-    ]
-
-
-def test_of_two_addresses_the_one_that_accepts_is_taken(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_addresses_the_one_that_accepts_is_taken(stack: ExitStack, names: list[str]) -> None:
     """``localhost`` often stands for ::1 too, where nobody listens: the order of the names does not matter."""
     listener, _ = listen(stack)
     port = listener.getsockname()[1]
     for hosts in (("::1", HOST), (HOST, "::1"), ("127.0.0.9", HOST)):
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, hosts=hosts, **__: found(*hosts, port=port))
+        names[:] = hosts
         address = resolve(Endpoint("http", "localhost", port))
         assert (address.family, address.at) == (socket.AF_INET, (HOST, port))
         assert Attempt(stack, address).result() == ("open", "")
-
-
-def test_where_none_accepts_the_first_address_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is not there yet is refused later, by the first of its addresses."""
+    # A server that is not there yet is refused later, by the first of its addresses.
     port = free_port()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found("127.0.0.9", HOST, port=port))
     assert resolve(Endpoint("http", "localhost", port)).at == ("127.0.0.9", port)
 
 
 def test_an_address_that_does_not_answer_does_not_keep_the_next_from_being_tried(
-    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
     """Of two addresses the first of which drops connections the second is taken, after a bounded time."""
     full = stack.enter_context(socket.create_server(("127.0.0.9", 0), backlog=0))
@@ -322,7 +312,7 @@ def test_an_address_that_does_not_answer_does_not_keep_the_next_from_being_tried
     fill(stack, Address(socket.AF_INET, full.getsockname(), None, ""))
     stack.enter_context(socket.create_server((HOST, port)))
     monkeypatch.setattr(opening, "PROBE_SECONDS", 0.05)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found("127.0.0.9", HOST, port=port))
+    names[:] = ["127.0.0.9", HOST]
     assert resolve(Endpoint("http", "localhost", port)).at == (HOST, port)
 
 
