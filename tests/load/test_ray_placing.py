@@ -78,27 +78,13 @@ def bound_for(*hosts: str, part: int = 0, **more: object) -> Plan:
 # -- versions
 
 
-def test_the_same_versions_are_no_problem() -> None:
-    """Nor is another last number of Python's."""
-    assert version_problem("n/worker-0", OURS, OURS) == ""
-    assert version_problem("n/worker-0", Versions("3.11.2", "2.60.0", "0.1.0"), OURS) == ""
-
-
-@pytest.mark.parametrize(
-    ("theirs", "named"),
-    [
-        (Versions("3.11.7", "2.60.0", "0.0.9"), ("0.0.9", "0.1.0", "pip install pytest-gpuserve==0.1.0")),
-        (Versions("3.11.7", "2.51.1", "0.1.0"), ("2.51.1", "2.60.0", "pip install ray==2.60.0")),
-        (Versions("3.10.4", "2.60.0", "0.1.0"), ("3.10.4", "3.11.7", "Python 3.11")),
-    ],
-)
-def test_another_version_is_named_with_both_and_what_helps(theirs: Versions, named: tuple[str, ...]) -> None:
-    """In one line, with the worker's name."""
-    text = version_problem("10.0.0.2/worker-1", theirs, OURS)
+def test_another_version_is_named_with_both_and_what_helps() -> None:
+    """In one line, with the worker's name; another last number of Python's is none."""
+    text = version_problem("10.0.0.2/worker-1", Versions("3.11.7", "2.60.0", "0.0.9"), OURS)
     assert text.startswith("10.0.0.2/worker-1 ")
     assert "\n" not in text
-    for part in named:
-        assert part in text
+    assert all(part in text for part in ("0.0.9", "0.1.0", "pip install pytest-gpuserve==0.1.0"))
+    assert version_problem("n/worker-0", Versions("3.11.2", "2.60.0", "0.1.0"), OURS) == ""
 
 
 # -- places
@@ -121,16 +107,17 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     return known
 
 
-@pytest.mark.parametrize("host", [*LOOPBACKS, "localhost", "a.localhost"])
-def test_a_loopback_server_is_reached_from_its_own_host_alone(host: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "needed"),
+    [
+        *[(host, [NET]) for host in (*LOOPBACKS, "localhost", "a.localhost")],
+        # One whose name is not known here may be known there.
+        *[(host, []) for host in ("10.0.0.1", "::ffff:10.0.0.1", "fd00::1", "localhost.example", "localhosts")],
+    ],
+)
+def test_a_loopback_server_is_reached_from_its_own_host_alone(host: str, needed: list[str]) -> None:
     """A worker elsewhere would load whatever listens on its own loopback."""
-    assert list(needed_here(bound_for(host))) == [NET]
-
-
-@pytest.mark.parametrize("host", ["10.0.0.1", "::ffff:10.0.0.1", "fd00::1", "localhost.example", "localhosts"])
-def test_a_server_with_an_address_is_reached_from_everywhere(host: str) -> None:
-    """And one whose name is not known here may be known there."""
-    assert needed_here(bound_for(host)) == {}
+    assert list(needed_here(bound_for(host))) == needed
 
 
 @pytest.mark.parametrize("address", LOOPBACKS)
@@ -153,18 +140,10 @@ def test_certificates_bind_a_worker_to_this_host(tmp_path: Path) -> None:
     assert needed_here(bound_for("10.0.0.1", endpoint=Endpoint("http", "10.0.0.1", 443, Tls("a")))) == {}
 
 
-def test_of_several_servers_the_workers_own_counts() -> None:
-    """Each part goes to one of them."""
-    assert [list(needed_here(bound_for("10.0.0.1", "127.0.0.1", part=part))) for part in range(4)] == [
-        [],
-        [NET],
-        [],
-        [NET],
-    ]
-
-
-def test_shared_memory_and_a_queue_bind_a_worker_to_this_host() -> None:
-    """Each by the file that has to be the very same."""
+def test_what_binds_a_worker_to_this_host() -> None:
+    """Of several servers its own, to which its part goes; shared memory and a queue by the very file."""
+    needed = [list(needed_here(bound_for("10.0.0.1", "127.0.0.1", part=part))) for part in range(4)]
+    assert needed == [[], [NET], [], [NET]]
     assert list(needed_here(bound_for("10.0.0.1", outputs=Outputs("/dev/shm/x", 8)))) == ["/dev/shm/x"]
     assert list(needed_here(bound_for("10.0.0.1", endpoint=Endpoint("worker", "/tmp/queue")))) == ["/tmp/queue"]
 
@@ -183,23 +162,15 @@ def test_a_file_is_itself_and_no_other(tmp_path: Path) -> None:
         assert identity(str(tmp_path / "socket")) not in {"", one, other}
 
 
-def test_a_worker_that_sees_the_same_is_no_problem() -> None:
-    """And one that needs nothing of this host is none anywhere."""
-    needed = needed_here(bound_for("127.0.0.1"))
-    assert elsewhere_problem("n", needed, {NET: identity(NET)}) == ""
-    assert elsewhere_problem("n", {}, {}) == ""
-
-
 @pytest.mark.parametrize("theirs", [{}, {NET: ""}, {NET: "another boot 4 4026531840"}])
 def test_a_worker_elsewhere_is_named(theirs: dict[str, str]) -> None:
-    """Also one that does not tell, with the server's address and what helps."""
-    text = elsewhere_problem("10.0.0.2/worker-1", needed_here(bound_for("127.0.0.1")), theirs)
+    """Also one that does not tell, with the server's address and what helps; one that sees the same is no problem."""
+    needed = needed_here(bound_for("127.0.0.1"))
+    text = elsewhere_problem("10.0.0.2/worker-1", needed, theirs)
     assert text.startswith("10.0.0.2/worker-1 runs on another host, and the server listens on 127.0.0.1")
     assert "remote_server(" in text
-
-
-def test_what_is_not_even_here_is_the_same_nowhere() -> None:
-    """Two hosts that both lack a file do not share it."""
+    assert elsewhere_problem("n", needed, {NET: identity(NET)}) == elsewhere_problem("n", {}, {}) == ""
+    # Two hosts that both lack a file do not share it.
     assert elsewhere_problem("n", {"/dev/shm/no such file": "answers"}, {"/dev/shm/no such file": ""})
 
 
@@ -225,16 +196,12 @@ def test_an_actors_death_is_one_line_without_identifiers() -> None:
 
 
 def test_a_node_without_the_package_is_named() -> None:
-    """With the module that is missing and what to install."""
+    """With the module that is missing and what to install; a death has nothing to do with what is installed."""
     told = not_importable(RuntimeError(NO_PACKAGE), "0.1.0")
     assert told.startswith("the node 10.0.0.7 cannot import pytest-gpuserve")
     assert "No module named 'pytest_gpuserve'" in told
     assert told.endswith("pip install pytest-gpuserve==0.1.0")
     assert "\n" not in told
-
-
-def test_other_errors_are_not_a_missing_package() -> None:
-    """A death has nothing to do with what is installed."""
     assert not_importable(RuntimeError(DIED), "0.1.0") == ""
 
 
