@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 import shutil
@@ -138,22 +137,6 @@ sys.exit(subprocess.run(module_command("pytest_gpuserve.load.null_server", "a", 
     assert (done.returncode, done.stderr) == (0, "")
     path = str(checkout / "pytest_gpuserve" / "load" / "null_server.py")
     assert done.stdout.split() == [path, str(checkout / "pytest_gpuserve" / "units.py"), path, "a", "b"]
-
-
-def test_the_pipe_to_an_engine_is_as_large_as_allowed(server: Serving) -> None:
-    """A plan may have 64 MB; the usual 64 kB would wake the engine a thousand times."""
-    reading, writing = os.pipe()
-    try:
-        allowed = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, engine_process.PIPE_BYTES)
-    except OSError:
-        pytest.skip("this user may not enlarge pipes any more")
-    finally:
-        os.close(reading)
-        os.close(writing)
-    with Engines(plan(server.port)) as engines:
-        stdin = engines._engines[0]._process.stdin
-        assert stdin is not None
-        assert fcntl.fcntl(stdin, fcntl.F_GETPIPE_SZ) == allowed
 
 
 def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
