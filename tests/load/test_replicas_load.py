@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -23,7 +24,6 @@ from pytest_gpuserve.measure.counters import Counters, counted_between
 from pytest_gpuserve.measure.counters import together as counted_together
 from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.measure.replicas import ReplicaWindow, replicas_of
-from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.remote import Remote
 from pytest_gpuserve.servers.replicas import Replicas
@@ -35,12 +35,8 @@ from pytest_gpuserve.trial.watch import Reading, Watch
 from tests.support.builders import histogram, window
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.measure.window import Window
-    from pytest_gpuserve.servers.base import Site
-    from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import Starter
 
 NAMES = ("a:1", "b:1")
@@ -143,9 +139,10 @@ def test_a_plan_names_all_of_them() -> None:
 # -- what each did
 
 
-def part(requests: int = 10, *, number: int = 0, latency_ms: float = 5, **errors: int) -> Tick:
-    """What a worker reports of a tick."""
-    latency_ns = round(latency_ms * MS)
+def part(requests: int = 10, *, number: int = 0, **errors: int) -> Tick:
+    """What a worker reports of a tick, of requests of 5 ms each."""
+    latency_ns = 5 * MS
+    latency = Latencies({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns)
     return Tick(
         number,
         number * TICK_NS,
@@ -154,9 +151,7 @@ def part(requests: int = 10, *, number: int = 0, latency_ms: float = 5, **errors
         sent=requests,
         due=requests,
         errors={f"status {kind.removeprefix('s')}": count for kind, count in errors.items()},
-        latency=Latencies({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns)
-        if requests
-        else Latencies(),
+        latency=latency if requests else Latencies(),
         in_flight_ns=requests * latency_ns,
         cpu_ns=TICK_NS // 10,
     )
@@ -246,57 +241,18 @@ def test_a_search_of_many_replicas_is_dealt_out() -> None:
 # -- within a load
 
 
-@dataclass
-class Somebody:
-    """Servers that somebody else runs."""
-
-    kind: Remote
-
-    @property
-    def site(self) -> Site:
-        """Where the first is."""
-        return self.kind.site()
-
-    def death(self, *, grace_seconds: float = 0.0) -> str | None:
-        """Nothing is known of it."""
-
-    def shown(self, text: str, headers: Mapping[str, str]) -> str:
-        """Hide what the request's headers say."""
-        return without_secrets(text, secret_headers(headers))
-
-
-@dataclass
-class Ticks:
-    """Load engines that report these ticks."""
-
-    ticks: list[Tick]
-
-    def next_tick(self) -> Tick:
-        """The next one."""
-        return self.ticks.pop(0)
-
-
-class Nobody:
-    """A progress line that nobody looks at."""
-
-    def show(self, *_: object) -> None:
-        """Hear of a tick."""
-
-    def clear(self) -> None:
-        """Hear of the end."""
-
-
 def watched(target: Target, shape: LoadShape | None = None) -> Watch:
-    """A watch that looks after a load of it."""
-    instance: Any = Somebody(cast("Remote", target.server.kind))
-    return Watch(
-        cast("Instance", instance),
-        target,
-        shape or LoadShape(Closed(12)),
-        AnswerCheck([None] * len(target.requests)),
-        Nobody(),
-        lambda: None,
-    )
+    """A watch that looks after a load of it; servers that somebody else runs do not die, and hide no text."""
+    site = cast("Remote", target.server.kind).site()
+    instance = Mock(site=site, **{"death.return_value": None, "shown.side_effect": lambda text, _: text})
+    check = AnswerCheck([None] * len(target.requests))
+    return Watch(instance, target, shape or LoadShape(Closed(12)), check, Mock(), lambda: None)
+
+
+def reporting(*ticks: Tick) -> Engines:
+    """Load engines that report these ticks."""
+    engines: Engines = Mock(**{"next_tick.side_effect": ticks})
+    return engines
 
 
 def test_a_watched_load_knows_what_each_replica_did() -> None:
@@ -304,7 +260,7 @@ def test_a_watched_load_knows_what_each_replica_did() -> None:
     watch = watched(target_of(2), LoadShape(Closed(12), processes=2))
     watch.plan(Closed(12))
     ticks = [together({"w": part(number=number), "x": part(0, number=number)}) for number in range(5)]
-    measured = watch.ticks(cast("Engines", Ticks(list(ticks))), 5)
+    measured = watch.ticks(reporting(*ticks), 5)
     made = watch.window(measured, None)
     assert made is not None
     assert [(each.name, each.requests) for each in made.replicas] == [("host0:8000", 50), ("host1:8000", 0)]
@@ -312,7 +268,7 @@ def test_a_watched_load_knows_what_each_replica_did() -> None:
     assert "replica host1:8000: it answered nothing" in watch.problems
     watch = watched(target_of(3), LoadShape(Closed(12), processes=3))
     watch.plan(Closed(12))
-    watch.ticks(cast("Engines", Ticks([together({"w": part(), "x": part(s503=1), "y": part()})])), 1)
+    watch.ticks(reporting(together({"w": part(), "x": part(s503=1), "y": part()})), 1)
     (problem,) = watch.problems
     assert problem.startswith("request errors of host1:8000 (status 503: 1)")
 
