@@ -51,15 +51,10 @@ def server() -> Iterator[Serving]:
 @pytest.fixture(autouse=True)
 def nothing_remains() -> Iterator[None]:
     """Fail a test that leaves an engine behind."""
-    before = {child.pid for child in psutil.Process().children()}
+    before = set(psutil.Process().children())
     yield
-    left = [child for child in psutil.Process().children() if child.pid not in before]
-    assert not [child for child in left if child.status() == psutil.STATUS_ZOMBIE or "load.engine" in command(child)]
-
-
-def command(process: psutil.Process) -> str:
-    """What a process runs."""
-    return " ".join(process.cmdline())
+    left = set(psutil.Process().children()) - before
+    assert not [each for each in left if each.status() == psutil.STATUS_ZOMBIE or "load.engine" in str(each.cmdline())]
 
 
 def connections(engines: Engines) -> int:
@@ -267,8 +262,8 @@ def test_a_server_that_died_meanwhile_is_errors() -> None:
         assert totals.requests == 0
 
 
-def test_an_engine_that_died_while_halted_is_load_failed(server: Serving) -> None:
-    """At the next halt, or the next tick."""
+def test_an_engine_that_fails_while_halted_is_load_failed(server: Serving) -> None:
+    """One that died, at the next halt or tick; one that does not halt, after the bound on silence."""
     with Engines(plan(server.port), 2) as engines:
         engines.halt(seed=0)
         os.kill(engines.pids[0], signal.SIGKILL)
@@ -277,10 +272,6 @@ def test_an_engine_that_died_while_halted_is_load_failed(server: Serving) -> Non
         engines.begin()
         with pytest.raises(LoadFailed, match="died"):
             engines.next_tick()
-
-
-def test_an_engine_that_does_not_halt_is_given_up(server: Serving) -> None:
-    """After the bound on silence."""
     impatient = LocalEngines(ready_seconds=5.0, end_seconds=0.2)
     with Engines(plan(server.port, "/ok?ms=5"), source=impatient) as engines:
         engines.next_tick()

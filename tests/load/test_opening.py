@@ -128,7 +128,7 @@ def test_an_open_connection_is_handed_over_free_of_the_reactor(stack: ExitStack)
 
 
 def test_a_unix_socket_is_opened(stack: ExitStack, tmp_path: Path) -> None:
-    """An endpoint without port is a path."""
+    """An endpoint without port is a path; an unknown host is an error before the load, not of every request."""
     path = str(tmp_path / "socket")
     listener = stack.enter_context(socket.socket(socket.AF_UNIX))
     listener.bind(path)
@@ -136,6 +136,8 @@ def test_a_unix_socket_is_opened(stack: ExitStack, tmp_path: Path) -> None:
     assert Attempt(stack, resolve(Endpoint("worker", path))).result() == ("open", "")
     kind, sample = Attempt(stack, resolve(Endpoint("worker", path + "-not"))).result()
     assert (kind, "No such file" in sample) == ("connect", True)
+    with pytest.raises(OSError, match=r"Name or service not known|Temporary failure|No address"):
+        resolve(Endpoint("http", "nobody.invalid", 80))
 
 
 def test_what_cannot_be_connected_is_told_later(stack: ExitStack) -> None:
@@ -176,20 +178,19 @@ def test_the_limit_on_open_files_is_named(stack: ExitStack) -> None:
     assert attempt.result() == ("open", "")
     lowest = os.dup(0)
     os.close(lowest)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    said: list[str] = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
     try:
         # In the reactor that there is: a new one would itself need files.
         attempt.said.clear()
-        Opening(address, attempt.reactor, SAFETY_NS, lambda _: said.append("open"), attempt._fail)
+        Opening(address, attempt.reactor, SAFETY_NS, attempt._open, attempt._fail)
         assert attempt.said == [], "called from within the constructor"
         attempt.reactor.run()
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert said == []
-    assert [kind for kind, _ in attempt.said] == ["connect"]
-    assert "the limit on open files is too low, see `ulimit -n`" in attempt.said[0][1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    ((kind, sample),) = attempt.said
+    assert kind == "connect"
+    assert "the limit on open files is too low, see `ulimit -n`" in sample
 
 
 @pytest.mark.parametrize("when", ["at once", "opening", "after a refusal", "after a failure at once"])
@@ -242,15 +243,15 @@ def context() -> ssl.SSLContext:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "WRONG_VERSION_NUMBER"), (b"", ""), (b"\x15\x03\x03\x00\x02\x02\x28", "")],
+    ids=["plain text", "hang-up", "alert"],
 )
 def test_a_handshake_that_fails_is_told_once(stack: ExitStack, answer: bytes, reason: str) -> None:
-    """A server that speaks in plain text, hangs up or sends an alert fails as ``tls``, in OpenSSL's words."""
+    """It fails as ``tls``, in OpenSSL's words."""
     listener, address = listen(stack)
     attempt = Attempt(stack, Address(address.family, address.at, context(), "localhost"))
     with answering(listener, answer):
         kind, sample = attempt.result()
-    assert (kind, bool(sample)) == ("tls", True)
-    assert reason in sample
+    assert (kind, bool(sample), reason in sample) == ("tls", True, True)
 
 
 def test_a_handshake_that_is_not_answered_times_out(stack: ExitStack) -> None:
@@ -316,20 +317,12 @@ def test_an_address_that_does_not_answer_does_not_keep_the_next_from_being_tried
     assert resolve(Endpoint("http", "localhost", port)).at == (HOST, port)
 
 
-def test_an_unknown_host_is_an_error_of_the_system() -> None:
-    """It is raised before the load, not counted for every request."""
-    with pytest.raises(OSError, match=r"Name or service not known|Temporary failure|No address"):
-        resolve(Endpoint("http", "nobody.invalid", 80))
-
-
 def test_certificates_are_checked_unless_that_is_switched_off(tmp_path: Path) -> None:
     """The default is the system's authorities and the server's name; a file that holds none is named."""
-    by_default = resolve(Endpoint("http", HOST, 1, Tls("localhost"))).tls
-    unchecked = resolve(Endpoint("http", HOST, 1, Tls("localhost", verify=False)), ("h2",)).tls
-    assert by_default is not None
-    assert unchecked is not None
-    assert (by_default.verify_mode, by_default.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert (unchecked.verify_mode, unchecked.check_hostname) == (ssl.CERT_NONE, False)
+    for verify, mode in ((True, ssl.CERT_REQUIRED), (False, ssl.CERT_NONE)):
+        made = resolve(Endpoint("http", HOST, 1, Tls("localhost", verify=verify)), ("h2",)).tls
+        assert made is not None
+        assert (made.verify_mode, made.check_hostname) == (mode, verify)
     empty = tmp_path / "empty.pem"
     empty.touch()
     for path in (str(empty), "/nowhere/ca.pem"):

@@ -243,8 +243,9 @@ def test_a_search_of_many_replicas_is_dealt_out() -> None:
 
 def watched(target: Target, shape: LoadShape | None = None) -> Watch:
     """A watch that looks after a load of it; servers that somebody else runs do not die, and hide no text."""
-    site = cast("Remote", target.server.kind).site()
-    instance = Mock(site=site, **{"death.return_value": None, "shown.side_effect": lambda text, _: text})
+    kind = cast("Remote", target.server.kind)
+    hides = {"death.return_value": None, "shown.side_effect": lambda text, _: text}
+    instance = Mock(kind=kind, site=kind.site(), **hides)
     check = AnswerCheck([None] * len(target.requests))
     return Watch(instance, target, shape or LoadShape(Closed(12)), check, Mock(), lambda: None)
 
