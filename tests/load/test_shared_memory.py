@@ -112,10 +112,7 @@ def registry() -> Iterator[Registry]:
 
 @contextmanager
 def shared(
-    registry: Registry,
-    *,
-    headers: Mapping[str, str] | None = None,
-    inferences: Sequence[Inference] = INFERENCES,
+    registry: Registry, *, headers: Mapping[str, str] | None = None, inferences: Sequence[Inference] = INFERENCES
 ) -> Iterator[SharedTensors]:
     """Both payloads on three lanes."""
     port = registry.server_address[1]
@@ -143,10 +140,7 @@ def test_inputs_lie_where_the_requests_say(registry: Registry) -> None:
                     assert place.offset % ALIGNMENT == 0
                     assert place.offset + place.byte_size <= registry.regions[place.region]["byte_size"]
         again = [Inference("m", memory.payloads[0][0].inputs)]
-        with (
-            pytest.raises(UsageProblem, match="'A' lies in shared memory already"),
-            shared(registry, inferences=again),
-        ):
+        with pytest.raises(UsageProblem, match="'A' lies in shared memory already"), shared(registry, inferences=again):
             pytest.fail("it was accepted")
 
 

@@ -72,8 +72,7 @@ def on_a_card(measured: Round) -> Round:
 def changed(measured: Round, change: Callable[[Window], Window]) -> Round:
     """The same round with every window of both servers changed alike."""
     return replace(
-        measured,
-        blocks=tuple(replace(block, windows=tuple(map(change, block.windows))) for block in measured.blocks),
+        measured, blocks=tuple(replace(block, windows=tuple(map(change, block.windows))) for block in measured.blocks)
     )
 
 
@@ -136,29 +135,30 @@ def test_a_slowdown_is_the_difference_and_worse_is_positive(metric: Metric) -> N
     assert differences(metric, measured) == pytest.approx([math.log(1.1)] * 6, abs=0.0015)
 
 
-def test_a_rate_is_the_mean_of_its_windows() -> None:
-    """Throughput is averaged window by window on the log scale, so an even drift cancels exactly."""
-    drifting = Block(ABBA, tuple(a_window([15_000] * 2, 0.5 * math.exp(0.1 * turn), 1, 1) for turn in range(4)))
-    (difference,) = round_point(THROUGHPUT, a_round(drifting), 0.05).differences
-    assert difference == pytest.approx(0.0, abs=1e-12)
+CALM, SLOW = a_window([15_000] * 2, 0.5, 1, 1), a_window([15_000, 16_000], 0.5, 1, 1)
+FULL, EMPTY = a_window([15_000] * 2, 0.5, 4000, 1000), a_window([15_000] * 2, 0.5, 1, 1)
+QUICK, LATE = (a_window([15_000] * count, 0.5, 1, 1, CardUse(joules=100.0)) for count in (4, 2))
+DRIFTING = tuple(a_window([15_000] * 2, 0.5 * math.exp(0.1 * turn), 1, 1) for turn in range(4))
 
 
-def test_a_quantile_is_of_both_windows_together() -> None:
-    """A p99 is no mean of two p99s: slow requests of one window are weighed by all requests of the block."""
-    calm, slow = a_window([15_000] * 2, 0.5, 1, 1), a_window([15_000, 16_000], 0.5, 1, 1)
-    block = Block(ABBA, (calm, slow, calm, calm))
-    p50, p99 = (round_point(METRICS[name], a_round(block, block), 0.5) for name in ("latency.p50", "latency.p99"))
-    assert p50.differences == (0.0, 0.0)
-    assert p99.differences == pytest.approx([1000 * math.log(BASE)] * 2)
-
-
-def test_the_batching_ratio_is_of_totals() -> None:
-    """An almost empty window has almost no say in items a batch."""
-    full, empty, base = (a_window([15_000] * 2, 0.5, *counts) for counts in ((4000, 1000), (1, 1), (4000, 1000)))
-    (first, _) = round_point(
-        METRICS["batching_ratio"], a_round(*[Block(ABBA, (base, full, empty, base))] * 2), 0.05
-    ).differences
-    assert first == pytest.approx(math.log(4 / (4001 / 1001)))
+@pytest.mark.parametrize(
+    ("metric", "windows", "difference"),
+    [
+        # Averaged window by window on the log scale, so that an even drift cancels exactly.
+        pytest.param("throughput", DRIFTING, 0.0, id="a rate is the mean of its windows"),
+        # No mean of two p99s: slow requests of one window are weighed by all requests of the block.
+        pytest.param("latency.p50", (CALM, SLOW, CALM, CALM), 0.0, id="a median of both windows together"),
+        pytest.param("latency.p99", (CALM, SLOW, CALM, CALM), 1000 * math.log(BASE), id="a p99 of both together"),
+        # An almost empty window has almost no say in items a batch.
+        pytest.param("batching_ratio", (FULL, FULL, EMPTY, FULL), math.log(4 / (4001 / 1001)), id="batches in total"),
+        # Half as many requests with the same power take twice the energy for each.
+        pytest.param("energy_per_inference", (QUICK, LATE, LATE, QUICK), math.log(2), id="energy by requests"),
+    ],
+)
+def test_what_a_block_says(metric: str, windows: tuple[Window, ...], difference: float) -> None:
+    """By hand."""
+    found = round_point(METRICS[metric], a_round(*[Block(ABBA, windows)] * 2), 0.5).differences
+    assert found == pytest.approx([difference] * 2, abs=1e-12)
 
 
 @TAILS
@@ -236,9 +236,7 @@ def test_what_was_not_measured_is_no_number() -> None:
     """No block, no answered request, or a server that does not count: each is an error, never a zero."""
     with pytest.raises(NotMeasured, match="no block"):
         round_point(THROUGHPUT, a_round(), 0.05)
-    silent = Block(
-        ABBA, (a_window([15_000] * 2, 0.5, 1, 1), *[a_window([], 0.5, 1, 1)] * 2, a_window([15_000] * 2, 0.5, 1, 1))
-    )
+    silent = Block(ABBA, (CALM, *[a_window([], 0.5, 1, 1)] * 2, CALM))
     with pytest.raises(NotMeasured):
         round_point(THROUGHPUT, a_round(silent, silent), 0.05)
     uncounted = changed(round_of([0.1] * 2), lambda window: replace(window, items=None))
@@ -286,14 +284,6 @@ def test_memory_of_a_shared_card_is_no_servers() -> None:
         paired_value(MEMORY, [alone, together], "candidate")
     assert differences(ENERGY, together) == pytest.approx([0.1] * 2)
     assert differences(METRICS["gpu_utilisation"], together) == pytest.approx([0.1] * 2)
-
-
-def test_energy_is_by_requests_and_not_by_time() -> None:
-    """A server that answers half as many requests with the same power takes twice the energy for each."""
-    power = CardUse(joules=100.0)
-    quick, slow = (a_window([15_000] * count, 0.5, 1, 1, power) for count in (4, 2))
-    found = differences(ENERGY, a_round(*[Block(ABBA, (quick, slow, slow, quick))] * 2))
-    assert found == pytest.approx([math.log(2)] * 2)
 
 
 def cold_starts(base: tuple[float | None, ...], candidate: tuple[float | None, ...]) -> Round:

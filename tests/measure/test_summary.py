@@ -94,11 +94,7 @@ OPEN_LOOP = Client(service=histogram((0.010,)), sending_seconds=0.0, receiving_s
         # Its latency holds what requests waited in the client, which is none of the network's.
         (FULL, OPEN_LOOP, "open loop"),
         # Where the server counts more time than its requests took, it has counted others.
-        (
-            counters(queue=0.4, input=0.02, infer=0.2, output=0.03, server=0.66),
-            TIMED,
-            "not counted the same requests",
-        ),
+        (counters(queue=0.4, input=0.02, infer=0.2, output=0.03, server=0.66), TIMED, "not counted the same requests"),
     ],
 )
 def test_what_is_not_counted_is_no_component(counted: Counters | None, client: Client, told: str) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -28,7 +28,6 @@ from pytest_gpuserve.load.ray.source import RaySource
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Constant, Poisson, Trace
 from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.load.wire import Outputs
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import Serving, Totals, plan, serving
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.totals import Totals as Measured
-    from pytest_gpuserve.load.wire import Tick
     from tests.fakes.ray_nodes import RayNodes
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
@@ -88,11 +86,6 @@ def of_a_load(nodes: RayNodes) -> set[psutil.Process]:
 def engines_of(nodes: RayNodes) -> list[psutil.Process]:
     """Engines below the cluster, the oldest first."""
     return below(nodes.pid, ENGINE)
-
-
-def last_line(failure: LoadFailed) -> str:
-    """What the log ends with."""
-    return failure.log_tail.strip().splitlines()[-1]
 
 
 # -- the same load
@@ -148,29 +141,6 @@ def test_workers_send_the_schedule_of_one_engine(server: Serving, schedule: Sche
     assert shares == {"127.0.0.2/worker-0": 67, "127.0.0.2/worker-1": 67, "127.0.0.2/worker-2": 66}
 
 
-@pytest.mark.slow
-def test_workers_begin_together_and_again(server: Serving, source: EngineSource, nodes: RayNodes) -> None:
-    """Ticks of the same number are of the same time, load after load; what runs on this host is told."""
-    with Engines(plan(server.port, "/ok?ms=1"), 2, source) as engines:
-        for seed in (1, 2):
-            for number in range(3):
-                tick = engines.next_tick()
-                assert tick.number == number
-                assert len(tick.workers) == 2
-                assert apart_ns(tick) < SECOND
-            # The engines and what speaks for them, that what they use is not taken for somebody else's.
-            assert set(engines.pids[1:]) == {process.pid for process in below(nodes.pid, ENGINE, ACTOR)}
-            engines.halt(seed=seed)
-            engines.begin()
-        assert engines.next_tick().number == 0
-
-
-def apart_ns(tick: Tick) -> int:
-    """How far apart its workers began it: on a busy machine one is late; one after the other takes them seconds."""
-    begins = [part.begin_ns for part in tick.workers.values()]
-    return max(begins) - min(begins)
-
-
 SHIFT_SECONDS = 1_000_000
 
 
@@ -189,7 +159,10 @@ def test_workers_of_another_clock_are_timed_by_ours(server: Serving) -> None:
             ticks = Totals(engines).take_to_end().ticks
         after_ns = time.perf_counter_ns()
     assert before_ns < ticks[0].begin_ns < ticks[-1].end_ns < after_ns
-    assert all(apart_ns(tick) < SECOND for tick in ticks)
+    for tick in ticks:
+        begins = [part.begin_ns for part in tick.workers.values()]
+        # On a busy machine one begins late; to begin one after the other takes them seconds.
+        assert max(begins) - min(begins) < SECOND
 
 
 @pytest.mark.slow
@@ -233,54 +206,18 @@ def client_server(nodes: RayNodes) -> Iterator[str]:
 # -- who is killed
 
 
-def actor_of(engine: psutil.Process) -> psutil.Process:
-    """The worker that has this engine."""
-    actor = engine.parent()
-    assert actor is not None
-    return actor
-
-
-@pytest.mark.parametrize(
-    ("victim", "told"),
-    [
-        pytest.param("actor", r"was lost in mid-load: .*", id="its actor"),
-        pytest.param(
-            "engine", r"[^ ]*the load engine died \(exit status -9\)", id="its engine", marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_a_killed_worker_ends_the_load_by_name(
-    server: Serving, source: EngineSource, nodes: RayNodes, victim: str, told: str
-) -> None:
-    """The last line of the log says in plain words which worker was lost, and its engine is gone with it."""
+def test_a_killed_worker_ends_the_load_by_name(server: Serving, source: EngineSource, nodes: RayNodes) -> None:
+    """The last line of the log says in plain words which was lost; engines and actors on this host were told."""
     with Engines(plan(server.port), 2, source) as engines:
         engines.next_tick()
-        engine = engines_of(nodes)[0]
-        (actor_of(engine) if victim == "actor" else engine).kill()
+        # That what they use is not taken for somebody else's.
+        assert set(engines.pids[1:]) == {process.pid for process in below(nodes.pid, ENGINE, ACTOR)}
+        below(nodes.pid, ACTOR)[0].kill()
         with pytest.raises(LoadFailed) as caught:
             Totals(engines).take_until(lambda *_: False, "its death")
-    assert re.fullmatch(rf"127\.0\.0\.2/worker-\d:? {told}", last_line(caught.value))
+    last_line = caught.value.log_tail.strip().splitlines()[-1]
+    assert re.match(r"127\.0\.0\.2/worker-\d was lost in mid-load: ", last_line)
     assert "Traceback" not in caught.value.log_tail
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_stopped_between_loads_is_named(
-    server: Serving, source: EngineSource, nodes: RayNodes
-) -> None:
-    """It is not lost, and never answers: the load that it was to begin ends with its name."""
-    with Engines(plan(server.port, schedule=Constant(300), requests=60), 2, source) as engines:
-        Totals(engines).take_to_end()
-        engines.halt(seed=2)
-        actor = actor_of(engines_of(nodes)[0])
-        actor.suspend()
-        try:
-            engines.begin()
-            with pytest.raises(LoadFailed) as caught:
-                engines.next_tick()
-        finally:
-            with suppress(psutil.NoSuchProcess):
-                actor.resume()
-    assert re.match(r"127\.0\.0\.2/worker-\d did not answer in ", last_line(caught.value))
 
 
 def test_a_worker_that_is_killed_between_loads_is_replaced(
@@ -291,7 +228,7 @@ def test_a_worker_that_is_killed_between_loads_is_replaced(
         assert Totals(engines).take_to_end().requests == 60
         engines.halt(seed=2)
         before = engines_of(nodes)
-        actor_of(before[0]).kill()
+        below(nodes.pid, ACTOR)[0].kill()
         eventually(lambda: len(set(engines_of(nodes)) - set(before)) == 1, "another engine")
         engines.begin()
         assert Totals(engines).take_to_end().requests == 60
@@ -334,21 +271,3 @@ with Engines(plan({server.port}), 2, on({nodes.address!r})) as engines:
 
 
 # -- what cannot be
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("problem", ["unknown host", "memory elsewhere"])
-def test_a_worker_that_cannot_load_is_told_by_its_name(server: Serving, source: EngineSource, problem: str) -> None:
-    """With the reason alone as the last line; answers are read on the host on which the server leaves them."""
-    load = plan(server.port)
-    if problem == "unknown host":
-        load = msgspec.structs.replace(load, endpoint=msgspec.structs.replace(load.endpoint, host="no-host.invalid"))
-        told = "no-host.invalid:"
-    else:
-        outputs = Outputs("/dev/shm/gpuserve-no-such-file", 8)
-        load = msgspec.structs.replace(load, outputs=outputs, payloads=((load.payloads[0][0],) * 4,))
-        told = "runs on another host, and answers come through shared memory"
-    with pytest.raises(LoadFailed) as caught:
-        Engines(load, 2, source)
-    assert last_line(caught.value).startswith("127.0.0.2/worker-")
-    assert told in last_line(caught.value)

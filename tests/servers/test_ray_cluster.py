@@ -327,10 +327,7 @@ def answering(host: str) -> Iterator[tuple[int, set[str]]]:
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root and ip")
 def test_a_server_is_loaded_from_another_network(tmp_path: Path) -> None:
     """Workers in one network load a server in the other; one that listens on our loopback they would not find."""
-    with (
-        another_network() as name,
-        ray_nodes(2, host=f"{NETWORK}.2", within=("ip", "netns", "exec", name)) as nodes,
-    ):
+    with another_network() as name, ray_nodes(2, host=f"{NETWORK}.2", within=("ip", "netns", "exec", name)) as nodes:
         source = on(nodes, tmp_path)
         assert not source.is_here
         with answering(f"{NETWORK}.1") as (port, asked):
