@@ -46,8 +46,7 @@ def energy_of(telemetry: Telemetry) -> Energy:
 def assert_energy(telemetry: Telemetry, joules: object, source: str) -> None:
     """Of the one card."""
     found = energy_of(telemetry)
-    assert found.joules == joules
-    assert found.source == source
+    assert (found.joules, found.source) == (joules, source)
 
 
 irregular_times = st.lists(st.integers(1, FAST_GAP_NS), min_size=4, max_size=40).map(
@@ -78,18 +77,14 @@ def test_the_energy_of_a_constant_power_is_exact(stretch: tuple[list[int], int, 
 def test_the_energy_of_a_known_curve() -> None:
     """Of 100 W + 40 W sin(t) over 3 s the counter is exact, and the integral of samples within half a permille."""
 
-    def power(at: float) -> float:
-        return 100 + 40 * math.sin(at)
+    def seen(at: float) -> CardSample:
+        return CardSample(UUID, energy_joules=100 * at - 40 * math.cos(at), power_watts=100 + 40 * math.sin(at))
 
-    def energy(at: float) -> float:
-        return 100 * at - 40 * math.cos(at)
-
-    true = energy(4.0) - energy(1.0)
-    times = steady_times(6)
-    counted = telemetry_between(card_samples(lambda at: CardSample(UUID, energy_joules=energy(at)), times), NS, 4 * NS)
-    assert_energy(counted, pytest.approx(true, rel=1e-12), "counter")
-    drawn = telemetry_between(card_samples(lambda at: CardSample(UUID, power_watts=power(at)), times), NS, 4 * NS)
-    assert_energy(drawn, pytest.approx(true, rel=5e-4), "power")
+    samples = card_samples(seen, steady_times(6))
+    drawn = [structs.replace(each, cards=(structs.replace(each.cards[0], energy_joules=None),)) for each in samples]
+    true = 300 - 40 * (math.cos(4.0) - math.cos(1.0))
+    assert_energy(telemetry_between(samples, NS, 4 * NS), pytest.approx(true, rel=1e-12), "counter")
+    assert_energy(telemetry_between(drawn, NS, 4 * NS), pytest.approx(true, rel=5e-4), "power")
 
 
 @given(stretches(), st.data())
@@ -322,20 +317,20 @@ def test_a_stretch_beside_the_samples_has_no_values(begin: float) -> None:
     assert judge_window(found, [UUID]).unknown != ()
 
 
-def test_of_an_instance_energy_and_utilisation_are_not_known() -> None:
+@pytest.mark.parametrize(("uuid", "known"), [("GPU-1", True), ("MIG-1", False)])
+def test_of_an_instance_energy_and_utilisation_are_not_known(uuid: str, *, known: bool) -> None:
     """NVML gives the whole card's, other instances included; memory is its own, and all have one clock."""
-    for uuid, known in (("GPU-1", True), ("MIG-1", False)):
-        sample = CardSample(uuid, 0.5, memory_used_bytes=7, sm_clock_mhz=1500, energy_joules=0, power_watts=9.0)
-        samples = [
-            Sample(at, 1, 0.0, cards=(structs.replace(sample, energy_joules=9.0 * at / NS),)) for at in steady_times(3)
-        ]
-        found = telemetry_between(samples, NS, 2 * NS)
-        used = card_use(found)
-        assert (used.memory_bytes, used.sm_clock_mhz) == (7, 1500)
-        assert (used.joules is not None, used.utilisation is not None, found.watts is not None) == (known,) * 3
-        assert (found.energy_per_inference(5, idle_watts=None) is not None) is known
-        # What the card itself took stays to be seen.
-        assert found.cards[uuid].energy is not None
+
+    def seen(at: float) -> CardSample:
+        return CardSample(uuid, 0.5, memory_used_bytes=7, sm_clock_mhz=1500, energy_joules=9.0 * at, power_watts=9.0)
+
+    found = telemetry_between(card_samples(seen, steady_times(3)), NS, 2 * NS)
+    used = card_use(found)
+    assert (used.memory_bytes, used.sm_clock_mhz) == (7, 1500)
+    assert (used.joules is not None, used.utilisation is not None, found.watts is not None) == (known,) * 3
+    assert (found.energy_per_inference(5, idle_watts=None) is not None) is known
+    # What the card itself took stays to be seen.
+    assert found.cards[uuid].energy is not None
 
 
 def test_merged_windows_are_the_run() -> None:
@@ -371,20 +366,17 @@ def test_an_unknown_part_makes_a_sum_unknown() -> None:
     assert energy_of(found) == Energy(6.0, "power")
 
 
-def test_energy_of_several_cards_is_their_sum_or_unknown() -> None:
-    """Two cards add up; with one of them unknown nothing is."""
-    known = CardTelemetry("a", energy=Energy(3.0, "counter"))
-    both = Telemetry(2.0, cards={"a": known, "b": CardTelemetry("b", energy=Energy(5.0, "counter"))})
-    assert both.energy == Energy(8.0, "counter")
-    assert both.watts == pytest.approx(4.0)
-    assert Telemetry(2.0, cards={"a": known, "b": CardTelemetry("b")}).energy is None
-
-
 def test_energy_per_inference_states_what_rest_takes() -> None:
-    """100 W for 2 s over 50 inferences are 4 J each; of a card that takes 30 W at rest 2.8 J above that."""
-    found = Telemetry(2.0, cards={UUID: CardTelemetry(UUID, energy=Energy(200.0, "counter"))})
+    """100 W for 2 s over 50 inferences are 4 J each; of a card that takes 30 W at rest 2.8 J above that.
+
+    Two cards add up; with one of them unknown nothing is known.
+    """
+    known = {"a": CardTelemetry("a", energy=Energy(120.0, "counter"))}
+    found = Telemetry(2.0, cards={**known, "b": CardTelemetry("b", energy=Energy(80.0, "counter"))})
+    assert (found.energy, found.watts) == (Energy(200.0, "counter"), pytest.approx(100.0))
     for idle_watts, above_idle in ((30.0, pytest.approx(2.8)), (None, None)):
         each = found.energy_per_inference(50, idle_watts=idle_watts)
         assert each is not None
         assert (each.joules, each.idle_watts, each.above_idle_joules) == (4.0, idle_watts, above_idle)
     assert found.energy_per_inference(0, idle_watts=30.0) is None
+    assert Telemetry(2.0, cards={**known, "b": CardTelemetry("b")}).energy is None

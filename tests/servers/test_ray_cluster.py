@@ -32,7 +32,7 @@ from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed, Constant
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from tests.fakes.children.toolkit import alive, eventually, segments_of_nobody
-from tests.fakes.http_server import Serving, serving
+from tests.fakes.http_server import Serving, Totals, serving
 from tests.fakes.ray_nodes import folder_of_ray, ray_nodes
 from tests.fakes.threads import in_a_thread
 
@@ -199,44 +199,29 @@ def test_ctrl_c_ends_the_command_and_its_cluster(server: Serving) -> None:
 
 
 @pytest.mark.slow
-def test_a_node_that_is_added_between_loads_is_used(server: Serving, tmp_path: Path) -> None:
-    """Two workers have no place on a node with one CPU; with a second node they have, one on each."""
+def test_nodes_may_come_between_loads_and_go_in_one(server: Serving, tmp_path: Path) -> None:
+    """Two workers have no place on a node with one CPU; with a second node they have, one on each.
+
+    When that is lost in mid-load nothing that was measured may be used; the next load goes on without the node.
+    """
     with ray_nodes(1) as nodes:
         plan = load_of("127.0.0.1", server.port, Constant(100))
         assert run_load(plan, processes=1, source=on(nodes, tmp_path)).totals.requests == 200
-        nodes.add(1, host="127.0.0.2")
-        with Engines(plan, 2, on(nodes, tmp_path)) as engines:
-            names = set(engines.next_tick().workers)
-        assert {name.partition("/")[0] for name in names} == {"127.0.0.1", "127.0.0.2"}
+        second = nodes.add(1, host="127.0.0.2")
         both = run_load(plan, processes=2, source=on(nodes, tmp_path))
         assert (both.totals.requests, both.totals.errors) == (200, {})
-
-
-def drain(engines: Engines) -> None:
-    """Read reports to the end of the load."""
-    while not engines.next_tick().last:
-        pass
-
-
-@pytest.mark.slow
-def test_a_node_that_is_lost_in_mid_load_ends_it_by_name(server: Serving, tmp_path: Path) -> None:
-    """Nothing that was measured may be used; the error names the worker, and the next load goes on without the node."""
-    with ray_nodes(1) as nodes:
-        lost = nodes.add(1, host="127.0.0.2")
-        plan = load_of("127.0.0.1", server.port, Closed(4), seconds=300)
-        with Engines(plan, 2, on(nodes, tmp_path)) as engines:
-            for _ in range(5):
-                engines.next_tick()
-            thread = threading.Thread(target=nodes.remove, args=(lost,))
+        with Engines(load_of("127.0.0.1", server.port, Closed(4), seconds=300), 2, on(nodes, tmp_path)) as engines:
+            names = set(engines.next_tick().workers)
+            assert {name.partition("/")[0] for name in names} == {"127.0.0.1", "127.0.0.2"}
+            thread = threading.Thread(target=nodes.remove, args=(second,))
             thread.start()
             try:
                 with pytest.raises(LoadFailed) as caught:
-                    drain(engines)
+                    Totals(engines).take_to_end()
             finally:
                 thread.join()
         assert "127.0.0.2/worker-" in caught.value.log_tail.strip().splitlines()[-1]
-        again = run_load(load_of("127.0.0.1", server.port, Constant(100)), processes=1, source=on(nodes, tmp_path))
-        assert again.totals.requests == 200
+        assert run_load(plan, processes=1, source=on(nodes, tmp_path)).totals.requests == 200
 
 
 @pytest.mark.slow
