@@ -445,12 +445,16 @@ async def test_a_worker_of_which_little_is_heard_is_asked_for_the_time() -> None
     """After 13 s without a report its clock is known to some 7 ms; a few calls tell more of it."""
     async with loading() as (cluster, owner):
         wanted = cluster.of(1).asked
+
+        def asked() -> bool:
+            return cluster.of(1).asked >= wanted
+
         for number in range(2):
             cluster.clock.at_ns += 13 * SECOND
             report(cluster, number)
             await owner.tick()
             wanted += crew.ROUNDS
-            await owner.until(lambda wanted=wanted: cluster.of(1).asked >= wanted)
+            await owner.until(asked)
 
 
 @in_a_loop

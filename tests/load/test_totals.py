@@ -182,7 +182,7 @@ def test_only_the_time_that_ticks_cover_counts_and_once() -> None:
 
 def test_rates_are_by_hand() -> None:
     """Each number that is derived, of a tick of two seconds; of nothing none is, not even zero."""
-    counts = {"requests": 98, "errors": {"reset": 2}, "due": 200, "sent": 100, "tokens": 50, "users": 4}
+    counts: dict[str, Any] = {"requests": 98, "errors": {"reset": 2}, "due": 200, "sent": 100, "tokens": 50, "users": 4}
     totals = total([tick(end_ns=2 * NS, in_flight_ns=3 * NS, cpu_ns=10**7, **counts)])
     assert (totals.seconds, totals.throughput, totals.achieved) == (2, 49, 0.5)
     assert (totals.tokens_per_second, totals.in_flight, totals.cpu_seconds) == (25, 1.5, 0.01)

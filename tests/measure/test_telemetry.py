@@ -373,7 +373,8 @@ def test_energy_per_inference_states_what_rest_takes() -> None:
     """
     known = {"a": CardTelemetry("a", energy=Energy(120.0, "counter"))}
     found = Telemetry(2.0, cards={**known, "b": CardTelemetry("b", energy=Energy(80.0, "counter"))})
-    assert (found.energy, found.watts) == (Energy(200.0, "counter"), pytest.approx(100.0))
+    assert found.energy == Energy(200.0, "counter")
+    assert found.watts == pytest.approx(100.0)
     for idle_watts, above_idle in ((30.0, pytest.approx(2.8)), (None, None)):
         each = found.energy_per_inference(50, idle_watts=idle_watts)
         assert each is not None
