@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
 import socket
 import ssl
 import threading
 import time
-import weakref
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -212,24 +210,6 @@ def test_a_cancelled_opening_says_nothing(stack: ExitStack, when: str) -> None:
     attempt.run_for(2 * SHORT_NS)
     attempt.reactor.run()
     assert (attempt.said, sock.fileno()) == ([], -1)
-
-
-@pytest.mark.parametrize("how", ["open", "connection refused", "cancelled"])
-def test_an_opening_that_is_over_is_not_kept_for_its_timeout(stack: ExitStack, how: str) -> None:
-    """Without a garbage collector, and long before the time is over: else lost connections would pile up."""
-    gc.collect()
-    gc.disable()
-    try:
-        attempt = Attempt(stack, refusing() if how == "connection refused" else listen(stack)[1])
-        watch = weakref.ref(attempt.opening)
-        if how == "cancelled":
-            attempt.opening.cancel()
-        else:
-            assert attempt.result()[0] == how
-        del attempt.opening
-        assert watch() is None
-    finally:
-        gc.enable()
 
 
 def context() -> ssl.SSLContext:

@@ -64,28 +64,6 @@ def test_ticks_come_out_whole_in_order_and_once(arrived: tuple[list[int], list[i
         assert tick.last == (number == max(counts) - 1)
 
 
-@given(arrivals(), st.data())
-def test_what_a_worker_has_not_reported_is_no_tick(arrived: tuple[list[int], list[int]], data: st.DataObject) -> None:
-    """Without one report of one worker, no tick of its number or a later one comes out, and the load has not ended."""
-    counts, order = arrived
-    silent = data.draw(st.integers(0, len(counts) - 1))
-    says = data.draw(st.integers(0, counts[silent] - 1))
-    gathering = Gathering([name(part) for part in range(len(counts))])
-    left = [iter(ticks_of(part, count)) for part, count in enumerate(counts)]
-    said = 0
-    taken: list[Tick] = []
-    for part in order:
-        if part == silent:
-            if said == says:
-                continue
-            said += 1
-        gathering.add(part, next(left[part]))
-        taken += gathering.take()
-    assert [tick.number for tick in taken] == list(range(says))
-    assert not any(tick.last for tick in taken)
-    assert not gathering.ended
-
-
 @pytest.mark.parametrize("number", [0, 2, 5])
 def test_a_tick_that_is_not_the_next_one_is_refused(number: int) -> None:
     """A lost or repeated report, or one after the end, is never passed over; the worker is named."""

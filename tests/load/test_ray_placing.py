@@ -16,13 +16,11 @@ from pytest_gpuserve.load.ray.messages import Whereabouts
 from pytest_gpuserve.load.ray.placing import (
     NET,
     PIDS,
-    Replacements,
     elsewhere_problem,
     identity,
     needed_here,
     processes_here,
     version_problem,
-    worker_name,
 )
 from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.load.ray.wording import MOST_CHARACTERS, not_importable, plain
@@ -59,13 +57,12 @@ ModuleNotFoundError: No module named 'pytest_gpuserve'
 """
 
 
-@pytest.mark.parametrize(
-    ("pids", "here"), [(identity(PIDS), True), (identity(NET), False), ("", False)], ids=["ours", "others", "unknown"]
-)
-def test_only_processes_whose_numbers_are_ours_are_here(pids: str, *, here: bool) -> None:
+def test_only_processes_whose_numbers_are_ours_are_here() -> None:
     """On another host, or in a container on this one, a number is another process's; and where that is not known."""
     process = HostProcess(os.getpid(), 7)
-    assert processes_here(Whereabouts(pids, [process])) == ((process,) if here else ())
+    assert processes_here(Whereabouts(identity(PIDS), [process])) == (process,)
+    for pids in (identity(NET), ""):
+        assert processes_here(Whereabouts(pids, [process])) == ()
 
 
 def bound_for(*hosts: str, part: int = 0, **more: object) -> Plan:
@@ -133,11 +130,12 @@ def test_certificates_bind_a_worker_to_this_host(tmp_path: Path) -> None:
     """A worker that has another file there, or none, would trust somebody else, or nobody."""
     file = tmp_path / "ca.pem"
     file.touch()
-    needed = needed_here(bound_for("10.0.0.1", endpoint=Endpoint("http", "10.0.0.1", 443, Tls("a", ca_file=str(file)))))
+    with_file, without = (Endpoint("http", "10.0.0.1", 443, Tls("a", ca_file=path)) for path in (str(file), ""))
+    needed = needed_here(bound_for("10.0.0.1", endpoint=with_file))
     assert list(needed) == [str(file)]
     assert elsewhere_problem("n", needed, {str(file): identity(str(file))}) == ""
     assert "n runs on another host, and the certificates" in elsewhere_problem("n", needed, {str(file): "other"})
-    assert needed_here(bound_for("10.0.0.1", endpoint=Endpoint("http", "10.0.0.1", 443, Tls("a")))) == {}
+    assert needed_here(bound_for("10.0.0.1", endpoint=without)) == {}
 
 
 def test_what_binds_a_worker_to_this_host() -> None:
@@ -177,22 +175,7 @@ def test_a_worker_elsewhere_is_named(theirs: dict[str, str]) -> None:
 # -- replacements
 
 
-def test_so_many_workers_may_be_lost_and_no_more() -> None:
-    """The one too many is named, with its reason."""
-    replacements = Replacements(2)
-    replacements.lose(worker_name("10.0.0.1", 0), "out of memory")
-    replacements.lose(worker_name("10.0.0.2", 1), "out of memory")
-    with pytest.raises(LoadFailed, match=r"10.0.0.3/worker-0 was lost.*after 2 others.*: the node died"):
-        replacements.lose(worker_name("10.0.0.3", 0), "the node died")
-
-
 # -- what Ray says
-
-
-def test_an_actors_death_is_one_line_without_identifiers() -> None:
-    """What died, and how, is kept."""
-    told = plain(RuntimeError(DIED))
-    assert told == "worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: End of file."
 
 
 def test_a_node_without_the_package_is_named() -> None:
@@ -207,11 +190,13 @@ def test_a_node_without_the_package_is_named() -> None:
 
 @given(st.text())
 def test_whatever_ray_says_becomes_one_short_line(text: str) -> None:
-    """Never empty, never with what a terminal would act on."""
+    """Never empty, never with what a terminal would act on; of an actor's death what died, and how, is kept."""
     told = plain(RuntimeError(text))
     assert told
     assert told.isprintable()
     assert len(told) <= MOST_CHARACTERS + 1
+    death = "worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: End of file."
+    assert plain(RuntimeError(DIED)) == death
 
 
 def test_an_error_in_one_line_has_its_cause_at_the_end() -> None:

@@ -12,12 +12,11 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.load.beside import host_process
-from pytest_gpuserve.load.ray import fitting
 from pytest_gpuserve.load.ray import worker as worker_module
 from pytest_gpuserve.load.ray.messages import News, Whereabouts
 from pytest_gpuserve.load.ray.placing import NET, PIDS, identity
 from pytest_gpuserve.load.ray.worker import Worker
-from pytest_gpuserve.load.schedule import Closed, Constant
+from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Again, Endpoint
 from tests.fakes.children.toolkit import eventually
 from tests.fakes.http_server import Serving, plan, serving
@@ -107,14 +106,6 @@ def test_a_worker_reports_all_that_its_engine_does(server: Serving) -> None:
     # Of a tick that had to be cut only the last part says it.
     assert max(tick.host_cores for tick in ticks) == len(os.sched_getaffinity(0))
     assert before_ns < news.received_ns < news.answered_ns < after_ns
-
-
-def test_a_part_sends_its_share_alone(server: Serving) -> None:
-    """Of an open loop the last of three sends every third request, and so one less than the first."""
-    load = plan(server.port, schedule=Constant(1000), requests=32)
-    with started(load, 2, 3) as worker:
-        begin(worker)
-        assert sum(tick.requests for tick in until_last(worker)) == 10
 
 
 def reporting(worker: Worker) -> list[Tick]:
@@ -211,16 +202,3 @@ def known(pid: int) -> HostProcess:
     process = host_process(pid)
     assert process is not None
     return process
-
-
-def test_answers_that_are_too_many_for_all_workers_are_not_passed_on(
-    server: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are counted as unchecked, but for those of every third tick, when it is the last of three workers' turn."""
-    monkeypatch.setattr(fitting, "MOST_BYTES", 0)
-    with started(plan(server.port, "/ok?ms=1", requests=200, connections=3), 2, 3) as worker:
-        begin(worker)
-        ticks = until_last(worker)
-    assert all(bool(tick.answers) == (tick.number % 3 == 2) for tick in ticks if tick.requests)
-    for tick in ticks:
-        assert sum(answer.count for answer in tick.answers) + tick.unchecked == tick.requests

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-from typing import TYPE_CHECKING
-
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +14,6 @@ from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.validity import ReasonKind, reasons
 from pytest_gpuserve.load.wire import Answers, Latencies, Tick
 from pytest_gpuserve.measure.histogram import bucket_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MS = 1_000_000
 
@@ -151,28 +144,6 @@ def test_ticks_that_are_kept_give_the_same_shares_and_reasons(
     assert shares(kept) == shares(ticks)
     assert share_reasons(shares(kept), Closed(8), among=among) == share_reasons(shares(ticks), Closed(8), among=among)
     assert total(kept) == total(ticks)
-
-
-def memory_of(tick: Tick, keep: Callable[[Tick], Tick]) -> int:
-    """Bytes that a tick takes that was read and kept."""
-    told = msgspec.msgpack.encode(tick)
-    tracemalloc.start()
-    try:
-        kept = keep(msgspec.msgpack.decode(told, type=Tick))
-        assert kept.requests == tick.requests
-        return tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-
-
-def test_what_workers_did_takes_a_tenth_of_the_memory_where_it_is_kept() -> None:
-    """Of 32 workers with a thousand different latencies each."""
-    latencies = Latencies({20_000 + bucket: 1 for bucket in range(1000)}, 1000, 9)
-    busy = replace(tick(), latency=latencies, service=latencies, answers=[])
-    whole = together({f"n/worker-{part}": busy for part in range(32)})
-    merged = memory_of(replace(whole, workers={}), packed)
-
-    assert memory_of(whole, packed) - merged < (memory_of(whole, lambda told: told) - merged) / 10
 
 
 def test_one_engine_alone_has_no_shares() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -199,24 +198,6 @@ def test_a_sample_is_short_and_shows_no_secret_nor_the_half_of_one(
         sample = close(tally).error_samples[kind]
         assert not any(part in sample.replace(OTHER, "") for part in (SECRET[:5], OTHER[:5]))
         assert len(sample) <= SAMPLE_CHARACTERS + len(OTHER) + 1
-
-
-def test_only_the_first_of_a_kind_is_looked_at() -> None:
-    """To make text of every failure and to look for secrets in it would make a load of failures slow."""
-    made: list[str] = []
-
-    def said(text: str) -> str:
-        made.append(text)
-        return text
-
-    tally = Tally()
-    for number in range(3):
-        tally.fail("status 500", partial(said, f"a{number}"))
-        tally.fail("timeout", f"b{number}")
-    assert close(tally).error_samples == {"status 500": "a0", "timeout": "b0"}
-    tally.fail("timeout", "b3")
-    assert close(tally).error_samples == {"timeout": "b3"}
-    assert made == ["a0"]
 
 
 # -- requests under way
