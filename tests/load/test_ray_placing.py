@@ -172,9 +172,6 @@ def test_a_worker_elsewhere_is_named(theirs: dict[str, str]) -> None:
     assert elsewhere_problem("n", {"/dev/shm/no such file": "answers"}, {"/dev/shm/no such file": ""})
 
 
-# -- replacements
-
-
 # -- what Ray says
 
 

@@ -268,6 +268,3 @@ with Engines(plan({server.port}), 2, on({nodes.address!r})) as engines:
     assert len(engines) == 2
     eventually(lambda: not alive(coordinator), "the coordinator ends")
     eventually(lambda: not any(alive(engine.pid) for engine in engines), "the engines end")
-
-
-# -- what cannot be
