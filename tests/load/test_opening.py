@@ -259,12 +259,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     hosts: list[str] = []
 
     def getaddrinfo(_host: str, port: int, *_: object, **__: object) -> list[tuple[object, ...]]:
-        return [
-            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (host, port, 0, 0))
-            if ":" in host
-            else (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))
-            for host in hosts
-        ]
+        families = [socket.AF_INET6 if ":" in host else socket.AF_INET for host in hosts]
+        return [(family, socket.SOCK_STREAM, 6, "", (host, port)) for family, host in zip(families, hosts, strict=True)]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     return hosts

@@ -226,30 +226,26 @@ def test_ray_that_lets_everybody_in_makes_no_cluster_of_our_own(
     assert "pip install 'ray>=2.52'" in caught.value.remedies
 
 
-def test_a_cluster_that_is_there_is_named_and_never_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("hosts", "named", "is_here"),
+    [
+        ([], "no node with a CPU yet", False),
+        (["127.0.0.1"], "1 node (127.0.0.1)", True),
+        (["127.0.0.1", "127.0.0.1"], "2 nodes (127.0.0.1)", True),
+        (["127.0.0.1", "192.0.2.1"], "2 nodes (127.0.0.1, 192.0.2.1)", False),
+    ],
+)
+def test_a_cluster_that_is_there_is_named_and_never_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hosts: list[str], named: str, *, is_here: bool
+) -> None:
     """Nodes of one host count each, their address once; workers are here only if all nodes are."""
-    engine = RayEngine(ClusterAddress("head", 10001, by_client=True), OPTION)
-    assert str(engine) == "Ray at ray://head:10001"
-    found: list[tuple[Node, ...]] = [
-        (),
-        (Node("127.0.0.1", OURS),),
-        (Node("127.0.0.1", OURS), Node("127.0.0.1", OURS)),
-        (Node("127.0.0.1", OURS), Node("192.0.2.1", OURS)),
-    ]
-    told = []
-    for nodes in found:
-        monkeypatch.setattr(source_module, "check_cluster", lambda *_, nodes=nodes: nodes)
+    monkeypatch.setattr(source_module, "check_cluster", lambda *_: tuple(Node(host, OURS) for host in hosts))
+    with RayEngine(ClusterAddress("head", 10001, by_client=True), OPTION) as engine:
+        assert str(engine) == "Ray at ray://head:10001"
         engine.check()
-        told.append((str(engine), engine.source(tmp_path / "log").is_here))
-    assert told == [
-        ("Ray at ray://head:10001, no node with a CPU yet", False),
-        ("Ray at ray://head:10001, 1 node (127.0.0.1)", True),
-        ("Ray at ray://head:10001, 2 nodes (127.0.0.1)", True),
-        ("Ray at ray://head:10001, 2 nodes (127.0.0.1, 192.0.2.1)", False),
-    ]
-    (launch,) = engine.source(tmp_path / "log").launches(3)
-    assert list(launch.command)[-1] == "ray://head:10001"
-    engine.close()
+        assert (str(engine), engine.source(tmp_path / "log").is_here) == (f"Ray at ray://head:10001, {named}", is_here)
+        (launch,) = engine.source(tmp_path / "log").launches(3)
+        assert list(launch.command)[-1] == "ray://head:10001"
 
 
 # -- the command

@@ -200,15 +200,15 @@ async def test_a_worker_that_dies_between_loads_is_replaced_with_the_newest_seed
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of a script answers at once, or never."""
     for module in (coordinator, crew):
-        monkeypatch.setattr(module, "CALL_SECONDS", 0.3)
-    monkeypatch.setattr(crew, "START_SECONDS", 0.3)
-    monkeypatch.setattr(crew, "MOST_PLACE_SECONDS", 0.3)
-    monkeypatch.setattr(coordinator, "HALT_SECONDS", 0.3)
+        monkeypatch.setattr(module, "CALL_SECONDS", 0.5)
+    monkeypatch.setattr(crew, "START_SECONDS", 0.5)
+    monkeypatch.setattr(crew, "MOST_PLACE_SECONDS", 0.5)
+    monkeypatch.setattr(coordinator, "HALT_SECONDS", 0.5)
 
 
 def hangs(name: str) -> str:
     """What is said of a worker that does not answer."""
-    return f"^{name} did not answer in 300 ms: its process, its node or the way to it hangs$"
+    return f"^{name} did not answer in 500 ms: its process, its node or the way to it hangs$"
 
 
 HANGS = hangs("10.0.0.1/worker-1")
@@ -356,7 +356,7 @@ async def test_a_worker_whose_load_is_over_may_be_silent() -> None:
         ("clock", True, HANGS),
         ("again", True, HANGS),
         # It hears of the order, and its engine hangs.
-        ("", True, r"^not ready to begin again in 300 ms: 10.0.0.1/worker-1$"),
+        ("", True, r"^not ready to begin again in 500 ms: 10.0.0.1/worker-1$"),
     ],
 )
 @in_a_loop
