@@ -29,15 +29,12 @@ VERSIONS: Final = Versions("3.11.7", "2.60.0", "0.1.0")
 
 FACT_SECONDS: Final = 30.0
 
-STARTED_NS: Final = 1_000_000_000_000
-"""When our clock is looked at first."""
-
 
 @dataclass
 class HandClock:
     """A clock that goes on by a microsecond whenever it is read, and otherwise only by hand."""
 
-    at_ns: int = STARTED_NS
+    at_ns: int = 1_000_000_000_000
 
     def now_ns(self) -> int:
         """Read it."""
@@ -51,7 +48,6 @@ class Script:
 
     Args:
         ahead_ns: How far its clock is ahead of ours at first.
-        drift_ppm: How much faster it runs.
         way_ns: How long each way of a call takes.
         first_ns: How much longer it takes to ask it for the time at first.
         begin_ns: How much longer it takes to tell it to begin.
@@ -64,7 +60,6 @@ class Script:
     """
 
     ahead_ns: int = 0
-    drift_ppm: int = 0
     way_ns: int = 10_000
     first_ns: int = 0
     begin_ns: int = 0
@@ -110,9 +105,7 @@ class ScriptedWorker:
 
     def there_ns(self) -> int:
         """What time it is there."""
-        now_ns = self.ours.now_ns()
-        drift_ns = (now_ns - STARTED_NS) * self.script.drift_ppm // 1_000_000
-        return now_ns + self.script.ahead_ns + self.moved_ns + drift_ns
+        return self.ours.now_ns() + self.script.ahead_ns + self.moved_ns
 
     async def _called(self, method: str) -> None:
         await asyncio.sleep(0)

@@ -27,9 +27,7 @@ from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan, servi
 from tests.fakes.load_processes import owner_of_engine
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
     from pytest_gpuserve.load.schedule import Arrival, Schedule
 
@@ -53,15 +51,10 @@ def server() -> Iterator[Serving]:
 @pytest.fixture(autouse=True)
 def nothing_remains() -> Iterator[None]:
     """Fail a test that leaves an engine behind."""
-    before = {child.pid for child in psutil.Process().children()}
+    before = set(psutil.Process().children())
     yield
-    left = [child for child in psutil.Process().children() if child.pid not in before]
-    assert not [child for child in left if child.status() == psutil.STATUS_ZOMBIE or "load.engine" in command(child)]
-
-
-def command(process: psutil.Process) -> str:
-    """What a process runs."""
-    return " ".join(process.cmdline())
+    left = set(psutil.Process().children()) - before
+    assert not [each for each in left if each.status() == psutil.STATUS_ZOMBIE or "load.engine" in str(each.cmdline())]
 
 
 def connections(engines: Engines) -> int:
@@ -91,6 +84,8 @@ def test_a_halted_load_has_neither_requests_nor_connections(server: Serving, pro
         # Whoever goes on at once would have opened others by now.
         time.sleep(0.2)
         assert connections(engines) == 0
+        ended = [engine._process for engine in engines._engines]
+    assert [process.returncode for process in ended] == [0] * processes
     assert seen.requests - before.requests >= 6
     assert seen.service_ns - before.service_ns >= (seen.requests - before.requests) * SLOW_MS * 1e6
 
@@ -111,6 +106,8 @@ def test_a_load_begun_anew_counts_from_nothing(server: Serving) -> None:
     """Its ticks have numbers from 0 on, its clock begins after the halt, its connections are new, none is lacking."""
     with Engines(plan(server.port, "/ok?ms=1", connections=4)) as engines:
         first = loaded(engines)
+        # Reports that nobody reads before the halt are thrown away.
+        time.sleep(0.3)
         engines.halt(seed=0)
         halted_ns = time.perf_counter_ns()
         engines.begin()
@@ -124,35 +121,25 @@ def test_a_load_begun_anew_counts_from_nothing(server: Serving) -> None:
     assert second.errors == {}
 
 
-def test_reports_that_nobody_read_before_the_halt_are_thrown_away(server: Serving) -> None:
-    """A tick of the load that is over is never taken for one of the new load."""
-    with Engines(plan(server.port, "/ok?ms=1"), 2) as engines:
-        loaded(engines, 1)
-        time.sleep(0.3)
-        engines.halt(seed=0)
-        halted_ns = time.perf_counter_ns()
-        engines.begin()
-        tick = engines.next_tick()
-    assert tick.number == 0
-    assert tick.begin_ns > halted_ns
-
-
 # -- the seed
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_seed_of_the_halt_counts(server: Serving, processes: int) -> None:
-    """An open loop has the arrivals of its seed: of the plan's at first, then of each halt's, over all engines."""
+    """An open loop has the arrivals of its seed: of the plan's at first, then of the last halt's, over all engines."""
     schedule = Poisson(400.0)
     expected = {seed: sum(1 for _ in takewhile(early, schedule.arrivals(seed))) for seed in (3, 4, 5)}
     assert len(set(expected.values())) == 3
     whole = msgspec.structs.replace(plan(server.port, schedule=schedule, seconds=EARLY_SECONDS), seed=3)
     with Engines(whole, processes) as engines:
         assert Totals(engines).take_to_end().due == expected[3]
-        for seed in (3, 5, 4, 4):
-            engines.halt(seed=seed)
+        # Also of a load that was not begun, however often it was halted.
+        for seeds in ((3,), (5, 4), (4, 3, 5)):
+            for seed in seeds:
+                engines.halt(seed=seed)
             engines.begin()
-            assert Totals(engines).take_to_end().due == expected[seed]
+            totals = Totals(engines).take_to_end()
+            assert totals.due == totals.requests == expected[seeds[-1]]
 
 
 def early(arrival: Arrival) -> bool:
@@ -163,27 +150,24 @@ def early(arrival: Arrival) -> bool:
 # -- when a load is halted
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("schedule", [Steps(((3, 0.1),)), Burst(30), Trace(((0.0, 0), (0.05, 0), (0.06, 0)))])
-def test_a_load_that_has_ended_by_itself_begins_anew(server: Serving, schedule: Schedule, processes: int) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "requests", "processes"),
+    [(Steps(((3, 0.1),)), None, 1), (Steps(((3, 0.1),)), None, 2), (Burst(30), 30, 1), (Trace(((0.0, 0),) * 3), 3, 1)],
+    ids=["steps", "steps of two", "burst", "trace"],
+)
+def test_a_load_that_has_ended_by_itself_begins_anew(
+    server: Serving, schedule: Schedule, requests: int | None, processes: int
+) -> None:
     """All of it, as often as one likes; the end of the one before is not taken for its own."""
-    whole = plan(server.port, "/ok?ms=1", schedule=schedule)
-    with Engines(whole, processes if isinstance(schedule, Steps) else 1) as engines:
+    with Engines(plan(server.port, "/ok?ms=1", schedule=schedule), processes) as engines:
         for _ in range(3):
             totals = Totals(engines).take_to_end()
             assert totals.ticks[0].number == 0
             assert totals.errors == {}
             assert totals.requests == totals.sent
-            assert totals.requests == due_of(schedule) or isinstance(schedule, Steps)
+            assert requests in (None, totals.requests)
             engines.halt(seed=0)
             engines.begin()
-
-
-def due_of(schedule: Schedule) -> int:
-    """Requests of a schedule that says how many there are."""
-    if isinstance(schedule, Burst):
-        return schedule.requests
-    return len(schedule.requests) if isinstance(schedule, Trace) else 0
 
 
 def test_a_load_may_be_halted_when_only_some_of_its_engines_have_ended(server: Serving) -> None:
@@ -201,34 +185,11 @@ def test_a_load_may_be_halted_when_only_some_of_its_engines_have_ended(server: S
             engines.begin()
 
 
-def test_a_load_may_be_halted_before_its_first_request(server: Serving) -> None:
-    """All engines are told when to begin, and before that to begin anew: they do, as any other time."""
-    with Engines(plan(server.port, connections=4), 2) as engines:
-        for _ in range(5):
-            engines.halt(seed=0)
-            engines.begin()
-        assert loaded(engines).ticks[0].number == 0
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_load_that_was_not_begun_may_be_halted(server: Serving, times: int) -> None:
-    """Also several times; the last seed counts, and it begins as any other."""
-    schedule = Poisson(400.0)
-    expected = sum(1 for _ in takewhile(early, schedule.arrivals(times)))
-    with Engines(plan(server.port, schedule=schedule, seconds=EARLY_SECONDS)) as engines:
-        engines.halt(seed=0)
-        for seed in range(1, times + 1):
-            engines.halt(seed=seed)
-        engines.begin()
-        totals = Totals(engines).take_to_end()
-    assert (totals.due, totals.requests) == (expected, expected)
-
-
 # -- leaks
 
 
 def test_restarts_leak_no_files(server: Serving) -> None:
-    """Neither in an engine nor in its owner, whether the load before had begun or not."""
+    """Neither in an engine nor in its owner, whether the load before had begun or not, or had sent anything."""
     with Engines(plan(server.port, "/ok?ms=1"), 2) as engines:
         loaded(engines)
         engines.halt(seed=0)
@@ -236,7 +197,9 @@ def test_restarts_leak_no_files(server: Serving) -> None:
         before = [process.num_fds() for process in processes]
         for _ in range(RESTARTS):
             engines.begin()
-            engines.next_tick()
+            engines.halt(seed=0)
+            engines.begin()
+            assert engines.next_tick().number == 0
             engines.halt(seed=0)
             engines.halt(seed=1)
         assert [process.num_fds() for process in processes] == before
@@ -260,33 +223,15 @@ def test_restarts_leak_no_memory(server: Serving) -> None:
 # -- the owner
 
 
-def test_a_halted_engine_ends_with_its_block(server: Serving) -> None:
-    """By itself and in order, as one under load."""
-    with Engines(plan(server.port), 2) as engines:
-        engines.next_tick()
-        engines.halt(seed=0)
-        processes = [engine._process for engine in engines._engines]
-    assert [process.returncode for process in processes] == [0, 0]
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("fork", [False, True])
 def test_a_halted_engine_ends_with_its_owner(server: Serving, how: signal.Signals, *, fork: bool) -> None:
     """By Ctrl-C or by force; also where a fork of the owner keeps the engine's input open."""
-    with owner(server.port, fork=fork) as (process, engine, copy):
-        process.send_signal(how)
-        process.wait(60)
-        eventually(lambda: not alive(engine), "the engine is gone")
-        assert alive(copy) == fork
-
-
-def owner(port: int, *, fork: bool) -> AbstractContextManager[tuple[subprocess.Popen[str], int, int]]:
-    """Run a process that owns a halted engine; see `owner_of_engine`."""
     program = f"""
 import os, sys, time
 from pytest_gpuserve.load.driver import Engines
 from tests.fakes.http_server import plan
-with Engines(plan({port}, "/ok?ms=5")) as engines:
+with Engines(plan({server.port}, "/ok?ms=5")) as engines:
     engines.next_tick()
     engines.halt(seed=0)
     copy = os.fork() if {fork} else 0
@@ -294,7 +239,11 @@ with Engines(plan({port}, "/ok?ms=5")) as engines:
         print(engines.pids[0], copy, flush=True)
     time.sleep(600)
 """
-    return owner_of_engine(program, quiet=True)
+    with owner_of_engine(program, quiet=True) as (process, engine, copy):
+        process.send_signal(how)
+        process.wait(60)
+        eventually(lambda: not alive(engine), "the engine is gone")
+        assert alive(copy) == fork
 
 
 # -- failures
@@ -313,8 +262,8 @@ def test_a_server_that_died_meanwhile_is_errors() -> None:
         assert totals.requests == 0
 
 
-def test_an_engine_that_died_while_halted_is_load_failed(server: Serving) -> None:
-    """At the next halt, or the next tick."""
+def test_an_engine_that_fails_while_halted_is_load_failed(server: Serving) -> None:
+    """One that died, at the next halt or tick; one that does not halt, after the bound on silence."""
     with Engines(plan(server.port), 2) as engines:
         engines.halt(seed=0)
         os.kill(engines.pids[0], signal.SIGKILL)
@@ -323,10 +272,6 @@ def test_an_engine_that_died_while_halted_is_load_failed(server: Serving) -> Non
         engines.begin()
         with pytest.raises(LoadFailed, match="died"):
             engines.next_tick()
-
-
-def test_an_engine_that_does_not_halt_is_given_up(server: Serving) -> None:
-    """After the bound on silence."""
     impatient = LocalEngines(ready_seconds=5.0, end_seconds=0.2)
     with Engines(plan(server.port, "/ok?ms=5"), source=impatient) as engines:
         engines.next_tick()

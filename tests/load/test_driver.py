@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 import shutil
@@ -24,8 +23,7 @@ from pytest_gpuserve.load.engine_process import EngineProcess
 from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Steps
 from pytest_gpuserve.load.source import LocalEngines
 from pytest_gpuserve.load.wire import Endpoint, Outputs, Ready, Tick, frame
-from pytest_gpuserve.process.module import module_command
-from tests.fakes.children.toolkit import ROOT, alive
+from tests.fakes.children.toolkit import ROOT
 from tests.fakes.http_server import Serving, Totals, plan, serving
 
 if TYPE_CHECKING:
@@ -93,6 +91,19 @@ def fail_to_import(folder: Path, *names: str) -> None:
 # -- the start
 
 
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine can be started: what is refused before is refused all the same."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+
+
+def not_refused(whole: Plan, processes: int = 1) -> None:
+    """What is not refused comes to the start, and there is no interpreter."""
+    with pytest.raises(LoadFailed, match="could not be started") as caught:
+        Engines(whole, processes)
+    assert "/nowhere/python" in caught.value.found
+
+
 def test_modules_of_the_working_folder_are_not_the_engines(
     server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +112,8 @@ def test_modules_of_the_working_folder_are_not_the_engines(
     monkeypatch.chdir(tmp_path)
     with Engines(plan(server.port, requests=3)) as engines:
         assert Totals(engines).take_to_end().requests == 3
+        # Whoever looks at the processes of a machine sees whose it is.
+        assert "pytest_gpuserve.load.engine" in psutil.Process(engines.pids[0]).cmdline()
 
 
 def test_a_bare_checkout_runs_its_own_modules(tmp_path: Path) -> None:
@@ -126,27 +139,6 @@ sys.exit(subprocess.run(module_command("pytest_gpuserve.load.null_server", "a", 
     assert done.stdout.split() == [path, str(checkout / "pytest_gpuserve" / "units.py"), path, "a", "b"]
 
 
-def test_the_command_of_a_module_names_it() -> None:
-    """So that whoever looks at the processes of a machine sees whose it is."""
-    assert "pytest_gpuserve.load.engine" in module_command("pytest_gpuserve.load.engine")
-
-
-def test_the_pipe_to_an_engine_is_as_large_as_allowed(server: Serving) -> None:
-    """A plan may have 64 MB; the usual 64 kB would wake the engine a thousand times."""
-    reading, writing = os.pipe()
-    try:
-        allowed = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, engine_process.PIPE_BYTES)
-    except OSError:
-        pytest.skip("this user may not enlarge pipes any more")
-    finally:
-        os.close(reading)
-        os.close(writing)
-    with Engines(plan(server.port)) as engines:
-        stdin = engines._engines[0]._process.stdin
-        assert stdin is not None
-        assert fcntl.fcntl(stdin, fcntl.F_GETPIPE_SZ) == allowed
-
-
 def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner does not wait for ever for room in the pipe; it is told what the engine said last, and ends it."""
     script = tmp_path / "engine"
@@ -159,15 +151,13 @@ def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: p
     assert caught.value.log_tail == "why"
 
 
+@pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("metadata", [(("te", "x"),), (("key", "x" * 100_000),)])
-def test_metadata_that_cannot_be_sent_is_refused_before_the_start(
-    monkeypatch: pytest.MonkeyPatch, metadata: tuple[tuple[str, str], ...]
-) -> None:
+def test_metadata_that_cannot_be_sent_is_refused_before_the_start(metadata: tuple[tuple[str, str], ...]) -> None:
     """As the usage problem that it is, and not as an engine that died."""
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    whole = msgspec.structs.replace(plan(1), endpoint=Endpoint("grpc", "127.0.0.1", 1, rpc="/a/B", metadata=metadata))
+    endpoint = Endpoint("grpc", "127.0.0.1", 1, rpc="/a/B", metadata=metadata)
     with pytest.raises(UsageProblem, match="metadata"):
-        Engines(whole)
+        Engines(msgspec.structs.replace(plan(1), endpoint=endpoint))
 
 
 # -- ticks
@@ -185,56 +175,32 @@ def test_engines_that_end_at_different_ticks_are_one_load(server: Serving) -> No
     assert sum(tick.in_flight == 1 for tick in totals.ticks) >= 3
 
 
-def test_reports_are_read_whatever_pieces_they_come_in(fake_engine: Path) -> None:
-    """Readiness and the first tick in one piece, the second cut in two: each tick arrives once, and in order."""
-    ticks = [Tick(number, number, number + 1, requests=7 + number) for number in range(3)]
-    sent = b"".join(frame(tick) for tick in ticks)
-    (fake_engine / "says-0").write_bytes(frame(Ready()) + sent[:-5])
-    (fake_engine / "says-1").write_bytes(sent[-5:])
-    with Engines(plan(1)) as engines:
-        assert [engines.next_tick() for _ in ticks] == ticks
-
-
-def test_the_begin_is_the_same_for_all_and_not_over(server: Serving) -> None:
-    """Engines begin together: their first tick covers the time from one begin on, and begins before it is read."""
-    before = time.perf_counter_ns()
-    whole = plan(server.port, "/ok?ms=1")
-    with Engines(whole, 2) as engines:
-        tick = engines.next_tick()
-    assert before < tick.begin_ns < tick.end_ns < time.perf_counter_ns()
-    assert tick.number == 0
-
-
 # -- the end
 
 
 def test_closed_engines_are_gone_and_may_be_closed_again(server: Serving) -> None:
-    """After close the processes have ended by themselves, with status 0, while they were under load."""
+    """Under load they end by themselves, with status 0; also when they report rarely, and when the block raises."""
+    before = time.perf_counter_ns()
     engines = Engines(plan(server.port), 2)
     processes = [engine._process for engine in engines._engines]
     assert engines.pids == tuple(process.pid for process in processes)
+    tick = engines.next_tick()
+    assert before < tick.begin_ns < tick.end_ns < time.perf_counter_ns()
     Totals(engines).take_until(lambda totals, _: totals.requests > 0, "load")
     engines.close()
     assert [process.returncode for process in processes] == [0, 0]
     engines.close()
-
-
-def test_an_engine_that_has_nothing_to_report_for_long_ends_at_once(server: Serving) -> None:
-    """The end of its input is enough: it does not find out at its next report that nobody reads it."""
-    with Engines(msgspec.structs.replace(plan(server.port), tick_ns=600_000_000_000)) as engines:
-        process = engines._engines[0]._process
-    assert process.returncode == 0
-
-
-def test_engines_are_closed_when_the_block_raises(server: Serving) -> None:
-    """Whatever happens to the test that measures."""
-    with pytest.raises(ArithmeticError), Engines(plan(server.port), 2) as engines:
+    rare = Engines(msgspec.structs.replace(plan(server.port), tick_ns=600_000_000_000))
+    with pytest.raises(ArithmeticError), rare:
         raise ArithmeticError
-    assert not any(map(alive, engines.pids))
+    assert rare._engines[0]._process.returncode == 0
 
 
 def test_engines_that_were_not_told_to_begin_are_ended(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C, or any failure, while engines start leaves none of them."""
+    """A plan that cannot be told, or Ctrl-C while engines start, leaves none of them."""
+    with pytest.raises(OverflowError):
+        Engines(msgspec.structs.replace(plan(server.port), seed=1 << 70), 2)
+    assert remains() == set()
     started = []
 
     def interrupted(engine: EngineProcess, _seconds: float) -> None:
@@ -249,23 +215,7 @@ def test_engines_that_were_not_told_to_begin_are_ended(server: Serving, monkeypa
     assert remains() == set()
 
 
-def test_a_plan_that_cannot_be_told_leaves_no_engine(server: Serving) -> None:
-    """The process that was to be told is ended, and so are those before it."""
-    whole = msgspec.structs.replace(plan(server.port), seed=1 << 70)
-    with pytest.raises(OverflowError):
-        Engines(whole, 2)
-    assert remains() == set()
-
-
 # -- failures
-
-
-def test_an_engine_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreter that is not there is LoadFailed with the system's reason."""
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(LoadFailed, match="could not be started") as caught:
-        Engines(plan(1))
-    assert "/nowhere/python" in caught.value.found
 
 
 def test_an_engine_that_is_killed_is_no_short_measurement(server: Serving) -> None:
@@ -314,11 +264,13 @@ def test_garbage_instead_of_readiness_is_refused(fake_engine: Path, said: bytes)
 
 @pytest.mark.parametrize("said", [b"\xff\xff\xff\xff much", b"\x01\x00\x00\x00\x90", frame(Ready())])
 def test_garbage_instead_of_a_tick_is_refused(fake_engine: Path, said: bytes) -> None:
-    """Also from an engine that began well."""
-    (fake_engine / "says-0").write_bytes(frame(Ready()))
-    (fake_engine / "says-1").write_bytes(frame(Tick(0, 0, 1)) + said)
+    """Also from an engine that began well, whose reports came in pieces."""
+    ticks = [Tick(number, number, number + 1, requests=7 + number) for number in range(3)]
+    sent = b"".join(frame(tick) for tick in ticks)
+    (fake_engine / "says-0").write_bytes(frame(Ready()) + sent[:-5])
+    (fake_engine / "says-1").write_bytes(sent[-5:] + said)
     with Engines(plan(1)) as engines:
-        assert engines.next_tick() == Tick(0, 0, 1)
+        assert [engines.next_tick() for _ in ticks] == ticks
         with pytest.raises(LoadFailed, match="garbled"):
             engines.next_tick()
 
@@ -337,6 +289,7 @@ def test_an_unknown_host_is_one_readable_text(host: str) -> None:
 # -- limits
 
 
+@pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize(
     ("schedule", "processes"),
     [
@@ -351,33 +304,24 @@ def test_more_users_than_files_are_refused_by_name(
 ) -> None:
     """Before anything is started, with the limit, the need and the command that helps; one fewer is no problem."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (50, 100 + OWN_FILES))
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(UsageProblem) as caught:
         Engines(plan(1, schedule=schedule), processes)
     assert str(101 + OWN_FILES) in caught.value.summary
     assert str(100 + OWN_FILES) in caught.value.found
     assert any(f"ulimit -Hn {101 + OWN_FILES}" in remedy for remedy in caught.value.remedies)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (50, 101 + OWN_FILES))
-    with pytest.raises(LoadFailed, match="could not be started"):
-        Engines(plan(1, schedule=schedule), processes)
+    not_refused(plan(1, schedule=schedule), processes)
 
 
+@pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("schedule", [Closed(2), Steps(((1, 1.0), (2, 1.0))), Burst(50, max_in_flight=2)])
-def test_fewer_users_than_processes_are_refused(monkeypatch: pytest.MonkeyPatch, schedule: Schedule) -> None:
-    """A process without a user would never send its share of the requests, and the load never end."""
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+def test_fewer_users_than_processes_are_refused(schedule: Schedule) -> None:
+    """A process without a user would never end; an open loop without a ceiling has none to share out."""
     with pytest.raises(UsageProblem, match="3 processes cannot share 2 connections") as caught:
         Engines(plan(1, schedule=schedule), 3)
     assert caught.value.remedies == ("processes=2 at most",)
-    with pytest.raises(LoadFailed, match="could not be started"):
-        Engines(plan(1, schedule=schedule), 2)
-
-
-def test_an_open_loop_without_a_ceiling_is_shared_by_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no users to share out."""
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(LoadFailed, match="could not be started"):
-        Engines(plan(1, schedule=Poisson(1.0)), 7)
+    not_refused(plan(1, schedule=schedule), 2)
+    not_refused(plan(1, schedule=Poisson(1.0)), 7)
 
 
 def with_lanes(lanes: int, schedule: Schedule, *, outputs: bool) -> Plan:
@@ -386,36 +330,27 @@ def with_lanes(lanes: int, schedule: Schedule, *, outputs: bool) -> Plan:
     return msgspec.structs.replace(plan(1, schedule=schedule), payloads=((b"x",) * lanes,), outputs=memory)
 
 
+@pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("schedule", [Closed(4), Steps(((1, 1.0), (4, 1.0))), Burst(50, max_in_flight=4)])
 @pytest.mark.parametrize(("lanes", "outputs"), [(3, True), (3, False), (1, True)])
-def test_fewer_lanes_than_requests_under_way_are_refused(
-    monkeypatch: pytest.MonkeyPatch, schedule: Schedule, lanes: int, *, outputs: bool
-) -> None:
+def test_fewer_lanes_than_requests_under_way_are_refused(schedule: Schedule, lanes: int, *, outputs: bool) -> None:
     """Two requests with one place in shared memory would overwrite each other's answers; as many lanes are enough."""
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     for processes in (1, 4):
         with pytest.raises(UsageProblem, match="4 requests under way at the same time need as many lanes") as caught:
             Engines(with_lanes(lanes, schedule, outputs=outputs), processes)
         assert caught.value.found == f"lanes={lanes}"
         assert caught.value.remedies[0] == "share(..., lanes=4)"
-    with pytest.raises(LoadFailed, match="could not be started"):
-        Engines(with_lanes(4, schedule, outputs=outputs), 4)
+    not_refused(with_lanes(4, schedule, outputs=outputs), 4)
 
 
-def test_the_payload_with_the_fewest_lanes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several payloads; one without lanes needs none, unless answers lie in shared memory."""
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+@pytest.mark.usefixtures("no_engine")
+def test_the_payload_with_the_fewest_lanes_counts() -> None:
+    """One without lanes needs none, unless answers lie in shared memory; an open loop then needs a ceiling."""
     whole = msgspec.structs.replace(plan(1, connections=3), payloads=((b"x",) * 5, (b"y",) * 2, (b"z",)))
     with pytest.raises(UsageProblem) as caught:
         Engines(whole)
     assert caught.value.found == "lanes=2"
-    with pytest.raises(LoadFailed, match="could not be started"):
-        Engines(msgspec.structs.replace(whole, payloads=((b"x",) * 3, (b"z",))))
-
-
-def test_an_open_loop_through_shared_memory_needs_a_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one there is no telling how many requests will be under way."""
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    not_refused(msgspec.structs.replace(whole, payloads=((b"x",) * 3, (b"z",))))
     with pytest.raises(UsageProblem, match="needs a ceiling") as caught:
         Engines(with_lanes(3, Poisson(1.0), outputs=True))
     assert caught.value.remedies == ("max_in_flight=3",)

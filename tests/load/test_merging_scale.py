@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine.tally import Tally
-from pytest_gpuserve.load.merging import merge_ticks, together
+from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.shares import shares
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.wire import Tick
@@ -42,14 +42,6 @@ def tick_of(latencies_ns: Sequence[int], number: int = 0) -> Tick:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(tick), type=Tick)
 
 
-def dealt(latencies_ns: Sequence[int], workers: Sequence[int]) -> list[list[int]]:
-    """Each worker's latencies."""
-    hands: list[list[int]] = [[] for _ in range(MOST_WORKERS)]
-    for latency_ns, worker in zip(latencies_ns, workers, strict=True):
-        hands[worker].append(latency_ns)
-    return hands
-
-
 def check(found: Durations, latencies_ns: Sequence[int]) -> None:
     """Hold quantiles, mean and maximum against the raw latencies."""
     assert found.total == len(latencies_ns)
@@ -59,18 +51,6 @@ def check(found: Durations, latencies_ns: Sequence[int]) -> None:
         value = found.quantile(q)
         assert value is not None
         assert value * 1e9 == pytest.approx(nearest_rank(latencies_ns, q), rel=BUCKET)
-
-
-@UNHURRIED
-@given(
-    requests=st.lists(st.tuples(st.integers(1, 10**12), st.integers(0, MOST_WORKERS - 1)), min_size=100, max_size=200)
-)
-def test_any_split_of_any_latencies_merges_exactly(requests: list[tuple[int, int]]) -> None:
-    """From 1 ns to a quarter of an hour, over up to 32 workers of which some may have nothing."""
-    latencies_ns, workers = [latency_ns for latency_ns, _ in requests], [worker for _, worker in requests]
-    merged = merge_ticks([tick_of(hand) for hand in dealt(latencies_ns, workers)])
-    assert merged.latency.counts == tick_of(latencies_ns).latency.counts
-    check(total([merged]).latency, latencies_ns)
 
 
 @UNHURRIED

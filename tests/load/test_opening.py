@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
 import socket
 import ssl
 import threading
 import time
-import weakref
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -104,10 +102,15 @@ def answering(listener: socket.socket, answer: bytes) -> Iterator[None]:
             thread.join()
 
 
+def refusing() -> Address:
+    """Where nobody listens."""
+    return Address(socket.AF_INET, (HOST, free_port()), None, "")
+
+
 def test_an_open_connection_is_handed_over_free_of_the_reactor(stack: ExitStack) -> None:
-    """It is connected, sends at once and whole, and whoever gets it can watch it."""
+    """It is connected, sends at once and whole, does not time out later, and whoever gets it can watch it."""
     listener, address = listen(stack)
-    attempt = Attempt(stack, address)
+    attempt = Attempt(stack, address, SHORT_NS)
     assert attempt.result() == ("open", "")
     connected = attempt.connected
     assert isinstance(connected, socket.socket)
@@ -122,14 +125,8 @@ def test_an_open_connection_is_handed_over_free_of_the_reactor(stack: ExitStack)
     attempt.reactor.forget(connected.fileno())
 
 
-def test_the_timeout_of_an_open_connection_is_over(stack: ExitStack) -> None:
-    """A connection that opened in time does not time out later."""
-    attempt = Attempt(stack, listen(stack)[1], SHORT_NS)
-    assert attempt.result() == ("open", "")
-
-
 def test_a_unix_socket_is_opened(stack: ExitStack, tmp_path: Path) -> None:
-    """An endpoint without port is a path."""
+    """An endpoint without port is a path; an unknown host is an error before the load, not of every request."""
     path = str(tmp_path / "socket")
     listener = stack.enter_context(socket.socket(socket.AF_UNIX))
     listener.bind(path)
@@ -137,18 +134,14 @@ def test_a_unix_socket_is_opened(stack: ExitStack, tmp_path: Path) -> None:
     assert Attempt(stack, resolve(Endpoint("worker", path))).result() == ("open", "")
     kind, sample = Attempt(stack, resolve(Endpoint("worker", path + "-not"))).result()
     assert (kind, "No such file" in sample) == ("connect", True)
+    with pytest.raises(OSError, match=r"Name or service not known|Temporary failure|No address"):
+        resolve(Endpoint("http", "nobody.invalid", 80))
 
 
-def test_nobody_listening_is_a_refusal(stack: ExitStack) -> None:
-    """It has a kind of its own, with the system's words; no time-out follows."""
-    attempt = Attempt(stack, Address(socket.AF_INET, (HOST, free_port()), None, ""), SHORT_NS)
-    assert attempt.result() == ("connection refused", "[Errno 111] Connection refused")
-
-
-def test_an_address_that_cannot_be_is_told_later(stack: ExitStack) -> None:
-    """What fails at once, within the constructor, is told from the reactor all the same."""
-    attempt = Attempt(stack, Address(socket.AF_INET, ("255.255.255.255", 1), None, ""))
-    kind, sample = attempt.result()
+def test_what_cannot_be_connected_is_told_later(stack: ExitStack) -> None:
+    """A refusal has a kind of its own; what fails at once is told from the reactor too; no time-out follows."""
+    assert Attempt(stack, refusing(), SHORT_NS).result() == ("connection refused", "[Errno 111] Connection refused")
+    kind, sample = Attempt(stack, Address(socket.AF_INET, ("255.255.255.255", 1), None, "")).result()
     assert (kind, bool(sample)) == ("connect", True)
 
 
@@ -183,31 +176,30 @@ def test_the_limit_on_open_files_is_named(stack: ExitStack) -> None:
     assert attempt.result() == ("open", "")
     lowest = os.dup(0)
     os.close(lowest)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    said: list[str] = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
     try:
         # In the reactor that there is: a new one would itself need files.
         attempt.said.clear()
-        Opening(address, attempt.reactor, SAFETY_NS, lambda _: said.append("open"), attempt._fail)
+        Opening(address, attempt.reactor, SAFETY_NS, attempt._open, attempt._fail)
         assert attempt.said == [], "called from within the constructor"
         attempt.reactor.run()
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert said == []
-    assert [kind for kind, _ in attempt.said] == ["connect"]
-    assert "the limit on open files is too low, see `ulimit -n`" in attempt.said[0][1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    ((kind, sample),) = attempt.said
+    assert kind == "connect"
+    assert "the limit on open files is too low, see `ulimit -n`" in sample
 
 
 @pytest.mark.parametrize("when", ["at once", "opening", "after a refusal", "after a failure at once"])
 def test_a_cancelled_opening_says_nothing(stack: ExitStack, when: str) -> None:
     """Given up before anything happened, or when something has but was not told yet; twice is harmless."""
     listener, address = listen(stack)
-    if when == "after a refusal":
-        address = Address(socket.AF_INET, (HOST, free_port()), None, "")
-    if when == "after a failure at once":
-        address = Address(socket.AF_UNIX, "/nowhere/socket", None, "")
-    attempt = Attempt(stack, address, SHORT_NS)
+    others = {
+        "after a refusal": refusing(),
+        "after a failure at once": Address(socket.AF_UNIX, "/nowhere/socket", None, ""),
+    }
+    attempt = Attempt(stack, others.get(when, address), SHORT_NS)
     sock = attempt.opening._socket
     assert sock is not None
     if when == "opening":
@@ -218,27 +210,6 @@ def test_a_cancelled_opening_says_nothing(stack: ExitStack, when: str) -> None:
     attempt.run_for(2 * SHORT_NS)
     attempt.reactor.run()
     assert (attempt.said, sock.fileno()) == ([], -1)
-
-
-@pytest.mark.parametrize("how", ["open", "refused", "cancelled"])
-def test_an_opening_that_is_over_is_not_kept_for_its_timeout(stack: ExitStack, how: str) -> None:
-    """Without a garbage collector, and long before the time is over: else lost connections would pile up."""
-    _, address = listen(stack)
-    if how == "refused":
-        address = Address(socket.AF_INET, (HOST, free_port()), None, "")
-    gc.collect()
-    gc.disable()
-    try:
-        attempt = Attempt(stack, address)
-        watch = weakref.ref(attempt.opening)
-        if how == "cancelled":
-            attempt.opening.cancel()
-        else:
-            assert attempt.result()[0] == {"open": "open", "refused": "connection refused"}[how]
-        del attempt.opening
-        assert watch() is None
-    finally:
-        gc.enable()
 
 
 def context() -> ssl.SSLContext:
@@ -252,15 +223,15 @@ def context() -> ssl.SSLContext:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "WRONG_VERSION_NUMBER"), (b"", ""), (b"\x15\x03\x03\x00\x02\x02\x28", "")],
+    ids=["plain text", "hang-up", "alert"],
 )
 def test_a_handshake_that_fails_is_told_once(stack: ExitStack, answer: bytes, reason: str) -> None:
-    """A server that speaks in plain text, hangs up or sends an alert fails as ``tls``, in OpenSSL's words."""
+    """It fails as ``tls``, in OpenSSL's words."""
     listener, address = listen(stack)
     attempt = Attempt(stack, Address(address.family, address.at, context(), "localhost"))
     with answering(listener, answer):
         kind, sample = attempt.result()
-    assert (kind, bool(sample)) == ("tls", True)
-    assert reason in sample
+    assert (kind, bool(sample), reason in sample) == ("tls", True, True)
 
 
 def test_a_handshake_that_is_not_answered_times_out(stack: ExitStack) -> None:
@@ -282,39 +253,35 @@ def test_a_name_that_no_certificate_can_have_is_found_beforehand(name: str, *, v
         resolve(Endpoint("http", HOST, 1, Tls(name, verify=verify)))
 
 
-Found = list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that a name has, which a test fills in."""
+    hosts: list[str] = []
+
+    def getaddrinfo(_host: str, port: int, *_: object, **__: object) -> list[tuple[object, ...]]:
+        families = [socket.AF_INET6 if ":" in host else socket.AF_INET for host in hosts]
+        return [(family, socket.SOCK_STREAM, 6, "", (host, port)) for family, host in zip(families, hosts, strict=True)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return hosts
 
 
-def found(*hosts: str, port: int) -> Found:
-    """Return what the system would say of a name with these addresses."""
-    return [
-        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (host, port, 0, 0))
-        if ":" in host
-        else (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))
-        for host in hosts
-    ]
-
-
-def test_of_two_addresses_the_one_that_accepts_is_taken(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_addresses_the_one_that_accepts_is_taken(stack: ExitStack, names: list[str]) -> None:
     """``localhost`` often stands for ::1 too, where nobody listens: the order of the names does not matter."""
     listener, _ = listen(stack)
     port = listener.getsockname()[1]
     for hosts in (("::1", HOST), (HOST, "::1"), ("127.0.0.9", HOST)):
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, hosts=hosts, **__: found(*hosts, port=port))
+        names[:] = hosts
         address = resolve(Endpoint("http", "localhost", port))
         assert (address.family, address.at) == (socket.AF_INET, (HOST, port))
         assert Attempt(stack, address).result() == ("open", "")
-
-
-def test_where_none_accepts_the_first_address_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is not there yet is refused later, by the first of its addresses."""
+    # A server that is not there yet is refused later, by the first of its addresses.
     port = free_port()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found("127.0.0.9", HOST, port=port))
     assert resolve(Endpoint("http", "localhost", port)).at == ("127.0.0.9", port)
 
 
 def test_an_address_that_does_not_answer_does_not_keep_the_next_from_being_tried(
-    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
     """Of two addresses the first of which drops connections the second is taken, after a bounded time."""
     full = stack.enter_context(socket.create_server(("127.0.0.9", 0), backlog=0))
@@ -322,24 +289,16 @@ def test_an_address_that_does_not_answer_does_not_keep_the_next_from_being_tried
     fill(stack, Address(socket.AF_INET, full.getsockname(), None, ""))
     stack.enter_context(socket.create_server((HOST, port)))
     monkeypatch.setattr(opening, "PROBE_SECONDS", 0.05)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found("127.0.0.9", HOST, port=port))
+    names[:] = ["127.0.0.9", HOST]
     assert resolve(Endpoint("http", "localhost", port)).at == (HOST, port)
-
-
-def test_an_unknown_host_is_an_error_of_the_system() -> None:
-    """It is raised before the load, not counted for every request."""
-    with pytest.raises(OSError, match=r"Name or service not known|Temporary failure|No address"):
-        resolve(Endpoint("http", "nobody.invalid", 80))
 
 
 def test_certificates_are_checked_unless_that_is_switched_off(tmp_path: Path) -> None:
     """The default is the system's authorities and the server's name; a file that holds none is named."""
-    by_default = resolve(Endpoint("http", HOST, 1, Tls("localhost"))).tls
-    unchecked = resolve(Endpoint("http", HOST, 1, Tls("localhost", verify=False)), ("h2",)).tls
-    assert by_default is not None
-    assert unchecked is not None
-    assert (by_default.verify_mode, by_default.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert (unchecked.verify_mode, unchecked.check_hostname) == (ssl.CERT_NONE, False)
+    for verify, mode in ((True, ssl.CERT_REQUIRED), (False, ssl.CERT_NONE)):
+        made = resolve(Endpoint("http", HOST, 1, Tls("localhost", verify=verify)), ("h2",)).tls
+        assert made is not None
+        assert (made.verify_mode, made.check_hostname) == (mode, verify)
     empty = tmp_path / "empty.pem"
     empty.touch()
     for path in (str(empty), "/nowhere/ca.pem"):

@@ -18,15 +18,11 @@ OURS = Versions(python="3.11.7", ray="2.60.0", package="1.2.3")
 # -- what is typed
 
 
-@pytest.mark.parametrize("text", ["local", "ray"])
-def test_engines_are_known_by_name(text: str) -> None:
-    """``local`` and ``ray`` are what they are called."""
-    assert parse_engine(text, OPTION) == text
-
-
 @pytest.mark.parametrize(
     ("text", "address"),
     [
+        ("local", "local"),
+        ("ray", "ray"),
         ("head:6379", ClusterAddress("head", 6379)),
         ("10.0.0.1:1", ClusterAddress("10.0.0.1", 1)),
         ("ray://head.example.org:10001", ClusterAddress("head.example.org", 10001, by_client=True)),
@@ -34,68 +30,43 @@ def test_engines_are_known_by_name(text: str) -> None:
         ("[::1]:6379", ClusterAddress("::1", 6379)),
     ],
 )
-def test_addresses_are_read_and_written_alike(text: str, address: ClusterAddress) -> None:
-    """An address with Ray's client or without it, of IPv6 in brackets, comes out as it went in."""
+def test_engines_are_read_and_written_alike(text: str, address: ClusterAddress | str) -> None:
+    """A name, or an address with Ray's client or without it, of IPv6 in brackets."""
     assert parse_engine(text, OPTION) == address
     assert str(address) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "Ray",
-        "auto",
-        "head",
-        "head:",
-        ":6379",
-        "head:0",
-        "head:65536",
-        "head:6379x",
-        "head:٣",
-        "ray://head",
-        "ray://",
-        "http://head:80",
-        "ray://head:1/path",
-        "fd00::1:6379",
-        "[fd00::zz]:1",
-        "[fe80::1%eth0]:1",
-        "-rf:1",
-        "head :1",
-        "head:1\n",
-    ],
-)
+REFUSED = ["", "Ray", "auto", "head", "head:", ":6379", "head:0", "head:65536", "head:6379x", "head:٣", "ray://head"]
+REFUSED += ["ray://", "http://head:80", "ray://head:1/path", "fd00::1:6379", "[fd00::zz]:1", "[fe80::1%eth0]:1"]
+REFUSED += ["-rf:1", "head :1", "head:1\n"]
+
+
+@pytest.mark.parametrize("text", REFUSED)
 def test_what_is_no_engine_is_refused(text: str) -> None:
-    """Anything else is refused, with what was found and all that could have been meant."""
+    """With what was found and all that could have been meant; what stands before an ``@`` may be a password."""
     with pytest.raises(UsageProblem) as caught:
         parse_engine(text, OPTION)
     assert caught.value.found == repr(text)
     told = str(caught.value)
     assert all(f"{OPTION}={form}" in told for form in ("local", "ray", "ray://HOST:PORT", "HOST:PORT"))
-
-
-def test_a_password_is_not_repeated() -> None:
-    """What stands before an ``@`` may be one."""
     with pytest.raises(UsageProblem) as caught:
         parse_engine("ray://me:secret@head:10001", OPTION)
     assert "secret" not in str(caught.value)
     assert "@" not in caught.value.found
 
 
-@given(
-    host=st.from_regex(r"[a-z0-9][a-z0-9.-]{0,30}", fullmatch=True) | st.ip_addresses(v=6).map(str),
-    port=st.integers(1, 65535),
-    by_client=st.booleans(),
+ADDRESSES = st.builds(
+    ClusterAddress,
+    st.from_regex(r"[a-z0-9][a-z0-9.-]{0,30}", fullmatch=True) | st.ip_addresses(v=6).map(str),
+    st.integers(1, 65535),
+    st.booleans(),
 )
-def test_every_address_is_read_back(host: str, port: int, by_client: bool) -> None:  # noqa: FBT001 -- generated
-    """Whatever host and port there are, reading what is written gives them."""
-    address = ClusterAddress(host, port, by_client)
-    assert parse_address(str(address)) == address
 
 
-@given(st.text())
-def test_any_text_is_an_engine_or_refused(text: str) -> None:
+@given(ADDRESSES, st.text())
+def test_every_address_is_read_back(address: ClusterAddress, text: str) -> None:
     """Nothing that can be typed gives another error, nor an address that would be written in another way."""
+    assert parse_address(str(address)) == address
     try:
         found = parse_engine(text, OPTION)
     except UsageProblem:
@@ -107,21 +78,10 @@ def test_any_text_is_an_engine_or_refused(text: str) -> None:
 # -- versions
 
 
-def test_the_same_versions_may_share_a_load() -> None:
-    """Also where the last number of Python's differs."""
-    assert difference(OURS, OURS) == ""
-    assert difference(Versions("3.11.2", OURS.ray, OURS.package), OURS) == ""
-    assert remedies([OURS], OURS) == []
-
-
 @pytest.mark.parametrize(
     ("theirs", "words", "helps"),
     [
-        (
-            Versions("3.11.7", "2.60.0", "1.2.2"),
-            ["pytest-gpuserve 1.2.2", "1.2.3"],
-            "pip install pytest-gpuserve==1.2.3",
-        ),
+        (Versions("3.11.7", "2.60.0", "1.2.2"), ["pytest-gpuserve 1.2.2", "1.2.3"], "install pytest-gpuserve==1.2.3"),
         (Versions("3.11.7", "2.60.0", ""), ["not installed", "1.2.3"], "pip install pytest-gpuserve==1.2.3"),
         (Versions("3.11.7", "2.49.1", "1.2.3"), ["ray 2.49.1", "2.60.0"], "pip install ray==2.60.0"),
         (Versions("3.12.7", "2.60.0", "1.2.3"), ["Python 3.12.7", "3.11.7"], "Python 3.11"),
@@ -129,8 +89,10 @@ def test_the_same_versions_may_share_a_load() -> None:
     ],
 )
 def test_each_difference_is_told_with_what_helps(theirs: Versions, words: list[str], helps: str) -> None:
-    """Both versions stand in it, and the command."""
+    """Both versions stand in it, and the command; the last number of Python's may differ."""
     told = difference(theirs, OURS)
     assert all(word in told for word in words)
     (help_text,) = remedies([OURS, theirs], OURS)
     assert helps in help_text
+    assert difference(OURS, OURS) == difference(Versions("3.11.2", OURS.ray, OURS.package), OURS) == ""
+    assert remedies([OURS], OURS) == []

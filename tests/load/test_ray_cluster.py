@@ -55,11 +55,14 @@ def starting(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 def test_a_cluster_can_be_joined_when_its_address_is_whole(
     monkeypatch: pytest.MonkeyPatch, place: Path, tmp_path: Path
 ) -> None:
-    """Half an address is waited for; whoever joins is told where the secret is, which nobody else can read."""
-    starting(
-        monkeypatch,
-        "printf 127.0.0.1: > address; sleep 0.3; printf 4711 >> address; exec sleep 600",
-    )
+    """Half an address is waited for; whoever joins is told where the secret is, which nobody else can read.
+
+    Its workers run this very package, also where it is a checkout that is not installed; that it ends is seen.
+    """
+    code = "import pytest_gpuserve; print(pytest_gpuserve.__file__)"
+    found = f"{sys.executable} -c '{code}' > found"
+    end = "while [ ! -e end ]; do sleep 0.01; done; sleep 600 & exit 1"
+    starting(monkeypatch, f"{found}; printf 127.0.0.1: > address; sleep 0.3; printf 4711 >> address; {end}")
     with LocalCluster.start(tmp_path / "log") as cluster:
         assert cluster.joining.address == "127.0.0.1:4711"
         token = Path(cluster.joining.environment["RAY_AUTH_TOKEN_PATH"])
@@ -67,8 +70,16 @@ def test_a_cluster_can_be_joined_when_its_address_is_whole(
         assert stat.S_IMODE(token.stat().st_mode) == 0o600
         assert stat.S_IMODE(token.parent.stat().st_mode) == 0o700
         assert token.parent.parent == place
-        (process,) = cluster.process.tree()
-    assert not alive(process.pid)
+        imported = Path((token.parent / "found").read_text().strip())
+        assert imported.is_relative_to(token.parent)
+        assert imported.resolve() == Path(sys.modules["pytest_gpuserve"].__file__ or "").resolve()
+        tree = cluster.process.tree()
+        assert tree
+        assert not cluster.has_ended()
+        (token.parent / "end").touch()
+        eventually(cluster.has_ended, "its end")
+        tree += cluster.process.tree()
+    assert not any(alive(process.pid) for process in tree)
     assert list(place.iterdir()) == []
 
 
@@ -78,7 +89,7 @@ def test_a_cluster_can_be_joined_when_its_address_is_whole(
 def test_a_cluster_that_does_not_start_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, place: Path, tmp_path: Path, script: str, summary: str
 ) -> None:
-    """Neither one that ends, whose last words are told, nor one that never gets ready."""
+    """Neither one that ends, whose last words are told, nor one that never gets ready, nor Ctrl-C while it starts."""
     monkeypatch.setattr(cluster_module, "START_SECONDS", 0.5)
     starting(monkeypatch, script)
     with pytest.raises(LoadFailed) as caught:
@@ -87,11 +98,6 @@ def test_a_cluster_that_does_not_start_leaves_nothing(
     assert caught.value.log_tail == ("why" if "why" in script else "")
     assert list(place.iterdir()) == []
 
-
-def test_an_interrupted_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch, place: Path, tmp_path: Path) -> None:
-    """Ctrl-C while it starts ends what was begun."""
-    starting(monkeypatch, "exec sleep 600")
-
     def interrupted(*_: object) -> str:
         raise KeyboardInterrupt
 
@@ -99,20 +105,6 @@ def test_an_interrupted_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch, pl
     with pytest.raises(KeyboardInterrupt):
         LocalCluster.start(tmp_path / "log")
     assert list(place.iterdir()) == []
-
-
-def test_its_workers_run_this_very_package(monkeypatch: pytest.MonkeyPatch, place: Path, tmp_path: Path) -> None:
-    """Also where it is a checkout that is not installed: it comes first on their path."""
-    code = "import pytest_gpuserve; print(pytest_gpuserve.__file__)"
-    starting(
-        monkeypatch,
-        f"{sys.executable} -c '{code}' > found && printf 127.0.0.1:1 > address; exec sleep 600",
-    )
-    with LocalCluster.start(tmp_path / "log"):
-        (found,) = place.glob("gpuserve-ray-*/found")
-        imported = Path(found.read_text().strip())
-        assert imported.is_relative_to(found.parent)
-        assert imported.resolve() == Path(sys.modules["pytest_gpuserve"].__file__ or "").resolve()
 
 
 def test_the_first_short_folder_is_taken(tmp_path: Path) -> None:
@@ -179,10 +171,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> type[Started]:
 
 
 def test_a_cluster_is_started_once_and_when_needed(started: type[Started], tmp_path: Path) -> None:
-    """Two loads at once start one; a run that loads nothing starts none; it is ended once."""
+    """Two loads at once start one, which ends once; a run that loads nothing starts none; a dead one is replaced."""
     with RayEngine(None, OPTION) as engine:
         source = engine.source(tmp_path / "log")
         other = engine.source(tmp_path / "log")
+        assert source.is_here
         assert started.started == 0
         threads = [threading.Thread(target=each.launches, args=(2,)) for each in (source, other, source)]
         for thread in threads:
@@ -190,158 +183,100 @@ def test_a_cluster_is_started_once_and_when_needed(started: type[Started], tmp_p
         for thread in threads:
             thread.join()
         assert (started.started, started.closed) == (1, 0)
-    assert started.closed == 1
-    engine.close()
-    assert started.closed == 1
-    with RayEngine(None, OPTION):
-        pass
-    assert (started.started, started.closed) == (1, 1)
-
-
-def test_a_cluster_that_has_died_is_replaced(started: type[Started], tmp_path: Path) -> None:
-    """By the next load; what is left of the dead one is removed before."""
-    with RayEngine(None, OPTION) as engine:
-        source = engine.source(tmp_path / "log")
-        source.launches(2)
         assert engine._own is not None
         engine._own.died = True  # type: ignore[attr-defined]
         source.launches(2)
-        source.launches(2)
+        (launch,) = source.launches(8)
         assert (started.started, started.closed) == (2, 1)
+    engine.close()
+    assert started.closed == 2
+    with RayEngine(None, OPTION):
+        pass
     assert (started.started, started.closed) == (2, 2)
+    # One launch makes all workers: it is told whose it is and where the cluster is, in the cluster's environment.
+    command = list(launch.command)
+    assert launch.part == 0
+    assert command[:3] == ["env", "NAME=value", sys.executable]
+    assert command[-3:] == ["pytest_gpuserve.load.ray", str(os.getpid()), "127.0.0.1:4711"]
 
 
-def test_a_cluster_that_ends_by_itself_is_seen(monkeypatch: pytest.MonkeyPatch, place: Path, tmp_path: Path) -> None:
-    """And only then."""
-    starting(monkeypatch, "printf 127.0.0.1:1 > address; while [ ! -e end ]; do sleep 0.01; done; exit 1")
-    with LocalCluster.start(tmp_path / "log") as cluster:
-        assert not cluster.has_ended()
-        (folder,) = place.glob("gpuserve-ray-*")
-        (folder / "end").touch()
-        eventually(cluster.has_ended, "its end")
-
-
-@pytest.mark.parametrize("version", ["2.51.1", "2.9.0", "1.99.0", "2", "three", ""])
-def test_ray_that_lets_everybody_in_makes_no_cluster_of_our_own(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+@pytest.mark.parametrize(
+    "version", ["2.51.1", "2.9.0", "1.99.0", "2", "three", "", None, "2.52.0", "2.60.0rc1", "3.0.0"]
+)
+def test_ray_that_lets_everybody_in_makes_no_cluster_of_our_own(
+    monkeypatch: pytest.MonkeyPatch, version: str | None
+) -> None:
     """Before tokens were known there, and where it does not say which it is; a cluster that is there is another's."""
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
+
+    def told(name: str) -> str:
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", told)
     monkeypatch.setattr(source_module, "check_installed", lambda _: None)
-    with pytest.raises(UsageProblem, match="everybody") as caught:
-        RayEngine(None, OPTION).check()
-    assert version in caught.value.found
-    assert "pip install 'ray>=2.52'" in caught.value.remedies
     monkeypatch.setattr(source_module, "check_cluster", lambda *_: ())
     RayEngine(ClusterAddress("head", 6379), OPTION).check()
-
-
-@pytest.mark.parametrize("version", ["2.52.0", "2.60.0rc1", "3.0.0", "2.100.0"])
-def test_ray_that_knows_secrets_may_make_one(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    """From the first one that does."""
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
-    monkeypatch.setattr(source_module, "check_installed", lambda _: None)
-    RayEngine(None, OPTION).check()
-
-
-def test_ray_without_a_version_makes_no_cluster_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not known is no pass."""
-
-    def absent(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", absent)
-    monkeypatch.setattr(source_module, "check_installed", lambda _: None)
-    with pytest.raises(UsageProblem, match="everybody"):
+    if version in {"2.52.0", "2.60.0rc1", "3.0.0"}:
         RayEngine(None, OPTION).check()
+        return
+    with pytest.raises(UsageProblem, match="everybody") as caught:
+        RayEngine(None, OPTION).check()
+    assert (version or "") in caught.value.found
+    assert "pip install 'ray>=2.52'" in caught.value.remedies
 
 
-def test_one_launch_makes_all_workers(started: type[Started], tmp_path: Path) -> None:
-    """The coordinator is told whose it is and where the cluster is, in the cluster's environment; all is here."""
-    with RayEngine(None, OPTION) as engine:
-        source = engine.source(tmp_path / "log")
-        (launch,) = source.launches(8)
-    assert source.is_here
-    assert launch.part == 0
-    command = list(launch.command)
-    assert command[:2] == ["env", "NAME=value"]
-    assert command[-3:] == ["pytest_gpuserve.load.ray", str(os.getpid()), "127.0.0.1:4711"]
-    assert command[2] == sys.executable
-
-
-def test_a_cluster_that_is_there_is_named_and_never_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("hosts", "named", "is_here"),
+    [
+        ([], "no node with a CPU yet", False),
+        (["127.0.0.1"], "1 node (127.0.0.1)", True),
+        (["127.0.0.1", "127.0.0.1"], "2 nodes (127.0.0.1)", True),
+        (["127.0.0.1", "192.0.2.1"], "2 nodes (127.0.0.1, 192.0.2.1)", False),
+    ],
+)
+def test_a_cluster_that_is_there_is_named_and_never_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hosts: list[str], named: str, *, is_here: bool
+) -> None:
     """Nodes of one host count each, their address once; workers are here only if all nodes are."""
-    engine = RayEngine(ClusterAddress("head", 10001, by_client=True), OPTION)
-    assert str(engine) == "Ray at ray://head:10001"
-    found: list[tuple[Node, ...]] = [
-        (),
-        (Node("127.0.0.1", OURS),),
-        (Node("127.0.0.1", OURS), Node("127.0.0.1", OURS)),
-        (Node("127.0.0.1", OURS), Node("192.0.2.1", OURS)),
-    ]
-    told = []
-    for nodes in found:
-        monkeypatch.setattr(source_module, "check_cluster", lambda *_, nodes=nodes: nodes)
+    monkeypatch.setattr(source_module, "check_cluster", lambda *_: tuple(Node(host, OURS) for host in hosts))
+    with RayEngine(ClusterAddress("head", 10001, by_client=True), OPTION) as engine:
+        assert str(engine) == "Ray at ray://head:10001"
         engine.check()
-        told.append((str(engine), engine.source(tmp_path / "log").is_here))
-    assert told == [
-        ("Ray at ray://head:10001, no node with a CPU yet", False),
-        ("Ray at ray://head:10001, 1 node (127.0.0.1)", True),
-        ("Ray at ray://head:10001, 2 nodes (127.0.0.1)", True),
-        ("Ray at ray://head:10001, 2 nodes (127.0.0.1, 192.0.2.1)", False),
-    ]
-    (launch,) = engine.source(tmp_path / "log").launches(3)
-    assert list(launch.command)[-1] == "ray://head:10001"
-    engine.close()
+        assert (str(engine), engine.source(tmp_path / "log").is_here) == (f"Ray at ray://head:10001, {named}", is_here)
+        (launch,) = engine.source(tmp_path / "log").launches(3)
+        assert list(launch.command)[-1] == "ray://head:10001"
 
 
 # -- the command
 
 
-def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """What the command says of wrong arguments, which is all that it does."""
-    assert main(["http://127.0.0.1:1/", *argv]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "Traceback" not in captured.err
-    return captured.err
-
-
-def test_the_command_refuses_what_is_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    """By its own option's name."""
-    told = refused(capsys, "--engine", "gpu")
-    assert "'gpu'" in told
-    assert "--engine=ray" in told
-
-
-def test_the_command_refuses_a_cluster_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """Before a request is sent."""
-    told = refused(capsys, "--engine", f"127.0.0.1:{free_port()}", "--workers", "2")
-    assert "could not be joined" in told
-    assert "Connection refused" in told
-
-
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--workers", "2"], ["--engine", "--processes 2"]),
-        (["--workers", "2", "--processes", "2", "--engine", "ray"], ["--processes and --workers contradict"]),
-        (["--workers", "0", "--engine", "ray"], ["--workers"]),
+        ("--engine gpu", ["'gpu'", "--engine=ray"]),
+        # Of processes of this host there are no workers, and both numbers at once are a mistake.
+        ("--workers 2", ["--engine", "--processes 2"]),
+        ("--workers 2 --processes 2 --engine ray", ["--processes and --workers contradict"]),
+        ("--workers 0 --engine ray", ["--workers"]),
+        # Not ``--processes``, of which nothing was typed; no cluster is started for it.
+        (
+            "--engine ray --workers 3 --concurrency 2",
+            ["--workers: 3 processes cannot share 2 connections", "--workers 2 at most"],
+        ),
+        # Before a request is sent.
+        ("--engine 127.0.0.1:{port} --workers 2", ["could not be joined", "Connection refused"]),
     ],
 )
-def test_the_command_refuses_workers_that_mean_nothing(
-    capsys: pytest.CaptureFixture[str], argv: list[str], words: list[str]
+def test_the_command_refuses_what_cannot_be(
+    capsys: pytest.CaptureFixture[str], started: type[Started], argv: str, words: list[str]
 ) -> None:
-    """Of processes of this host there are no workers, and both numbers at once are a mistake."""
-    told = refused(capsys, *argv)
-    assert all(word in told for word in words)
-
-
-def test_too_few_users_are_told_by_the_option_that_was_typed(
-    capsys: pytest.CaptureFixture[str], started: type[Started]
-) -> None:
-    """``--workers`` and not ``--processes``, of which nothing was typed; no cluster is started for it."""
-    told = refused(capsys, "--engine", "ray", "--workers", "3", "--concurrency", "2")
-    assert "--workers: 3 processes cannot share 2 connections" in told
-    assert "--workers 2 at most" in told
+    """By the options that were typed, which is all that it says."""
+    assert main(["http://127.0.0.1:1/", *argv.format(port=free_port()).split()]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert all(word in captured.err for word in words)
+    assert "Traceback" not in captured.err
     assert started.started == 0
 
 

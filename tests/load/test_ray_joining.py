@@ -14,8 +14,7 @@ import pytest
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.ray import joining
 from pytest_gpuserve.load.ray.address import ClusterAddress
-from pytest_gpuserve.load.ray.check import Node, Seen
-from pytest_gpuserve.load.ray.joining import check_cluster, check_installed, unlike
+from pytest_gpuserve.load.ray.joining import check_cluster, check_installed
 from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.process.ports import free_port
 
@@ -44,31 +43,31 @@ def saying(monkeypatch: pytest.MonkeyPatch, **seen: object) -> None:
     answering(monkeypatch, f"print({json.dumps(json.dumps(seen))})")
 
 
-def as_told(versions: Versions) -> dict[str, str]:
-    """Versions as they are in JSON."""
-    return {"python": versions.python, "ray": versions.ray, "package": versions.package}
-
-
-def test_a_cluster_that_is_alike_is_taken(monkeypatch: pytest.MonkeyPatch, listening: ClusterAddress) -> None:
-    """All of its nodes are told."""
-    there = as_told(OURS)
-    saying(monkeypatch, here=there, nodes=[{"address": "a", "versions": there}, {"address": "b", "versions": there}])
-    assert [node.address for node in check_cluster(listening, OPTION)] == ["a", "b"]
-
-
 def test_nodes_of_other_versions_are_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, listening: ClusterAddress
 ) -> None:
-    """Each of them, with both versions, and no other; the command installs ours."""
-    nodes = [
-        {"address": "10.0.0.1", "versions": as_told(OURS)},
-        {"address": "10.0.0.2", "versions": as_told(Versions("3.11.7", "2.60.0", "0.9"))},
-        {"address": "10.0.0.3", "versions": None, "problem": "it died"},
+    """Each of them, with both versions, and no other, and how to install ours; what is not told is no pass."""
+    here = {"python": OURS.python, "ray": OURS.ray, "package": OURS.package}
+    nodes: list[dict[str, object]] = [
+        {"address": "10.0.0.0", "versions": here},
+        {"address": "10.0.0.1", "versions": here},
     ]
-    saying(monkeypatch, here=as_told(OURS), nodes=nodes)
+    saying(monkeypatch, here=here, nodes=nodes)
+    assert [node.address for node in check_cluster(listening, OPTION)] == ["10.0.0.0", "10.0.0.1"]
+    nodes += [
+        {"address": "10.0.0.2", "versions": {**here, "package": "0.9"}},
+        {"address": "10.0.0.3", "versions": None, "problem": "it died"},
+        {"address": "10.0.0.4", "versions": None},
+        {"address": "10.0.0.5", "versions": here, "problem": "odd"},
+    ]
+    saying(monkeypatch, here=here, nodes=nodes)
     with pytest.raises(UsageProblem) as caught:
         check_cluster(listening, OPTION)
-    assert caught.value.found == "10.0.0.2: pytest-gpuserve 0.9, here 1.2.3\n10.0.0.3: it died"
+    assert caught.value.found.splitlines() == [
+        "10.0.0.2: pytest-gpuserve 0.9, here 1.2.3",
+        "10.0.0.3: it died",
+        "10.0.0.4: it did not tell its versions",
+    ]
     assert any("pip install pytest-gpuserve==1.2.3" in text for text in caught.value.remedies)
 
 
@@ -107,18 +106,14 @@ def test_a_look_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, l
 
 @pytest.mark.parametrize("by_client", [False, True])
 def test_where_nobody_listens_nothing_is_started(monkeypatch: pytest.MonkeyPatch, *, by_client: bool) -> None:
-    """The refusal names the address and the reason; Ray's library is not asked."""
+    """The refusal names the address and the reason, or the resolver's words; Ray's library is not asked."""
     monkeypatch.setattr(joining, "module_command", lambda *_: pytest.fail("it is not to be asked"))
     address = ClusterAddress("127.0.0.1", free_port(), by_client)
     with pytest.raises(UsageProblem, match="Connection refused") as caught:
         check_cluster(address, OPTION)
     assert str(address) in str(caught.value)
-
-
-def test_a_host_that_is_not_known_is_told() -> None:
-    """By the resolver's words."""
     with pytest.raises(UsageProblem, match="could not be joined") as caught:
-        check_cluster(ClusterAddress("no-such-host.invalid", 6379), OPTION)
+        check_cluster(ClusterAddress("no-such-host.invalid", 6379, by_client), OPTION)
     assert caught.value.found
 
 
@@ -129,9 +124,3 @@ def test_a_missing_library_is_told_with_the_extra(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UsageProblem) as caught:
         check_installed(OPTION)
     assert "pip install 'pytest-gpuserve[ray]'" in caught.value.remedies
-
-
-def test_a_node_that_tells_nothing_is_unlike() -> None:
-    """What is not known of a node is no pass."""
-    seen = Seen(OURS, [Node("a", OURS), Node("b"), Node("c", problem="it is broken"), Node("d", OURS, "odd")])
-    assert unlike(seen) == ["b: it did not tell its versions", "c: it is broken"]

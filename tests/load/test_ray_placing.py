@@ -16,13 +16,11 @@ from pytest_gpuserve.load.ray.messages import Whereabouts
 from pytest_gpuserve.load.ray.placing import (
     NET,
     PIDS,
-    Replacements,
     elsewhere_problem,
     identity,
     needed_here,
     processes_here,
     version_problem,
-    worker_name,
 )
 from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.load.ray.wording import MOST_CHARACTERS, not_importable, plain
@@ -59,13 +57,12 @@ ModuleNotFoundError: No module named 'pytest_gpuserve'
 """
 
 
-@pytest.mark.parametrize(
-    ("pids", "here"), [(identity(PIDS), True), (identity(NET), False), ("", False)], ids=["ours", "others", "unknown"]
-)
-def test_only_processes_whose_numbers_are_ours_are_here(pids: str, *, here: bool) -> None:
+def test_only_processes_whose_numbers_are_ours_are_here() -> None:
     """On another host, or in a container on this one, a number is another process's; and where that is not known."""
     process = HostProcess(os.getpid(), 7)
-    assert processes_here(Whereabouts(pids, [process])) == ((process,) if here else ())
+    assert processes_here(Whereabouts(identity(PIDS), [process])) == (process,)
+    for pids in (identity(NET), ""):
+        assert processes_here(Whereabouts(pids, [process])) == ()
 
 
 def bound_for(*hosts: str, part: int = 0, **more: object) -> Plan:
@@ -78,27 +75,13 @@ def bound_for(*hosts: str, part: int = 0, **more: object) -> Plan:
 # -- versions
 
 
-def test_the_same_versions_are_no_problem() -> None:
-    """Nor is another last number of Python's."""
-    assert version_problem("n/worker-0", OURS, OURS) == ""
-    assert version_problem("n/worker-0", Versions("3.11.2", "2.60.0", "0.1.0"), OURS) == ""
-
-
-@pytest.mark.parametrize(
-    ("theirs", "named"),
-    [
-        (Versions("3.11.7", "2.60.0", "0.0.9"), ("0.0.9", "0.1.0", "pip install pytest-gpuserve==0.1.0")),
-        (Versions("3.11.7", "2.51.1", "0.1.0"), ("2.51.1", "2.60.0", "pip install ray==2.60.0")),
-        (Versions("3.10.4", "2.60.0", "0.1.0"), ("3.10.4", "3.11.7", "Python 3.11")),
-    ],
-)
-def test_another_version_is_named_with_both_and_what_helps(theirs: Versions, named: tuple[str, ...]) -> None:
-    """In one line, with the worker's name."""
-    text = version_problem("10.0.0.2/worker-1", theirs, OURS)
+def test_another_version_is_named_with_both_and_what_helps() -> None:
+    """In one line, with the worker's name; another last number of Python's is none."""
+    text = version_problem("10.0.0.2/worker-1", Versions("3.11.7", "2.60.0", "0.0.9"), OURS)
     assert text.startswith("10.0.0.2/worker-1 ")
     assert "\n" not in text
-    for part in named:
-        assert part in text
+    assert all(part in text for part in ("0.0.9", "0.1.0", "pip install pytest-gpuserve==0.1.0"))
+    assert version_problem("n/worker-0", Versions("3.11.2", "2.60.0", "0.1.0"), OURS) == ""
 
 
 # -- places
@@ -121,16 +104,17 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     return known
 
 
-@pytest.mark.parametrize("host", [*LOOPBACKS, "localhost", "a.localhost"])
-def test_a_loopback_server_is_reached_from_its_own_host_alone(host: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "needed"),
+    [
+        *[(host, [NET]) for host in (*LOOPBACKS, "localhost", "a.localhost")],
+        # One whose name is not known here may be known there.
+        *[(host, []) for host in ("10.0.0.1", "::ffff:10.0.0.1", "fd00::1", "localhost.example", "localhosts")],
+    ],
+)
+def test_a_loopback_server_is_reached_from_its_own_host_alone(host: str, needed: list[str]) -> None:
     """A worker elsewhere would load whatever listens on its own loopback."""
-    assert list(needed_here(bound_for(host))) == [NET]
-
-
-@pytest.mark.parametrize("host", ["10.0.0.1", "::ffff:10.0.0.1", "fd00::1", "localhost.example", "localhosts"])
-def test_a_server_with_an_address_is_reached_from_everywhere(host: str) -> None:
-    """And one whose name is not known here may be known there."""
-    assert needed_here(bound_for(host)) == {}
+    assert list(needed_here(bound_for(host))) == needed
 
 
 @pytest.mark.parametrize("address", LOOPBACKS)
@@ -146,25 +130,18 @@ def test_certificates_bind_a_worker_to_this_host(tmp_path: Path) -> None:
     """A worker that has another file there, or none, would trust somebody else, or nobody."""
     file = tmp_path / "ca.pem"
     file.touch()
-    needed = needed_here(bound_for("10.0.0.1", endpoint=Endpoint("http", "10.0.0.1", 443, Tls("a", ca_file=str(file)))))
+    with_file, without = (Endpoint("http", "10.0.0.1", 443, Tls("a", ca_file=path)) for path in (str(file), ""))
+    needed = needed_here(bound_for("10.0.0.1", endpoint=with_file))
     assert list(needed) == [str(file)]
     assert elsewhere_problem("n", needed, {str(file): identity(str(file))}) == ""
     assert "n runs on another host, and the certificates" in elsewhere_problem("n", needed, {str(file): "other"})
-    assert needed_here(bound_for("10.0.0.1", endpoint=Endpoint("http", "10.0.0.1", 443, Tls("a")))) == {}
+    assert needed_here(bound_for("10.0.0.1", endpoint=without)) == {}
 
 
-def test_of_several_servers_the_workers_own_counts() -> None:
-    """Each part goes to one of them."""
-    assert [list(needed_here(bound_for("10.0.0.1", "127.0.0.1", part=part))) for part in range(4)] == [
-        [],
-        [NET],
-        [],
-        [NET],
-    ]
-
-
-def test_shared_memory_and_a_queue_bind_a_worker_to_this_host() -> None:
-    """Each by the file that has to be the very same."""
+def test_what_binds_a_worker_to_this_host() -> None:
+    """Of several servers its own, to which its part goes; shared memory and a queue by the very file."""
+    needed = [list(needed_here(bound_for("10.0.0.1", "127.0.0.1", part=part))) for part in range(4)]
+    assert needed == [[], [NET], [], [NET]]
     assert list(needed_here(bound_for("10.0.0.1", outputs=Outputs("/dev/shm/x", 8)))) == ["/dev/shm/x"]
     assert list(needed_here(bound_for("10.0.0.1", endpoint=Endpoint("worker", "/tmp/queue")))) == ["/tmp/queue"]
 
@@ -183,68 +160,40 @@ def test_a_file_is_itself_and_no_other(tmp_path: Path) -> None:
         assert identity(str(tmp_path / "socket")) not in {"", one, other}
 
 
-def test_a_worker_that_sees_the_same_is_no_problem() -> None:
-    """And one that needs nothing of this host is none anywhere."""
-    needed = needed_here(bound_for("127.0.0.1"))
-    assert elsewhere_problem("n", needed, {NET: identity(NET)}) == ""
-    assert elsewhere_problem("n", {}, {}) == ""
-
-
 @pytest.mark.parametrize("theirs", [{}, {NET: ""}, {NET: "another boot 4 4026531840"}])
 def test_a_worker_elsewhere_is_named(theirs: dict[str, str]) -> None:
-    """Also one that does not tell, with the server's address and what helps."""
-    text = elsewhere_problem("10.0.0.2/worker-1", needed_here(bound_for("127.0.0.1")), theirs)
+    """Also one that does not tell, with the server's address and what helps; one that sees the same is no problem."""
+    needed = needed_here(bound_for("127.0.0.1"))
+    text = elsewhere_problem("10.0.0.2/worker-1", needed, theirs)
     assert text.startswith("10.0.0.2/worker-1 runs on another host, and the server listens on 127.0.0.1")
     assert "remote_server(" in text
-
-
-def test_what_is_not_even_here_is_the_same_nowhere() -> None:
-    """Two hosts that both lack a file do not share it."""
+    assert elsewhere_problem("n", needed, {NET: identity(NET)}) == elsewhere_problem("n", {}, {}) == ""
+    # Two hosts that both lack a file do not share it.
     assert elsewhere_problem("n", {"/dev/shm/no such file": "answers"}, {"/dev/shm/no such file": ""})
-
-
-# -- replacements
-
-
-def test_so_many_workers_may_be_lost_and_no_more() -> None:
-    """The one too many is named, with its reason."""
-    replacements = Replacements(2)
-    replacements.lose(worker_name("10.0.0.1", 0), "out of memory")
-    replacements.lose(worker_name("10.0.0.2", 1), "out of memory")
-    with pytest.raises(LoadFailed, match=r"10.0.0.3/worker-0 was lost.*after 2 others.*: the node died"):
-        replacements.lose(worker_name("10.0.0.3", 0), "the node died")
 
 
 # -- what Ray says
 
 
-def test_an_actors_death_is_one_line_without_identifiers() -> None:
-    """What died, and how, is kept."""
-    told = plain(RuntimeError(DIED))
-    assert told == "worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: End of file."
-
-
 def test_a_node_without_the_package_is_named() -> None:
-    """With the module that is missing and what to install."""
+    """With the module that is missing and what to install; a death has nothing to do with what is installed."""
     told = not_importable(RuntimeError(NO_PACKAGE), "0.1.0")
     assert told.startswith("the node 10.0.0.7 cannot import pytest-gpuserve")
     assert "No module named 'pytest_gpuserve'" in told
     assert told.endswith("pip install pytest-gpuserve==0.1.0")
     assert "\n" not in told
-
-
-def test_other_errors_are_not_a_missing_package() -> None:
-    """A death has nothing to do with what is installed."""
     assert not_importable(RuntimeError(DIED), "0.1.0") == ""
 
 
 @given(st.text())
 def test_whatever_ray_says_becomes_one_short_line(text: str) -> None:
-    """Never empty, never with what a terminal would act on."""
+    """Never empty, never with what a terminal would act on; of an actor's death what died, and how, is kept."""
     told = plain(RuntimeError(text))
     assert told
     assert told.isprintable()
     assert len(told) <= MOST_CHARACTERS + 1
+    death = "worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: End of file."
+    assert plain(RuntimeError(DIED)) == death
 
 
 def test_an_error_in_one_line_has_its_cause_at_the_end() -> None:

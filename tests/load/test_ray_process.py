@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -56,13 +55,15 @@ def last_line(failure: LoadFailed) -> str:
 
 
 def test_an_owner_has_one_engine_of_three_workers(server: Serving) -> None:
-    """Load after load; whatever Ray prints meanwhile is no report."""
-    load = plan(server.port, schedule=Constant(600), requests=90)
+    """Load after load; what Ray prints meanwhile is no report, and an owner that reads none for a while misses none."""
+    load = plan(server.port, schedule=Constant(600), requests=600)
     with Engines(load, 3, stub()) as engines:
         coordinator, *beside = engines.pids
         for seed in (2, 3):
+            time.sleep(1.2)
             totals = Totals(engines).take_to_end()
-            assert totals.requests == 90
+            assert totals.requests == 600
+            assert [tick.number for tick in totals.ticks] == list(range(len(totals.ticks)))
             assert list(totals.ticks[0].workers) == [f"10.9.9.9/worker-{part}" for part in range(3)]
             engines.halt(seed=seed)
             engines.begin()
@@ -73,30 +74,19 @@ def test_an_owner_has_one_engine_of_three_workers(server: Serving) -> None:
 
 
 def test_large_answers_of_many_workers_fit_where_some_are_checked(server: Serving) -> None:
-    """Ten workers with an answer of 8 MB each in one tick: 80 MB cannot be told, the first one's can."""
+    """Ten workers with an answer of 8 MB each in one tick: 80 MB cannot be told, the first one's can.
+
+    Where nothing may be left out the load ends, and says how fewer are checked.
+    """
     load = plan(server.port, "/numbered?distinct=1000&bytes=8000000", connections=10, requests=10)
     load = msgspec.structs.replace(load, tick_ns=30_000_000_000)
     with Engines(load, 10, stub()) as engines:
         totals = Totals(engines).take_to_end()
     assert (totals.requests, sum(totals.answers.values()), totals.unchecked) == (10, 1, 9)
-
-
-def test_large_answers_that_are_all_to_be_checked_are_told_with_what_helps(server: Serving) -> None:
-    """Where nothing may be left out the load ends, and says how fewer are checked."""
-    load = plan(server.port, "/numbered?distinct=1000&bytes=8000000", connections=10, requests=10)
-    load = msgspec.structs.replace(load, tick_ns=30_000_000_000, keep_answers="all")
+    load = msgspec.structs.replace(load, keep_answers="all")
     with Engines(load, 10, stub()) as engines, pytest.raises(LoadFailed) as caught:
         Totals(engines).take_to_end()
     assert last_line(caught.value).endswith("can be told; check fewer of the answers: load(check='some')")
-
-
-def test_many_reports_that_nobody_reads_yet_are_kept(server: Serving) -> None:
-    """An owner that does something else for a while misses none of them, and the workers are not given up."""
-    with Engines(plan(server.port, "/ok?ms=1", requests=1500), 2, stub()) as engines:
-        time.sleep(1.5)
-        totals = Totals(engines).take_to_end()
-    assert totals.requests == 1500
-    assert [tick.number for tick in totals.ticks] == list(range(len(totals.ticks)))
 
 
 def test_a_worker_that_is_lost_in_mid_load_is_the_reason_why_it_is_invalid(server: Serving) -> None:
@@ -124,55 +114,39 @@ def test_a_library_that_is_absent_is_told_with_what_to_install(tmp_path: Path) -
     )
 
 
-def test_a_cluster_that_lets_nobody_in_is_told_in_one_line() -> None:
-    """Without a traceback, and what was printed before is not the reason."""
-    with pytest.raises(LoadFailed) as caught:
-        Engines(plan(1), 2, stub(STUB_RAY="refuse"))
-    assert last_line(caught.value) == "the Ray cluster at 10.9.9.9:6379 could not be joined: nobody is there"
-    assert "Traceback" not in caught.value.log_tail
-
-
 @pytest.mark.parametrize(
-    ("fails", "told"), [("put", "does not take the load: put cannot be"), ("place", "takes no worker: place cannot be")]
+    ("fails", "told"),
+    [
+        ("refuse", "could not be joined: nobody is there"),
+        ("put", "does not take the load: put cannot be"),
+        ("place", "takes no worker: place cannot be"),
+    ],
 )
 def test_a_cluster_that_takes_nothing_is_told_in_one_line(fails: str, told: str) -> None:
-    """Neither the load nor a worker; without a traceback."""
+    """Neither us, nor the load or a worker; without a traceback, and what was printed before is not the reason."""
     with pytest.raises(LoadFailed) as caught:
         Engines(plan(1), 2, stub(STUB_RAY=fails))
     assert last_line(caught.value) == f"the Ray cluster at 10.9.9.9:6379 {told}"
     assert "Traceback" not in caught.value.log_tail
 
 
-@contextmanager
-def coordinator(**environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one by hand."""
-    command = stub(**environment).launches(1)[0].command
+@pytest.mark.parametrize("told", [False, True])
+def test_it_ends_with_its_input(tmp_path: Path, *, told: bool) -> None:
+    """Before there is a plan, and while Ray's library waits where nothing reaches it."""
+    command = stub(STUB_RAY="hang", STUB_RAY_FILE=str(tmp_path / "waits")).launches(1)[0].command
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         try:
-            yield process
+            assert process.stdin is not None
+            if told:
+                process.stdin.write(frame(plan(1)))
+                process.stdin.flush()
+                eventually((tmp_path / "waits").exists, "the library waits")
+            process.stdin.close()
+            assert process.wait(END_SECONDS) == 0
         finally:
             process.kill()
-
-
-def test_it_ends_with_its_input_before_there_is_a_plan() -> None:
-    """There is nothing to do, and nothing to complain about."""
-    with coordinator() as process:
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(END_SECONDS) == 0
-
-
-def test_it_ends_with_its_input_while_it_waits_for_the_cluster(tmp_path: Path) -> None:
-    """Ray's library waits where nothing reaches it; the process ends all the same."""
-    with coordinator(STUB_RAY="hang", STUB_RAY_FILE=str(tmp_path / "waits")) as process:
-        assert process.stdin is not None
-        process.stdin.write(frame(plan(1)))
-        process.stdin.flush()
-        eventually((tmp_path / "waits").exists, "the library waits")
-        process.stdin.close()
-        assert process.wait(END_SECONDS) == 0
 
 
 def test_it_ends_with_its_owner(server: Serving) -> None:

@@ -12,12 +12,11 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.load.beside import host_process
-from pytest_gpuserve.load.ray import fitting
 from pytest_gpuserve.load.ray import worker as worker_module
 from pytest_gpuserve.load.ray.messages import News, Whereabouts
 from pytest_gpuserve.load.ray.placing import NET, PIDS, identity
 from pytest_gpuserve.load.ray.worker import Worker
-from pytest_gpuserve.load.schedule import Closed, Constant
+from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Again, Endpoint
 from tests.fakes.children.toolkit import eventually
 from tests.fakes.http_server import Serving, plan, serving
@@ -94,6 +93,8 @@ def until_last(worker: Worker) -> list[Tick]:
 def test_a_worker_reports_all_that_its_engine_does(server: Serving) -> None:
     """From the begin that it was told to the end, no tick twice or missing, and the asking is an exchange of clocks."""
     with started(plan(server.port, requests=200)) as worker:
+        (engine,) = engines()
+        assert whereabouts_of(worker) == Whereabouts(identity(PIDS), [known(os.getpid()), known(engine.pid)])
         before_ns = time.perf_counter_ns()
         at_ns = begin(worker)
         ticks = until_last(worker)
@@ -107,54 +108,31 @@ def test_a_worker_reports_all_that_its_engine_does(server: Serving) -> None:
     assert before_ns < news.received_ns < news.answered_ns < after_ns
 
 
-def test_a_part_sends_its_share_alone(server: Serving) -> None:
-    """Of an open loop the last of three sends every third request, and so one less than the first."""
-    load = plan(server.port, schedule=Constant(1000), requests=32)
-    with started(load, 2, 3) as worker:
-        begin(worker)
-        assert sum(tick.requests for tick in until_last(worker)) == 10
+def reporting(worker: Worker) -> list[Tick]:
+    """Wait for a report."""
+    while not (ticks := news_of(worker).ticks):
+        pass
+    return ticks
 
 
-def test_a_worker_without_news_answers_all_the_same(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that who asks knows that it lives."""
-    monkeypatch.setattr(worker_module, "POLL_SECONDS", 0.05)
-    with started(plan(server.port)) as worker:
-        news = news_of(worker)
-    assert (news.ticks, news.ready, news.problem) == ([], False, "")
-
-
+@pytest.mark.parametrize("path", ["/ok?ms=1", "/never"])
 def test_a_load_begins_anew_while_it_is_under_way_and_before_it_is(
-    server: Serving, monkeypatch: pytest.MonkeyPatch
+    server: Serving, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Ready is told once for each order; ticks count from 0 again."""
+    """Ready is told once for each order, also on a stuck server; without news a worker answers all the same."""
     monkeypatch.setattr(worker_module, "POLL_SECONDS", 0.05)
-    with started(plan(server.port, "/ok?ms=1")) as worker:
+    with started(plan(server.port, path)) as worker:
+        news = news_of(worker)
+        assert (news.ticks, news.ready, news.problem) == ([], False, "")
         begin(worker)
-        while not news_of(worker).ticks:
-            pass
+        reporting(worker)
         for seed in (6, 7):
             worker.again(seed)
             while not (news := news_of(worker)).ready:
                 assert not news.problem
             assert not news_of(worker).ready
         begin(worker)
-        while not (ticks := news_of(worker).ticks):
-            pass
-        assert ticks[0].number == 0
-
-
-def test_a_load_on_a_stuck_server_begins_anew(server: Serving) -> None:
-    """Its engine waits some seconds for answers, and then is ready without ever having told its last tick."""
-    with started(plan(server.port, "/never")) as worker:
-        begin(worker)
-        while not news_of(worker).ticks:
-            pass
-        worker.again(6)
-        while not (news := news_of(worker)).ready:
-            assert not news.problem
-        begin(worker)
-        while not news_of(worker).ticks:
-            pass
+        assert reporting(worker)[0].number == 0
 
 
 def test_the_clock_can_be_asked_for_while_somebody_waits_for_news(
@@ -200,8 +178,7 @@ def test_a_load_that_nobody_asks_about_ends(server: Serving, monkeypatch: pytest
     """Whoever began it is gone, and its cluster has not noticed."""
     with started(plan(server.port)) as worker:
         begin(worker)
-        while not news_of(worker).ticks:
-            pass
+        reporting(worker)
         monkeypatch.setattr(worker_module, "ORPHAN_SECONDS", 0.1)
         eventually(lambda: not engines(), "the engine ends")
         while not (news := news_of(worker)).problem:
@@ -209,12 +186,10 @@ def test_a_load_that_nobody_asks_about_ends(server: Serving, monkeypatch: pytest
         assert "nobody has asked" in news.problem
 
 
-def test_a_worker_tells_its_own_process_and_its_engines(server: Serving) -> None:
-    """With what tells them from others of the same number; before it has an engine, its own alone."""
+def test_a_worker_tells_its_own_process_and_the_files_that_it_sees() -> None:
+    """With what tells them from others of the same number or name; before it has an engine, itself alone."""
     assert whereabouts_of(Worker()) == Whereabouts(identity(PIDS), [known(os.getpid())])
-    with started(plan(server.port)) as worker:
-        (engine,) = engines()
-        assert whereabouts_of(worker) == Whereabouts(identity(PIDS), [known(os.getpid()), known(engine.pid)])
+    assert Worker().identities([NET, "/no such file"]) == {NET: identity(NET), "/no such file": ""}
 
 
 def whereabouts_of(worker: Worker) -> Whereabouts:
@@ -227,21 +202,3 @@ def known(pid: int) -> HostProcess:
     process = host_process(pid)
     assert process is not None
     return process
-
-
-def test_answers_that_are_too_many_for_all_workers_are_not_passed_on(
-    server: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are counted as unchecked, but for those of every third tick, when it is the last of three workers' turn."""
-    monkeypatch.setattr(fitting, "MOST_BYTES", 0)
-    with started(plan(server.port, "/ok?ms=1", requests=200, connections=3), 2, 3) as worker:
-        begin(worker)
-        ticks = until_last(worker)
-    assert all(bool(tick.answers) == (tick.number % 3 == 2) for tick in ticks if tick.requests)
-    for tick in ticks:
-        assert sum(answer.count for answer in tick.answers) + tick.unchecked == tick.requests
-
-
-def test_a_worker_tells_which_files_it_sees() -> None:
-    """As ``placing.identity`` does here."""
-    assert Worker().identities([NET, "/no such file"]) == {NET: identity(NET), "/no such file": ""}

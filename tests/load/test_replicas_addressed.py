@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,32 +42,21 @@ def plan_of(*endpoints: Endpoint, requests: tuple[Request, ...], part: int = 0) 
 def test_it_is_what_it_would_be_if_it_were_made_for_that_server(
     endpoints: list[Endpoint], body: bytes, part: int
 ) -> None:
-    """To the letter, whatever its body is."""
+    """To the letter, whatever its body is: those that rotate, and of each all forms."""
     request = Request("POST", "/infer", body, {"X-Host": "Host: 127.0.0.1:1"})
-    plan = plan_of(*endpoints, requests=(request,), part=part)
+    plan = plan_of(*endpoints, requests=(request, Request("GET", "/")), part=part)
+    plan = msgspec.structs.replace(plan, payloads=tuple(forms * 2 for forms in plan.payloads))
     own = plan.own_endpoint()
-    assert addressed(plan).payloads == ((request.to_bytes(own.host, own.port),),)
-
-
-def test_each_of_several_requests_and_forms_is_addressed() -> None:
-    """Those that rotate, and of each all forms."""
-    first, second = Endpoint("http", "a", 1), Endpoint("http", "b", 2)
-    request = Request("GET", "/")
-    forms = (request.to_bytes("a", 1),) * 2
-    plan = msgspec.structs.replace(plan_of(first, second, requests=(request,), part=3), payloads=(forms, forms))
-    assert addressed(plan).payloads == ((request.to_bytes("b", 2),) * 2,) * 2
-
-
-@pytest.mark.parametrize("protocol", ["grpc", "worker"])
-def test_messages_of_other_protocols_are_left_alone(protocol: str) -> None:
-    """They name no server; of gRPC the connection does."""
-    first = msgspec.convert({"protocol": protocol, "host": "a", "port": 1}, Endpoint)
-    plan = plan_of(first, msgspec.structs.replace(first, host="b"), requests=(Request("GET", "/"),), part=1)
-    assert addressed(plan) is plan
+    made = [(each.to_bytes(own.host, own.port),) * 2 for each in (request, Request("GET", "/"))]
+    assert addressed(plan).payloads == tuple(made)
 
 
 def test_what_names_no_server_is_left_alone() -> None:
-    """A payload that somebody else wrote has another line there."""
-    plan = plan_of(Endpoint("http", "a", 1), Endpoint("http", "b", 2), requests=(Request("GET", "/"),), part=1)
+    """Messages of other protocols, where gRPC's connection does, and a payload that somebody else wrote."""
+    get = (Request("GET", "/"),)
+    for first in (Endpoint("grpc", "a", 1), Endpoint("worker", "a", 1)):
+        plan = plan_of(first, msgspec.structs.replace(first, host="b"), requests=get, part=1)
+        assert addressed(plan) is plan
+    plan = plan_of(Endpoint("http", "a", 1), Endpoint("http", "b", 2), requests=get, part=1)
     odd = msgspec.structs.replace(plan, payloads=((b"GET / HTTP/1.1\r\nX: y\r\nHost: a:1\r\n\r\n", b"raw"),))
     assert addressed(odd).payloads == odd.payloads

@@ -23,13 +23,12 @@ from pytest_gpuserve.load.kserve import Inference, Output, inputs_of
 from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX, SharedTensors, share, sweep
 from pytest_gpuserve.load.shared_outputs import ALIGNMENT
 from pytest_gpuserve.load.wire import unwritten
-from pytest_gpuserve.process.ports import free_port
 from tests.fakes.threads import in_a_thread
 
 np = pytest.importorskip("numpy")
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 X = np.arange(5, dtype=np.float32)
 INFERENCES = (
@@ -112,10 +111,12 @@ def registry() -> Iterator[Registry]:
 
 
 @contextmanager
-def shared(registry: Registry, lanes: int = 3, headers: Mapping[str, str] | None = None) -> Iterator[SharedTensors]:
-    """Both payloads on some lanes."""
+def shared(
+    registry: Registry, *, headers: Mapping[str, str] | None = None, inferences: Sequence[Inference] = INFERENCES
+) -> Iterator[SharedTensors]:
+    """Both payloads on three lanes."""
     port = registry.server_address[1]
-    with share(INFERENCES, OUTPUTS, lanes=lanes, host="127.0.0.1", port=port, headers=headers) as memory:
+    with share(inferences, OUTPUTS, lanes=3, host="127.0.0.1", port=port, headers=headers) as memory:
         yield memory
 
 
@@ -125,7 +126,7 @@ def ours(pid: int | None = None) -> list[Path]:
 
 
 def test_inputs_lie_where_the_requests_say(registry: Registry) -> None:
-    """Every place holds its tensor's bytes, begins on a cache line, and is within its region."""
+    """Every place holds its tensor's bytes, begins on a cache line, is within its region, and is not shared again."""
     with shared(registry) as memory:
         for inference, lanes in zip(INFERENCES, memory.payloads, strict=True):
             assert len(lanes) == 3
@@ -138,13 +139,9 @@ def test_inputs_lie_where_the_requests_say(registry: Registry) -> None:
                     assert content[place.offset :][: place.byte_size] == tensor.data
                     assert place.offset % ALIGNMENT == 0
                     assert place.offset + place.byte_size <= registry.regions[place.region]["byte_size"]
-
-
-def test_a_region_that_is_still_used_is_waited_for(registry: Registry) -> None:
-    """A server that answers before it lets go of a request is asked again until it has forgotten the region."""
-    with shared(registry):
-        registry.reluctant = 5
-    assert not registry.regions
+        again = [Inference("m", memory.payloads[0][0].inputs)]
+        with pytest.raises(UsageProblem, match="'A' lies in shared memory already"), shared(registry, inferences=again):
+            pytest.fail("it was accepted")
 
 
 def test_each_lane_has_a_place_of_its_own(registry: Registry) -> None:
@@ -178,10 +175,7 @@ def test_an_answer_is_read_from_its_place(registry: Registry) -> None:
         strings = b"\x02\0\0\0hi" + b"\0\0\0\0"
         place = X.tobytes() + unwritten(ALIGNMENT)[20:] + strings + unwritten(2 * ALIGNMENT)[len(strings) :]
         assert len(place) == memory.outputs.lane_bytes
-        outputs = [
-            {"name": "Y", "datatype": "FP32", "shape": [5]},
-            {"name": "Z", "datatype": "BYTES", "shape": [2]},
-        ]
+        outputs = [{"name": "Y", "datatype": "FP32", "shape": [5]}, {"name": "Z", "datatype": "BYTES", "shape": [2]}]
         got = memory.decode(place + json.dumps({"outputs": outputs}).encode())
         assert got["Y"].tolist() == X.tolist()
         assert got["Z"].tolist() == [b"hi", b""]
@@ -190,26 +184,22 @@ def test_an_answer_is_read_from_its_place(registry: Registry) -> None:
             memory.decode(place + json.dumps({"outputs": outputs}).encode())
         with pytest.raises(ValueError, match="the server's error: gone"):
             memory.decode(place + b'{"error": "gone"}')
-
-
-def test_requests_have_a_form_for_each_lane(registry: Registry) -> None:
-    """Requests of a payload differ between lanes, and carry the check of their payload."""
-    checks = (b"one", b"two")
-    with shared(registry) as memory:
-        requests = memory.http_requests(checks)
+        # Requests of a payload differ between lanes, and carry the check of their payload.
+        requests = memory.http_requests((b"one", b"two"))
         assert [len({request.body for request in lanes}) for lanes in requests] == [3, 3]
         assert [{request.expect for request in lanes} for lanes in requests] == [{b"one"}, {b"two"}]
         with pytest.raises(ValueError, match="argument"):
-            memory.http_requests(checks[:1])
+            memory.http_requests((b"one",))
 
 
 def test_files_are_private_and_gone_afterwards(registry: Registry) -> None:
-    """Only their user can open them, and neither file nor registration is left, also after a failure."""
+    """Only their user can open them; after a failure a region that is still used is asked for until it is forgotten."""
 
     def load() -> None:
         with shared(registry):
             assert [stat.S_IMODE(path.stat().st_mode) for path in ours()] == [0o600, 0o600]
             assert len(registry.regions) == 2
+            registry.reluctant = 5
             raise RuntimeError("in the load")
 
     with pytest.raises(RuntimeError, match="in the load"):
@@ -222,10 +212,7 @@ def test_files_are_private_and_gone_afterwards(registry: Registry) -> None:
 def test_a_server_that_refuses_is_told(registry: Registry, turn: int) -> None:
     """The server's words are shown in one line, and what was registered before is not left."""
     registry.refused = {turn}
-    with (
-        pytest.raises(LoadFailed, match=r'status 500: \{"error": "no room for it"\}'),
-        shared(registry),
-    ):
+    with pytest.raises(LoadFailed, match=r'status 500: \{"error": "no room for it"\}'), shared(registry):
         pytest.fail("it was refused")
     assert not ours()
     assert not registry.regions
@@ -243,25 +230,15 @@ def test_a_refusal_shows_no_secret_of_the_request(registry: Registry, before: in
 
 
 def test_a_server_that_is_not_there_is_told() -> None:
-    """With its address, and what to look at."""
-    port = free_port()
-    with (
-        pytest.raises(LoadFailed, match=rf"127.0.0.1:{port} could not be asked(.*\n)*.*HTTP API"),
-        share(INFERENCES, OUTPUTS, lanes=1, host="127.0.0.1", port=port),
-    ):
+    """With its address, and what to look at; one that dies later has nothing registered, and is no trouble."""
+    with in_a_thread(Registry()) as server:
+        sharing = shared(server)
+        sharing.__enter__()
+    told = rf"127.0.0.1:{server.server_address[1]} could not be asked(.*\n)*.*HTTP API"
+    with pytest.raises(LoadFailed, match=told), shared(server):
         pytest.fail("there is no server")
-    assert not ours()
-
-
-def test_a_server_that_died_is_no_trouble_at_the_end() -> None:
-    """What is gone has nothing registered; the files are removed all the same."""
-    with Registry() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        with share(INFERENCES, OUTPUTS, lanes=1, host="127.0.0.1", port=server.server_address[1]):
-            server.shutdown()
-            thread.join()
-            server.server_close()
+    assert len(ours()) == 2
+    sharing.__exit__(None, None, None)
     assert not ours()
 
 
@@ -335,23 +312,6 @@ def test_no_room_is_told(registry: Registry, monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_arguments_out_of_range_are_refused(arguments: dict[str, Any]) -> None:
     """Before any file is made."""
-    given = {"inferences": INFERENCES, "outputs": OUTPUTS, "lanes": 1, **arguments}
-    inferences, outputs = given.pop("inferences"), given.pop("outputs")
-    with pytest.raises(UsageProblem), share(inferences, outputs, host="127.0.0.1", port=1, **given):
-        pytest.fail("it was accepted")
-
-
-def test_inputs_in_shared_memory_are_not_shared_again(registry: Registry) -> None:
-    """They lie in a region already, whose owner decides how long."""
-    with (
-        shared(registry) as memory,
-        pytest.raises(UsageProblem, match="'A' lies in shared memory already"),
-        share(
-            [Inference("m", memory.payloads[0][0].inputs)],
-            OUTPUTS,
-            lanes=1,
-            host="127.0.0.1",
-            port=registry.server_address[1],
-        ),
-    ):
+    given: dict[str, Any] = {"inferences": INFERENCES, "outputs": OUTPUTS, "lanes": 1, **arguments}
+    with pytest.raises(UsageProblem), share(**given, host="127.0.0.1", port=1):
         pytest.fail("it was accepted")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-from typing import TYPE_CHECKING, Any
-
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +14,6 @@ from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.validity import ReasonKind, reasons
 from pytest_gpuserve.load.wire import Answers, Latencies, Tick
 from pytest_gpuserve.measure.histogram import bucket_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MS = 1_000_000
 
@@ -53,30 +46,36 @@ def test_one_late_worker_of_many_is_named() -> None:
     good = {f"engine {place}": tick() for place in range(199)}
     ticks = [together({**good, "engine 199": tick(lag_ms=20)})]
     schedule = Constant(rate=200_000)
-
-    whole = reasons(total(ticks), schedule=schedule, processes=200)
-    told = share_reasons(shares(ticks), schedule)
-
-    assert whole == ()
-    assert [reason.kind for reason in told] == [ReasonKind.LATE]
-    assert told[0].text.startswith("engine 199: client late")
+    assert reasons(total(ticks), schedule=schedule, processes=200) == ()
+    (told,) = share_reasons(shares(ticks), schedule)
+    assert told.kind is ReasonKind.LATE
+    assert told.text.startswith("engine 199: client late")
 
 
-def test_one_saturated_worker_is_named() -> None:
-    """Also where all of them together used half of what they may."""
-    ticks = [together({"a": tick(cpu_share=0.05), "b": tick(cpu_share=0.99)})]
-
-    told = share_reasons(shares(ticks), Closed(8))
-
-    assert [(reason.kind, reason.text[:2]) for reason in told] == [(ReasonKind.SATURATED, "b:")]
+IDLE = Tick(0, 0, TICK_NS, cpu_ns=MS)
 
 
-def test_workers_that_share_fewer_cores_are_not_saturated_by_themselves() -> None:
-    """Four workers on two cores: that one of them has a core to itself for a moment says nothing."""
-    ticks = [together({name: tick(cpu_share=0.95 if name == "a" else 0.1) for name in "abcd"})]
-
-    assert share_reasons(shares(ticks), Closed(8), among=2) == ()
-    assert share_reasons(shares(ticks), Closed(8), among=4)
+@pytest.mark.parametrize(
+    ("one", "kinds"),
+    [
+        # Also where all of them together used half of what they may.
+        pytest.param(tick(cpu_share=0.99), [ReasonKind.SATURATED], id="saturated"),
+        # However well the other does.
+        pytest.param(
+            replace(IDLE, sent=4, due=4, in_flight_ns=4 * TICK_NS), [ReasonKind.NOTHING], id="sends and hears nothing"
+        ),
+        pytest.param(replace(IDLE, errors={"refused": 2}), [ReasonKind.NOTHING], id="cannot send: refused"),
+        pytest.param(replace(IDLE, opening=3), [ReasonKind.NOTHING], id="cannot send: swallowed"),
+        pytest.param(replace(IDLE, due=5), [ReasonKind.NOTHING], id="cannot send: late"),
+        # Of a few requests over many workers some get none.
+        pytest.param(IDLE, [], id="had nothing to do"),
+    ],
+)
+def test_one_worker_that_does_not_do_its_share_is_named(one: Tick, kinds: list[ReasonKind]) -> None:
+    """One of two."""
+    told = share_reasons(shares([together({"a": tick(cpu_share=0.05), "b": one})]), Closed(8))
+    assert [reason.kind for reason in told] == kinds
+    assert all(reason.text.startswith("b:") for reason in told)
 
 
 def on_nodes(cpu_share: float, host_cores: int, *nodes: str) -> list[Tick]:
@@ -88,30 +87,24 @@ def on_nodes(cpu_share: float, host_cores: int, *nodes: str) -> list[Tick]:
 def test_workers_that_use_up_their_nodes_cores_are_told_with_its_name() -> None:
     """Sixteen at 12 % of a core each fill two cores, and nobody else's; at 11 % they leave a tenth of them."""
     nodes = ["10.0.0.1"] * 16 + ["fd00::2"] * 2
-
     (told,) = share_reasons(shares(on_nodes(0.12, 2, *nodes)), Closed(18))
-
     assert told.kind is ReasonKind.SATURATED
     assert told.text.startswith("10.0.0.1: client saturated: its 16 workers together used 96 % of the 2 cores")
     assert share_reasons(shares(on_nodes(0.11, 2, *nodes)), Closed(18)) == ()
     assert share_reasons(shares(on_nodes(0.12, 4, *nodes)), Closed(18)) == ()
+    # One worker on a node whose cores are not known has a core at least; two may have to share it, which is no pass.
+    (told,) = share_reasons(shares(on_nodes(0.1, 0, "a", "b", "b")), Closed(8))
+    assert (told.kind, told.text.partition(":")[0]) == (ReasonKind.UNKNOWN, "cores of b not known")
 
 
 def test_workers_that_share_this_host_are_judged_as_a_whole_and_not_twice() -> None:
-    """But for a node that may use less of it than we."""
+    """But for a node that may use less of it than we; that one has a core to itself for a moment says nothing."""
     ticks = on_nodes(0.12, 2, *["127.0.0.1"] * 16)
-
     assert share_reasons(shares(ticks), Closed(16), among=2) == ()
     assert share_reasons(shares(ticks), Closed(16), among=8)
-
-
-def test_a_node_whose_cores_are_not_known_is_no_pass() -> None:
-    """One worker on a node has a core at least; two may have to share it."""
-    told = share_reasons(shares(on_nodes(0.1, 0, "a", "b", "b")), Closed(8))
-
-    assert [(reason.kind, reason.text.partition(":")[0]) for reason in told] == [
-        (ReasonKind.UNKNOWN, "cores of b not known")
-    ]
+    ticks = [together({name: tick(cpu_share=0.95 if name == "a" else 0.1) for name in "abcd"})]
+    assert share_reasons(shares(ticks), Closed(8), among=2) == ()
+    assert share_reasons(shares(ticks), Closed(8), among=4)
 
 
 @given(st.lists(st.integers(0, 64), min_size=1, max_size=5))
@@ -121,31 +114,6 @@ def test_the_most_cores_that_a_host_has_said_count(cores: list[int]) -> None:
 
     assert total(ticks).host_cores == max(cores)
     assert merge_ticks([replace(each, number=0) for each in ticks]).host_cores == max(cores)
-
-
-def test_a_worker_that_is_never_answered_is_named() -> None:
-    """One of two that sends and hears nothing, however well the other does."""
-    dead = Tick(0, 0, TICK_NS, sent=4, due=4, cpu_ns=MS, in_flight_ns=4 * TICK_NS)
-    ticks = [together({"a": tick(), "b": dead})]
-
-    told = share_reasons(shares(ticks), Closed(8))
-
-    assert [(reason.kind, reason.text[:2]) for reason in told] == [(ReasonKind.NOTHING, "b:")]
-
-
-@pytest.mark.parametrize("what", [{"errors": {"refused": 2}}, {"opening": 3}, {"due": 5}])
-def test_a_worker_that_cannot_send_is_named(what: dict[str, Any]) -> None:
-    """One whose connections are refused, or swallowed, has sent nothing at all."""
-    ticks = [together({"a": tick(), "b": Tick(0, 0, TICK_NS, cpu_ns=MS, **what)})]
-
-    assert [reason.text[:2] for reason in share_reasons(shares(ticks), Closed(8))] == ["b:"]
-
-
-def test_a_worker_that_had_nothing_to_do_is_no_reason() -> None:
-    """Of a few requests over many workers some get none."""
-    ticks = [together({"a": tick(), "b": Tick(0, 0, TICK_NS, cpu_ns=MS)})]
-
-    assert share_reasons(shares(ticks), Closed(8)) == ()
 
 
 @given(
@@ -178,39 +146,11 @@ def test_ticks_that_are_kept_give_the_same_shares_and_reasons(
     assert total(kept) == total(ticks)
 
 
-def test_a_tick_of_one_engine_is_kept_as_it_is() -> None:
-    """There is nothing to pack, and it has no shares afterwards either."""
-    alone = tick()
-
-    assert packed(alone) is alone
-    assert shares([packed(alone)]) == {}
-
-
-def memory_of(tick: Tick, keep: Callable[[Tick], Tick]) -> int:
-    """Bytes that a tick takes that was read and kept."""
-    told = msgspec.msgpack.encode(tick)
-    tracemalloc.start()
-    try:
-        kept = keep(msgspec.msgpack.decode(told, type=Tick))
-        assert kept.requests == tick.requests
-        return tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-
-
-def test_what_workers_did_takes_a_tenth_of_the_memory_where_it_is_kept() -> None:
-    """Of 32 workers with a thousand different latencies each."""
-    latencies = Latencies({20_000 + bucket: 1 for bucket in range(1000)}, 1000, 9)
-    busy = replace(tick(), latency=latencies, service=latencies, answers=[])
-    whole = together({f"n/worker-{part}": busy for part in range(32)})
-    merged = memory_of(replace(whole, workers={}), packed)
-
-    assert memory_of(whole, packed) - merged < (memory_of(whole, lambda told: told) - merged) / 10
-
-
 def test_one_engine_alone_has_no_shares() -> None:
-    """It is judged as the whole, once."""
-    assert shares([tick(), tick(1)]) == {}
+    """It is judged as the whole, once; there is nothing to pack in it."""
+    alone = tick()
+    assert packed(alone) is alone
+    assert shares([alone, tick(1)]) == shares([packed(alone)]) == {}
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson, Schedule
@@ -126,52 +126,54 @@ VALID"""
     )
 
 
-def test_an_open_loop_has_its_lines() -> None:
-    """Service time, send lag and what was sent of what was due; a closed loop has none of them."""
-    shown = text(OPENED, Poisson(50.0))
-    assert "  Service time:  mean 1.00 ms, p50 1.00 ms, p99 1.00 ms, max 1.00 ms\n" in shown
-    assert "  Send lag:      mean 50.2 us, p50 50.0 us, p99 50.0 us, max 70.0 us\n" in shown
-    assert "  Sent:          100 of 110 due (90.9 %), 7 after waiting for max_in_flight\n" in shown
-    assert "Open loop" not in text(STEPPED)
-
-
-def test_streams_have_their_lines() -> None:
-    """First token, gaps and rate of tokens; other answers have none of them."""
-    shown = text(STREAMED)
-    assert "  First token:     mean 5.00 ms, p50 5.00 ms, p99 5.00 ms, max 5.00 ms\n" in shown
-    assert "  Between tokens:  mean 2.00 ms, p50 2.00 ms, p99 2.00 ms, max 2.00 ms\n" in shown
-    assert "  Tokens:          2000, 1000/s\n" in shown
-    assert "Streams" not in text(STEPPED)
-
-
-def test_errors_are_counted_by_kind() -> None:
-    """The most frequent first, each with its first sight, which cannot write on the terminal."""
-    shown = text(OPENED, Poisson(50.0))
-    assert "Answers:\n  [good]  100\n  [status 503]  9, the first: 503 Busy \\x1b[2J\n  [reset]  1\n" in shown
-
-
-def test_the_verdict_is_the_last_word() -> None:
-    """VALID alone, or INVALID with every reason."""
-    assert text(STEPPED).endswith("\n\nVALID")
-    shown = text(STEPPED, reasons=[REASON, Reason(ReasonKind.RATE, "rate not reached")])
-    assert shown.endswith("\n\nINVALID:\n  client late: by much\n  rate not reached")
-
-
-def test_cpu_is_told_for_each_process() -> None:
-    """The share is of one core each; the CPU of a request is that of all of them, for good ones and failed."""
-    assert "CPU:  182 us a request, 0.5 % of a core for each of 2 processes\n" in text(OPENED, processes=2)
-
-
-def test_nothing_is_shown_as_nothing() -> None:
-    """Without answers no time, no bar and no quantile is made up."""
-    shown = text(Totals(errors={"refused": 4}), Burst(4), reasons=[REASON])
-    assert "Slowest:       -\n" in shown
-    assert "Requests/sec:  -\n" in shown
-    assert "CPU:  0 s a request, - of a core\n" in shown
-    assert "Send lag:      mean -, p50 -, p99 -, max -\n" in shown
-    assert "histogram" not in shown
-    assert "distribution" not in shown
-    assert "nan" not in shown.lower()
+@pytest.mark.parametrize(
+    ("shown", "lines"),
+    [
+        pytest.param(
+            text(OPENED, Poisson(50.0), processes=2),
+            [
+                "  Service time:  mean 1.00 ms, p50 1.00 ms, p99 1.00 ms, max 1.00 ms\n",
+                "  Send lag:      mean 50.2 us, p50 50.0 us, p99 50.0 us, max 70.0 us\n",
+                "  Sent:          100 of 110 due (90.9 %), 7 after waiting for max_in_flight\n",
+                # The most frequent first, each with its first sight, which cannot write on the terminal.
+                "Answers:\n  [good]  100\n  [status 503]  9, the first: 503 Busy \\x1b[2J\n  [reset]  1\n",
+                # The share is of one core each; the CPU of a request is that of all of them, good and failed.
+                "CPU:  182 us a request, 0.5 % of a core for each of 2 processes\n",
+            ],
+            id="open loop",
+        ),
+        pytest.param(
+            text(STREAMED),
+            [
+                "  First token:     mean 5.00 ms, p50 5.00 ms, p99 5.00 ms, max 5.00 ms\n",
+                "  Between tokens:  mean 2.00 ms, p50 2.00 ms, p99 2.00 ms, max 2.00 ms\n",
+                "  Tokens:          2000, 1000/s\n",
+            ],
+            id="streams",
+        ),
+        # Without answers no time, no bar and no quantile is made up.
+        pytest.param(
+            text(Totals(errors={"refused": 4}), Burst(4), reasons=[REASON, Reason(ReasonKind.RATE, "too slow")]),
+            [
+                "Slowest:       -\n",
+                "Requests/sec:  -\n",
+                "CPU:  0 s a request, - of a core\n",
+                "Send lag:      mean -, p50 -, p99 -, max -\n",
+                "\n\nINVALID:\n  client late: by much\n  too slow",
+            ],
+            id="nothing, and invalid",
+        ),
+    ],
+)
+def test_what_was_measured_has_its_lines(shown: str, lines: list[str]) -> None:
+    """Other loads have none of them."""
+    closed = text(STEPPED)
+    for line in lines:
+        assert line in shown
+        assert line not in closed
+    if "Slowest:       -" in shown:
+        assert not re.search("histogram|distribution|nan", shown.lower())
+        assert shown.endswith(lines[-1])
 
 
 @pytest.mark.parametrize(
@@ -189,46 +191,28 @@ def test_a_quantile_of_too_few_requests_is_not_shown(requests: int, lines: list[
 
 @settings(deadline=None, max_examples=50)  # a busy machine may stall any example
 @given(values=st.lists(st.integers(1, 10**11), min_size=1, max_size=50))
+@example(values=[5 * MS] * 100_000 + [9 * MS])
 def test_every_request_is_in_the_histogram(values: list[int]) -> None:
-    """Eleven lines hold all requests, the first and the last at least one each, whatever the latencies."""
-    counts = bars(text(measured(values)))
+    """Eleven lines hold all requests, the first and the last at least one each; the longest bar is as long as hey's."""
+    shown = text(measured(values))
+    counts = bars(shown)
     assert len(counts) == 11
     assert sum(counts) == len(values)
     assert counts[0] >= 1
     assert counts[-1] >= 1 or len(values) == 1 or min(values) * 1.002 > max(values)
+    assert max(line.count("■") for line in shown.splitlines()) == 40
 
 
-def test_the_longest_bar_is_the_same_for_any_count() -> None:
-    """Bars are shares of the greatest count, which is as long as hey's."""
-    for requests in (1, 7, 100_000):
-        lines = [line.count("■") for line in text(measured([5 * MS] * requests + [9 * MS])).splitlines()]
-        assert max(lines) == 40
+JSON_KEYS = """
+requests errors answers_checked seconds throughput latency service send_lag_p50 send_lag_p99 cpu_seconds client_ceiling
+valid reasons schedule processes error_kinds first_token between_tokens tokens_per_second
+"""
 
 
 def test_json_has_the_agreed_keys() -> None:
     """Names and units as documented; a closed loop has no service time, and no lag where none was counted."""
-    assert list(plain(STEPPED)) == [
-        "requests",
-        "errors",
-        "answers_checked",
-        "seconds",
-        "throughput",
-        "latency",
-        "service",
-        "send_lag_p50",
-        "send_lag_p99",
-        "cpu_seconds",
-        "client_ceiling",
-        "valid",
-        "reasons",
-        "schedule",
-        "processes",
-        "error_kinds",
-        "first_token",
-        "between_tokens",
-        "tokens_per_second",
-    ]
     values = plain(STEPPED)
+    assert list(values) == JSON_KEYS.split()
     assert (values["requests"], values["errors"], values["seconds"], values["throughput"]) == (100, 0, 2.0, 50.0)
     assert values["latency"] == pytest.approx(
         {"mean": 0.0505, "p50": 0.05, "p90": 0.09, "p95": 0.095, "p99": 0.099, "max": 0.1}, rel=0.0005
@@ -240,27 +224,18 @@ def test_json_has_the_agreed_keys() -> None:
     assert [values[name] for name in unknown] == [None] * len(unknown)
 
 
-def test_json_of_an_open_loop() -> None:
-    """Service time, send lag and errors by kind."""
+def test_json_of_an_open_loop_of_streams_and_of_nothing() -> None:
+    """Times in seconds; what is not known is null, never 0 and never NaN."""
     values = plain(OPENED, Constant(50.0), reasons=[REASON])
     assert values["service"] == pytest.approx(dict.fromkeys(UNKNOWN_TIMES, 0.001), rel=0.0005)
-    assert values["send_lag_p50"] == pytest.approx(50e-6, rel=0.0005)
-    assert values["send_lag_p99"] == pytest.approx(50e-6, rel=0.0005)
+    assert (values["send_lag_p50"], values["send_lag_p99"]) == pytest.approx((50e-6, 50e-6), rel=0.0005)
     assert (values["errors"], values["error_kinds"]) == (10, {"reset": 1, "status 503": 9})
     assert (values["valid"], values["reasons"]) == (False, ["client late: by much"])
     assert values["schedule"] == {"load": "open loop, constant", "rate": "50"}
-
-
-def test_json_of_streams() -> None:
-    """Times in seconds and tokens a second."""
     values = plain(STREAMED)
     assert values["first_token"] == pytest.approx(dict.fromkeys(UNKNOWN_TIMES, 0.005), rel=0.0005)
     assert values["between_tokens"] == pytest.approx(dict.fromkeys(UNKNOWN_TIMES, 0.002), rel=0.0005)
     assert values["tokens_per_second"] == 1000
-
-
-def test_json_of_nothing() -> None:
-    """What is not known is null, never 0 and never NaN."""
     values = plain(Totals(), Poisson(5.0), reasons=[REASON])
     assert (values["requests"], values["throughput"], values["send_lag_p99"]) == (0, None, None)
     assert values["latency"] == values["service"] == UNKNOWN_TIMES

@@ -26,6 +26,8 @@ from pytest_gpuserve.measure.telemetry import CardTelemetry, Spread, Telemetry
 
 UUID = "GPU-1"
 MIB = 1 << 20
+CLOCK = {UUID: 1500.0}
+"""Of the baseline."""
 
 
 def window(mhz: float | None = 1500.0, reasons: dict[int, int] | None = None, *, covered: bool = True) -> Telemetry:
@@ -35,6 +37,9 @@ def window(mhz: float | None = 1500.0, reasons: dict[int, int] | None = None, *,
         UUID, sm_clock_mhz=clock, busy_sm_clock_mhz=clock, clock_reasons=reasons, clock_reasons_samples=5
     )
     return Telemetry(0.5, 5, covered, {UUID: card})
+
+
+# -- windows
 
 
 def test_the_bits_are_those_of_nvml() -> None:
@@ -49,9 +54,12 @@ def test_the_bits_are_those_of_nvml() -> None:
 
 @pytest.mark.parametrize("bit", SLOWDOWNS)
 def test_one_sample_with_a_slowdown_rejects_the_window(bit: int) -> None:
-    """The text names the card, the reason in NVML's words and in how many samples it was seen."""
-    (text,) = judge_window(window(reasons={0x4: 5, bit: 1}), [UUID]).rejected
-    assert text == f"{UUID}: {SLOWDOWNS[bit]} in 1 of 5 samples"
+    """The text names card, reason and number of samples; a clock that is not known does not hide it."""
+    for mhz in (1500.0, None):
+        found = judge_window(window(mhz, reasons={0x4: 5, bit: 1}), [UUID], baseline_clocks_mhz=CLOCK)
+        assert found.rejected == (f"{UUID}: {SLOWDOWNS[bit]} in 1 of 5 samples",)
+        assert bool(found.unknown) is (mhz is None)
+        assert not found.good
 
 
 @given(st.floats(1, 3000), st.floats(1, 3000), st.floats(0.5, 1))
@@ -66,47 +74,39 @@ def test_a_clock_under_the_share_rejects(mhz: float, baseline: float, share: flo
 
 
 def test_a_fallen_clock_is_told_with_its_numbers() -> None:
-    """Measured, share, baseline and limit."""
-    found = judge_window(window(1350, reasons={}), [UUID], baseline_clocks_mhz={UUID: 1500.0})
+    """Of a card that rests, falls because it has nothing to do: it is judged by the part in which it computed."""
+    found = judge_window(window(1350, reasons={}), [UUID], baseline_clocks_mhz=CLOCK)
     assert found.rejected == (f"{UUID}: SM clock 1350 MHz, 90 % of the baseline's 1500 MHz (at least 95 %)",)
+    idle = Spread(300, 300, 300, 5)
+    for busy, rejected in ((None, 0), (Spread(1500, 1500, 1500, 2), 0), (Spread(1350, 1350, 1350, 2), 1)):
+        card = CardTelemetry(UUID, sm_clock_mhz=idle, busy_sm_clock_mhz=busy, clock_reasons={0x1: 3})
+        resting = Telemetry(0.5, 5, covered=True, cards={UUID: card})
+        found = judge_window(resting, [UUID], baseline_clocks_mhz=CLOCK)
+        assert (len(found.rejected), found.unknown) == (rejected, ())
 
 
 @pytest.mark.parametrize(
-    ("seen", "clocks", "words"),
+    ("seen", "words"),
     [
-        (Telemetry(0.5, 5, covered=True), None, "no telemetry"),
-        (window(reasons={}, covered=False), None, "no telemetry"),
-        (window(reasons=None), None, "clock-event reasons"),
-        (window(mhz=None, reasons={}), {UUID: 1500.0}, "SM clock"),
+        (Telemetry(0.5, 5, covered=True), "no telemetry"),
+        (window(reasons={}, covered=False), "no telemetry"),
+        (window(reasons=None), "clock-event reasons"),
+        (window(mhz=None, reasons={}), "SM clock"),
     ],
     ids=["no card", "not covered", "no reasons", "no clock"],
 )
-def test_what_was_not_seen_is_unknown_and_not_good(
-    seen: Telemetry, clocks: dict[str, float] | None, words: str
-) -> None:
-    """A rule whose value is missing neither rejects nor passes."""
-    found = judge_window(seen, [UUID], baseline_clocks_mhz=clocks)
+def test_what_was_not_seen_is_unknown_and_not_good(seen: Telemetry, words: str) -> None:
+    """A rule whose value is missing neither rejects nor passes; on a machine without a card nothing is asked."""
+    found = judge_window(seen, [UUID], baseline_clocks_mhz=CLOCK)
     assert found.rejected == ()
     assert words in found.unknown[0]
     assert not found.good
-
-
-def test_without_a_card_nothing_is_asked() -> None:
-    """On a machine without one every window is good."""
-    assert judge_window(Telemetry(0.5), []).good
-
-
-def test_a_slowdown_shows_also_where_the_clock_is_unknown() -> None:
-    """What is known to be wrong rejects, whatever else is not known."""
-    found = judge_window(window(None, reasons={0x40: 2}), [UUID], baseline_clocks_mhz={UUID: 1.0})
-    assert found.rejected
-    assert found.unknown
-    assert not found.good
+    assert judge_window(seen, []).good
 
 
 @given(st.integers(0, 40), st.integers(1, 40), st.sampled_from([0.0, 0.1, 1 / 3, 0.5, 1.0]))
 def test_the_bound_on_the_rejected_share(bad: int, good: int, share: float) -> None:
-    """A run is invalid beyond the bound and not at it, with both counts in the text."""
+    """A run is invalid beyond the bound and not at it, with both counts; unknown windows count as neither."""
     rejected = WindowCondition(rejected=("hot",))
     found = judge_windows([rejected] * bad + [WindowCondition()] * good, most_rejected_share=share)
     assert bool(found.invalid) == (bad > share * (bad + good))
@@ -115,13 +115,21 @@ def test_the_bound_on_the_rejected_share(bad: int, good: int, share: float) -> N
         assert found.invalid[0].startswith(f"throttled: {bad} of {bad + good} windows")
         assert "hot" in found.invalid[0]
         assert "never for how fast they were" in found.invalid[0]
-
-
-def test_unknown_windows_are_counted_and_named() -> None:
-    """They do not count as rejected, nor are they passed over."""
     found = judge_windows([WindowCondition(unknown=("x",)), WindowCondition(), WindowCondition()])
-    assert found.invalid == ()
-    assert found.unknown == ("telemetry unknown in 1 of 3 windows, first: x",)
+    assert found == RunCondition(unknown=("telemetry unknown in 1 of 3 windows, first: x",))
+
+
+def test_what_disturbed_the_client_is_told_as_that() -> None:
+    """In its own words, where no card was disturbed; and a window in which both were counts once."""
+    late = WindowCondition(client=("client held up: for 9 % of the time",))
+    assert late.again == late.client
+    assert not late.good
+    assert judge_windows([late, WindowCondition(), WindowCondition()]).invalid == ()
+    (text,) = judge_windows([late, late, WindowCondition()]).invalid
+    assert text.startswith("client held up: for 9 % of the time; disturbed were 2 of 3 windows, more than 33.3 %")
+    both = WindowCondition(rejected=("GPU-1: hot",), client=late.client)
+    (text,) = judge_windows([late, both, WindowCondition()]).invalid
+    assert text.startswith("throttled: 2 of 3 windows, more than 33.3 % of them; first: GPU-1: hot; client held up")
 
 
 def test_no_rule_can_see_how_fast_the_server_was() -> None:
@@ -132,32 +140,15 @@ def test_no_rule_can_see_how_fast_the_server_was() -> None:
             assert not any(word in shown for word in ("throughput", "latency", "window.window", "requests")), name
 
 
-def test_a_card_at_rest_has_no_clock_to_compare() -> None:
-    """Its clock falls because it has nothing to do; one that computed in part is judged by that part."""
-    idle = Spread(300, 300, 300, 5)
-    for busy, rejected in ((None, 0), (Spread(1500, 1500, 1500, 2), 0), (Spread(1350, 1350, 1350, 2), 1)):
-        card = CardTelemetry(UUID, sm_clock_mhz=idle, busy_sm_clock_mhz=busy, clock_reasons={0x1: 3})
-        found = judge_window(
-            Telemetry(0.5, 5, covered=True, cards={UUID: card}), [UUID], baseline_clocks_mhz={UUID: 1500}
-        )
-        assert (len(found.rejected), found.unknown) == (rejected, ())
-
-
 def test_a_run_needs_something_to_be_known_of_its_card() -> None:
-    """One value in one sample is something; no value, no such card and no sample are nothing."""
+    """One value in one sample is something; a clock that the baseline has must be known in every sample."""
     blank, power = (Sample(0, 1, 0.0, cards=(card,)) for card in (CardSample(UUID), CardSample(UUID, power_watts=1.0)))
     assert judge_known([blank, power], [UUID], needs_clock=False) == RunCondition()
     assert judge_known([], [], needs_clock=True) == RunCondition()
     for samples, uuid in (([blank, blank], UUID), ([power], "GPU-2"), ([], UUID)):
         (text,) = judge_known(samples, [uuid], needs_clock=False).invalid
         assert text.startswith(f"nothing is known of {uuid}: ")
-
-
-def test_a_clock_that_the_baseline_has_must_be_known() -> None:
-    """In every sample, if it is asked for."""
-    clocks = [
-        Sample(at, 1, 0.0, cards=(CardSample(UUID, 1.0, sm_clock_mhz=mhz),)) for at, mhz in ((0, 1500), (1, None))
-    ]
+    clocks = [Sample(0, 1, 0.0, cards=(CardSample(UUID, 1.0, sm_clock_mhz=mhz),)) for mhz in (1500, None)]
     assert judge_known(clocks[:1], [UUID], needs_clock=True) == RunCondition()
     assert judge_known(clocks, [UUID], needs_clock=False) == RunCondition()
     (text,) = judge_known(clocks, [UUID], needs_clock=True).invalid
@@ -169,69 +160,65 @@ def test_a_clock_that_the_baseline_has_must_be_known() -> None:
 OURS = DeviceProcess(10, "server", 100 * MIB, ours=True)
 THEIRS = DeviceProcess(20, "blender", 2048 * MIB, ours=False)
 NAMELESS = DeviceProcess(30, None, None, ours=False)
+ORPHAN = DeviceProcess(OURS.pid, None, None, ours=False)
+"""A server's process that ends loses its parents, by which it is known, before it leaves the card."""
+DAEMON = DeviceProcess(40, "nvidia-cuda-mps-server", 30 * MIB, ours=False)
+
+FOREIGN = f"foreign process on {UUID}: process "
+NOT_SEEN = f"{UUID}: its processes"
 
 
-def looks(*lists: tuple[DeviceProcess, ...] | None, uuid: str = UUID) -> list[Sample]:
-    """A sample for each list of processes."""
-    return [Sample(number, 1, 0.0, cards=(CardSample(uuid, processes=each),)) for number, each in enumerate(lists)]
+@pytest.mark.parametrize(
+    ("looks", "server_began", "invalid", "unknown"),
+    [
+        # Once, however often it was seen; and one look is enough.
+        (((), (OURS, THEIRS), (OURS, THEIRS)), 1, FOREIGN + "20 (blender, 2048 MiB); ", ""),
+        (((OURS,), (OURS, NAMELESS), (OURS,)), 1, FOREIGN + "30 (of unknown name, unknown memory)", ""),
+        (((OURS,), (ORPHAN,)), 0, "", ""),
+        # Before the start nobody can be ours, also where pids are of another namespace; after it nobody knows.
+        (((NAMELESS,), (NAMELESS,)), 1, FOREIGN + "30", ""),
+        (((NAMELESS,), (NAMELESS,)), 0, "", "process 30"),
+        (((), (NAMELESS,), (NAMELESS,)), 1, "", "--pid=host"),
+        (((THEIRS, DAEMON), (OURS,)), 1, FOREIGN + "20", ""),
+        (((DAEMON,), (DAEMON, OURS)), 1, "", ""),
+        (((), None), 1, "", ""),
+        ((None, None), 1, "", NOT_SEEN),
+        ((), 1, "", NOT_SEEN),
+    ],
+    ids=[
+        "foreign",
+        "came and went",
+        "was ours once",
+        "there before the server",
+        "came with the server",
+        "of another namespace",
+        "foreign beside an allowed one",
+        "allowed by name",
+        "seen in one sample",
+        "never seen",
+        "no sample",
+    ],
+)
+def test_processes_of_others_are_named(
+    looks: tuple[tuple[DeviceProcess, ...] | None, ...], server_began: int, invalid: str, unknown: str
+) -> None:
+    """By pid, name and memory, with what helps; where nobody can tell whose one is it is unknown, and no pass."""
+    samples = [Sample(number, 1, 0.0, cards=(CardSample(UUID, processes=each),)) for number, each in enumerate(looks)]
+    found = judge_processes(samples, [UUID], server_began_ns=server_began, allowed_names={"nvidia-cuda-mps-server"})
+    for texts, words in ((found.invalid, invalid), (found.unknown, unknown)):
+        assert len(texts) == bool(words)
+        assert all(words in text for text in texts)
+    assert all("end it" in text for text in found.invalid)
+    assert all("process 30" in text or text == NOT_SEEN for text in found.unknown)
 
 
-def test_a_foreign_process_is_named() -> None:
-    """Pid, name and memory, once however often it was seen, and what helps."""
-    found = judge_processes(looks((), (OURS, THEIRS), (OURS, THEIRS)), [UUID], server_began_ns=1)
-    assert found.unknown == ()
-    (text,) = found.invalid
-    assert text.startswith(f"foreign process on {UUID}: process 20 (blender, 2048 MiB); ")
-    assert "end it" in text
+def test_processes_of_other_cards_are_not_looked_at() -> None:
+    """Whoever is there, this card's are not known."""
+    elsewhere = [Sample(0, 1, 0.0, cards=(CardSample("GPU-2", processes=(THEIRS,)),))]
+    assert judge_processes(elsewhere, [UUID], server_began_ns=1) == RunCondition(unknown=(NOT_SEEN,))
 
 
-def test_a_process_that_came_and_went_is_foreign_too() -> None:
-    """One look is enough, and what is not known of it is said to be."""
-    (text,) = judge_processes(looks((OURS,), (OURS, NAMELESS), (OURS,)), [UUID], server_began_ns=1).invalid
-    assert "process 30 (of unknown name, unknown memory)" in text
-
-
-def test_who_was_ours_once_is_ours() -> None:
-    """A server's process that ends loses its parents, by which it is known, before it leaves the card."""
-    orphan = DeviceProcess(OURS.pid, None, None, ours=False)
-    assert judge_processes(looks((OURS,), (orphan,)), [UUID], server_began_ns=0) == RunCondition()
-
-
-def test_who_was_there_before_the_server_is_foreign() -> None:
-    """Before the start nobody can be ours, also where pids are of another namespace; after it nobody knows."""
-    samples = looks((NAMELESS,), (NAMELESS,))
-    assert judge_processes(samples, [UUID], server_began_ns=1).invalid != ()
-    assert judge_processes(samples, [UUID], server_began_ns=0).invalid == ()
-    assert judge_processes(samples, [UUID], server_began_ns=0).unknown != ()
-
-
-def test_pids_of_another_namespace_are_unknown() -> None:
-    """Where somebody came with the server and the server itself was never seen, nobody can tell who that is."""
-    found = judge_processes(looks((), (NAMELESS,), (NAMELESS,)), [UUID], server_began_ns=1)
-    assert found.invalid == ()
-    (text,) = found.unknown
-    assert "process 30" in text
-    assert "--pid=host" in text
-
-
-def test_who_is_allowed_is_none() -> None:
-    """A program that is named beforehand, and the server's own, disturb nothing."""
-    daemon = DeviceProcess(40, "nvidia-cuda-mps-server", 30 * MIB, ours=False)
-    samples = looks((daemon,), (daemon, OURS))
-    assert judge_processes(samples, [UUID], server_began_ns=1).invalid != ()
-    assert (
-        judge_processes(samples, [UUID], server_began_ns=1, allowed_names={"nvidia-cuda-mps-server"}) == RunCondition()
-    )
-
-
-def test_processes_that_were_never_seen_are_unknown() -> None:
-    """Neither None in every sample nor no sample at all is an empty card; other cards' processes are not looked at."""
-    for samples in (looks(None, None), [], looks((THEIRS,), uuid="GPU-2")):
-        assert judge_processes(samples, [UUID], server_began_ns=1) == RunCondition(unknown=(f"{UUID}: its processes",))
-    assert judge_processes(looks((), None), [UUID], server_began_ns=1) == RunCondition()
-
-
-# -- memory
+# -- memory, events and ECC
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(0, 1 << 34))
@@ -253,43 +240,31 @@ def test_memory_is_told_in_numbers_or_unknown() -> None:
         assert (found.invalid, len(found.unknown)) == ((), 1)
 
 
-# -- events and ECC
-
-
 @pytest.mark.parametrize(
-    ("number", "words"), [(79, "fallen off the bus"), (48, "double-bit ECC"), (9999, "xid-errors")]
+    ("event", "begin", "words"),
+    [
+        (CardEvent(1, UUID, "xid", 79), f"XID 79 on {UUID}: ", "fallen off the bus"),
+        (CardEvent(1, UUID, "xid", 48), f"XID 48 on {UUID}: ", "double-bit ECC"),
+        (CardEvent(1, UUID, "xid", 9999), f"XID 9999 on {UUID}: ", "xid-errors"),
+        (CardEvent(1, UUID, "lost"), f"card lost: {UUID}", "GPU is lost"),
+    ],
 )
-def test_an_xid_is_told_with_its_meaning(number: int, words: str) -> None:
-    """The number, and what it means, or where to find that."""
-    (text,) = judge_events([CardEvent(1, UUID, "xid", number)], [UUID]).invalid
-    assert text.startswith(f"XID {number} on {UUID}: ")
-    assert words in text
-
-
-def test_events_are_counted_and_those_of_other_cards_left_out() -> None:
-    """Of a hundred alike one text remains, with their number."""
-    events = [CardEvent(at, UUID, "xid", 31) for at in range(100)] + [CardEvent(1, "GPU-2", "lost")]
-    (text,) = judge_events(events, [UUID]).invalid
-    assert text.endswith("(100 times)")
+def test_an_event_is_told_with_its_meaning(event: CardEvent, begin: str, words: str) -> None:
+    """Or where to find that; of a hundred alike once, with their number; those of other cards are left out."""
+    for times in (1, 100):
+        (text,) = judge_events([event] * times + [CardEvent(1, "GPU-2", "lost")], [UUID]).invalid
+        assert text.startswith(begin)
+        assert words in text
+        assert text.endswith("(100 times)") is (times == 100)
     assert judge_events([], [UUID]) == RunCondition()
-
-
-def test_a_lost_card_is_told() -> None:
-    """In words that can be searched for."""
-    (text,) = judge_events([CardEvent(1, UUID, "lost")], [UUID]).invalid
-    assert text.startswith(f"card lost: {UUID}")
-    assert "GPU is lost" in text
-
-
-def ecc(*counts: int | None) -> list[Sample]:
-    """A sample for each reading of the counter."""
-    return [
-        Sample(number, 1, 0.0, cards=(CardSample(UUID, uncorrected_ecc=count),)) for number, count in enumerate(counts)
-    ]
 
 
 def test_ecc_errors_are_those_that_came_meanwhile() -> None:
     """Older ones are not this run's; a counter that was never read is unknown, unless the card has none."""
+
+    def ecc(*counts: int | None) -> list[Sample]:
+        return [Sample(0, 1, 0.0, cards=(CardSample(UUID, uncorrected_ecc=count),)) for count in counts]
+
     assert judge_ecc(ecc(7, None, 7), [UUID]) == RunCondition()
     (text,) = judge_ecc(ecc(7, None, 8, 7), [UUID]).invalid
     assert ": 1 in this run (8 since" in text
@@ -301,16 +276,3 @@ def test_conditions_together_keep_each_text_once() -> None:
     """In order, whichever rule said it first."""
     parts = [RunCondition(("a",), ("x",)), RunCondition(("b", "a")), RunCondition(unknown=("x", "y"))]
     assert RunCondition.together(parts) == RunCondition(("a", "b"), ("x", "y"))
-
-
-def test_what_disturbed_the_client_is_told_as_that() -> None:
-    """In its own words, where no card was disturbed; and a window in which both were counts once."""
-    late = WindowCondition(client=("client held up: for 9 % of the time",))
-    assert late.again == late.client
-    assert not late.good
-    assert judge_windows([late, WindowCondition(), WindowCondition()]).invalid == ()
-    (text,) = judge_windows([late, late, WindowCondition()]).invalid
-    assert text.startswith("client held up: for 9 % of the time; disturbed were 2 of 3 windows, more than 33.3 %")
-    both = WindowCondition(rejected=("GPU-1: hot",), client=late.client)
-    (text,) = judge_windows([late, both, WindowCondition()]).invalid
-    assert text.startswith("throttled: 2 of 3 windows, more than 33.3 % of them; first: GPU-1: hot; client held up")

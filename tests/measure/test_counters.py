@@ -36,42 +36,25 @@ EARLY = Counters(
 )
 
 
-def risen(early: Counters, by: Counters) -> Counters:
-    """A later reading."""
-    whole = added([early, by])
-    assert whole is not None
-    return whole
-
-
 @settings(deadline=None)
 @given(before=READING, meanwhile=READING)
 def test_what_was_counted_meanwhile_is_found(before: Counters, meanwhile: Counters) -> None:
-    """The difference of two readings is what was added in between, whatever a stage, size or part is called."""
-    found = counted_between(before, risen(before, meanwhile))
-    assert (found.items, found.batches, found.batch_sizes) == (
-        meanwhile.items,
-        meanwhile.batches,
-        dict(sorted(meanwhile.batch_sizes.items())),
-    )
+    """The difference of two readings is what was added in between; of equal readings nothing is left."""
+    after = added([before, meanwhile])
+    assert after is not None
+    found = counted_between(before, after)
+    sizes = dict(sorted(meanwhile.batch_sizes.items()))
+    assert (found.items, found.batches, found.batch_sizes) == (meanwhile.items, meanwhile.batches, sizes)
     assert found.requests == (meanwhile.requests if before.requests is not None else None)
     for name, time in meanwhile.stages.items():
         if time.count:
             assert found.stages[name].count == time.count
             assert found.stages[name].seconds == pytest.approx(time.seconds, rel=1e-6, abs=1e-6)
-    assert {name: part.items for name, part in found.parts.items()} == {
-        name: part.items for name, part in meanwhile.parts.items()
-    }
-
-
-@settings(deadline=None)
-@given(before=READING)
-def test_nothing_happened_between_equal_readings(before: Counters) -> None:
-    """Of a server that did nothing no stage, size or part is left."""
-    found = counted_between(before, before)
-    assert (found.items, found.batches) == (0, 0)
-    assert not found.batch_sizes
-    assert not found.stages
-    assert not found.parts
+    parts = {name: part.items for name, part in meanwhile.parts.items()}
+    assert {name: part.items for name, part in found.parts.items()} == parts
+    nothing = counted_between(before, before)
+    assert (nothing.items, nothing.batches) == (0, 0)
+    assert (dict(nothing.batch_sizes), dict(nothing.stages), dict(nothing.parts)) == ({}, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -93,14 +76,11 @@ def test_a_counter_that_was_reset_is_named(late: Counters, named: str) -> None:
         counted_between(EARLY, late)
 
 
-@pytest.mark.parametrize(("before", "after"), [(None, 9), (9, None), (None, None)])
-def test_what_was_not_told_at_one_end_is_not_known(before: int | None, after: int | None) -> None:
+def test_what_was_not_told_at_one_end_is_not_known() -> None:
     """A number of requests that is first told later says nothing of those in between."""
-    assert counted_between(replace(EARLY, requests=before), replace(EARLY, requests=after)).requests is None
-
-
-def test_waiting_requests_are_those_of_the_later_reading() -> None:
-    """How many wait goes up and down, and is no reset."""
+    for before, after in ((None, 9), (9, None), (None, None)):
+        assert counted_between(replace(EARLY, requests=before), replace(EARLY, requests=after)).requests is None
+    # How many wait goes up and down, and is no reset.
     assert counted_between(EARLY, replace(EARLY, pending=2)).pending == 2
 
 
@@ -115,19 +95,10 @@ def test_several_stretches_add_up() -> None:
     assert both.parts["model"].items == 20
 
 
-def test_only_known_differences_are_told() -> None:
-    """What was not asked for, or is not told, differs from nothing."""
-    settings = {
-        "same": Setting("8", "8"),
-        "wait": Setting("10", "50"),
-        "free": Setting("4"),
-        "silent": Setting(None, "4"),
-    }
-    assert differences(settings) == ["wait: asked for 50, the server uses 10"]
-
-
-def test_settings_that_moved_are_told() -> None:
-    """Only what is known before and now, and is not the same, has moved."""
+def test_only_known_differences_of_settings_are_told() -> None:
+    """What was not asked for, or is not told, differs from nothing, and has not moved."""
+    known = {"same": Setting("8", "8"), "wait": Setting("10", "50"), "free": Setting("4"), "silent": Setting(None, "4")}
+    assert differences(known) == ["wait: asked for 50, the server uses 10"]
     before = {"limit": Setting("32"), "wait": Setting("10"), "silent": Setting(None), "gone": Setting("1")}
     now = {"limit": Setting("16"), "wait": Setting("10"), "silent": Setting("3"), "new": Setting("2")}
     assert moved(before, now) == ["setting limit: 32 before, 16 now"]

@@ -35,16 +35,12 @@ def test_the_regression_finds_what_it_was_made_of(slope: float, place: float, wa
     wanted=WANTED,
 )
 def test_the_regression_is_a_number_or_nothing(points: list[Point], wanted: float) -> None:
-    """Whatever the points are: separated, falling, or all at one place; and each has an influence."""
+    """Whatever the points are, each has an influence; shares that fall with the rate cross nowhere."""
     found = crossing(points, wanted)
     if found is not None:
         assert not math.isnan(found.x)
         assert len(found.influences) == len(points)
         assert not any(map(math.isnan, found.influences))
-
-
-def test_shares_that_fall_cross_nowhere() -> None:
-    """There is no rate up to which few are slow, where fewer are at a higher one."""
     assert crossing([Point(0.0, 0.2, 1000.0), Point(0.2, 0.001, 1000.0)], 0.01) is None
 
 

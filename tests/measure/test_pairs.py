@@ -72,8 +72,7 @@ def on_a_card(measured: Round) -> Round:
 def changed(measured: Round, change: Callable[[Window], Window]) -> Round:
     """The same round with every window of both servers changed alike."""
     return replace(
-        measured,
-        blocks=tuple(replace(block, windows=tuple(map(change, block.windows))) for block in measured.blocks),
+        measured, blocks=tuple(replace(block, windows=tuple(map(change, block.windows))) for block in measured.blocks)
     )
 
 
@@ -110,35 +109,22 @@ def test_units_do_not_matter(metric: Metric, measured: Round, factor: float, shi
 @FEW
 @given(measured=ROUNDS)
 def test_the_order_within_a_block_does_not_matter(metric: Metric, measured: Round) -> None:
-    """A block says the same with each server's two windows exchanged, and as BAAB what it says as ABBA."""
+    """Turned round, or as BAAB, a block says the same; with the servers swapped the opposite, by as much."""
 
     def turned(block: Block) -> Block:
-        one, two, three, four = block.windows
-        return Block(block.order, (four, three, two, one))
+        return Block(block.order, block.windows[::-1])
 
     def begun_by_the_other(block: Block) -> Block:
         one, two, three, four = block.windows
         return Block(BAAB if block.order == ABBA else ABBA, (two, one, four, three))
 
-    expected = pytest.approx(differences(metric, measured), abs=1e-12)
-    for change in (turned, begun_by_the_other):
-        assert differences(metric, replace(measured, blocks=tuple(map(change, measured.blocks)))) == expected
+    def swapped(block: Block) -> Block:
+        return Block(BAAB if block.order == ABBA else ABBA, block.windows)
 
-
-@ALL
-@FEW
-@given(measured=ROUNDS)
-def test_swapping_the_servers_flips_the_sign(metric: Metric, measured: Round) -> None:
-    """What is worse for one is better for the other, by as much."""
-    swapped = replace(
-        measured,
-        blocks=tuple(
-            Block(tuple("base" if arm == "candidate" else "candidate" for arm in block.order), block.windows)
-            for block in measured.blocks
-        ),
-    )
-    flipped = [-difference for difference in differences(metric, measured)]
-    assert differences(metric, swapped) == pytest.approx(flipped, abs=1e-12)
+    expected = differences(metric, measured)
+    for change, sign in ((turned, 1), (begun_by_the_other, 1), (swapped, -1)):
+        found = differences(metric, replace(measured, blocks=tuple(map(change, measured.blocks))))
+        assert found == pytest.approx([sign * each for each in expected], abs=1e-12)
 
 
 @ALL
@@ -149,29 +135,30 @@ def test_a_slowdown_is_the_difference_and_worse_is_positive(metric: Metric) -> N
     assert differences(metric, measured) == pytest.approx([math.log(1.1)] * 6, abs=0.0015)
 
 
-def test_a_rate_is_the_mean_of_its_windows() -> None:
-    """Throughput is averaged window by window on the log scale, so an even drift cancels exactly."""
-    drifting = Block(ABBA, tuple(a_window([15_000] * 2, 0.5 * math.exp(0.1 * turn), 1, 1) for turn in range(4)))
-    (difference,) = round_point(THROUGHPUT, a_round(drifting), 0.05).differences
-    assert difference == pytest.approx(0.0, abs=1e-12)
+CALM, SLOW = a_window([15_000] * 2, 0.5, 1, 1), a_window([15_000, 16_000], 0.5, 1, 1)
+FULL, EMPTY = a_window([15_000] * 2, 0.5, 4000, 1000), a_window([15_000] * 2, 0.5, 1, 1)
+QUICK, LATE = (a_window([15_000] * count, 0.5, 1, 1, CardUse(joules=100.0)) for count in (4, 2))
+DRIFTING = tuple(a_window([15_000] * 2, 0.5 * math.exp(0.1 * turn), 1, 1) for turn in range(4))
 
 
-def test_a_quantile_is_of_both_windows_together() -> None:
-    """A p99 is no mean of two p99s: slow requests of one window are weighed by all requests of the block."""
-    calm, slow = a_window([15_000] * 2, 0.5, 1, 1), a_window([15_000, 16_000], 0.5, 1, 1)
-    block = Block(ABBA, (calm, slow, calm, calm))
-    p50, p99 = (round_point(METRICS[name], a_round(block, block), 0.5) for name in ("latency.p50", "latency.p99"))
-    assert p50.differences == (0.0, 0.0)
-    assert p99.differences == pytest.approx([1000 * math.log(BASE)] * 2)
-
-
-def test_the_batching_ratio_is_of_totals() -> None:
-    """An almost empty window has almost no say in items a batch."""
-    full, empty, base = (a_window([15_000] * 2, 0.5, *counts) for counts in ((4000, 1000), (1, 1), (4000, 1000)))
-    (first, _) = round_point(
-        METRICS["batching_ratio"], a_round(*[Block(ABBA, (base, full, empty, base))] * 2), 0.05
-    ).differences
-    assert first == pytest.approx(math.log(4 / (4001 / 1001)))
+@pytest.mark.parametrize(
+    ("metric", "windows", "difference"),
+    [
+        # Averaged window by window on the log scale, so that an even drift cancels exactly.
+        pytest.param("throughput", DRIFTING, 0.0, id="a rate is the mean of its windows"),
+        # No mean of two p99s: slow requests of one window are weighed by all requests of the block.
+        pytest.param("latency.p50", (CALM, SLOW, CALM, CALM), 0.0, id="a median of both windows together"),
+        pytest.param("latency.p99", (CALM, SLOW, CALM, CALM), 1000 * math.log(BASE), id="a p99 of both together"),
+        # An almost empty window has almost no say in items a batch.
+        pytest.param("batching_ratio", (FULL, FULL, EMPTY, FULL), math.log(4 / (4001 / 1001)), id="batches in total"),
+        # Half as many requests with the same power take twice the energy for each.
+        pytest.param("energy_per_inference", (QUICK, LATE, LATE, QUICK), math.log(2), id="energy by requests"),
+    ],
+)
+def test_what_a_block_says(metric: str, windows: tuple[Window, ...], difference: float) -> None:
+    """By hand."""
+    found = round_point(METRICS[metric], a_round(*[Block(ABBA, windows)] * 2), 0.5).differences
+    assert found == pytest.approx([difference] * 2, abs=1e-12)
 
 
 @TAILS
@@ -220,31 +207,24 @@ def test_blocks_are_put_together_until_a_quantile_has_its_requests(
 
 
 def test_no_more_blocks_are_put_together_than_it_takes() -> None:
-    """Six blocks of 500 requests are three groups for a p99 within 20 %, which needs 1000; so are seven blocks."""
-    one, seven = (round_of([0.1] * count, requests=250) for count in (6, 7))
-    assert len(round_point(P99, one, 0.2).differences) == 3
-    assert len(round_point(P99, seven, 0.2).differences) == 3
+    """Six blocks of 500 requests are three groups for a p99 within 20 %, which needs 1000; the seventh joins the last.
+
+    Its slow requests are that group's p99.
+    """
+    assert len(round_point(P99, round_of([0.1] * 6, requests=250), 0.2).differences) == 3
     assert len(round_point(P99, round_of([0.1] * 6, requests=500), 0.2).differences) == 6
-
-
-def test_a_block_that_is_left_over_joins_the_last_group() -> None:
-    """The seventh of seven blocks that go together in twos is lost on nobody: its slow requests are the group's p99."""
     found = round_point(P99, round_of([*[0.1] * 6, 0.5], requests=250), 0.2).differences
     assert found == pytest.approx([0.1, 0.1, 0.5], abs=0.002)
 
 
 def test_too_few_requests_say_what_would_help() -> None:
-    """A p99 of which not even half a round has enough is no number, and the error names both ways out."""
+    """Three blocks are not put together into one, which would not know its spread; one block of two by turns is."""
     with pytest.raises(TooFewRequests) as caught:
         round_point(P99, round_of([0.1] * 6, requests=100), 0.2)
     text = str(caught.value)
     assert all(
         part in text for part in ("needs 1000 requests", "1200 requests in 6 blocks", "seconds=", "gpuserve(p99")
     )
-
-
-def test_one_group_is_enough_only_where_a_block_is_a_round() -> None:
-    """Three blocks are not put together into one, which would not know its spread; one block of two by turns is."""
     with pytest.raises(TooFewRequests):
         round_point(P99, round_of([0.1] * 3, requests=200), 0.2)
     by_turns = round_point(P99, round_of([0.1], requests=500, by_turns=True), 0.2)
@@ -256,9 +236,7 @@ def test_what_was_not_measured_is_no_number() -> None:
     """No block, no answered request, or a server that does not count: each is an error, never a zero."""
     with pytest.raises(NotMeasured, match="no block"):
         round_point(THROUGHPUT, a_round(), 0.05)
-    silent = Block(
-        ABBA, (a_window([15_000] * 2, 0.5, 1, 1), *[a_window([], 0.5, 1, 1)] * 2, a_window([15_000] * 2, 0.5, 1, 1))
-    )
+    silent = Block(ABBA, (CALM, *[a_window([], 0.5, 1, 1)] * 2, CALM))
     with pytest.raises(NotMeasured):
         round_point(THROUGHPUT, a_round(silent, silent), 0.05)
     uncounted = changed(round_of([0.1] * 2), lambda window: replace(window, items=None))
@@ -297,28 +275,15 @@ def test_one_window_of_which_cards_are_not_known_makes_it_unknown(
 
 
 def test_memory_of_a_shared_card_is_no_servers() -> None:
-    """Of two servers that were on the card together it is unknown, and the error names the marker that helps."""
-    together = replace(on_a_card(round_of([0.1] * 2)), by_turns=False)
-    for ask in (lambda: differences(MEMORY, together), lambda: paired_value(MEMORY, [together], "candidate")):
-        with pytest.raises(NotMeasured, match=r"(?s)both were on the card.*gpuserve\(one_at_a_time=True\)"):
-            ask()
+    """Of two servers that were on the card together, if only in one round, it is unknown, with what helps."""
+    alone = on_a_card(round_of([0.1] * 2))
+    together = replace(alone, by_turns=False)
+    with pytest.raises(NotMeasured, match="both were on the card"):
+        differences(MEMORY, together)
+    with pytest.raises(NotMeasured, match=r"(?s)both were on the card.*gpuserve\(one_at_a_time=True\)"):
+        paired_value(MEMORY, [alone, together], "candidate")
     assert differences(ENERGY, together) == pytest.approx([0.1] * 2)
     assert differences(METRICS["gpu_utilisation"], together) == pytest.approx([0.1] * 2)
-
-
-def test_one_shared_round_of_many_makes_the_memory_unknown() -> None:
-    """A pairing that only later finds no room for two has rounds of both kinds."""
-    alone = on_a_card(round_of([0.1]))
-    with pytest.raises(NotMeasured, match="both were on the card"):
-        paired_value(MEMORY, [alone, replace(alone, by_turns=False)], "base")
-
-
-def test_energy_is_by_requests_and_not_by_time() -> None:
-    """A server that answers half as many requests with the same power takes twice the energy for each."""
-    power = CardUse(joules=100.0)
-    quick, slow = (a_window([15_000] * count, 0.5, 1, 1, power) for count in (4, 2))
-    found = differences(ENERGY, a_round(*[Block(ABBA, (quick, slow, slow, quick))] * 2))
-    assert found == pytest.approx([math.log(2)] * 2)
 
 
 def cold_starts(base: tuple[float | None, ...], candidate: tuple[float | None, ...]) -> Round:
@@ -327,37 +292,17 @@ def cold_starts(base: tuple[float | None, ...], candidate: tuple[float | None, .
 
 
 def test_a_round_has_one_cold_start_of_each_server() -> None:
-    """Its difference does not depend on the blocks, and it knows nothing of its own spread."""
+    """Or two by turns, which are averaged; its difference knows nothing of blocks, nor of its own spread."""
     point = round_point(COLD_START, cold_starts((10.0,), (15.0,)), 0.2)
     assert point.differences == pytest.approx([math.log(1.5)])
     assert (point.u, point.dof) == (0.0, 0)
     shorter = replace(cold_starts((10.0,), (15.0,)), blocks=round_of([0.3]).blocks)
     assert round_point(COLD_START, shorter, 0.2) == point
-
-
-def test_cold_starts_by_turns_are_averaged() -> None:
-    """Of starts that alternate each server has two in a round, which make one difference."""
-    (found,) = differences(COLD_START, cold_starts((10.0, 20.0), (20.0, 40.0)))
-    assert found == pytest.approx(math.log(2))
-    rounds = [cold_starts((10.0, 20.0), (20.0, 40.0)), cold_starts((30.0,), (60.0,))]
-    assert paired_value(COLD_START, rounds, "base") == pytest.approx(20.0)
-    assert paired_value(COLD_START, rounds, "candidate") == pytest.approx(40.0)
-
-
-@FEW
-@given(
-    base=st.lists(st.floats(0.1, 1e3), min_size=1, max_size=3),
-    candidate=st.lists(st.floats(0.1, 1e3), min_size=1, max_size=3),
-    factor=st.floats(0.01, 100),
-)
-def test_the_unit_of_cold_starts_does_not_matter(base: list[float], candidate: list[float], factor: float) -> None:
-    """Both servers on a machine of another speed: the same difference; exchanged, the opposite one."""
-    measured = cold_starts(tuple(base), tuple(candidate))
-    scaled = cold_starts(tuple(factor * each for each in base), tuple(factor * each for each in candidate))
-    swapped = cold_starts(tuple(candidate), tuple(base))
-    expected = differences(COLD_START, measured)
-    assert differences(COLD_START, scaled) == pytest.approx(expected, abs=1e-9)
-    assert differences(COLD_START, swapped) == pytest.approx([-each for each in expected], abs=1e-9)
+    assert differences(COLD_START, cold_starts((15.0,), (10.0,))) == pytest.approx([-math.log(1.5)])
+    by_turns = cold_starts((10.0, 20.0), (20.0, 40.0))
+    assert differences(COLD_START, by_turns) == pytest.approx([math.log(2)])
+    rounds = [by_turns, cold_starts((30.0,), (60.0,))]
+    assert [paired_value(COLD_START, rounds, arm) for arm in ("base", "candidate")] == pytest.approx([20.0, 40.0])
 
 
 @pytest.mark.parametrize("unknown", [(None,), (10.0, None), (), (0.0,)])

@@ -23,7 +23,7 @@ from pytest_gpuserve.measure.points import (
     too_few_requests,
     value_of,
 )
-from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.measure.window import CardUse, Session
 from tests.support.builders import session, start, window
 
 if TYPE_CHECKING:
@@ -39,65 +39,57 @@ UTILISATION, COLD_START = METRICS["gpu_utilisation"], METRICS["cold_start"]
 OF_CARDS = pytest.mark.parametrize("metric", [ENERGY, MEMORY, UTILISATION], ids=lambda metric: metric.name)
 ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 OF_REQUESTS = [metric for metric in METRICS.values() if metric.is_of_requests]
-OF_WINDOWS = [metric for metric in METRICS.values() if metric.name != "cold_start"]
 
 FAST = (0.010,) * 30
 SLOW = (0.020,) * 20
 
 
-def test_throughput_is_requests_by_measured_time() -> None:
-    """50 requests in 0.5 s and 20 in 0.3 s are 87.5 a second, not the mean of 100 and 66.7."""
-    measured = session(start(window(FAST + SLOW)), start(window(SLOW, seconds=0.3)))
-    assert pooled_value(THROUGHPUT, [measured]) == pytest.approx(70 / 0.8)
+MIXED = session(start(window(FAST[:5] + SLOW)), start(window(FAST[5:], seconds=0.3)))
+BATCHES = session(start(window(items=40, batches=10)), start(window(items=60, batches=30)))
 
 
-def test_batching_ratio_is_a_ratio_of_totals() -> None:
-    """40 items in 10 batches and 60 in 30 are 2.5 a batch, not the mean of 4 and 2."""
-    measured = session(start(window(items=40, batches=10)), start(window(items=60, batches=30)))
-    assert pooled_value(BATCHING, [measured]) == 2.5
-    assert batch_totals(measured.windows) == (100, 40)
-
-
-def test_a_quantile_is_that_of_all_latencies() -> None:
-    """The median of 30 fast and 20 slow answers is fast, their p99 slow, in whichever windows they were."""
-    measured = session(start(window(FAST[:5] + SLOW)), start(window(FAST[5:])))
-    assert pooled_value(P50, [measured]) == pytest.approx(0.010, rel=0.0006)
-    assert pooled_value(P99, [measured]) == pytest.approx(0.020, rel=0.0006)
-
-
-def test_several_sessions_are_pooled() -> None:
-    """A plain limit is compared with everything that was measured."""
-    one, other = session(start(window(FAST)), start(window(FAST))), session(start(window(SLOW)), start(window(SLOW)))
-    assert pooled_value(THROUGHPUT, [one, other]) == pytest.approx(100 / 2.0)
+@pytest.mark.parametrize(
+    ("metric", "sessions", "value"),
+    [
+        pytest.param(THROUGHPUT, [MIXED], 50 / 0.8, id="requests by measured time, no mean of rates"),
+        pytest.param(THROUGHPUT, [MIXED, session(start(window(SLOW)))], 70 / 1.3, id="several sessions pooled"),
+        pytest.param(BATCHING, [BATCHES], 2.5, id="items by batches, no mean of ratios"),
+        pytest.param(P50, [MIXED], 0.010, id="median of all latencies, whichever the window"),
+        pytest.param(P99, [MIXED], 0.020, id="p99 of all latencies"),
+        pytest.param(COLD_START, [session(start(cold_start_seconds=10.0), start(cold_start_seconds=40.0))], 25.0),
+    ],
+)
+def test_a_pooled_value_is_that_of_all_that_was_measured(metric: Metric, sessions: list[Session], value: float) -> None:
+    """By hand; a plain limit is compared with it."""
+    assert pooled_value(metric, sessions) == pytest.approx(value, rel=0.0006)
+    assert batch_totals(BATCHES.windows) == (100, 40)
 
 
 def test_a_point_is_the_mean_log_cost_of_its_starts() -> None:
-    """Starts of 100/s and 400/s make the geometric mean of 200/s; their windows agree, so the error within is 0."""
-    slow = start(*[window((0.01,) * 50)] * 4)
-    fast = start(*[window((0.01,) * 200)] * 4)
+    """Starts of 100/s and 400/s make 200/s; its error is the variance of the log costs of the windows within them."""
+    slow, fast = start(*[window((0.01,) * 50)] * 4), start(*[window((0.01,) * 200)] * 4)
     found = point(THROUGHPUT, session(slow, fast), 0.05)
     assert THROUGHPUT.value_at(found.y) == pytest.approx(200)
     assert found.u == 0
-
-
-def test_the_error_of_a_point_comes_from_its_windows() -> None:
-    """Windows of 100/s and 200/s in two starts: the variance of their log costs, over 2 windows and 2 starts."""
     uneven = start(window((0.01,) * 50), window((0.01,) * 100))
     variance = statistics.variance([-math.log(100), -math.log(200)])
     assert point(THROUGHPUT, session(uneven, uneven), 0.05).u == pytest.approx(variance / 2 / 2)
+    # Of cold starts there is one in each, without any error inside.
+    found = point(COLD_START, session(start(cold_start_seconds=10.0), start(cold_start_seconds=40.0)), 0.2)
+    assert COLD_START.value_at(found.y) == pytest.approx(20.0)
+    assert found.u == 0
 
 
 def test_the_point_of_a_batching_ratio_is_that_of_its_totals() -> None:
-    """Starts with many and with few batches weigh by their batches."""
+    """Starts with many and with few batches weigh by their batches; a quiet window does not unmake a start."""
     many = start(window(FAST * 2, items=400, batches=100))
     few = start(window(FAST * 2, items=10, batches=10))
     assert BATCHING.value_at(point(BATCHING, session(many, few), 0.05).y) == pytest.approx(410 / 110)
-
-
-def test_a_quiet_window_does_not_unmake_a_start() -> None:
-    """A window without any answer has no latency, but the start's latencies are still known."""
+    # A window without any answer has no latency; a start without any is refused.
     quiet = start(window(FAST * 3), window(()), window(FAST * 3))
     assert P50.value_at(point(P50, session(quiet, quiet), 0.05).y) == pytest.approx(0.010, rel=0.0006)
+    with pytest.raises(NotMeasured, match="found: 0 requests"):
+        point(THROUGHPUT, session(start(window(())), start(window(FAST))), 0.05)
 
 
 @pytest.mark.parametrize("metric", OF_REQUESTS, ids=lambda metric: metric.name)
@@ -125,41 +117,31 @@ def test_the_fewest_requests_that_suffice_are_enough() -> None:
         point(P99, session(exact, start(window((0.01,) * 999, seconds=4))), 0.20)
 
 
-def test_no_answers_at_all_still_name_a_time() -> None:
-    """A start without any answer is refused like one with too few, not by a division by zero."""
-    with pytest.raises(NotMeasured, match="found: 0 requests"):
-        point(THROUGHPUT, session(start(window(())), start(window(FAST))), 0.05)
-
-
-@pytest.mark.parametrize("metric", OF_WINDOWS, ids=lambda metric: metric.name)
+@ALL
 def test_nothing_measured_has_no_value(metric: Metric) -> None:
-    """No session, and windows without answers, are never 0."""
+    """No session, windows without answers, and a session that ended before its first start, are never 0."""
+    with pytest.raises(NotMeasured, match="no server start"):
+        point(metric, Session((), "2025-01-02T03:04:05+00:00"), 0.05)
     idle = session(*[start(window((), items=0, batches=0))] * 2)
-    for sessions in ([], [idle]):
+    for sessions in ([], [idle]) if metric is not COLD_START else ():
         with pytest.raises(NotMeasured, match="is not known"):
             pooled_value(metric, sessions)
 
 
-@ALL
-def test_a_session_without_starts_has_no_point(metric: Metric) -> None:
-    """A session that ended before its first start is refused in words."""
-    with pytest.raises(NotMeasured, match="no server start"):
-        point(metric, session(start()).__class__((), "2025-01-02T03:04:05+00:00"), 0.05)
-
-
-@pytest.mark.parametrize("counted", [(None, None), (None, 3), (3, None)])
-def test_a_server_that_does_not_count_has_no_batching_ratio(counted: tuple[int | None, int | None]) -> None:
-    """One unread counter makes the ratio unknown, not that of the other windows."""
-    unread = window(FAST * 2, items=counted[0], batches=counted[1])
-    with pytest.raises(NotMeasured, match="nothing counts this server's batches"):
-        point(BATCHING, session(start(window(FAST * 2), unread), start(window(FAST * 2))), 0.05)
-
-
-@pytest.mark.parametrize(("items", "batches"), [(0, 0), (0, 3), (3, 0)])
-def test_a_start_without_batches_has_no_batching_ratio(items: int, batches: int) -> None:
-    """Every start has to have batched; the error says how a stage is named."""
-    with pytest.raises(NotMeasured, match="stage="):
-        point(BATCHING, session(start(window(FAST * 2, items=items, batches=batches)), start(window(FAST * 2))), 0.05)
+@pytest.mark.parametrize(
+    ("items", "batches", "told"),
+    [
+        # One unread counter makes the ratio unknown, not that of the other windows.
+        *[(*counted, "nothing counts this server's batches") for counted in ((None, None), (None, 3), (3, None))],
+        *[(*counted, "stage=") for counted in ((0, 0), (0, 3), (3, 0))],
+    ],
+)
+def test_a_start_without_batches_has_no_batching_ratio(items: int | None, batches: int | None, told: str) -> None:
+    """Every start has to have batched, and counted that; the error says how a stage is named."""
+    uncounted = window(FAST * 2, items=items, batches=batches)
+    starts = [start(uncounted)] if items == 0 or batches == 0 else [start(window(FAST * 2), uncounted)]
+    with pytest.raises(NotMeasured, match=told):
+        point(BATCHING, session(*starts, start(window(FAST * 2))), 0.05)
 
 
 # -- what the cards did
@@ -179,35 +161,24 @@ def used(
     return replace(window((0.01,) * requests, seconds=seconds), cards=cards)
 
 
-def test_energy_per_inference_is_a_ratio_of_totals() -> None:
-    """30 J for 100 requests and 20 J for 400 are 100 mJ each, not the mean of 300 and 50 mJ."""
-    measured = session(start(used(30.0, requests=100)), start(used(20.0, requests=400)))
-    assert pooled_value(ENERGY, [measured]) == pytest.approx(0.1)
-
-
-def test_items_do_not_divide_energy() -> None:
-    """A request of eight items is one inference, as it is one request of the throughput."""
-    many = replace(used(5.0, requests=50), items=400)
-    assert value_of(ENERGY, [many]) == value_of(ENERGY, [used(5.0, requests=50)]) == pytest.approx(0.1)
-
-
-def test_energy_of_a_window_without_answers_counts() -> None:
-    """What a card takes up while the server answers nothing is paid by the answers of the other windows."""
-    assert value_of(ENERGY, [used(5.0), used(5.0, requests=0)]) == pytest.approx(0.2)
-    with pytest.raises(NotMeasured, match="no request was answered"):
-        value_of(ENERGY, [used(5.0, requests=0)])
-
-
-def test_memory_is_the_most_of_any_window() -> None:
-    """A short peak is what decides whether it fits."""
-    measured = session(start(used(memory=1e9), used(memory=3e9)), start(used(memory=2e9), used(memory=1e9)))
-    assert pooled_value(MEMORY, [measured]) == 3e9
-
-
-def test_utilisation_is_weighed_by_time() -> None:
-    """90 % of 0.5 s and 30 % of 1.5 s are 45 %; a window in which the counter read 0 is like any other."""
-    assert value_of(UTILISATION, [used(utilisation=0.9), used(utilisation=0.3, seconds=1.5)]) == pytest.approx(0.45)
-    assert value_of(UTILISATION, [used(utilisation=0.9), used(utilisation=0.0)]) == pytest.approx(0.45)
+@pytest.mark.parametrize(
+    ("metric", "windows", "value"),
+    [
+        pytest.param(ENERGY, [used(30.0, requests=100), used(20.0, requests=400)], 0.1, id="joules by requests"),
+        # A request of eight items is one inference, as it is one request of the throughput.
+        pytest.param(ENERGY, [replace(used(5.0, requests=50), items=400)], 0.1, id="items do not divide energy"),
+        # What a card takes up while the server answers nothing is paid by the answers of the other windows.
+        pytest.param(ENERGY, [used(5.0), used(5.0, requests=0)], 0.2, id="a window without answers counts"),
+        # A short peak is what decides whether it fits.
+        pytest.param(MEMORY, [used(memory=1e9), used(memory=3e9), used(memory=2e9)], 3e9, id="the most memory"),
+        pytest.param(UTILISATION, [used(utilisation=0.9), used(utilisation=0.3, seconds=1.5)], 0.45, id="by time"),
+        pytest.param(UTILISATION, [used(utilisation=0.9), used(utilisation=0.0)], 0.45, id="0 is read like any other"),
+    ],
+)
+def test_what_cards_did_is_of_all_windows(metric: Metric, windows: list[Window], value: float) -> None:
+    """By hand; in one start or in several."""
+    assert value_of(metric, windows) == pytest.approx(value)
+    assert pooled_value(metric, [session(*map(start, windows))]) == pytest.approx(value)
 
 
 @OF_CARDS
@@ -230,23 +201,6 @@ def test_the_windows_of_a_maximum_say_nothing_of_its_error() -> None:
 
 @OF_CARDS
 @UNHURRIED
-@given(
-    values=st.lists(
-        st.tuples(st.floats(0.1, 1e4), st.floats(1e6, 1e12), st.floats(0.01, 1), st.floats(0.1, 2)),
-        min_size=1,
-        max_size=4,
-    ),
-    factor=st.floats(0.001, 1000),
-)
-def test_what_the_cards_did_scales(metric: Metric, values: list[tuple[float, ...]], factor: float) -> None:
-    """All joules, bytes or shares times a constant are the value times it, whatever the windows' lengths."""
-    windows = [used(*cards, seconds=seconds) for *cards, seconds in values]
-    scaled = [used(*(factor * value for value in cards), seconds=seconds) for *cards, seconds in values]
-    assert value_of(metric, scaled) == pytest.approx(factor * value_of(metric, windows))
-
-
-@OF_CARDS
-@UNHURRIED
 @given(known=st.integers(0, 3), after=st.integers(0, 3), is_watched=st.booleans())
 def test_one_unknown_window_makes_a_start_unknown(metric: Metric, known: int, after: int, is_watched: bool) -> None:  # noqa: FBT001 -- drawn
     """No value is made of the windows that are known, wherever the other stands."""
@@ -260,29 +214,21 @@ def test_one_unknown_window_makes_a_start_unknown(metric: Metric, known: int, af
 
 @OF_CARDS
 def test_what_is_missing_is_told_with_what_helps(metric: Metric) -> None:
-    """Without a card, ``--gpu=NAME``; with one that does not count, that it does not."""
+    """Without a card, ``--gpu=NAME``; of one that does not count, what an instance has not; never a perfect 0."""
     with pytest.raises(NotMeasured, match=r"(?s)no card was watched.*--gpu=NAME"):
         value_of(metric, [window(), window()])
     what = {"energy_per_inference": "energy", "gpu_memory": "memory", "gpu_utilisation": "utilisation"}[metric.name]
-    with pytest.raises(NotMeasured, match=f"a card did not tell its {what} in every window"):
+    with pytest.raises(NotMeasured, match=f"a card did not tell its {what} in every window") as found:
         value_of(metric, [used(), replace(used(), cards=CardUse())])
-
-
-@OF_CARDS
-def test_what_an_instance_has_not_is_told(metric: Metric) -> None:
-    """Memory is its own; energy and utilisation are the whole card's, so that they are not known of it."""
-    with pytest.raises(NotMeasured) as found:
-        value_of(metric, [replace(used(), cards=CardUse())])
+    # Of a MIG instance energy and utilisation are the whole card's.
     assert ("MIG instance" in str(found.value)) is (metric.name != "gpu_memory")
-
-
-@OF_CARDS
-def test_a_card_that_did_nothing_has_no_value(metric: Metric) -> None:
-    """Zero joules, bytes or utilisation under load are a server that is not on the card, never a perfect result."""
     with pytest.raises(NotMeasured, match="reads 0 under this load"):
         value_of(metric, [used(0.0, 0.0, 0.0)])
     with pytest.raises(NotMeasured, match="reads nan"):
         value_of(metric, [used(math.nan, math.nan, math.nan)])
+    if metric is ENERGY:
+        with pytest.raises(NotMeasured, match="no request was answered"):
+            value_of(ENERGY, [used(5.0, requests=0)])
 
 
 def test_the_mean_clock_is_weighed_by_time_over_the_windows_that_know_it() -> None:
@@ -297,23 +243,8 @@ def test_the_mean_clock_is_weighed_by_time_over_the_windows_that_know_it() -> No
 # -- cold starts
 
 
-def test_a_cold_start_is_known_once_a_start() -> None:
-    """Limits are held against the mean of the starts; the point is their mean log cost, with no error inside one."""
-    measured = session(start(cold_start_seconds=10.0), start(cold_start_seconds=40.0))
-    assert pooled_value(COLD_START, [measured]) == 25.0
-    found = point(COLD_START, measured, 0.2)
-    assert COLD_START.value_at(found.y) == pytest.approx(20.0)
-    assert found.u == 0
-
-
-def test_windows_have_no_cold_start() -> None:
-    """Asked of windows it is not measured, rather than something else's number."""
-    with pytest.raises(NotMeasured, match="cold_start is not known of windows"):
-        value_of(COLD_START, [window()])
-
-
 def test_a_server_that_we_did_not_start_has_no_cold_start() -> None:
-    """One unknown start is not left out of a mean."""
+    """One unknown start is not left out of a mean, and windows alone have none."""
     remote = replace(start(), cold_start_seconds=None)
     for measured in (session(remote, remote), session(start(), remote)):
         with pytest.raises(NotMeasured, match=r"(?s)not started by this run.*a remote server has no cold start"):
@@ -322,6 +253,8 @@ def test_a_server_that_we_did_not_start_has_no_cold_start() -> None:
             point(COLD_START, measured, 0.2)
     with pytest.raises(NotMeasured, match="no server start was measured"):
         pooled_value(COLD_START, [])
+    with pytest.raises(NotMeasured, match="cold_start is not known of windows"):
+        value_of(COLD_START, [window()])
 
 
 @pytest.mark.parametrize("metric", [MEMORY, UTILISATION, COLD_START], ids=lambda metric: metric.name)

@@ -5,19 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.profile import Profile, QueueFrom, profile_of
-from pytest_gpuserve.measure.window import (
-    COMPUTE,
-    FORMATION,
-    OTHER_COMPUTE,
-    QUEUE,
-    SERVER,
-    Client,
-    StageTime,
-    Window,
-)
+from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, QUEUE, SERVER, Client, StageTime, Window
 from tests.support.builders import histogram, window
 
 LATENCY = 0.010
@@ -27,7 +17,6 @@ STAGES = {
     OTHER_COMPUTE + "Preprocess_1": StageTime(0.01, 10),
     FORMATION: StageTime(0.002, 2),
 }
-TIMES = st.builds(StageTime, st.floats(0, 1e3), st.integers(0, 10**6))
 
 
 def timed(stages: dict[str, StageTime]) -> Window:
@@ -40,36 +29,45 @@ def profile(stages: dict[str, StageTime]) -> Profile:
     return profile_of([timed(stages)], Client())
 
 
-def test_the_rest_of_the_servers_time_is_the_queue() -> None:
-    """Without a counter of the queue it is what computation leaves of the server's time; the rest is outside."""
-    seen = profile(STAGES)
-    assert (seen.compute_seconds, seen.other_compute) == (0.004, {"Preprocess_1": 0.001})
-    assert seen.queue_seconds == pytest.approx(0.008 - 0.005)
-    assert seen.outside_seconds == pytest.approx(0.002)
-    assert (seen.queue_from, seen.formation_seconds) == (QueueFrom.SERVER, 0.001)
-
-
-def test_a_counted_queue_is_taken_as_it_is() -> None:
-    """A server that counts its queue is believed, and what it does not count is outside of it."""
-    counted = profile({QUEUE: StageTime(0.02, 10), COMPUTE: StageTime(0.05, 10)})
-    assert (counted.queue_seconds, counted.queue_from) == (0.002, QueueFrom.COUNTER)
-    assert counted.outside_seconds == pytest.approx(0.003)
-    with_total = profile({QUEUE: StageTime(0.02, 10), COMPUTE: StageTime(0.05, 10), SERVER: StageTime(0.09, 10)})
-    assert with_total.outside_seconds == pytest.approx(0.001)
-
-
-def test_a_rest_of_the_latency_says_that_it_is_one() -> None:
-    """With computation alone the rest may be anything, the network too, and nothing is called outside."""
-    seen = profile({COMPUTE: StageTime(0.008, 2)})
-    assert (seen.queue_from, seen.outside_seconds) == (QueueFrom.LATENCY, None)
-    assert seen.queue_seconds == pytest.approx(0.006)
-
-
-@pytest.mark.parametrize("stages", [{}, {SERVER: StageTime(0.08, 10)}])
-def test_no_queue_without_computation(stages: dict[str, StageTime]) -> None:
-    """Where computation is not counted, nothing says what part of the time was a queue."""
+@pytest.mark.parametrize(
+    ("stages", "queue", "queue_from", "outside"),
+    [
+        # Without a counter of the queue it is what computation leaves of the server's time; the rest is outside.
+        pytest.param(STAGES, 0.003, QueueFrom.SERVER, 0.002, id="rest of the server's time"),
+        pytest.param(
+            {QUEUE: StageTime(0.02, 10), COMPUTE: StageTime(0.05, 10)}, 0.002, QueueFrom.COUNTER, 0.003, id="counted"
+        ),
+        pytest.param(
+            {QUEUE: StageTime(0.02, 10), COMPUTE: StageTime(0.05, 10), SERVER: StageTime(0.09, 10)},
+            0.002,
+            QueueFrom.COUNTER,
+            0.001,
+            id="counted, and the server's time",
+        ),
+        # It may be anything, the network too, and nothing is called outside.
+        pytest.param({COMPUTE: StageTime(0.008, 2)}, 0.006, QueueFrom.LATENCY, None, id="rest of the latency"),
+        # Batches that straddle a window's edges do not make a queue of less than nothing.
+        pytest.param(
+            {SERVER: StageTime(0.2, 10), COMPUTE: StageTime(0.1, 2)}, 0.0, QueueFrom.SERVER, 0.0, id="straddle"
+        ),
+        # Where computation is not counted, nothing says what part of the time was a queue.
+        pytest.param({}, None, None, None, id="nothing"),
+        pytest.param({SERVER: StageTime(0.08, 10)}, None, None, 0.002, id="no computation"),
+    ],
+)
+def test_the_queue_is_what_is_counted_or_left(
+    stages: dict[str, StageTime], queue: float | None, queue_from: QueueFrom | None, outside: float | None
+) -> None:
+    """Of ten requests of 10 ms each; where it comes from is said."""
     seen = profile(stages)
-    assert (seen.compute_seconds, seen.queue_seconds, seen.queue_from) == (None, None, None)
+    assert (seen.queue_seconds, seen.queue_from) == (None if queue is None else pytest.approx(queue), queue_from)
+    assert seen.outside_seconds == (None if outside is None else pytest.approx(outside))
+    if stages is STAGES:
+        assert (seen.compute_seconds, seen.other_compute, seen.formation_seconds) == (
+            0.004,
+            {"Preprocess_1": 0.001},
+            0.001,
+        )
 
 
 def test_the_parts_add_up_to_the_mean() -> None:
@@ -88,12 +86,6 @@ def test_the_parts_add_up_to_the_mean() -> None:
             assert total == pytest.approx(seen.mean_seconds)
 
 
-def test_no_part_is_negative() -> None:
-    """Batches that straddle a window's edges do not make a queue of less than nothing."""
-    late = profile({SERVER: StageTime(0.2, 10), COMPUTE: StageTime(0.1, 2)})
-    assert (late.queue_seconds, late.outside_seconds) == (0.0, 0.0)
-
-
 def test_windows_are_pooled_by_what_was_counted() -> None:
     """Means are of all requests and batches, and a window without counters adds to the latency alone."""
     slow = replace(timed({COMPUTE: StageTime(0.030, 3)}), items=2, batches=1)
@@ -106,16 +98,12 @@ def test_windows_are_pooled_by_what_was_counted() -> None:
 
 
 def test_the_client_is_part_of_the_profile() -> None:
-    """Its lag where it is known, and the share of a core that it used."""
+    """Its lag where it is known, and the share of a core that it used; nothing is made up for who counts nothing."""
     seen = profile_of([window(seconds=0.5)] * 2, Client(lag=histogram([1e-5] * 90 + [1e-3] * 10)))
     assert seen.client_lag_seconds == pytest.approx(1e-3, rel=1e-3)
     assert seen.client_cores == pytest.approx(0.02)
-    assert profile_of([window()], Client()).client_lag_seconds is None
-
-
-def test_what_is_not_counted_is_not_known() -> None:
-    """Nothing is made up for a server that counts nothing."""
     seen = profile_of([window(items=None, batches=None)], Client())
     assert (seen.items_per_batch, seen.formation_seconds, seen.outside_seconds, seen.clock_mhz) == (None,) * 4
+    assert seen.client_lag_seconds is None
     with pytest.raises(ValueError, match="without a request"):
         profile_of([window(())], Client())

@@ -10,13 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.histogram import Histogram
-from pytest_gpuserve.measure.replicas import (
-    P99_REQUESTS,
-    ReplicaResult,
-    ReplicaWindow,
-    imbalance_of,
-    replicas_of,
-)
+from pytest_gpuserve.measure.replicas import P99_REQUESTS, ReplicaResult, ReplicaWindow, imbalance_of, replicas_of
 from tests.support.builders import histogram, window
 
 if TYPE_CHECKING:
@@ -61,6 +55,8 @@ def test_one_server_has_no_replicas() -> None:
     assert [(each.name, each.seconds) for each in known] == [("a", 0.5), ("b", 0.5)]
     assert imbalance_of(()) is None
     assert imbalance_of([result("a")]) is None
+    # Of no time there is no throughput, and no zero.
+    assert replace(result("a"), seconds=0.0).throughput is None
 
 
 @pytest.mark.parametrize(
@@ -71,11 +67,6 @@ def test_a_quantile_of_too_few_requests_is_not_known(requests: int, *, p50_known
     """It would be the maximum under another name."""
     found = result("a", requests)
     assert (found.p50 is not None, found.p99 is not None) == (p50_known, p99_known)
-
-
-def test_of_no_time_there_is_no_throughput() -> None:
-    """And no zero."""
-    assert replace(result("a"), seconds=0.0).throughput is None
 
 
 def test_the_busiest_and_the_slowest_are_found() -> None:
@@ -103,29 +94,18 @@ def test_the_busiest_and_the_slowest_are_found() -> None:
 def test_a_replica_that_is_much_slower_than_the_others_is_named(
     latencies: tuple[float, ...], named: tuple[str, ...]
 ) -> None:
-    """Over twice the median of the others."""
-    found = imbalance_of([result(f"r{place}", 200, latency) for place, latency in enumerate(latencies)])
+    """Its p99 is over twice the median of the others'; its own median may be as theirs."""
+    tails = [histogram([0.01] * 190 + [latency] * 10) for latency in latencies]
+    found = imbalance_of([ReplicaResult(f"r{place}", 200, {}, 1.0, tail) for place, tail in enumerate(tails)])
     assert found is not None
     assert found.much_slower == named
 
 
-def test_a_slow_tail_alone_is_named() -> None:
-    """The median may be as that of the others."""
-    tail = ReplicaResult("tail", 200, {}, 1.0, histogram([0.01] * 190 + [0.5] * 10))
-    found = imbalance_of([result("a"), tail])
-    assert found is not None
-    assert found.much_slower == ("tail",)
-
-
 def test_those_that_fail_are_named_the_worst_first() -> None:
-    """By their number of errors."""
+    """Where nothing was answered nothing is known, not even which is the busiest."""
     found = imbalance_of([result("a", timeout=1), result("b"), result("c", timeout=1, reset=4)])
     assert found is not None
     assert found.failing == ("c", "a")
-
-
-def test_where_nothing_was_answered_nothing_is_known() -> None:
-    """Not even which is the busiest."""
     found = imbalance_of([result("a", 0), result("b", 0, timeout=3)])
     assert found is not None
     assert (found.busiest, found.fastest_p99, found.slowest_p99, found.slowest) == (None, None, None, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -22,43 +21,32 @@ from tests.support.builders import histogram, session, start, window
 
 
 def test_a_summary_pools_windows() -> None:
-    """Counts add up, throughput is over the whole time, and Little's law is throughput times mean latency."""
+    """Counts add up, throughput is over the whole time, Little's law holds; of no answers it is an error."""
     found = summary_of([window((0.010, 0.030)), window((0.020,), errors={"timeout": 3})])
     assert (found.requests, found.errors, found.seconds) == (3, 3, 1.0)
-    assert found.throughput == 3.0
+    assert (found.throughput, found.max) == (3.0, 0.030)
     assert found.mean == pytest.approx(0.020)
-    assert found.max == 0.030
     assert found.quantile(0.5) == pytest.approx(0.020, rel=1e-3)
     assert found.in_flight == pytest.approx(0.060)
-
-
-def test_of_nothing_there_is_no_summary() -> None:
-    """Where nothing was answered there are no latencies, and that is an error and not zero."""
-    with pytest.raises(NotMeasured):
-        summary_of([window(())])
-    with pytest.raises(NotMeasured):
-        summary_of([])
+    for nothing in ([window(())], []):
+        with pytest.raises(NotMeasured):
+            summary_of(nothing)
 
 
 @given(
     st.lists(st.floats(min_value=1e-4, max_value=10.0), min_size=1, max_size=50), st.integers(min_value=1, max_value=20)
 )
 def test_a_histogram_counts_every_latency_once(latencies: list[float], bins: int) -> None:
-    """Whatever the latencies, the bins' counts add up to them and their edges rise to the greatest."""
-    summary = summary_of([window(latencies)])
-    found = summary.histogram(bins)
+    """Whatever the latencies, the bins' counts add up to them and their edges rise evenly, as hey prints it."""
+    found = summary_of([window(latencies)]).histogram(bins)
     assert len(found) == bins
     assert sum(count for _, count in found) == len(latencies)
     edges = [edge for edge, _ in found]
     assert edges == sorted(edges)
     assert edges[-1] == pytest.approx(max(latencies), rel=2e-3)
-
-
-def test_bins_are_of_equal_width() -> None:
-    """A latency lies in the bin whose upper edge is the first not below it, as hey prints it."""
-    found = summary_of([window((0.010, 0.010, 0.019, 0.030))]).histogram(2)
-    assert [count for _, count in found] == [3, 1]
-    assert found[0][0] == pytest.approx(0.020, rel=1e-3)
+    by_hand = summary_of([window((0.010, 0.010, 0.019, 0.030))]).histogram(2)
+    assert [count for _, count in by_hand] == [3, 1]
+    assert by_hand[0][0] == pytest.approx(0.020, rel=1e-3)
 
 
 def counters(parts: dict[str, Counters] | None = None, **stages: float) -> Counters:
@@ -91,22 +79,28 @@ def test_components_are_those_of_the_model_that_is_asked() -> None:
     assert breakdown_of(summary_of([window((0.050,) * 10)]), whole, TIMED).compute_infer == pytest.approx(0.030)
 
 
+FULL = counters(queue=0.1, input=0.02, infer=0.2, output=0.03, server=0.36)
+OPEN_LOOP = Client(service=histogram((0.010,)), sending_seconds=0.0, receiving_seconds=0.0)
+
+
 @pytest.mark.parametrize(
-    ("counted", "client"),
-    [(None, TIMED), (counters(queue=0.1, server=0.2), TIMED)],
-    ids=["nothing counted", "not by request"],
+    ("counted", "client", "told"),
+    [
+        (None, TIMED, "does not count"),
+        # Not by request.
+        (counters(queue=0.1, server=0.2), TIMED, "does not count"),
+        # Over a protocol whose sends are not timed; of several starts one is enough.
+        (FULL, Client.pooled([TIMED, Client()]), "does not time"),
+        # Its latency holds what requests waited in the client, which is none of the network's.
+        (FULL, OPEN_LOOP, "open loop"),
+        # Where the server counts more time than its requests took, it has counted others.
+        (counters(queue=0.4, input=0.02, infer=0.2, output=0.03, server=0.66), TIMED, "not counted the same requests"),
+    ],
 )
-def test_what_is_not_counted_is_no_component(counted: Counters | None, client: Client) -> None:
-    """A server that does not count by request has no components, rather than some that are zero."""
-    with pytest.raises(NotMeasured, match="does not count"):
-        breakdown_of(summary_of([window()]), counted, client)
-
-
-def test_unknown_times_of_the_client_are_not_zero() -> None:
-    """Over a protocol whose sends are not timed there are no components; of several starts one is enough."""
-    full = counters(queue=0.1, input=0.02, infer=0.2, output=0.03, server=0.36)
-    with pytest.raises(NotMeasured, match="does not time"):
-        breakdown_of(summary_of([window()]), full, Client.pooled([TIMED, Client()]))
+def test_what_is_not_counted_is_no_component(counted: Counters | None, client: Client, told: str) -> None:
+    """Rather than some that are zero."""
+    with pytest.raises(NotMeasured, match=told):
+        breakdown_of(summary_of([window((0.050,) * 10)]), counted, client)
     assert Client.pooled([TIMED, TIMED]).sending_seconds == pytest.approx(0.02)
 
 
@@ -123,26 +117,27 @@ def test_windows_belong_to_the_step_of_their_middle() -> None:
 
 
 def test_an_empty_step_has_no_mean() -> None:
-    """A step in which nothing was answered has a throughput of zero and no mean latency."""
+    """Its throughput is zero; of a load without steps, or side by side, where it is one window, it is an error."""
     (step,) = steps_of(((5, 1.0),), [start(window(()), window(()))])
     assert (step.throughput, step.latency_mean_seconds, step.latency.total) == (0.0, None, 0)
-
-
-def test_only_a_stepped_load_has_steps() -> None:
-    """Of any other load its steps are an error that names the schedule to use."""
     with pytest.raises(UsageProblem, match="steps"):
         _ = Observed([session()], Closed(4)).steps
     assert [step.users for step in Observed([session()], Steps(((3, 2.0),))).steps] == [3]
+    with pytest.raises(NotMeasured, match="side by side a whole load is one window"):
+        steps_of(((1, 1.0), (20, 1.0)), [start(window((0.010,) * 100, seconds=2.1))])
 
 
 def test_what_nobody_looked_at_is_not_measured() -> None:
-    """Counters and busy cores of starts that have none are errors, not zero; known ones are weighed by time."""
+    """Counters and busy cores of starts that have none are errors, not zero; so is a sum of only some starts."""
     unseen = Observed([session()])
     with pytest.raises(NotMeasured, match="counts nothing"):
         _ = unseen.counters
     with pytest.raises(NotMeasured, match="busy cores"):
         _ = unseen.cpu_share
-    assert not math.isnan(unseen.summary.mean)
+    known = replace(start(), counters=counters(queue=0.1))
+    assert Observed([session(known, known)]).counters.items == 20
+    with pytest.raises(NotMeasured, match="of 2 starts only 1 know"):
+        _ = Observed([session(known, start())]).counters
 
 
 def test_what_is_answered_after_the_end_is_no_current_rate() -> None:
@@ -152,32 +147,3 @@ def test_what_is_answered_after_the_end_is_no_current_rate() -> None:
     assert step.requests == 180
     assert step.last_window_throughput == 80.0
     assert step.steady_throughput == 80.0
-
-
-def test_side_by_side_there_are_no_steps() -> None:
-    """A window as long as the whole load is of no step, rather than of a wrong one."""
-    with pytest.raises(NotMeasured, match="side by side a whole load is one window"):
-        steps_of(((1, 1.0), (20, 1.0)), [start(window((0.010,) * 100, seconds=2.1))])
-
-
-def test_an_open_loop_has_no_components() -> None:
-    """Its latency holds what requests waited in the client, which is none of the network's."""
-    full = counters(queue=0.1, input=0.02, infer=0.2, output=0.03, server=0.36)
-    client = Client(service=histogram((0.010,)), sending_seconds=0.0, receiving_seconds=0.0)
-    with pytest.raises(NotMeasured, match="open loop"):
-        breakdown_of(summary_of([window((0.050,) * 10)]), full, client)
-
-
-def test_more_than_the_latency_is_no_component() -> None:
-    """Where the server counts more time than its requests took, it has counted others, and that is told."""
-    full = counters(queue=0.3, input=0.02, infer=0.2, output=0.03, server=0.56)
-    with pytest.raises(NotMeasured, match="not counted the same requests"):
-        breakdown_of(summary_of([window((0.045,) * 10)]), full, TIMED)
-
-
-def test_counters_of_some_starts_are_not_those_of_all() -> None:
-    """Where one start does not know what its server counted, the sum would be of fewer requests than the rest says."""
-    known = replace(start(), counters=counters(queue=0.1))
-    assert Observed([session(known, known)]).counters.items == 20
-    with pytest.raises(NotMeasured, match="of 2 starts only 1 know"):
-        _ = Observed([session(known, start())]).counters
