@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import json
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from pytest_gpuserve.servers.inside.litserve_worker import count_predictions
 from pytest_gpuserve.servers.litserve import LitServe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.servers.inside.litserve_answers import Message, Receive, Send
@@ -42,54 +42,38 @@ API = {
 }
 
 
-@dataclass
 class Model:
     """What LitServe calls of an API."""
 
-    wanted: list[object] = field(default_factory=list)
-
-    def batch(self, inputs: list[str], context: object) -> list[str]:
-        """With the context."""
-        self.wanted.append(context)
-        return inputs
+    def batch(self, inputs: list[str], context: object = None) -> list[str]:
+        """Add the context, if there is one."""
+        return [*inputs, *([f"{context}"] if context else [])]
 
     def predict(self, x: object) -> object:
-        """Without it."""
+        """Return it."""
         if x == ["bad"]:
             raise ValueError("this cannot be read")
         return x
 
 
-class Streams:
+class Streams(Model):
     """The same, as a stream."""
-
-    def batch(self, inputs: list[str]) -> list[str]:
-        """Nothing to be done."""
-        return inputs
 
     def predict(self, x: list[str]) -> Iterator[str]:
         """Give away one after the other."""
         yield from x
 
 
-class Later:
+class Later(Model):
     """The same, as a coroutine."""
-
-    def batch(self, inputs: list[str]) -> list[str]:
-        """Nothing to be done."""
-        return inputs
 
     async def predict(self, x: list[str]) -> list[str]:
         """Return it."""
         return x
 
 
-class LaterStreams:
+class LaterStreams(Model):
     """The same, as an asynchronous stream."""
-
-    def batch(self, inputs: list[str]) -> list[str]:
-        """Nothing to be done."""
-        return inputs
 
     async def predict(self, x: list[str]) -> AsyncIterator[str]:
         """Give away one after the other."""
@@ -97,80 +81,76 @@ class LaterStreams:
             yield each
 
 
-def counted(model: object, folder: Path) -> Path:
-    """Count a model, and say where."""
-    path = folder / "a.tally"
-    count_predictions(model, Tally(path, 8))
-    return path
+@dataclass
+class Counted:
+    """A model that is counted, and where."""
+
+    model: Any
+    path: Path
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """The executions so far."""
+        reading = read_tally(self.path)
+        assert reading.executions == sum(reading.sizes.values())
+        return reading.sizes
 
 
-def test_a_batch_is_counted_with_its_size(tmp_path: Path) -> None:
-    """Three texts in one batch and then a single one that was not batched."""
-    model: Any = Model()
-    path = counted(model, tmp_path)
-    assert model.predict(model.batch(["a", "b", "c"], context=[1, 2, 3])) == ["a", "b", "c"]
-    assert model.wanted == [[1, 2, 3]]
-    assert read_tally(path).sizes == {3: 1}
+@pytest.fixture
+def count(tmp_path: Path) -> Callable[[Model], Counted]:
+    """Count a model."""
+
+    def counted(model: Model) -> Counted:
+        path = tmp_path / "a.tally"
+        count_predictions(model, Tally(path, 8))
+        return Counted(model, path)
+
+    return counted
 
 
-def test_what_is_not_batched_is_one_item(tmp_path: Path) -> None:
-    """LitServe's loop for single requests never calls ``batch``."""
-    model = Model()
-    path = counted(model, tmp_path)
-    model.predict("abc")
-    assert read_tally(path)[:2] == (1, 1)
-
-
-def test_an_execution_that_fails_is_not_counted(tmp_path: Path) -> None:
-    """Its exception goes on to LitServe."""
-    model = Model()
-    path = counted(model, tmp_path)
+def test_executions_are_counted_with_their_sizes(count: Callable[[Model], Counted]) -> None:
+    """Of what LitServe does not batch, of a batch; one that fails is none, and its exception goes on to LitServe."""
+    one = count(Model())
+    one.model.predict("abc")
+    assert one.sizes == {1: 1}
+    assert one.model.predict(one.model.batch(["a", "b", "c"], context="d")) == ["a", "b", "c", "d"]
     with pytest.raises(ValueError, match="cannot be read"):
-        model.predict(["bad"])
-    assert read_tally(path).executions == 0
+        one.model.predict(["bad"])
+    assert one.sizes == {1: 1, 3: 1}
 
 
-def test_a_stream_is_one_execution(tmp_path: Path) -> None:
+def test_a_stream_is_one_execution(count: Callable[[Model], Counted]) -> None:
     """It is counted at its end, and its function still looks like a stream's."""
-    model = Streams()
-    path = counted(model, tmp_path)
-    assert inspect.isgeneratorfunction(model.predict)
-    stream = model.predict(model.batch(["a", "b"]))
-    assert next(stream) == "a"
-    assert read_tally(path).executions == 0
-    assert list(stream) == ["b"]
-    assert read_tally(path).sizes == {2: 1}
+    one = count(Streams())
+    assert inspect.isgeneratorfunction(one.model.predict)
+    stream = one.model.predict(one.model.batch(["a", "b"]))
+    assert (next(stream), one.sizes) == ("a", {})
+    assert (list(stream), one.sizes) == (["b"], {2: 1})
 
 
-def test_coroutines_are_counted(tmp_path: Path) -> None:
-    """A coroutine stays one."""
-    model = Later()
-    path = counted(model, tmp_path)
-    assert inspect.iscoroutinefunction(model.predict)
-    assert asyncio.run(model.predict(["a"])) == ["a"]
-    assert read_tally(path).executions == 1
+def test_a_coroutine_is_counted(count: Callable[[Model], Counted]) -> None:
+    """And stays one."""
+    one = count(Later())
+    assert inspect.iscoroutinefunction(one.model.predict)
+    assert (asyncio.run(one.model.predict(["a"])), one.sizes) == (["a"], {1: 1})
 
 
-def test_asynchronous_streams_are_counted(tmp_path: Path) -> None:
+def test_asynchronous_streams_are_counted(count: Callable[[Model], Counted]) -> None:
     """An asynchronous stream stays one, and one that is given up is not counted."""
-    model = LaterStreams()
-    path = counted(model, tmp_path)
-    assert inspect.isasyncgenfunction(model.predict)
+    one = count(LaterStreams())
+    assert inspect.isasyncgenfunction(one.model.predict)
 
     async def take(count: int) -> list[str]:
-        taken = []
-        stream = model.predict(["a", "b"])
-        async for each in stream:
-            taken.append(each)
-            if len(taken) == count:
-                break
-        await stream.aclose()  # type: ignore[attr-defined]
+        stream = one.model.predict(["a", "b"])
+        taken = [await anext(stream) for _ in range(count)]
+        await stream.aclose()
         return taken
 
-    assert asyncio.run(take(1)) == ["a"]
-    assert read_tally(path).executions == 0
-    assert asyncio.run(take(3)) == ["a", "b"]
-    assert read_tally(path).executions == 1
+    async def take_all() -> list[str]:
+        return [each async for each in one.model.predict(["a", "b"])]
+
+    assert (asyncio.run(take(1)), one.sizes) == (["a"], {})
+    assert (asyncio.run(take_all()), one.sizes) == (["a", "b"], {1: 1})
 
 
 def answered(folder: Path, path: str, status: int, states: dict[str, str] | None = None) -> tuple[int, bytes]:
@@ -229,17 +209,17 @@ def kind(tmp_path: Path, **arguments: Argument) -> LitServe:
     return LitServe(App("litserve_server", app, "app.py", arguments))
 
 
-def worker(site: Site, path: str = "/predict", *sizes: int, seconds: float = 0.5) -> None:
+def worker(site: Site, path: str = "/predict", *sizes: int, seconds: float = 0.5, most: int = 8) -> None:
     """A worker that executed batches of these sizes in a microsecond each."""
-    about = {"setup_seconds": seconds, "max_batch_size": 8, "batch_timeout": 0.01}
-    tally = open_tally(site.folder / "litserve", EXECUTIONS, path, 8, **about)
+    about = {"setup_seconds": seconds, "max_batch_size": most, "batch_timeout": 0.01}
+    tally = open_tally(site.folder / "litserve", EXECUTIONS, path, most, **about)
     for size in sizes:
         tally.add(size, 1000)
 
 
-def http_process(site: Site, requests: int, path: str = "/predict") -> None:
+def http_process(site: Site, requests: int) -> None:
     """A process that answered so many requests."""
-    tally = open_tally(site.folder / "litserve", ANSWERS, path, 1)
+    tally = open_tally(site.folder / "litserve", ANSWERS, "/predict", 1)
     for _ in range(requests):
         tally.add(1, 5000)
 
@@ -318,17 +298,10 @@ def test_damaged_numbers_are_a_typed_error(site: Site, tmp_path: Path) -> None:
         read(site, tmp_path)
 
 
-def test_an_app_that_said_nothing_is_named(tmp_path: Path) -> None:
-    """Such as one that runs its server in a process of its own."""
-    with pytest.raises(ServerFailed, match="does not say how it was set up"):
-        kind(tmp_path).read_settings(Site(tmp_path))
-
-
 def test_settings_are_those_of_the_workers(site: Site, tmp_path: Path) -> None:
-    """Equal values are equal however they were written; a worker that started anew shows."""
-    worker(site)
-    worker(site)
-    worker(site)
+    """Equal values are equal however they were written; a worker that started anew shows, and so do two that differ."""
+    for _ in range(3):
+        worker(site)
     found = kind(tmp_path, max_batch_size="16", batch_timeout=1e-2, workers=2).read_settings(site)
     assert found["max_batch_size"] == Setting("8", "16")
     assert found["batch_timeout"] == Setting("0.01", "0.01")
@@ -337,14 +310,14 @@ def test_settings_are_those_of_the_workers(site: Site, tmp_path: Path) -> None:
     assert found["worker_starts"] == Setting("3")
     assert found["litserve"] == Setting("0.2.19")
     assert found["stream"] == Setting("no")
-
-
-def test_workers_that_disagree_are_all_shown(site: Site, tmp_path: Path) -> None:
-    """A model may choose its batch by its device."""
-    worker(site)
-    more = {"setup_seconds": 0.1, "max_batch_size": 4, "batch_timeout": 0.01}
-    open_tally(site.folder / "litserve", EXECUTIONS, "/predict", 4, **more)
+    worker(site, most=4)
     assert kind(tmp_path).read_settings(site)["max_batch_size"].used == "4, 8"
+
+
+def test_an_app_that_said_nothing_is_named(tmp_path: Path) -> None:
+    """Such as one that runs its server in a process of its own."""
+    with pytest.raises(ServerFailed, match="does not say how it was set up"):
+        kind(tmp_path).read_settings(Site(tmp_path))
 
 
 def test_cold_start_names_the_slowest_setup(site: Site, tmp_path: Path) -> None:
@@ -355,25 +328,11 @@ def test_cold_start_names_the_slowest_setup(site: Site, tmp_path: Path) -> None:
 
 
 def test_the_app_is_started_with_its_arguments(tmp_path: Path) -> None:
-    """Ours come before the app, its own after it."""
-    folder = tmp_path / "s"
-    folder.mkdir()
-    site = Site(folder, {"http": 4321})
-    if len(str(folder)) > 50:
-        site = Site(Path(tempfile.mkdtemp(prefix="gpuserve-")), {"http": 4321})
-    try:
-        launch = kind(tmp_path, max_batch_size=4).launch(site)
-    finally:
-        for path in sorted(site.folder.rglob("*"), reverse=True):
-            path.unlink() if path.is_symlink() else path.rmdir()
-        site.folder.rmdir()
-    assert launch.argv[-2:] == (str(tmp_path / "app.py"), "--max-batch-size=4")
-    assert "--port=4321" in launch.argv
-    assert "--host=127.0.0.1" in launch.argv
-    assert launch.environment["PYTHONPATH"].startswith(str(site.folder))
-
-
-def test_a_folder_that_is_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
-    """Named before LitServe would fail over it."""
+    """Ours come before the app, its own after it; a folder in which LitServe's sockets would not fit is refused."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
+        launch = kind(tmp_path, max_batch_size=4).launch(Site(Path(folder), {"http": 4321}))
+        assert launch.argv[-2:] == (str(tmp_path / "app.py"), "--max-batch-size=4")
+        assert {"--port=4321", "--host=127.0.0.1"} <= set(launch.argv)
+        assert launch.environment["PYTHONPATH"].startswith(folder)
     with pytest.raises(ServerFailed, match="Unix sockets"):
         kind(tmp_path).launch(Site(tmp_path / ("long" * 20), {"http": 1}))

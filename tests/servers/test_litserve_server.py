@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
-import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
@@ -26,6 +22,8 @@ from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Ask
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.litserve import LitServe
+from tests.fakes.children.toolkit import eventually, segments_of_nobody
+from tests.servers.processes import listening, owner_killed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,22 +93,10 @@ def kill_worker(instance: Instance) -> None:
         post(instance, "die", timeout_seconds=1)
 
 
-def load(instance: Instance, users: int, each: int) -> set[bytes]:
+def load(instance: Instance, users: int, each: int) -> set[tuple[int, bytes]]:
     """Send many at a time; returns the different answers."""
-    answers: set[bytes] = set()
-
-    def use() -> None:
-        for _ in range(each):
-            status, body = post(instance, "fox")
-            assert status == 200
-            answers.add(body)
-
-    threads = [threading.Thread(target=use) for _ in range(users)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
+    with ThreadPoolExecutor(users) as pool:
+        return set(pool.map(lambda _: post(instance, "fox"), range(users * each)))
 
 
 def counters(instance: Instance, requests: int) -> Counters:
@@ -135,9 +121,11 @@ def check_own_count(project: Project, found: Counters) -> None:
 
 def test_two_workers_that_batch(project: Project) -> None:
     """Batches, answers and times of two workers; the app's own port, address and client file are not heeded."""
-    with project.running(max_batch_size=4, batch_timeout=0.02, workers=2, work_ms=5, choose_size=3) as instance:
+    with project.running(
+        max_batch_size=4, batch_timeout=0.02, workers=2, work_ms=5, choose_size=3, restart_workers=True
+    ) as instance:
         before = counters(instance, 1)
-        assert load(instance, 6, 10) == {b'{"text":"FOX","was":"fox"}'}
+        assert load(instance, 6, 10) == {(200, b'{"text":"FOX","was":"fox"}')}
         found = counters(instance, 61)
         check_own_count(project, found)
         assert (found.requests, found.items) == (61, 61)
@@ -153,50 +141,50 @@ def test_two_workers_that_batch(project: Project) -> None:
         assert (settings["workers"].used, settings["worker_starts"].used) == ("2", "2")
         assert list(instance.cold_start_parts) == ["import", "setup"]
         assert instance.process is not None
-        sockets = {
-            (connection.laddr.ip, connection.laddr.port)
-            for member in instance.process.tree()
-            for connection in member.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN
-        }
-        assert sockets == {("127.0.0.1", instance.site.port)}
-        status, _ = post(instance, "fail")
-        assert status == 500
+        assert listening(instance.process.tree()) == {("127.0.0.1", instance.site.port)}
+        assert post(instance, "fail")[0] == 500
         assert counters(instance, 61) == found
+        check_restart(project, instance, found)
     assert not (project.folder / "client.py").exists()
     assert not instance.site.folder.exists()
     assert "200 OK" not in (project.folder / "log").read_text()
 
 
+def check_restart(project: Project, instance: Instance, before: Counters) -> None:
+    """What a dead worker counted stays, and that there is another one shows in the settings."""
+    assert before.requests is not None
+    kill_worker(instance)
+    load(instance, 2, 3)
+    found = counters(instance, before.requests + 6)
+    check_own_count(project, found)
+    assert counted_between(before, found).items == 6
+    settings = instance.kind.read_settings
+    eventually(lambda: settings(instance.site)["worker_starts"].used == "3", "another worker started")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "batches"),
+    ("arguments", "items", "batches"),
     [
-        ({"kind": "context", "max_batch_size": 4}, True),
-        ({"kind": "stream", "max_batch_size": 4, "fast_queue": True}, True),
-        pytest.param({"kind": "plain", "max_batch_size": 1}, False, marks=pytest.mark.slow),
-        pytest.param({"kind": "stream", "max_batch_size": 1}, False, marks=pytest.mark.slow),
-        pytest.param({"kind": "async", "max_batch_size": 1}, False, marks=pytest.mark.slow),
-        pytest.param({"kind": "async-stream", "max_batch_size": 1}, False, marks=pytest.mark.slow),
+        ({"kind": "context", "max_batch_size": 4}, 21, True),
+        ({"kind": "stream", "max_batch_size": 4, "fast_queue": True}, 21, True),
+        pytest.param({"kind": "plain", "max_batch_size": 1}, 21, False, marks=pytest.mark.slow),
+        pytest.param({"kind": "stream", "max_batch_size": 1}, 21, False, marks=pytest.mark.slow),
+        pytest.param({"kind": "async", "max_batch_size": 1}, 21, False, marks=pytest.mark.slow),
+        pytest.param({"kind": "async-stream", "max_batch_size": 1}, 21, False, marks=pytest.mark.slow),
+        # Continuous batching: an item is a sequence in a step, and each text has three letters.
+        pytest.param({"kind": "steps"}, 63, True, marks=pytest.mark.slow),
     ],
 )
-def test_every_way_to_predict_is_counted(project: Project, arguments: dict[str, Argument], *, batches: bool) -> None:
-    """Batched or not, streamed or not, asynchronous or not."""
+def test_every_way_to_predict_is_counted(
+    project: Project, arguments: dict[str, Argument], items: int, *, batches: bool
+) -> None:
+    """Batched or not, streamed or not, asynchronous or not, in steps."""
     with project.running(**arguments) as instance:
         load(instance, 4, 5)
         found = counters(instance, 21)
         check_own_count(project, found)
-        assert (found.requests, found.items) == (21, 21)
+        assert (found.requests, found.items) == (21, items)
         assert batches or found.batch_sizes == {"1": 21}
-
-
-@pytest.mark.slow
-def test_continuous_batching_is_counted_by_steps(project: Project) -> None:
-    """An item is a sequence in a step: four texts of three letters are twelve."""
-    with project.running(kind="steps") as instance:
-        load(instance, 3, 1)
-        found = counters(instance, 4)
-        check_own_count(project, found)
-        assert (found.requests, found.items) == (4, 12)
 
 
 @pytest.mark.slow
@@ -216,19 +204,6 @@ def test_a_loop_of_ones_own_is_not_counted(project: Project) -> None:
     with project.running(own_loop=True) as instance:
         assert post(instance, "hen") == (200, b'{"text":"HEN"}')
         assert instance.counters() is None
-
-
-def test_a_restarted_worker_counts_on(project: Project) -> None:
-    """What the dead one counted stays, and that there was another one shows in the settings."""
-    with project.running(restart_workers=True) as instance:
-        load(instance, 2, 3)
-        before = counters(instance, 7)
-        kill_worker(instance)
-        load(instance, 2, 3)
-        found = counters(instance, 13)
-        check_own_count(project, found)
-        assert counted_between(before, found).items == 6
-        assert instance.kind.read_settings(instance.site)["worker_starts"].used == "2"
 
 
 @pytest.mark.parametrize(
@@ -256,35 +231,10 @@ def test_a_server_that_lost_a_worker_dies(project: Project) -> None:
         assert instance.death(grace_seconds=START_SECONDS) is not None
 
 
-OWNER = """
-import sys, time
-from pathlib import Path
-from pytest_gpuserve.servers.app import App
-from pytest_gpuserve.servers.base import Ask
-from pytest_gpuserve.servers.instance import started
-from pytest_gpuserve.servers.litserve import LitServe
-folder = Path(sys.argv[1])
-kind = LitServe(App("litserve_server", folder / "app.py", "app.py", {"workers": 2, "fast_queue": True}))
-ask = Ask("POST", "/predict", b'{"text": "fox"}', {"Content-Type": "application/json"})
-with started(kind, ask, environment={}, log=folder / "log", start_timeout_seconds=60) as instance:
-    print(instance.site.folder, *[member.pid for member in instance.process.tree()], flush=True)
-    time.sleep(600)
-"""
-
-
 def test_nothing_is_left_when_its_owner_is_killed(project: Project) -> None:
     """No process, no folder, no socket of LitServe's queues, nothing in shared memory."""
-    temporary = set(Path("/tmp").iterdir())
-    with subprocess.Popen([sys.executable, "-c", OWNER, str(project.folder)], stdout=subprocess.PIPE) as owner:
-        try:
-            assert owner.stdout is not None
-            folder, *pids = owner.stdout.readline().decode().split()
-        finally:
-            owner.send_signal(signal.SIGKILL)
+    temporary, memory = set(Path("/tmp").iterdir()), segments_of_nobody()
+    pids = owner_killed("tests.servers.test_litserve_server", project.folder, workers=2, fast_queue=True)
     assert len(pids) >= 5
-    end = time.monotonic() + SETTLE_SECONDS
-    while time.monotonic() < end and (Path(folder).exists() or any(psutil.pid_exists(int(pid)) for pid in pids)):
-        time.sleep(0.05)
-    assert not Path(folder).exists()
-    assert not [pid for pid in pids if psutil.pid_exists(int(pid))]
     assert not [name for name in set(Path("/tmp").iterdir()) - temporary if name.name.startswith(("zmq-", "pymp-"))]
+    assert not segments_of_nobody() - memory

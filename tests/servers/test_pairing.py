@@ -7,11 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
@@ -23,13 +21,15 @@ from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
 from pytest_gpuserve.trial import by_turns, contender
 from pytest_gpuserve.trial.contender import Contender
 from pytest_gpuserve.trial.pairing import BaseFailed
-from tests.fakes.children.toolkit import eventually, segments_of_nobody
+from tests.fakes.children.toolkit import segments_of_nobody
 from tests.plugin.conftest import REPOSITORY, is_busy
 from tests.servers.pairs import USERS, Deployments, Seen, below, pairing, terms, tree_of
-from tests.servers.test_mosec_life import command_lines, descendants, listening, running
+from tests.servers.processes import command_lines, descendants, end_and_look, listening
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    import psutil
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import RunningTotals
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.rounds import Arm, Round
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.trial.contender import Pace
-
-UP_SECONDS = 60.0
-GONE_SECONDS = 10.0
 
 
 @pytest.fixture
@@ -80,16 +77,12 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
     there = Deployments(folder)
     turns: list[tuple[Arm, Window]] = []
     ticks_of_turns: set[int] = set()
-    turn = Contender.turn
 
-    def watched(one: Contender, pace: Pace, *, seed: int) -> Window | None:
-        window = turn(one, pace, seed=seed)
-        if window is not None:
-            ticks_of_turns.add(len(one._turns[-1].ticks))
-            turns.append((one.arm, window))
-        return window
+    def heard(one: Contender, window: Window) -> None:
+        ticks_of_turns.add(len(one._turns[-1].ticks))
+        turns.append((one.arm, window))
 
-    monkeypatch.setattr(Contender, "turn", watched)
+    on_each_turn(monkeypatch, heard)
     with pairing(there.target("base"), there.target("candidate", {"work_ms": 12.0}), terms()) as pair:
         pair.measure(3)
         (first,) = pair.rounds
@@ -97,8 +90,7 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
             assert not trouble(first)
             pytest.skip(f"the machine is too busy: {first.problems}")
         assert pair.blocks_of_open_round == len(first.blocks) == 3
-        resting = [process.num_threads() > 0 for _, instance in there.started for process in tree_of(instance)]
-        assert all(resting)
+        assert all(process.num_threads() > 0 for _, instance in there.started for process in tree_of(instance))
         assert there.running == 2
         pair.measure(BLOCKS)
         (whole,) = pair.rounds
@@ -119,6 +111,29 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
         assert all(window.requests and window.batches for arm in ARMS for window in whole.windows(arm))
     # Four times the work: far more than what any machine adds.
     assert round_point(METRICS["throughput"], whole, 0.05).x > 0.2
+    check_one_rests(there, spans)
+    for arm in ARMS:
+        side = whole.sides[arm]
+        assert side.cold_start_seconds == (next(i.cold_start_seconds for a, i in there.started if a == arm),)
+        assert side.answers == side.answers_checked > sum(window.requests for window in whole.windows(arm))
+        assert sum(side.batch_sizes.values()) == sum(window.batches or 0 for window in whole.windows(arm))
+
+
+def on_each_turn(monkeypatch: pytest.MonkeyPatch, heard: Callable[[Contender, Window], object]) -> None:
+    """Hear of whoever had a turn, with what was measured in it."""
+    turn = Contender.turn
+
+    def watched(one: Contender, pace: Pace, *, seed: int) -> Window | None:
+        window = turn(one, pace, seed=seed)
+        if window is not None:
+            heard(one, window)
+        return window
+
+    monkeypatch.setattr(Contender, "turn", watched)
+
+
+def check_one_rests(there: Deployments, spans: list[tuple[Arm, int, int]]) -> None:
+    """While one is loaded the other one works on nothing but what was under way when its turn ended."""
     idle, busy = 0, 0
     for arm in ARMS:
         batches = there.worked(arm)
@@ -126,14 +141,8 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
             items = sum(items for at_ns, items in batches if begin_ns <= at_ns < end_ns)
             busy += items if loaded == arm else 0
             idle += items if loaded != arm else 0
-            # What was under way when its turn ended may be worked on in the other's, where the machine stood still.
             assert loaded == arm or items <= USERS
     assert idle < busy / 20
-    for arm in ARMS:
-        side = whole.sides[arm]
-        assert side.cold_start_seconds == (next(i.cold_start_seconds for a, i in there.started if a == arm),)
-        assert side.answers == side.answers_checked > sum(window.requests for window in whole.windows(arm))
-        assert sum(side.batch_sizes.values()) == sum(window.batches or 0 for window in whole.windows(arm))
 
 
 @pytest.mark.parametrize("schedule", [Burst(12), Steps(((1, 0.1), (3, 0.15)))])
@@ -298,7 +307,7 @@ def test_an_exception_ends_both_servers(folder: Path) -> None:
         with pytest.raises(ArithmeticError):
             pair.measure(BLOCKS)
         assert there.running == 0
-        assert [arm for arm, _ in there.started] in (list(ARMS), list(ARMS[::-1]))
+        assert sorted(arm for arm, _ in there.started) == sorted(ARMS)
         assert pair.rounds == []
 
 
@@ -332,24 +341,14 @@ def test_nothing_is_left_of_a_killed_comparison(folder: Path, how: signal.Signal
         env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        text=True,
         start_new_session=True,
     ) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline() == "loaded\n"
-            all_below = descendants(psutil.Process(process.pid))
-            ports = listening(all_below)
-            assert len(ports) == 2
+            assert process.stdout.readline() == b"loaded\n"
+            all_below = descendants(process.pid)
+            assert len(listening(all_below)) == 2
             assert command_lines(all_below).count("pytest_gpuserve.load.engine") == 2
-            process.send_signal(how)
-            process.wait(UP_SECONDS)
+            end_and_look(process, how, all_below, folder, memory)
         finally:
             process.kill()
-    deadline = time.monotonic() + GONE_SECONDS
-    while running(all_below) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not running(all_below), command_lines(running(all_below))
-    assert not ports & listening(list(psutil.process_iter()))
-    eventually(lambda: not segments_of_nobody() - memory, "no shared memory is left")
-    assert not list(folder.glob("gpuserve-*"))

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
-import subprocess
 import sys
-import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
@@ -27,6 +24,7 @@ from pytest_gpuserve.servers.base import Argument, Ask
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.pytriton import PyTriton
 from pytest_gpuserve.servers.triton_install import find_triton
+from tests.servers.processes import listening, owner_killed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
 FAKE = Path(__file__).parents[1] / "fakes" / "pytriton_app.py"
 START_SECONDS = 90
-GONE_SECONDS = 20
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -89,23 +86,16 @@ def project(tmp_path: Path) -> Project:
 
 def load(instance: Instance, asked: Request, users: int, each: int) -> None:
     """Send many at a time, each of which must be answered well."""
-    wrong: list[object] = []
 
-    def use() -> None:
+    def use(_: int) -> list[float]:
         url = f"http://127.0.0.1:{instance.site.port}{asked.path}"
-        for _ in range(each):
-            sent = urllib.request.Request(url, asked.body, dict(asked.headers))
-            with urllib.request.urlopen(sent, timeout=START_SECONDS) as answer:
-                found = decode_http(answer.read())["Y"]
-            if found.ravel().tolist() != [3.0]:
-                wrong.append(found)
+        sent = urllib.request.Request(url, asked.body, dict(asked.headers))
+        with urllib.request.urlopen(sent, timeout=START_SECONDS) as answer:
+            values: list[float] = decode_http(answer.read())["Y"].ravel().tolist()
+            return values
 
-    threads = [threading.Thread(target=use) for _ in range(users)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(users) as pool:
+        assert list(pool.map(use, range(users * each))) == [[3.0]] * users * each
 
 
 def test_a_model_that_batches(project: Project) -> None:
@@ -130,20 +120,13 @@ def test_a_model_that_batches(project: Project) -> None:
         assert not settings["max_queue_delay_us"].differs
         assert list(instance.cold_start_parts) == ["import", "triton"]
         assert instance.process is not None
-        sockets = {
-            (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
-            for member in instance.process.tree()
-            for connection in member.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN
-        }
-        assert sockets == {("127.0.0.1", port) for port in instance.site.ports.values()}
+        expected = {("127.0.0.1", port) for port in instance.site.ports.values()}
+        assert listening(instance.process.tree()) == expected
         token = json.loads((instance.site.folder / "pytriton" / "server.json").read_text())["token"]
         assert token
         assert token not in (project.folder / "log").read_text()
     assert not instance.site.folder.exists()
-    assert not (Path.home() / ".cache" / "pytriton").exists() or not list(
-        (Path.home() / ".cache" / "pytriton").iterdir()
-    )
+    assert not list((Path.home() / ".cache" / "pytriton").glob("*"))
 
 
 def test_places_of_the_apps_own_are_not_heeded(project: Project) -> None:
@@ -170,33 +153,10 @@ def test_an_app_that_cannot_start_says_why(project: Project, arguments: dict[str
     assert "runpy" not in caught.value.log_tail
 
 
-OWNER = """
-import sys, time
-from pathlib import Path
-from pytest_gpuserve.servers.base import Ask
-from tests.servers.test_pytriton_server import Project
-with Project(Path(sys.argv[1])).running() as instance:
-    print(instance.site.folder, *[member.pid for member in instance.process.tree()], flush=True)
-    time.sleep(600)
-"""
-
-
 def test_nothing_is_left_when_its_owner_is_killed(project: Project) -> None:
     """No process, no folder of the start or of Triton's own, no shared memory."""
-    command = [sys.executable, "-c", OWNER, str(project.folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as owner:
-        try:
-            assert owner.stdout is not None
-            folder, *pids = owner.stdout.readline().decode().split()
-        finally:
-            owner.send_signal(signal.SIGKILL)
-    assert len(pids) >= 3
-    app = pids[0]
-    end = time.monotonic() + GONE_SECONDS
-    while time.monotonic() < end and (Path(folder).exists() or any(psutil.pid_exists(int(pid)) for pid in pids)):
-        time.sleep(0.05)
-    assert not Path(folder).exists()
-    assert not [pid for pid in pids if psutil.pid_exists(int(pid))]
+    app, *others = owner_killed("tests.servers.test_pytriton_server", project.folder)
+    assert len(others) >= 2
     # pytriton names its regions so.
     assert not list(Path("/dev/shm").glob(f"pytrtion{app}-*"))
     assert not list(Path("/tmp").glob("folder*/1/pytriton*"))

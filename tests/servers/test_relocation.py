@@ -27,11 +27,10 @@ from tests.fakes.children.toolkit import ROOT
 from tests.support.plain_git import git, only_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 SITE = Site(Path("/tmp/x"), {"http": 8000})
 
-WHERE = "import {module}, sys; print({module}.__file__)"
 
 ORIGINS = """
 import importlib.util, sys
@@ -111,26 +110,18 @@ def moved(relocation: Relocation, inside: str) -> Path:
     return relocation.worktree / inside
 
 
-@pytest.mark.parametrize("inside", ["apps/app.py", "apps", "", "models/a", "no/such", "added", "added/module.py"])
-def test_what_is_tracked_moves(root: Path, other: Relocation, inside: str) -> None:
+def test_what_git_tracks_moves(root: Path, other: Relocation) -> None:
     """Also what nobody has yet, and what the other revision lacks: it must not be found on this side instead."""
-    assert other.path(root / inside) == moved(other, inside)
+    for inside in ("apps/app.py", "apps", "", "models/a", "no/such", "added", "added/module.py"):
+        assert other.path(root / inside) == moved(other, inside)
 
 
-@pytest.mark.parametrize("inside", ["weights", "weights/deep/w.bin", "untracked", "untracked/u.bin", "apps/../weights"])
-def test_what_git_does_not_track_stays(root: Path, other: Relocation, inside: str) -> None:
-    """Weights are data, the same for both sides."""
-    assert other.path(root / inside) == root / inside
-
-
-def test_what_is_elsewhere_stays(root: Path, other: Relocation) -> None:
-    """A path outside, one that begins alike, and the worktree's own."""
-    for path in (
-        Path("/usr/bin/env"),
-        root / ".." / "no-such",
-        root.with_name("checkout-old") / "apps",
-        moved(other, "apps"),
-    ):
+def test_data_and_what_is_elsewhere_stay(root: Path, other: Relocation) -> None:
+    """What git does not track is the same for both sides; a path outside, one that begins alike, the worktree's own."""
+    for inside in ("weights", "weights/deep/w.bin", "untracked", "untracked/u.bin", "apps/../weights"):
+        assert other.path(root / inside) == root / inside
+    elsewhere = (root / ".." / "no-such", root.with_name("checkout-old") / "apps", moved(other, "apps"))
+    for path in (Path("/usr/bin/env"), *elsewhere):
         assert other.path(path) == path
 
 
@@ -165,49 +156,40 @@ def test_a_submodule_moves(root: Path, tmp_path: Path) -> None:
         assert relocation.path(root / "part" / "apps") == worktree.path / "part" / "apps"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("{0}", "{1}"),
-        ("{0}/", "{1}/"),
-        ("{0}/models", "{1}/models"),
-        ("--repository={0}/models/", "--repository={1}/models/"),
-        ("{0}/src:/usr/lib:{0}", "{1}/src:/usr/lib:{1}"),
-        ("file://{0}/models/a", "file://{1}/models/a"),
-        ("-I{0}/src", "-I{1}/src"),
-        ('{{"path": "{0}/models/a", "more": ["{0}/src"]}}', '{{"path": "{1}/models/a", "more": ["{1}/src"]}}'),
-        ("{0}/my models/b.json", "{1}/my models/b.json"),
-        ("a={0}/my models, b={0}/models", "a={1}/my models, b={1}/models"),
-        ("{0}/no such thing", "{1}/no such thing"),
-        ("{0}/weights/deep/w.bin", "{0}/weights/deep/w.bin"),
-        ("{0}/weights:{0}/src", "{0}/weights:{1}/src"),
-        ("{0}/models old/w.bin", "{0}/models old/w.bin"),
-        ("{0}/.venv/none,{0}/untracked/u.bin", "{1}/.venv/none,{0}/untracked/u.bin"),
-        ("{0}-old/models", "{0}-old/models"),
-        ("{0}.bak {0}_2", "{0}.bak {0}_2"),
-        ("/mnt{0}/models", "/mnt{0}/models"),
-        ("mnt{0}/models", "mnt{0}/models"),
-        ("", ""),
-    ],
-)
-def test_paths_in_a_text(root: Path, other: Relocation, text: str, expected: str) -> None:
+def test_paths_in_a_text(root: Path, other: Relocation) -> None:
     """Every path into the checkout that stands in a text moves as `path` says, and nothing else."""
-    assert other.text(text.format(root, other.worktree)) == expected.format(root, other.worktree)
+    texts = {
+        "{0}": "{1}",
+        "{0}/": "{1}/",
+        "--repository={0}/models/": "--repository={1}/models/",
+        "{0}/src:/usr/lib:{0}": "{1}/src:/usr/lib:{1}",
+        "file://{0}/models/a": "file://{1}/models/a",
+        "-I{0}/src": "-I{1}/src",
+        '{{"path": "{0}/models/a", "more": ["{0}/src"]}}': '{{"path": "{1}/models/a", "more": ["{1}/src"]}}',
+        "{0}/my models/b.json": "{1}/my models/b.json",
+        "a={0}/my models, b={0}/models": "a={1}/my models, b={1}/models",
+        "{0}/no such thing": "{1}/no such thing",
+        "{0}/weights/deep/w.bin": "{0}/weights/deep/w.bin",
+        "{0}/weights:{0}/src": "{0}/weights:{1}/src",
+        "{0}/models old/w.bin": "{0}/models old/w.bin",
+        "{0}/.venv/none,{0}/untracked/u.bin": "{1}/.venv/none,{0}/untracked/u.bin",
+        "{0}-old/models": "{0}-old/models",
+        "{0}.bak {0}_2": "{0}.bak {0}_2",
+        "/mnt{0}/models": "/mnt{0}/models",
+        "mnt{0}/models": "mnt{0}/models",
+    }
+    found = {text: other.text(text.format(root, other.worktree)) for text in texts}
+    assert found == {text: expected.format(root, other.worktree) for text, expected in texts.items()}
 
 
-@given(st.text())
-def test_a_text_without_the_checkout_is_as_it_was(text: str) -> None:
-    """No other text is touched."""
-    assert Relocation(Path("/checkout-of-no-one"), Path("/nowhere")).text(text) == text
-
-
-@given(st.lists(st.sampled_from(["a", "b/c", ""])), st.sampled_from([":", ",", ";", " ", "\n"]))
-def test_a_list_of_paths(inside: list[str], separator: str) -> None:
-    """Each of a list of paths moves, whatever separates them."""
+@given(st.lists(st.sampled_from(["a", "b/c", ""])), st.sampled_from([":", ",", ";", " ", "\n"]), st.text())
+def test_each_of_a_list_of_paths_moves(inside: list[str], separator: str, text: str) -> None:
+    """Whatever separates them; and a text without the checkout is as it was."""
     before, after = "/checkout-of-no-one", "/nowhere"
     relocation = Relocation(Path(before), Path(after))
-    text = separator.join(f"{before}/{name}" for name in inside)
-    assert relocation.text(text) == separator.join(f"{after}/{name}" for name in inside)
+    paths = separator.join(f"{before}/{name}" for name in inside)
+    assert relocation.text(paths) == separator.join(f"{after}/{name}" for name in inside)
+    assert relocation.text(text) == text
 
 
 def test_a_relative_argument(root: Path, other: Relocation) -> None:
@@ -223,6 +205,14 @@ def test_a_relative_argument(root: Path, other: Relocation) -> None:
     assert other.argument("no/such", folder) == "no/such"
     assert other.argument(f"{root}/models", folder) == str(moved(other, "models"))
     assert Relocation(root, None, "/other/python").argument("data/w.bin", folder) == "data/w.bin"
+
+
+def output_of(command: list[str], environment: Mapping[str, str], cwd: Path | None) -> str:
+    """What a program prints that has these variables, too."""
+    everything = {**os.environ, **environment}
+    return subprocess.run(
+        command, env=everything, cwd=cwd, stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    ).stdout.strip()
 
 
 class Interpreter:
@@ -254,11 +244,7 @@ class Interpreter:
 
     def imports(self, module: str, environment: dict[str, str], cwd: Path) -> str:
         """Where a server of these variables imports a module from."""
-        command = [self.python, "-c", WHERE.format(module=module)]
-        done = subprocess.run(
-            command, env={**os.environ, **environment}, cwd=cwd, capture_output=True, text=True, timeout=60, check=True
-        )
-        return done.stdout.strip()
+        return output_of([self.python, "-c", f"import {module}; print({module}.__file__)"], environment, cwd)
 
 
 @pytest.fixture
@@ -279,27 +265,24 @@ def test_pythonpath_is_of_the_other_side(root: Path, other: Relocation, interpre
     environment = relocate(other, interpreter, PYTHONPATH=path.format(root))
     found = interpreter.imports("package", environment, moved(other, "apps"))
     assert found == str(moved(other, "src/package/__init__.py"))
-    entries = environment["PYTHONPATH"].split(":")
-    assert [entry for entry in entries if entry.startswith(str(root))] == (
-        [f"{root}/weights"] if "weights" in path else []
-    )
+    ours = [entry for entry in environment["PYTHONPATH"].split(":") if entry.startswith(str(root))]
+    assert ours == ([f"{root}/weights"] if "weights" in path else [])
 
 
-def test_a_pth_file_is_of_the_other_side(root: Path, other: Relocation, interpreter: Interpreter) -> None:
-    """What a path file of the interpreter adds comes from the worktree."""
-    interpreter.pth(str(root / "src"))
+@pytest.mark.parametrize("installed", ["by a path file", "by an import hook"])
+def test_an_editable_install_is_of_the_other_side(
+    root: Path, other: Relocation, interpreter: Interpreter, installed: str
+) -> None:
+    """What the interpreter adds comes from the worktree, with its code in ``src`` or beside it."""
+    if installed == "by a path file":
+        interpreter.pth(str(root / "src"))
+    else:
+        interpreter.editable(root, hooked="sys.meta_path.append(Finder)")
     assert interpreter.imports("package", {}, root) == str(root / "src/package/__init__.py")
     environment = relocate(other, interpreter)
     assert interpreter.imports("package", environment, root) == str(moved(other, "src/package/__init__.py"))
-
-
-def test_an_editable_install_is_of_the_other_side(root: Path, other: Relocation, interpreter: Interpreter) -> None:
-    """One by an import hook too, with its code in ``src`` or beside it."""
-    interpreter.editable(root, hooked="sys.meta_path.append(Finder)")
-    assert interpreter.imports("package", {}, root) == str(root / "src/package/__init__.py")
-    environment = relocate(other, interpreter)
-    assert interpreter.imports("package", environment, root) == str(moved(other, "src/package/__init__.py"))
-    assert interpreter.imports("flat", environment, root / "apps") == str(moved(other, "flat.py"))
+    if installed == "by an import hook":
+        assert interpreter.imports("flat", environment, root / "apps") == str(moved(other, "flat.py"))
 
 
 def test_a_hook_before_the_path_is_found_out(root: Path, other: Relocation, interpreter: Interpreter) -> None:
@@ -354,14 +337,10 @@ def test_an_app_may_be_named_like_a_standard_module(root: Path, other: Relocatio
     assert relocate(other, interpreter) == {}
 
 
-def test_an_interpreter_that_talks_is_understood(interpreter: Interpreter, root: Path) -> None:
-    """What is printed at the start of an interpreter does not hide its answer."""
+def test_an_interpreter_that_talks_or_fails(interpreter: Interpreter, root: Path) -> None:
+    """What it prints at its start does not hide its answer; one that cannot answer is told with its own words."""
     interpreter.pth("import sys; sys.stdout.write('hello')")
     assert interpreter.site in import_roots(interpreter.python, dict(os.environ), root)
-
-
-def test_an_interpreter_that_fails_is_told(interpreter: Interpreter, root: Path) -> None:
-    """An interpreter that cannot say where it imports from is an error with its own words."""
     with pytest.raises(ServerFailed, match="No module named 'encodings'"):
         import_roots(interpreter.python, {"PYTHONHOME": "/nowhere"}, root)
     with pytest.raises(ServerFailed, match="No such file"):
@@ -398,18 +377,14 @@ def test_a_mosec_server_moves(root: Path, other: Relocation, monkeypatch: pytest
     assert (there.app.shown, there.stage, there.name) == (kind.app.shown, kind.stage, kind.name)
 
 
-def test_the_app_of_the_other_side_is_told(root: Path, other: Relocation) -> None:
-    """The hash of the app is that of the file which runs."""
+def test_the_app_is_that_of_the_revision(root: Path, other: Relocation) -> None:
+    """The hash is that of the file which runs; a new app, one that git ignores or does not know is named."""
     (root / "apps" / "app.py").write_text("print()")
     kind = mosec(root)
     assert kind.relocated(other).information() != kind.information()
-
-
-@pytest.mark.parametrize("app", ["apps/new.py", "untracked/u.bin", "weights/deep/w.bin"])
-def test_an_app_that_the_revision_lacks(root: Path, other: Relocation, app: str) -> None:
-    """A new app, one that git does not know or ignores: file and revision are named."""
-    with pytest.raises(NotInRevision, match=f"origin/main has no {app}"):
-        mosec(root, app).relocated(other)
+    for app in ("apps/new.py", "untracked/u.bin", "weights/deep/w.bin"):
+        with pytest.raises(NotInRevision, match=f"origin/main has no {app}"):
+            mosec(root, app).relocated(other)
 
 
 def test_only_the_tests_own_interpreter_is_replaced(root: Path, other: Relocation, tmp_path: Path) -> None:
@@ -420,10 +395,8 @@ def test_only_the_tests_own_interpreter_is_replaced(root: Path, other: Relocatio
     another = Interpreter(tmp_path / "another").python
     alone, both = Relocation(root, None, another), Relocation(root, other.worktree, another)
     assert mosec(root).relocated(alone).launch(SITE).argv[:2] == (another, str(root / "apps/app.py"))
-    assert mosec(root, python=pinned).relocated(both).launch(SITE).argv[:2] == (
-        pinned,
-        str(moved(other, "apps/app.py")),
-    )
+    there = mosec(root, python=pinned).relocated(both)
+    assert there.launch(SITE).argv[:2] == (pinned, str(moved(other, "apps/app.py")))
     with pytest.raises(NotInRevision, match=r"nothing of mosec_server\(apps[\s\S]*leave out python="):
         mosec(root, python=pinned).relocated(alone)
 
@@ -460,22 +433,10 @@ def test_the_repositorys_own_suite_moves() -> None:
     with Worktree(ROOT, git(ROOT, "rev-parse", "HEAD")) as worktree:
         there = mosec(ROOT, app, environment={"PYTHONPATH": str(ROOT)}).relocated(Relocation(ROOT, worktree.path))
         launch = there.launch(SITE)
-        found = subprocess.run(
-            [
-                launch.argv[0],
-                "-c",
-                ORIGINS,
-                str(Path(launch.argv[1]).parent),
-            ],
-            cwd=launch.cwd,
-            env={**os.environ, **launch.environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        command = [launch.argv[0], "-c", ORIGINS, str(Path(launch.argv[1]).parent)]
         neighbour = worktree.path / "suites/distilbert/apps/distilbert_model.py"
-        assert found.stdout.strip() == str([str(neighbour), str(worktree.path / "pytest_gpuserve/__init__.py")])
+        origins = [str(neighbour), str(worktree.path / "pytest_gpuserve/__init__.py")]
+        assert output_of(command, launch.environment, launch.cwd) == str(origins)
 
 
 def test_an_interpreter_is_found(interpreter: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -497,7 +458,6 @@ def test_an_interpreter_is_found(interpreter: Interpreter, tmp_path: Path, monke
         ("", None, 0, "no name"),
         (".", None, 0, "no such file"),
         ("./file", "", 0o644, "Permission denied"),
-        ("./file", "#!/bin/sh\necho hello\n", 0o755, "hello"),
         ("./file", "#!/bin/sh\necho broken >&2; exit 3\n", 0o755, "broken"),
         ("./file", "#!/bin/sh\nexit 3\n", 0o755, "exit code 3"),
         ("./file", "#!/bin/sh\necho '[3, 6, 1]'\n", 0o755, "it calls itself version [3, 6, 1]"),

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psutil
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
@@ -27,6 +26,7 @@ from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Ask
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.torch_worker import TorchWorker
+from tests.servers.processes import running as running_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -107,11 +107,6 @@ def settled(worker: Instance) -> Counters:
         time.sleep(0.02)
 
 
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run."""
-    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
-
-
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the workers' output goes."""
@@ -143,7 +138,10 @@ def weights(logs: Path) -> tuple[Path, Any, Any]:
 
 
 def test_how_it_started_and_is_set_up(doubling: Instance) -> None:
-    """Parts of the cold start are told apart and add up to less than the whole; what was asked for is what runs."""
+    """Parts of the cold start are told apart and add up to less than the whole; what was asked for is what runs.
+
+    There is no TCP port, and the queue lies in a folder that is this user's alone.
+    """
     parts = doubling.cold_start_parts
     assert list(parts) == ["import torch", "build model", "load weights", "first request"]
     assert all(seconds > 0 for seconds in parts.values())
@@ -153,10 +151,6 @@ def test_how_it_started_and_is_set_up(doubling: Instance) -> None:
     assert differences(doubling.settings) == []
     assert (doubling.settings["compile"].used, doubling.settings["max_batch_size"].used) == ("False", "8")
     assert doubling.settings["torch"].used == torch.__version__
-
-
-def test_it_listens_on_nothing_but_its_queue(doubling: Instance) -> None:
-    """No TCP port, and the queue lies in a folder that is this user's alone."""
     assert doubling.process is not None
     assert [c for p in doubling.process.tree() for c in p.net_connections("inet")] == []
     assert doubling.site.folder.stat().st_mode & 0o077 == 0
@@ -167,9 +161,8 @@ def test_counters_are_the_models_own(doubling: Instance) -> None:
     first = ask(doubling, ROW)["counts"][0]
     before = settled(doubling)
     answered = load(doubling, ROW, users=12, seconds=1.5)
-    after = settled(doubling)
+    counted = counted_between(before, settled(doubling))
     last = ask(doubling, ROW)["counts"][0]
-    counted = counted_between(before, after)
     # The last ask executed once more.
     assert (counted.batches, counted.items) == (last[0] - first[0] - 1, last[1] - first[1] - 1)
     assert answered <= counted.items <= answered + 12
@@ -179,19 +172,15 @@ def test_counters_are_the_models_own(doubling: Instance) -> None:
     assert max(map(int, counted.batch_sizes)) <= 8
     # 12 users fill batches of 8, or go by turns in halves of 6.
     assert counted.items / counted.batches > 3
-    stages = counted.stages
-    assert (stages[SERVER].count, stages[QUEUE].count, stages[COMPUTE].count) == (
-        counted.requests,
-        counted.requests,
-        counted.batches,
-    )
-    assert stages[COMPUTE].mean >= 0.004
+    server, queue, compute = (counted.stages[stage] for stage in (SERVER, QUEUE, COMPUTE))
+    assert (server.count, queue.count, compute.count) == (counted.requests, counted.requests, counted.batches)
+    assert compute.mean >= 0.004
     # Each request takes as long as its batch, of which there are fewer: only the sums must be in this order.
-    assert stages[SERVER].seconds > stages[QUEUE].seconds + stages[COMPUTE].seconds
+    assert server.seconds > queue.seconds + compute.seconds
 
 
 def test_each_gets_its_own_answer(doubling: Instance) -> None:
-    """Requests of several shapes and batch sizes at the same time: each answer belongs to its request."""
+    """Requests of several shapes and sizes at the same time; one that is larger than a batch is executed alone."""
 
     def one(number: int) -> int:
         rows, width = 1 + number % 3, 1 + number % 2
@@ -201,12 +190,7 @@ def test_each_gets_its_own_answer(doubling: Instance) -> None:
         return int(answer["counts"][0][2])
 
     with ThreadPoolExecutor(16) as pool:
-        sizes = list(pool.map(one, range(96)))
-    assert max(sizes) > 3
-
-
-def test_a_request_larger_than_a_batch_is_one(doubling: Instance) -> None:
-    """It is executed alone and whole."""
+        assert max(pool.map(one, range(96))) > 3
     before = settled(doubling)
     answer = ask(doubling, body(x=np.ones((20, 1), "f4")))
     assert answer["counts"][0][2] == 20
@@ -272,7 +256,7 @@ def test_what_inductor_compiles_gives_the_same(weights: tuple[Path, Any, Any], l
         assert np.allclose(ask(instance, body(x=images))["output"], scores, rtol=1e-4, atol=1e-4)
         assert instance.process is not None
         tree = instance.process.tree()
-    assert not alive(tree)
+    assert not running_of(tree)
 
 
 def test_an_eager_model_from_weights(weights: tuple[Path, Any, Any], logs: Path) -> None:
@@ -292,7 +276,7 @@ def test_an_eager_model_from_weights(weights: tuple[Path, Any, Any], logs: Path)
         os.kill(process.pid, signal.SIGKILL)
         assert "died under load" in (instance.death(grace_seconds=GUARD_SECONDS) or "")
     assert not folder.exists()
-    assert not alive(tree)
+    assert not running_of(tree)
 
 
 def test_two_threads_execute_at_the_same_time(logs: Path) -> None:
