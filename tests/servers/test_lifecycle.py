@@ -18,15 +18,16 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.load.schedule import Burst
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
+from pytest_gpuserve.trial.asking import Refused
 from pytest_gpuserve.trial.watch import Reading, Watch
 from tests.fakes.children.toolkit import HERE, eventually, segments_of_nobody
 from tests.servers.deployments import Starts, loaded
+from tests.servers.processes import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import Target
 
 COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
@@ -85,13 +86,23 @@ def test_a_server_that_never_is_ready_is_given_up(make: Callable[..., Target], s
 
 
 def test_a_program_is_found_in_its_own_folder(make: Callable[..., Target], starts: Starts, tmp_path: Path) -> None:
-    """A relative one is one of the working folder, as a shell there would have it."""
+    """A relative one is one of the working folder; ten megabytes of output before it listens hold nobody up."""
     (tmp_path / "server").symlink_to(sys.executable)
-    kind = make().server.kind
+    kind = make("chatter=10").server.kind
     assert isinstance(kind, CommandServer)
     with starts.handle(replace(kind, argv=("./server", *kind.argv[1:]))).post("/infer").started() as instance:
         assert instance.process is not None
         assert instance.process.command.argv[0] == "./server"
+        assert instance.process.command.log.stat().st_size > 10_000_000
+
+
+def test_a_server_that_ignores_sigterm_is_ended(make: Callable[..., Target]) -> None:
+    """It is killed after its grace, and so are workers that have left its session."""
+    with make("immortal", "breed").started() as instance:
+        assert instance.process is not None
+        family = instance.process.tree()
+        assert len(family) == 3
+    assert not running(family)
 
 
 def test_a_model_that_only_fails_is_not_waited_for(
@@ -116,29 +127,16 @@ def test_a_server_that_exits_is_not_waited_for(make: Callable[..., Target], star
     assert "modell" in problem.log_tail
 
 
-def test_a_chatty_server_starts(make: Callable[..., Target]) -> None:
-    """Ten megabytes of output before it listens hold nobody up."""
-    with make("chatter=10").started() as instance:
-        assert instance.cold_start_seconds is not None
-        assert instance.process is not None
-        assert instance.process.command.log.stat().st_size > 10_000_000
-
-
-def test_a_server_that_ignores_sigterm_is_ended(make: Callable[..., Target]) -> None:
-    """It is killed after its grace, and so are workers that have left its session."""
-    with make("immortal", "breed").started() as instance:
-        assert instance.process is not None
-        family = instance.process.tree()
-        assert len(family) == 3
-    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family)
+def only_death(problems: list[str]) -> bool:
+    """Say whether it is the death that is told, and nothing else."""
+    (problem,) = problems
+    return "died under load" in problem and "SIGKILL" in problem
 
 
 def test_a_server_that_dies_under_load_is_told(make: Callable[..., Target]) -> None:
-    """It is the death that is told, not the hundred connections that it reset."""
-    _, problems, _ = loaded(make("die=50"))
-    assert len(problems) == 1
-    assert "died under load" in problems[0]
-    assert "SIGKILL" in problems[0]
+    """Not the hundred connections that it reset, nor, in its warm-up, counters that cannot be read any more."""
+    assert only_death(loaded(make("die=50"))[1])
+    assert only_death(loaded(make("die=5", counters=COUNTERS))[1])
 
 
 def test_health_does_not_make_a_server_ready(make: Callable[..., Target], starts: Starts) -> None:
@@ -168,16 +166,37 @@ def test_a_server_that_listens_to_the_world_is_refused(make: Callable[..., Targe
 
 
 def test_two_servers_run_at_once(make: Callable[..., Target]) -> None:
-    """Each has ports, a folder and counters of its own."""
+    """Each has ports, a folder and counters of its own; one start serves several questions."""
+    target = make(counters=COUNTERS)
     with ExitStack() as stack:
-        one, two = (stack.enter_context(make(counters=COUNTERS).started()) for _ in range(2))
+        one, two = (stack.enter_context(target.started()) for _ in range(2))
         assert one.site.port != two.site.port
         assert one.site.folder != two.site.folder
-        ask(one)
+        assert target.ask(one).body == b"FOX"
+        assert target.server.post("/infer", body=b"dog").ask(one).body == b"DOG"
         first, second = one.counters(), two.counters()
         assert first is not None
         assert second is not None
-        assert (first.items, second.items) == (2, 1)
+        assert (first.items, second.items) == (3, 1)
+
+
+def test_it_dies_of_a_question(make: Callable[..., Target]) -> None:
+    """The first request is that of the start; at the second it kills itself, which is told with its last words."""
+    target = make("die=2", "says=about to load the weights")
+    with target.started() as instance, pytest.raises(ServerFailed, match="does not answer POST /infer") as caught:
+        target.ask(instance)
+    assert caught.value.found == "it has ended: killed by SIGKILL"
+    assert "about to load the weights" in caught.value.log_tail
+
+
+def test_it_refuses_a_question_with_what_it_knows(make: Callable[..., Target]) -> None:
+    """What it says of its variables and of the request's headers is masked in the error."""
+    target = make("hollow=2")
+    with target.started() as instance, pytest.raises(Refused, match="status 503: no worker") as caught:
+        target.ask(instance)
+    assert "<SOME_TOKEN> Bearer <Authorization>" in str(caught.value)
+    assert not any(secret in str(caught.value) for secret in SECRETS)
+    assert caught.value.status == 503
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
@@ -247,21 +266,7 @@ def test_of_a_load_that_ends_by_itself_all_is_counted(
     assert start.counters.requests == 200
 
 
-def test_a_death_in_the_warm_up_is_told_once(make: Callable[..., Target]) -> None:
-    """Its counters, which cannot be read any more, are no second problem."""
-    _, problems, _ = loaded(make("die=5", counters=COUNTERS))
-    assert len(problems) == 1
-    assert "died under load" in problems[0]
-
-
 def test_counters_that_begin_anew_are_no_ratio(make: Callable[..., Target]) -> None:
     """A worker that was restarted under load makes the run INVALID instead of a wrong ratio."""
     _, problems, _ = loaded(make("reset=3", counters=COUNTERS))
     assert any("went backwards" in problem for problem in problems), problems
-
-
-def ask(instance: Instance) -> None:
-    """Ask its model once."""
-    with closing(http.client.HTTPConnection("127.0.0.1", instance.site.port, timeout=30)) as client:
-        client.request("POST", "/infer", b"fox")
-        assert client.getresponse().read() == b"FOX"

@@ -93,7 +93,7 @@ def test_how_it_is_started(app: App, site: Site, tmp_path: Path) -> None:
     first = Path(launch.environment["PYTHONPATH"].split(os.pathsep)[0])
     assert (first / "pytest_gpuserve").samefile(Path(pytest_gpuserve.__file__).parent)
     plain = TorchWorker(app, "build")
-    assert not [name for name in options(plain.launch(site).argv) if "compile" in name]
+    assert not [name for name in options(plain.launch(Site(tmp_path)).argv) if "compile" in name]
     with pytest.raises(ServerFailed, match="107 bytes"):
         plain.launch(Site(tmp_path / ("x" * 120)))
 
