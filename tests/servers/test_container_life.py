@@ -42,11 +42,11 @@ OPTIONS: tuple[tuple[str, ...], ...] = ((), ("--ulimit=nofile=1024:1024", "--uli
 """What the engine needs for a container here: where limits cannot be raised, podman must not try to."""
 
 
-def bare_image() -> bytes:
+def bare_image(*folders: str) -> bytes:
     """An image with nothing but the places where parts of this machine are mounted: no registry is asked."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name in ("usr", "proc", "sys", "dev", "etc", "tmp"):
+        for name in ("usr", "proc", "sys", "dev", "etc", "tmp", *folders):
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(folder)
@@ -55,6 +55,20 @@ def bare_image() -> bytes:
             link.type, link.linkname = tarfile.SYMTYPE, str(path.readlink())
             archive.addfile(link)
     return packed.getvalue()
+
+
+@contextmanager
+def imported(engine: Engine, *folders: str) -> Iterator[str]:
+    """The name of such an image; skips the test where the engine cannot make one."""
+    image = f"gpuserve-test-{uuid.uuid4().hex[:12]}"
+    argv = [*engine.command, "import", "-", image]
+    done = subprocess.run(argv, check=False, input=bare_image(*folders), capture_output=True)
+    if done.returncode != 0:
+        pytest.skip(f"{engine} cannot make an image: {done.stderr.decode(errors='replace')}")
+    try:
+        yield image
+    finally:
+        subprocess.run([*engine.command, "rmi", "--force", image], check=True, capture_output=True)
 
 
 def server(image: str, port: int, manner: str) -> Container:
@@ -70,13 +84,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[Engine, str]]:
         engine = find_engine((request.param,))
     except ServerFailed as failure:
         pytest.skip(f"{request.param}: {failure.found}")
-    image = f"gpuserve-test-{uuid.uuid4().hex[:12]}"
-    imported = subprocess.run(
-        [*engine.command, "import", "-", image], check=False, input=bare_image(), capture_output=True
-    )
-    if imported.returncode != 0:
-        pytest.skip(f"{request.param} cannot make an image: {imported.stderr.decode(errors='replace')}")
-    try:
+    with imported(engine) as image:
         for options in OPTIONS:
             usable = Engine(engine.command, options, engine.kind)
             run = container_command(usable, Container(image, (PYTHON, "-V"), {}, READ_ONLY), client_env=os.environ)
@@ -89,8 +97,6 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[Engine, str]]:
         else:
             pytest.skip(f"{request.param} cannot run a container: {said}")
         yield usable, image
-    finally:
-        subprocess.run([*engine.command, "rmi", "--force", image], check=True, capture_output=True)
 
 
 @contextmanager
@@ -128,10 +134,7 @@ def test_a_server_in_a_container_is_ready_and_stopped_like_any_other(place: tupl
             assert answer.read() == b"good day"
         assert len(member_pids(place[0], run)()) == 2
     assert "told to end" in process.tail()
-
-
-def test_a_stubborn_server_in_a_container_is_killed(place: tuple[Engine, str], tmp_path: Path) -> None:
-    """A server that ignores SIGTERM is gone after the grace, container and all."""
+    # One that ignores it is gone after the grace.
     with running(place, tmp_path, free_port(), "stubborn") as (process, _):
         process.stop(0.5)
 
@@ -170,9 +173,8 @@ def test_an_image_goes_by_its_id_and_a_missing_one_is_named(place: tuple[Engine,
     """A name is resolved to what it stands for; an image that is not here comes with the command that fetches it."""
     engine, image = place
     assert len(image_id(engine, image, env=os.environ).removeprefix("sha256:")) == 64
-    missing = f"{image}-missing"
-    with pytest.raises(ServerFailed, match=f"pull {missing}"):
-        image_id(engine, missing, env=os.environ)
+    with pytest.raises(ServerFailed, match=f"pull {image}-missing"):
+        image_id(engine, f"{image}-missing", env=os.environ)
 
 
 def test_what_is_mounted_read_only_cannot_be_written(place: tuple[Engine, str], tmp_path: Path) -> None:

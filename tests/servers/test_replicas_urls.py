@@ -52,34 +52,29 @@ def test_a_list_of_one_is_that_one() -> None:
 def test_each_url_is_a_replica_with_the_options_of_all() -> None:
     """Some may speak TLS, whose certificates are those that were named; the others need none."""
     kind = replicas(ONE, TWO, THREE, ca_file="ca.pem", counters=COUNTERS, metrics_port=9090, grpc_port=8001, model="m")
-    assert [each.address for each in kind.each()] == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:443"]
-    assert [each.tls for each in kind.each()] == [False, False, True]
-    assert [bool(each.ca_file) for each in kind.each()] == [False, False, True]
+    assert [(each.address, each.tls, bool(each.ca_file)) for each in kind.each()] == [
+        ("10.0.0.1:8000", False, False),
+        ("10.0.0.2:8000", False, False),
+        ("10.0.0.3:443", True, True),
+    ]
     assert {type(each) for each in kind.each()} == {Remote}
     assert all(each.counters is COUNTERS for each in kind.each())
     assert {(each.metrics_port, each.grpc_port, each.default_model) for each in kind.each()} == {(9090, 8001, "m")}
     assert kind.ports == ("http", "grpc")
-
-
-def test_servers_of_one_host_have_ports_of_their_own() -> None:
-    """One for each URL, in their order."""
+    # Those of one host have ports of their own.
     kind = replicas("http://h:1", "http://h:2", grpc_port=[11, 12], metrics_port=(21, 22))
     assert [(each.port, each.grpc_port, each.metrics_port) for each in kind.each()] == [(1, 11, 21), (2, 12, 22)]
 
 
 def test_how_many_they_are_belongs_to_a_baseline_and_their_addresses_do_not() -> None:
-    """Servers may move; three of them are another deployment than two, or than one."""
+    """Servers may move; three are another deployment than two, or than one, and encryption costs both sides time."""
     pair, moved, more = replicas(ONE, TWO), replicas("http://a:1", "http://b:2"), replicas(ONE, TWO, "http://c:3")
     assert pair.workload() == moved.workload() == {"server": "remote", "tls": "False", "replicas": "2"}
     assert more.workload()["replicas"] == "3"
     assert "replicas" not in FACTORY.remote(ONE).kind.workload()
     assert pair.information() == {"addresses": "10.0.0.1:8000, 10.0.0.2:8000"}
-
-
-def test_how_many_speak_tls_belongs_to_a_baseline() -> None:
-    """Encryption costs both sides time."""
-    kinds = [replicas(ONE, TWO), replicas(ONE, THREE), replicas("https://a", "https://b")]
-    assert [kind.workload()["tls"] for kind in kinds] == ["False", "of some", "True"]
+    assert replicas(ONE, THREE).workload()["tls"] == "of some"
+    assert replicas("https://a", "https://b").workload()["tls"] == "True"
 
 
 def test_they_are_the_same_on_both_sides(tmp_path: Path) -> None:
@@ -116,13 +111,7 @@ def test_they_are_the_same_on_both_sides(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_loaded_together_is_told(urls: object, arguments: dict[str, object], words: str) -> None:
     """Before anything is asked; with what would do."""
-    said = refusal(urls, **arguments)
-    assert words in str(said)
-
-
-def test_replicas_of_different_hosts_may_use_the_same_ports() -> None:
-    """As they do when they are started alike."""
-    assert [each.grpc_port for each in replicas(ONE, TWO, grpc_port=8001).each()] == [8001, 8001]
+    assert words in str(refusal(urls, **arguments))
 
 
 @settings(deadline=None)
@@ -136,8 +125,7 @@ def test_no_password_of_a_url_is_shown(before: str, after: str, scheme: str) -> 
     secret = "hunter2secret"
     for url in (f"{scheme}me:{before}{secret}{after}@h:1", f"{scheme}h:1/?{secret}{after}"):
         for urls in (url, [ONE, url]):
-            said = refusal(urls)
-            assert secret not in str(said)
+            assert secret not in str(refusal(urls))
 
 
 def test_shared_memory_cannot_be_shared_with_several() -> None:
@@ -170,30 +158,20 @@ def test_counters_are_added_up_and_kept_apart(monkeypatch: pytest.MonkeyPatch) -
     """The whole is the sum, waiting requests too; each replica's own are a part by its address."""
     one = Counters(items=10, batches=5, batch_sizes={"2": 5}, requests=9, pending=1)
     two = Counters(items=4, batches=1, batch_sizes={"4": 1}, requests=3, pending=2)
-    found = fetched({1: one, 2: two}, monkeypatch)
-    assert found == Counters(
-        items=14,
-        batches=6,
-        batch_sizes={"2": 5, "4": 1},
-        requests=12,
-        pending=3,
-        parts={"h:1": one, "h:2": two},
+    parts = {"h:1": one, "h:2": two}
+    assert fetched({1: one, 2: two}, monkeypatch) == Counters(
+        items=14, batches=6, batch_sizes={"2": 5, "4": 1}, requests=12, pending=3, parts=parts
     )
 
 
 def test_what_one_does_not_tell_is_not_known_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown is no zero."""
-    found = fetched(
-        {1: Counters(items=1, batches=1, requests=1, pending=1), 2: Counters(items=1, batches=1)}, monkeypatch
-    )
+    """An unknown is no zero; of several alike one has to know which cannot be read."""
+    one = Counters(items=1, batches=1)
+    found = fetched({1: Counters(items=1, batches=1, requests=1, pending=1), 2: one}, monkeypatch)
     assert found is not None
     assert (found.requests, found.pending) == (None, None)
-
-
-def test_counters_that_cannot_be_read_are_told_with_their_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several alike one has to know which."""
     with pytest.raises(ServerFailed, match="replica h:2: no answer"):
-        fetched({1: Counters(items=1, batches=1), 2: ServerFailed("no answer")}, monkeypatch)
+        fetched({1: one, 2: ServerFailed("no answer")}, monkeypatch)
 
 
 def test_without_names_there_are_no_counters() -> None:
