@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Burst, Constant, Steps
@@ -20,20 +19,17 @@ from pytest_gpuserve.measure.pairs import round_point
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
 from pytest_gpuserve.trial import by_turns, contender
 from pytest_gpuserve.trial.contender import Contender
-from pytest_gpuserve.trial.pairing import BaseFailed
 from tests.fakes.children.toolkit import segments_of_nobody
 from tests.plugin.conftest import REPOSITORY, is_busy
 from tests.servers.pairs import USERS, Deployments, Seen, below, pairing, terms, tree_of
 from tests.servers.processes import command_lines, descendants, end_and_look, listening
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import psutil
 
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.totals import RunningTotals
-    from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.rounds import Arm, Round
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.trial.contender import Pace
@@ -78,11 +74,16 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
     turns: list[tuple[Arm, Window]] = []
     ticks_of_turns: set[int] = set()
 
-    def heard(one: Contender, window: Window) -> None:
-        ticks_of_turns.add(len(one._turns[-1].ticks))
-        turns.append((one.arm, window))
+    turn = Contender.turn
 
-    on_each_turn(monkeypatch, heard)
+    def watched(one: Contender, pace: Pace, *, seed: int) -> Window | None:
+        window = turn(one, pace, seed=seed)
+        if window is not None:
+            ticks_of_turns.add(len(one._turns[-1].ticks))
+            turns.append((one.arm, window))
+        return window
+
+    monkeypatch.setattr(Contender, "turn", watched)
     with pairing(there.target("base"), there.target("candidate", {"work_ms": 12.0}), terms()) as pair:
         pair.measure(3)
         (first,) = pair.rounds
@@ -117,19 +118,6 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
         assert side.cold_start_seconds == (next(i.cold_start_seconds for a, i in there.started if a == arm),)
         assert side.answers == side.answers_checked > sum(window.requests for window in whole.windows(arm))
         assert sum(side.batch_sizes.values()) == sum(window.batches or 0 for window in whole.windows(arm))
-
-
-def on_each_turn(monkeypatch: pytest.MonkeyPatch, heard: Callable[[Contender, Window], object]) -> None:
-    """Hear of whoever had a turn, with what was measured in it."""
-    turn = Contender.turn
-
-    def watched(one: Contender, pace: Pace, *, seed: int) -> Window | None:
-        window = turn(one, pace, seed=seed)
-        if window is not None:
-            heard(one, window)
-        return window
-
-    monkeypatch.setattr(Contender, "turn", watched)
 
 
 def check_one_rests(there: Deployments, spans: list[tuple[Arm, int, int]]) -> None:
@@ -221,68 +209,9 @@ def test_trouble_of_one_server_ends_the_round(
     assert len(pair.rounds[-1].blocks) < BLOCKS
 
 
-class Striker(Seen):
-    """Kills the load engine of whoever is loaded, after so many ticks."""
-
-    def __init__(self, strike_at: int) -> None:
-        super().__init__()
-        self.strike_at = strike_at
-        self.loaded: Contender | None = None
-
-    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
-        """Hear of a tick."""
-        super().show(totals, tick, seconds_left)
-        if self.ticks == self.strike_at:
-            assert self.loaded is not None, "it is yet to begin"
-            (pid,) = self.loaded.engines.pids
-            os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("one_at_a_time", [False, True])
-def test_a_killed_load_engine_makes_the_round_invalid(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, one_at_a_time: bool
-) -> None:
-    """In mid-turn: the round says whose it was and how it ended, and both servers and all engines end."""
-    monkeypatch.setattr(by_turns, "TURNS_ALONE", 1)
-    # A warm-up is 3 ticks, and the first of a turn is thrown away.
-    striker = Striker(strike_at=4 if one_at_a_time else 7)
-    turn = Contender.turn
-
-    def watched(one: Contender, pace: Pace, *, seed: int) -> Window | None:
-        striker.loaded = one
-        return turn(one, pace, seed=seed)
-
-    monkeypatch.setattr(Contender, "turn", watched)
-    there = Deployments(folder)
-    how = terms(by_turns=one_at_a_time)
-    with pairing(there.target("base"), there.target("candidate"), how, striker) as pair:
-        pair.measure(1)
-        assert there.running == 0
-        assert not below_engines()
-    (measured,) = pair.rounds
-    assert striker.loaded is not None
-    whose = "the base: " if striker.loaded.arm == "base" else ""
-    assert trouble(measured) == [f"{whose}lost in mid-load: the load engine died: exit status -9"]
-    assert measured.blocks == ()
-
-
 def below_engines() -> list[psutil.Process]:
     """Load engines of this process."""
     return [process for process in below() if "load.engine" in command_lines([process])]
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_a_server_that_cannot_start_is_named(folder: Path, arm: Arm) -> None:
-    """The base's failure is the comparison's, the candidate's is the build's; neither is a round."""
-    there = Deployments(folder)
-    base, candidate = (there.target(each, {"exit_at_start": 3} if each == arm else {}) for each in ARMS)
-    with pairing(base, candidate, terms()) as pair:
-        with pytest.raises(BaseFailed if arm == "base" else ServerFailed) as caught:
-            pair.measure(3)
-        assert there.running == 0
-        assert pair.rounds == []
-        assert not pair.by_turns
-    assert "exit code 3" in str(caught.value)
 
 
 def test_an_open_loop_over_the_servers_rate_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from pytest_gpuserve.compare.command import main as compare
-from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
+from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.store.elsewhere.address import Address
 from pytest_gpuserve.store.elsewhere.filesystem import MARKER, S3Folder, open_remote
 from pytest_gpuserve.store.elsewhere.mirror import Mirror
@@ -25,7 +25,7 @@ from pytest_gpuserve.store.elsewhere.unsent import Unsent
 from pytest_gpuserve.trial.ledger import Ledger, Workload
 from tests.fakes.s3_server import S3, SECRET, s3_server
 from tests.support.baseline_repository import TEST, BaselineRepository, entry_of
-from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
+from tests.support.builders import COMMIT, here, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -240,28 +240,17 @@ def test_a_storage_that_never_answers_is_given_up(s3: S3, address: Address, monk
 def test_a_write_whose_answer_was_lost_is_found(s3: S3, address: Address, tmp_path: Path) -> None:
     """The library tries again and is refused by its own write, which is then found to be there; once."""
     with opened(address) as remote:
-        ledger = runner(remote, tmp_path)
+        mirror = Mirror(tmp_path / "copy")
+        mirror.refresh(remote, "cpu")
+        files = SharedFiles(remote.address, mirror, lambda: remote, Unsent(tmp_path / "unsent", address.url))
+        ledger = Ledger(mirror.files / "cpu", here(commit=COMMIT), files)
+        place = ledger.place("suites/x/test_y.py::test_z", "")
+        ledger.find(place)
         s3.faults(lost=1)
-        record(ledger, 1)
+        ledger.record(place, Workload({"server": "mosec"}, {}), [session(at="2025-01-01T00:00:00+00:00")], None)
     assert sum(each.startswith("PUT") for each in s3.faults()) == 2
     (entry,) = json.loads(s3.get(key(address, FILE)) or b"")["entries"].values()
     assert len(entry["sessions"]) == 1
-
-
-def test_two_runners_do_not_overwrite_each_other(s3: S3, address: Address, tmp_path: Path) -> None:
-    """Each finds its entry in the file, in whatever order they read and write; the same entry is refused."""
-    with opened(address) as remote:
-        one, other, late = (
-            runner(remote, tmp_path / name, commit)
-            for name, commit in (("one", COMMIT), ("other", OTHER_COMMIT), ("late", OTHER_COMMIT))
-        )
-        record(one, 1, "test_a")
-        record(other, 2, "test_b")
-        # It began before the others wrote.
-        with pytest.raises(BaselineUnusable, match="another runner has recorded it"):
-            record(late, 3, "test_a")
-    stored = json.loads(s3.get(key(address, FILE)) or b"")["entries"]
-    assert (stored["test_a"]["commit"], stored["test_b"]["commit"]) == (COMMIT, OTHER_COMMIT)
 
 
 @pytest.mark.usefixtures("quick")
@@ -285,18 +274,3 @@ def test_a_session_begins_with_what_it_needs(
     assert shared_files(address, "cpu", needed=True, updates=False, offline=True).as_of.startswith("20")
     (copied,) = tmp_path.rglob("a.json")
     assert copied.read_bytes() == b"one"
-
-
-def runner(remote: S3Folder, folder: Path, commit: str = COMMIT) -> Ledger:
-    """What a run of pytest reads and writes baselines with."""
-    mirror = Mirror(folder / "copy")
-    mirror.refresh(remote, "cpu")
-    files = SharedFiles(remote.address, mirror, lambda: remote, Unsent(folder / "unsent", remote.address.url))
-    return Ledger(mirror.files / "cpu", here(commit=commit), files)
-
-
-def record(ledger: Ledger, day: int, test: str = "test_z") -> None:
-    """Record a session of that day of January."""
-    place = ledger.place(f"suites/x/test_y.py::{test}", "")
-    ledger.find(place)
-    ledger.record(place, Workload({"server": "mosec"}, {}), [session(at=f"2025-01-{day:02d}T00:00:00+00:00")], None)
