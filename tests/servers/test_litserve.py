@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +36,6 @@ API = {
     "stream": False,
     "loop": "BatchedLoop",
     "counted": True,
-    "spec": None,
 }
 
 
@@ -81,76 +78,56 @@ class LaterStreams(Model):
             yield each
 
 
-@dataclass
-class Counted:
-    """A model that is counted, and where."""
-
-    model: Any
-    path: Path
-
-    @property
-    def sizes(self) -> dict[int, int]:
-        """The executions so far."""
-        reading = read_tally(self.path)
-        assert reading.executions == sum(reading.sizes.values())
-        return reading.sizes
-
-
 @pytest.fixture
-def count(tmp_path: Path) -> Callable[[Model], Counted]:
-    """Count a model."""
+def count(tmp_path: Path) -> Callable[[Model], tuple[Any, Callable[[], dict[int, int]]]]:
+    """Count a model; it, and what tells how many executions of each size there were."""
 
-    def counted(model: Model) -> Counted:
-        path = tmp_path / "a.tally"
-        count_predictions(model, Tally(path, 8))
-        return Counted(model, path)
+    def counted(model: Model) -> tuple[Any, Callable[[], dict[int, int]]]:
+        count_predictions(model, Tally(tmp_path / "a.tally", 8))
+        return model, lambda: read_tally(tmp_path / "a.tally").sizes
 
     return counted
 
 
-def test_executions_are_counted_with_their_sizes(count: Callable[[Model], Counted]) -> None:
+def test_executions_are_counted_with_their_sizes(count: Callable[[Model], Any]) -> None:
     """Of what LitServe does not batch, of a batch; one that fails is none, and its exception goes on to LitServe."""
-    one = count(Model())
-    one.model.predict("abc")
-    assert one.sizes == {1: 1}
-    assert one.model.predict(one.model.batch(["a", "b", "c"], context="d")) == ["a", "b", "c", "d"]
+    model, sizes = count(Model())
+    model.predict("abc")
+    assert sizes() == {1: 1}
+    assert model.predict(model.batch(["a", "b", "c"], context="d")) == ["a", "b", "c", "d"]
     with pytest.raises(ValueError, match="cannot be read"):
-        one.model.predict(["bad"])
-    assert one.sizes == {1: 1, 3: 1}
+        model.predict(["bad"])
+    assert sizes() == {1: 1, 3: 1}
 
 
-def test_a_stream_is_one_execution(count: Callable[[Model], Counted]) -> None:
-    """It is counted at its end, and its function still looks like a stream's."""
-    one = count(Streams())
-    assert inspect.isgeneratorfunction(one.model.predict)
-    stream = one.model.predict(one.model.batch(["a", "b"]))
-    assert (next(stream), one.sizes) == ("a", {})
-    assert (list(stream), one.sizes) == (["b"], {2: 1})
+def test_streams_and_coroutines_stay_what_they_are(count: Callable[[Model], Any]) -> None:
+    """LitServe looks at what a function is; a stream is counted at its end."""
+    model, sizes = count(Streams())
+    assert inspect.isgeneratorfunction(model.predict)
+    stream = model.predict(model.batch(["a", "b"]))
+    assert (next(stream), sizes()) == ("a", {})
+    assert (list(stream), sizes()) == (["b"], {2: 1})
+    model, sizes = count(Later())
+    assert inspect.iscoroutinefunction(model.predict)
+    assert (asyncio.run(model.predict(["a"])), sizes()) == (["a"], {1: 1})
 
 
-def test_a_coroutine_is_counted(count: Callable[[Model], Counted]) -> None:
-    """And stays one."""
-    one = count(Later())
-    assert inspect.iscoroutinefunction(one.model.predict)
-    assert (asyncio.run(one.model.predict(["a"])), one.sizes) == (["a"], {1: 1})
+def test_asynchronous_streams_are_counted(count: Callable[[Model], Any]) -> None:
+    """At their end, and one that is given up is not counted."""
+    model, sizes = count(LaterStreams())
+    assert inspect.isasyncgenfunction(model.predict)
 
-
-def test_asynchronous_streams_are_counted(count: Callable[[Model], Counted]) -> None:
-    """An asynchronous stream stays one, and one that is given up is not counted."""
-    one = count(LaterStreams())
-    assert inspect.isasyncgenfunction(one.model.predict)
-
-    async def take(count: int) -> list[str]:
-        stream = one.model.predict(["a", "b"])
-        taken = [await anext(stream) for _ in range(count)]
+    async def begin() -> str:
+        stream = model.predict(["a", "b"])
+        first: str = await anext(stream)
         await stream.aclose()
-        return taken
+        return first
 
     async def take_all() -> list[str]:
-        return [each async for each in one.model.predict(["a", "b"])]
+        return [each async for each in model.predict(["a", "b"])]
 
-    assert (asyncio.run(take(1)), one.sizes) == (["a"], {})
-    assert (asyncio.run(take_all()), one.sizes) == (["a", "b"], {1: 1})
+    assert (asyncio.run(begin()), sizes()) == ("a", {})
+    assert (asyncio.run(take_all()), sizes()) == (["a", "b"], {1: 1})
 
 
 def answered(folder: Path, path: str, status: int, states: dict[str, str] | None = None) -> tuple[int, bytes]:
@@ -172,15 +149,14 @@ def answered(folder: Path, path: str, status: int, states: dict[str, str] | None
     return sent[0]["status"], sent[1]["body"]
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "counted_requests"),
-    [("/predict", 200, 1), ("/predict", 500, 0), ("/predict", 422, 0), ("/health", 200, 0)],
-)
-def test_good_answers_are_counted(tmp_path: Path, path: str, status: int, counted_requests: int) -> None:
+def test_good_answers_are_counted(tmp_path: Path) -> None:
     """Answers of the API with a 2xx status count, others do not; all are passed on."""
-    assert answered(tmp_path, path, status) == (status, b"its own")
-    (tally,) = tmp_path.glob("answers-*.tally")
-    assert read_tally(tally).executions == counted_requests
+    for path, status, counts in [("/predict", 500, 0), ("/predict", 422, 0), ("/health", 200, 0), ("/predict", 200, 1)]:
+        folder = tmp_path / f"{status}{path.strip('/')}"
+        folder.mkdir()
+        assert answered(folder, path, status) == (status, b"its own")
+        (tally,) = folder.glob("answers-*.tally")
+        assert read_tally(tally).executions == counts
 
 
 @pytest.mark.parametrize(
@@ -192,13 +168,17 @@ def test_it_is_ready_when_all_workers_are(tmp_path: Path, states: dict[str, str]
     assert answered(tmp_path, READY_PATH, 404, states)[0] == status
 
 
+def say(folder: Path, **apis: object) -> None:
+    """What a server says of how it is set up."""
+    facts = {"import_seconds": 1.5, "version": "0.2.19", "server": {"devices": "cpu"}}
+    write_json(folder / FACTS, {**facts, "apis": {f"/{name}": api for name, api in apis.items()}})
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     """A start of a server that has said how it is set up."""
-    folder = tmp_path / "litserve"
-    folder.mkdir()
-    facts = {"import_seconds": 1.5, "version": "0.2.19", "server": {"devices": "cpu"}, "apis": {"/predict": API}}
-    write_json(folder / FACTS, facts)
+    (tmp_path / "litserve").mkdir()
+    say(tmp_path / "litserve", predict=API)
     return Site(tmp_path, {"http": 1})
 
 
@@ -249,9 +229,7 @@ def test_all_workers_are_added_up(site: Site, tmp_path: Path) -> None:
 
 def test_each_api_is_a_part(site: Site, tmp_path: Path) -> None:
     """Several APIs are counted each by itself and together."""
-    facts = json.loads((site.folder / "litserve" / FACTS).read_text())
-    facts["apis"]["/other"] = API
-    write_json(site.folder / "litserve" / FACTS, facts)
+    say(site.folder / "litserve", predict=API, other=API)
     worker(site, "/predict", 4)
     worker(site, "/other", 2, 2)
     http_process(site, 4)
@@ -260,17 +238,12 @@ def test_each_api_is_a_part(site: Site, tmp_path: Path) -> None:
     assert {name: part.items for name, part in found.parts.items()} == {"/predict": 4, "/other": 4}
 
 
-def test_answers_of_workers_that_do_not_count_are_an_error(site: Site, tmp_path: Path) -> None:
-    """A server without its counter is not one that batches nothing."""
+def test_what_does_not_count_is_not_counted(site: Site, tmp_path: Path) -> None:
+    """A server without its counter is not one that batches nothing; nobody knows what a loop of one's own calls so."""
     http_process(site, 1)
     with pytest.raises(ServerFailed, match="none of its workers counts"):
         read(site, tmp_path)
-
-
-def test_a_loop_of_ones_own_is_not_counted(site: Site, tmp_path: Path) -> None:
-    """Nobody knows what it calls for a batch."""
-    facts = {"apis": {"/predict": {**API, "counted": False}}}
-    write_json(site.folder / "litserve" / FACTS, facts)
+    say(site.folder / "litserve", predict={**API, "counted": False})
     assert kind(tmp_path).read_counters(site) is None
 
 
@@ -278,24 +251,19 @@ def test_a_loop_of_ones_own_is_not_counted(site: Site, tmp_path: Path) -> None:
 @example(about=b"0", tally=b"")
 @given(about=st.binary(max_size=60), tally=st.binary(max_size=60))
 def test_damaged_counts_are_a_typed_error(about: bytes, tally: bytes) -> None:
-    """Whatever stands in the files, the error names the server."""
+    """Whatever stands in the files, the error names the server; a good description does not help a bad tally."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "litserve"
         folder.mkdir()
-        write_json(folder / FACTS, {"apis": {"/predict": API}})
-        (folder / "executions-1-a.json").write_bytes(about)
-        (folder / "executions-1-a.tally").write_bytes(tally)
+        say(folder, predict=API)
+        worker(Site(Path(name)), "/predict", 1)
+        (good,) = folder.glob("*.tally")
+        good.write_bytes(tally)
         with pytest.raises(ServerFailed, match="litserve's counts make no sense"):
             kind(Path(name)).read_counters(Site(Path(name)))
-
-
-def test_damaged_numbers_are_a_typed_error(site: Site, tmp_path: Path) -> None:
-    """A good description does not help a bad tally."""
-    worker(site, "/predict", 1)
-    (tally,) = (site.folder / "litserve").glob("*.tally")
-    tally.write_bytes(b"nonsense")
-    with pytest.raises(ServerFailed, match="litserve's counts make no sense"):
-        read(site, tmp_path)
+        good.with_suffix(".json").write_bytes(about)
+        with pytest.raises(ServerFailed, match="litserve's counts make no sense"):
+            kind(Path(name)).read_counters(Site(Path(name)))
 
 
 def test_settings_are_those_of_the_workers(site: Site, tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import shutil
 import time
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,22 +45,26 @@ class Project:
 
     folder: Path
 
-    def kind(self, **arguments: Argument) -> LitServe:
-        """The server."""
-        given = {"count_in": str(self.folder / "count"), **arguments}
-        return LitServe(App("litserve_server", self.folder / "app.py", "app.py", given))
-
     @contextmanager
     def running(self, **arguments: Argument) -> Iterator[Instance]:
         """Start it."""
+        given = {"count_in": str(self.folder / "count"), **arguments}
+        kind = LitServe(App("litserve_server", self.folder / "app.py", "app.py", given))
         log = self.folder / "log"
-        with started(self.kind(**arguments), ASK, environment={}, log=log, start_timeout_seconds=START_SECONDS) as one:
-            yield one
+        with started(kind, ASK, environment={}, log=log, start_timeout_seconds=START_SECONDS) as instance:
+            yield instance
 
     def own_counts(self) -> list[list[int]]:
         """The batches that each worker says it executed."""
         files = sorted((self.folder / "count").iterdir())
         return [[int(line) for line in file.read_text().split()] for file in files]
+
+    def check(self, found: Counters) -> None:
+        """The adapter's counts are the model's."""
+        own = [size for worker in self.own_counts() for size in worker]
+        assert (found.items, found.batches) == (sum(own), len(own))
+        assert found.batch_sizes == {str(size): own.count(size) for size in sorted(set(own))}
+        assert found.stages[COMPUTE].count == len(own)
 
 
 @pytest.fixture
@@ -73,24 +76,18 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-def post(
-    instance: Instance, text: str, path: str = "/predict", timeout_seconds: float = START_SECONDS
-) -> tuple[int, bytes]:
+def post(instance: Instance, text: str, path: str = "/predict", timeout: float = START_SECONDS) -> tuple[int, bytes]:
     """Send one text."""
-    url = f"http://127.0.0.1:{instance.site.port}{path}"
-    try:
-        request = urllib.request.Request(url, json.dumps({"text": text}).encode(), JSON)
-        with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:
+    with closing(http.client.HTTPConnection("127.0.0.1", instance.site.port, timeout=timeout)) as connection:
+        connection.request("POST", path, json.dumps({"text": text}), JSON)
+        with connection.getresponse() as answer:
             return answer.status, answer.read()
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return refused.code, refused.read()
 
 
 def kill_worker(instance: Instance) -> None:
     """Have a worker end itself; LitServe never answers that request."""
     with suppress(OSError):
-        post(instance, "die", timeout_seconds=1)
+        post(instance, "die", timeout=1)
 
 
 def load(instance: Instance, users: int, each: int) -> set[tuple[int, bytes]]:
@@ -110,15 +107,6 @@ def counters(instance: Instance, requests: int) -> Counters:
         time.sleep(0.02)
 
 
-def check_own_count(project: Project, found: Counters) -> None:
-    """The adapter's counts are the model's."""
-    own = [size for worker in project.own_counts() for size in worker]
-    assert found.items == sum(own)
-    assert found.batches == len(own)
-    assert found.batch_sizes == {str(size): own.count(size) for size in sorted(set(own))}
-    assert found.stages[COMPUTE].count == len(own)
-
-
 def test_two_workers_that_batch(project: Project) -> None:
     """Batches, answers and times of two workers; the app's own port, address and client file are not heeded."""
     with project.running(
@@ -127,7 +115,7 @@ def test_two_workers_that_batch(project: Project) -> None:
         before = counters(instance, 1)
         assert load(instance, 6, 10) == {(200, b'{"text":"FOX","was":"fox"}')}
         found = counters(instance, 61)
-        check_own_count(project, found)
+        project.check(found)
         assert (found.requests, found.items) == (61, 61)
         assert found.batches < 61
         assert max(map(int, found.batch_sizes)) <= 3
@@ -156,7 +144,7 @@ def check_restart(project: Project, instance: Instance, before: Counters) -> Non
     kill_worker(instance)
     load(instance, 2, 3)
     found = counters(instance, before.requests + 6)
-    check_own_count(project, found)
+    project.check(found)
     assert counted_between(before, found).items == 6
     settings = instance.kind.read_settings
     eventually(lambda: settings(instance.site)["worker_starts"].used == "3", "another worker started")
@@ -182,7 +170,7 @@ def test_every_way_to_predict_is_counted(
     with project.running(**arguments) as instance:
         load(instance, 4, 5)
         found = counters(instance, 21)
-        check_own_count(project, found)
+        project.check(found)
         assert (found.requests, found.items) == (21, items)
         assert batches or found.batch_sizes == {"1": 21}
 
@@ -194,7 +182,7 @@ def test_two_apis_are_two_parts(project: Project) -> None:
         load(instance, 3, 2)
         assert post(instance, "hen", "/other")[0] == 200
         found = counters(instance, 8)
-        check_own_count(project, found)
+        project.check(found)
         assert {name: part.requests for name, part in found.parts.items()} == {"/predict": 7, "/other": 1}
 
 

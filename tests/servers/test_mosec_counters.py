@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +18,7 @@ from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.mosec import Mosec, batch_counters
 from pytest_gpuserve.servers.prometheus import Sample, read_samples, scrape
 from tests.fakes.threads import in_a_thread
+from tests.servers.pages import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,42 +71,10 @@ mosec_service_remaining_task 3
 """
 
 
-class Page(ThreadingHTTPServer):
-    """A real server of one page on a free port of the loopback."""
-
-    status = 200
-    body = b""
-    close_early = False
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[str] = []
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Shows the page."""
-
-    server: Page
-
-    def do_GET(self) -> None:
-        """Answer, or hang up."""
-        self.server.asked.append(self.path)
-        if self.server.close_early:
-            self.close_connection = True
-            return
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(self.server.body)))
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
-def web() -> Iterator[Page]:
-    """It, while it serves."""
-    with in_a_thread(Page()) as server:
+def web() -> Iterator[Pages]:
+    """A server of one page."""
+    with in_a_thread(Pages()) as server:
         yield server
 
 
@@ -116,28 +83,32 @@ def counters(page: str, stage: str | None = None) -> Counters:
     return batch_counters(read_samples(page), stage)
 
 
-def test_workers_of_a_stage_are_added_up() -> None:
+@pytest.mark.parametrize(
+    ("page", "stage", "expected"),
+    [
+        pytest.param(
+            TWO_WORKERS,
+            None,
+            Counters(items=65, batches=12, batch_sizes={"1": 3, "8": 8, "inf": 1}, requests=99, pending=3),
+            id="workers of a stage are added up",
+        ),
+        pytest.param(TWO_STAGES, None, Counters(4, 2, {"8": 2}, requests=0), id="the last one, by number"),
+        pytest.param(TWO_STAGES, "Inference_2", Counters(32, 4, {"8": 4}, requests=0), id="the named one"),
+        pytest.param("", None, Counters(0, 0, requests=0), id="nothing yet"),
+        pytest.param(HEAD, "Inference_1", Counters(0, 0, requests=0), id="no batch yet"),
+        pytest.param(OTHER, "Inference_1", Counters(0, 0, requests=99), id="no batch of this stage yet"),
+    ],
+)
+def test_a_stage_is_counted(page: str, stage: str | None, expected: Counters) -> None:
     """Items, batches, requests that were answered well; each batch's size by the upper edge of its bucket."""
-    assert counters(TWO_WORKERS) == Counters(
-        items=65, batches=12, batch_sizes={"1": 3, "8": 8, "inf": 1}, requests=99, pending=3
-    )
+    assert counters(page, stage) == expected
 
 
-def test_the_last_stage_counts_or_the_named_one() -> None:
-    """The farthest down the pipeline, by number and not by letters; a name that batches nothing is an error."""
-    assert counters(TWO_STAGES) == Counters(items=4, batches=2, batch_sizes={"8": 2}, requests=0)
-    assert counters(TWO_STAGES, "Inference_2") == Counters(items=32, batches=4, batch_sizes={"8": 4}, requests=0)
+def test_a_stage_that_is_not_there_is_told() -> None:
+    """With those that batch."""
     with pytest.raises(ServerFailed, match="'Inference_3'") as caught:
         counters(TWO_STAGES, "Inference_3")
     assert "['Inference_2', 'Decode_10']" in str(caught.value)
-
-
-def test_before_the_first_batch_all_is_zero() -> None:
-    """A stage is shown only after its first batch; until then nothing was executed."""
-    for page, stage in product(["", OTHER, HEAD], [None, "Inference_1"]):
-        found = counters(page, stage)
-        assert (found.items, found.batches, found.batch_sizes) == (0, 0, {})
-    assert counters("").requests == 0
 
 
 def test_times_are_named_by_what_they_are() -> None:
@@ -149,23 +120,17 @@ def test_times_are_named_by_what_they_are() -> None:
         FORMATION: StageTime(0.002, 12),
         OTHER_COMPUTE + "Preprocess_1": StageTime(0.065, 65),
     }
-
-
-def test_without_batching_the_last_stage_computes() -> None:
-    """A pipeline of single requests has times too, and a chosen stage is the one that counts."""
+    # A pipeline of single requests has times too, and a chosen stage is the one that counts.
     assert counters(TIMES).stages[COMPUTE] == StageTime(0.12, 12)
     chosen = counters(TIMES, "Preprocess_1")
     assert (chosen.batches, chosen.stages[COMPUTE]) == (0, StageTime(0.065, 65))
     assert chosen.stages[OTHER_COMPUTE + "Inference_2"] == StageTime(0.12, 12)
     assert FORMATION not in chosen.stages
-
-
-@pytest.mark.parametrize("cut", ["_sum", "_count", "_duration_"])
-def test_a_mosec_without_times_has_none(cut: str) -> None:
-    """Half a histogram, or none, is no time of zero but none at all; batches are counted all the same."""
-    lines = [line for line in TIMES.splitlines(keepends=True) if cut not in line]
-    found = counters(TWO_WORKERS + "".join(lines))
-    assert (found.items, found.stages) == (65, {})
+    # Half a histogram, or none, is no time of zero but none at all; batches are counted all the same.
+    for cut in ("_sum", "_count", "_duration_"):
+        lines = [line for line in TIMES.splitlines(keepends=True) if cut not in line]
+        found = counters(TWO_WORKERS + "".join(lines))
+        assert (found.items, found.stages) == (65, {})
 
 
 @pytest.mark.parametrize("edge", ["", ',le=""', ',le="many"'])
@@ -176,7 +141,7 @@ def test_a_bucket_without_an_edge_makes_no_sense(edge: str) -> None:
         counters(page)
 
 
-def read(folder: Path, page: Page, text: str, **sizes: int) -> Counters:
+def read(folder: Path, page: Pages, text: str, **sizes: int) -> Counters:
     """The counters of a mosec that shows this; it noted at its start which batches its stages take at most."""
     page.body = text.encode()
     app = folder / "app.py"
@@ -186,35 +151,35 @@ def read(folder: Path, page: Page, text: str, **sizes: int) -> Counters:
         (folder / "mosec").mkdir()
         config = {"capacity": 1024, "timeout": 3000, "runtimes": stages}
         (folder / "mosec" / "config.json").write_text(json.dumps(config))
-    found = Mosec(App("mosec_server", app, "app.py")).read_counters(Site(folder, {"http": page.server_port}))
+    found = Mosec(App("mosec_server", app, "app.py")).read_counters(Site(folder, {"http": page.port}))
     assert page.asked == ["/metrics"]
     return found
 
 
-def test_a_page_is_fetched_from_the_loopback(web: Page, tmp_path: Path) -> None:
-    """The server kind reads ``/metrics`` of its port."""
-    found = read(tmp_path, web, TWO_WORKERS)
-    assert (found.items, found.batches) == (65, 12)
+@pytest.mark.parametrize(
+    ("text", "sizes", "expected"),
+    [
+        pytest.param(TWO_WORKERS, {}, (65, 12, {"1": 3, "8": 8, "inf": 1}), id="it batches"),
+        # A last stage that takes one request at a time has a batching ratio of one, not an unknown one.
+        pytest.param(TIMES, {"Preprocess_1": 1, "Inference_2": 1}, (12, 12, {"1": 12}), id="without batching"),
+        pytest.param(TIMES, {"Preprocess_1": 1, "Inference_2": 32}, (0, 0, {}), id="a stage before it is at work"),
+        pytest.param(OTHER, {"Preprocess_1": 1, "Inference_2": 32}, (0, 0, {}), id="nothing is executed yet"),
+    ],
+)
+def test_a_page_is_fetched_from_the_loopback(
+    web: Pages, tmp_path: Path, text: str, sizes: dict[str, int], expected: tuple[int, int, dict[str, int]]
+) -> None:
+    """The server kind reads ``/metrics`` of its port; where a stage batches is known from the start's notes."""
+    found = read(tmp_path, web, text, **sizes)
+    assert (found.items, found.batches, found.batch_sizes) == expected
+    if expected[2] == {"1": 12}:
+        assert found.stages[COMPUTE] == StageTime(0.12, 12)
 
 
-def test_without_batching_each_item_is_an_execution(web: Page, tmp_path: Path) -> None:
-    """A last stage that takes one request at a time has a batching ratio of one, not an unknown one."""
-    found = read(tmp_path, web, TIMES, Preprocess_1=1, Inference_2=1)
-    assert (found.items, found.batches, found.batch_sizes) == (12, 12, {"1": 12})
-    assert found.stages[COMPUTE] == StageTime(0.12, 12)
-
-
-@pytest.mark.parametrize("page", [TIMES, OTHER])
-def test_a_stage_that_will_batch_has_not_yet(web: Page, tmp_path: Path, page: str) -> None:
-    """Before its first batch a stage that batches has executed nothing, whatever the stages before it have."""
-    found = read(tmp_path, web, page, Preprocess_1=1, Inference_2=32)
-    assert (found.items, found.batches, found.batch_sizes) == (0, 0, {})
-
-
-def test_labels_and_values_are_read(web: Page) -> None:
+def test_labels_and_values_are_read(web: Pages) -> None:
     """A sample keeps its name, its labels and its value; comments and blank lines are none."""
     web.body = b'# a comment\n\na{b="c d",e="\\"f\\""} 1.5\nb 2e3\n'
-    assert scrape(web.server_port) == [Sample("a", {"b": "c d", "e": '"f"'}, 1.5), Sample("b", {}, 2000.0)]
+    assert scrape(web.port) == [Sample("a", {"b": "c d", "e": '"f"'}, 1.5), Sample("b", {}, 2000.0)]
 
 
 @pytest.mark.parametrize(
@@ -232,12 +197,12 @@ def test_labels_and_values_are_read(web: Page) -> None:
     ],
     ids=["html", "word", "bytes", "cut", "negative", "NaN", "infinite", "half a comment", "no name"],
 )
-def test_a_page_that_makes_no_sense_is_refused(web: Page, body: bytes, found: str) -> None:
+def test_a_page_that_makes_no_sense_is_refused(web: Pages, body: bytes, found: str) -> None:
     """Nothing is counted from what is no Prometheus text, or holds a value that no counter has."""
     web.body = body
     with pytest.raises(ServerFailed, match="are not Prometheus text") as caught:
-        scrape(web.server_port)
-    assert f"http://127.0.0.1:{web.server_port}/metrics" in str(caught.value)
+        scrape(web.port)
+    assert f"http://127.0.0.1:{web.port}/metrics" in str(caught.value)
     assert found in caught.value.found
     assert caught.value.found
 
@@ -253,13 +218,13 @@ def test_no_page_is_a_crash(text: str) -> None:
     assert all(sample.value >= 0 for sample in found)
 
 
-def test_what_is_no_answer_is_refused(web: Page) -> None:
+def test_what_is_no_answer_is_refused(web: Pages) -> None:
     """Only 200 counts, whatever the page says, readable or not; a closed connection and a refused one are named."""
     for status in (204, 302, 404, 500):
         web.status, web.body = status, b"" if status == 204 else TWO_WORKERS.encode() + b"\xff"
-        assert refusal(web.server_port) == f"status {status}"
+        assert refusal(web.port) == f"status {status}"
     web.close_early = True
-    assert refusal(web.server_port)
+    assert refusal(web.port)
     assert "refused" in refusal(free_port())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +20,10 @@ from pytest_gpuserve.servers.inside.pytriton_app import Facts
 from pytest_gpuserve.servers.pytriton import TOKEN_HEADER, PyTriton
 from pytest_gpuserve.servers.triton_install import TritonInstall
 from tests.fakes.threads import in_a_thread
+from tests.servers.pages import Pages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 TOKEN = "only for its owner"
 
@@ -60,38 +60,16 @@ CONFIG = {
 }
 
 
-class Web(ThreadingHTTPServer):
-    """A server of pages, some of them for its owner alone."""
-
-    pages: Mapping[str, bytes]
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Shows a page."""
-
-    server: Web
-
-    def do_GET(self) -> None:
-        """Answer, where the token is right."""
-        body = self.server.pages.get(self.path)
-        denied = self.path.endswith("/stats") and self.headers.get(TOKEN_HEADER) != TOKEN
-        self.send_response(403 if denied else 404 if body is None else 200)
-        self.end_headers()
-        self.wfile.write(b"" if denied or body is None else body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture(scope="module")
-def web() -> Iterator[Web]:
-    """The server."""
-    with in_a_thread(Web(("127.0.0.1", 0), Handler)) as server:
+def web() -> Iterator[Pages]:
+    """A server of pages, some of them for its owner alone."""
+    with in_a_thread(Pages()) as server:
+        server.token = (TOKEN_HEADER, TOKEN)
         yield server
 
 
 @pytest.fixture
-def site(web: Web, tmp_path: Path) -> Site:
+def site(web: Pages, tmp_path: Path) -> Site:
     """A start whose app has said what it is."""
     folder = tmp_path / "pytriton"
     folder.mkdir(mode=0o700)
@@ -101,7 +79,7 @@ def site(web: Web, tmp_path: Path) -> Site:
         "/v2/models/stats": json.dumps({"model_stats": [statistics("m"), statistics("n")]}).encode(),
         "/v2/models/m/config": json.dumps(CONFIG).encode(),
     }
-    return Site(tmp_path, {"http": web.server_port, "grpc": 2, "metrics": 3})
+    return Site(tmp_path, {"http": web.port, "grpc": 2, "metrics": 3})
 
 
 def kind(tmp_path: Path, **arguments: Argument) -> PyTriton:
@@ -135,7 +113,7 @@ def test_the_token_is_for_its_owner_alone(site: Site, tmp_path: Path) -> None:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(body=st.one_of(st.binary(max_size=40), st.recursive(st.none() | st.integers(), st.lists).map(json.dumps)))
-def test_nonsense_is_a_typed_error(web: Web, site: Site, tmp_path: Path, body: bytes | str) -> None:
+def test_nonsense_is_a_typed_error(web: Pages, site: Site, tmp_path: Path, body: bytes | str) -> None:
     """Whatever Triton answers."""
     said = body.encode() if isinstance(body, str) else body
     web.pages = {**web.pages, "/v2/models/stats": said, "/v2/models/m/config": said}

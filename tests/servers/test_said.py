@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.prometheus import Sample
 from pytest_gpuserve.servers.triton_http import ask_triton, read_configs
 from tests.fakes.threads import in_a_thread
+from tests.servers.pages import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,32 +43,10 @@ def bodies(most: int, secret: str = SECRET) -> Iterator[bytes]:
         yield b"x " * (before // 2) + b"y" * (before % 2) + secret.encode() + b" and more"
 
 
-class Page(ThreadingHTTPServer):
-    """A server of one page."""
-
-    status = 200
-    body = b""
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Shows the page."""
-
-    server: Page
-
-    def do_GET(self) -> None:
-        """Answer."""
-        self.send_response(self.server.status)
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    """It, while it serves."""
-    with in_a_thread(Page(("127.0.0.1", 0), Handler)) as server:
+def page() -> Iterator[Pages]:
+    """A server of one page."""
+    with in_a_thread(Pages()) as server:
         yield server
 
 
@@ -88,11 +66,11 @@ def accept(ask: Ask, environment: dict[str, str]) -> _Accept:
 
 
 @pytest.mark.parametrize("headers", [HEADERS, {}], ids=["of the request", "of the server"])
-def test_a_probe_that_is_not_content_tells_no_secret(page: Page, headers: dict[str, str]) -> None:
+def test_a_probe_that_is_not_content_tells_no_secret(page: Pages, headers: dict[str, str]) -> None:
     """Neither one that it sent, nor one of the server's variables; a short answer is shown whole."""
     page.status = 503
     known = {} if headers else {"HF_TOKEN": PHRASE}
-    probe = http_probe("127.0.0.1", page.server_port, HttpRequest("/", headers=headers), environment=known)
+    probe = http_probe("127.0.0.1", page.port, HttpRequest("/", headers=headers), environment=known)
     for page.body in bodies(200, SECRET if headers else PHRASE):
         seen = probe()
         assert seen is not None
@@ -132,7 +110,7 @@ def test_a_status_is_told_without_the_secrets_of_this_process(monkeypatch: pytes
 
 @pytest.mark.parametrize("headers", [HEADERS, None], ids=["of the request", "of the server"])
 def test_triton_s_answer_is_told_without_secrets(
-    page: Page, headers: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
+    page: Pages, headers: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is an error, one that is no JSON, and one that is JSON but no list of models."""
     if headers is None:
@@ -141,11 +119,11 @@ def test_triton_s_answer_is_told_without_secrets(
         for page.status in (500, 200):
             page.body = body
             with unsaid():
-                ask_triton("127.0.0.1", page.server_port, "/v2", headers=headers)
+                ask_triton("127.0.0.1", page.port, "/v2", headers=headers)
         if headers is None:
             page.body = b'["%s"]' % body
             with unsaid():
-                read_configs("127.0.0.1", page.server_port)
+                read_configs("127.0.0.1", page.port)
 
 
 def test_the_names_of_metrics_are_listed_whole(monkeypatch: pytest.MonkeyPatch) -> None:

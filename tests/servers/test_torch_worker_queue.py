@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -173,25 +174,11 @@ def test_what_is_counted_is_read(tmp_path: Path) -> None:
     tally.answered(500)
     tally.answered(600)
     tally.failed(4)
-    values, sizes = read_tally(tmp_path / "tally")
-    assert values == {
-        "arrived": 5,
-        "taken": 3,
-        "answered": 2,
-        "failed": 4,
-        "server_ns": 1100,
-        "queue_ns": 100,
-        "compute_ns": 1150,
-        "executions": 3,
-        "executed": 4,
-        "items": 15,
-        "compiling_ns": 1050,
-        "compiling": 2,
-        "frames": 3,
-        "graphs": 4,
-        "breaks": 1,
-    }
-    assert sizes == {7: 2, 1: 1}
+    requests = {"arrived": 5, "taken": 3, "answered": 2, "failed": 4}
+    times = {"server_ns": 1100, "queue_ns": 100, "compute_ns": 1150, "compiling_ns": 1050}
+    executions = {"executions": 3, "executed": 4, "items": 15}
+    compiled = {"compiling": 2, "frames": 3, "graphs": 4, "breaks": 1}
+    assert read_tally(tmp_path / "tally") == ({**requests, **times, **executions, **compiled}, {7: 2, 1: 1})
 
 
 def test_more_sizes_than_there_is_room_for_are_counted_together(tmp_path: Path) -> None:
@@ -211,23 +198,21 @@ def test_a_reading_is_of_one_moment(tmp_path: Path) -> None:
     ended = threading.Event()
 
     def count() -> None:
-        number = 0
-        while not ended.is_set():
-            number += 1
+        for number in takewhile(lambda _: not ended.is_set(), itertools.count()):
             tally.executed(1 + number % 100, [1], 2, (0, 0, 0))
             # A reading needs a moment in which nothing is written, which a thread that never pauses seldom leaves.
             time.sleep(1e-5)
 
-    thread = threading.Thread(target=count)
-    thread.start()
-    try:
-        for _ in range(300):
-            values, sizes = read_tally(tmp_path / "tally")
-            assert sum(rows * count for rows, count in sizes.items()) == values["items"]
-            assert values["compute_ns"] == 2 * values["executions"] == 2 * values["queue_ns"]
-    finally:
-        ended.set()
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        counting = pool.submit(count)
+        try:
+            for _ in range(300):
+                values, sizes = read_tally(tmp_path / "tally")
+                assert sum(rows * count for rows, count in sizes.items()) == values["items"]
+                assert values["compute_ns"] == 2 * values["executions"] == 2 * values["queue_ns"]
+        finally:
+            ended.set()
+        counting.result()
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "died in a change", "contradicts itself"])

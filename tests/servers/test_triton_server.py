@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import counted_between
-from pytest_gpuserve.measure.settings import differences
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.base import Ask
 from pytest_gpuserve.servers.instance import Instance, started
@@ -32,14 +30,18 @@ from pytest_gpuserve.servers.triton_config import (
     write_model,
 )
 from pytest_gpuserve.servers.triton_http import ask_triton, read_configs
+from tests.fakes.children.toolkit import eventually
+from tests.servers.processes import listening, running
 from tests.servers.triton_server import START_SECONDS, triton_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import psutil
+
     from pytest_gpuserve.measure.counters import Counters
 
-THREADS = 8
+USERS = 8
 REQUESTS_EACH = 9
 BAD = -1.0
 """With this in a request, the whole execution fails."""
@@ -107,34 +109,35 @@ class Served:
     instance: Instance
     counts: Path
 
-    def counted(self) -> list[tuple[int, int]]:
-        """Items and requests of each execution so far, by the model itself."""
-        lines = self.counts.read_text().splitlines() if self.counts.exists() else []
-        return [(int(items), int(requests)) for items, requests in map(str.split, lines)]
-
-    def counted_since(self, before: Counters | None, requests: int) -> Counters:
-        """What the server counted, read when it has counted these requests: it sends an answer before that."""
+    def load(self, *requests: bytes, users: int = 1) -> tuple[list[int], Counters, list[tuple[int, int]]]:
+        """Send these; their statuses, what the server counted, and items and requests of the model's own executions."""
+        before, early = self.instance.counters(), len(self.executions())
         assert before is not None
-        deadline = time.monotonic() + 10
-        counted = previous = None
-        seen = -1
-        while seen < requests or counted != previous:
-            assert time.monotonic() < deadline, f"{seen} of {requests} requests were counted"
-            previous = counted
+        with ThreadPoolExecutor(users) as pool:
+            statuses = list(pool.map(lambda sent: infer(self.instance.site.port, sent)[0], requests))
+        found: list[Counters] = []
+
+        def settled() -> bool:
+            """It sends an answer before it has counted it."""
             time.sleep(0.05)
             after = self.instance.counters()
             assert after is not None
-            counted = counted_between(before, after)
-            seen = counted.requests or 0
-        assert counted is not None
-        return counted
+            found.append(counted_between(before, after))
+            return (found[-1].requests or 0) >= statuses.count(200) and found[-1:] == found[-2:-1]
+
+        eventually(settled, "all requests are counted")
+        return statuses, found[-1], self.executions()[early:]
+
+    def executions(self) -> list[tuple[int, int]]:
+        """Items and requests of each execution so far, by the model itself."""
+        lines = self.counts.read_text().splitlines() if self.counts.exists() else []
+        return [(int(items), int(requests)) for items, requests in map(str.split, lines)]
 
     @property
     def tree(self) -> list[psutil.Process]:
         """All processes of the server."""
         assert self.instance.process is not None
-        top = psutil.Process(self.instance.process.pid)
-        return [top, *top.children(recursive=True)]
+        return self.instance.process.tree()
 
 
 def body(rows: int, value: float = 1.0) -> bytes:
@@ -154,16 +157,6 @@ def asked(port: int, method: str, path: str, sent: bytes | None = None) -> tuple
         connection.request(method, path, sent)
         with connection.getresponse() as answer:
             return answer.status, answer.read()
-
-
-def load(port: int) -> list[int]:
-    """Ask from several threads, one to three rows a request; return the statuses."""
-
-    def ask(rows: int) -> list[int]:
-        return [infer(port, body(rows))[0] for _ in range(REQUESTS_EACH)]
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        return [each for found in pool.map(ask, [1 + number % 3 for number in range(THREADS)]) for each in found]
 
 
 def write_chain(folder: Path) -> Path:
@@ -194,8 +187,8 @@ def served(folder: Path) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One server for all tests that leave it as it is."""
-    with served(tmp_path_factory.mktemp("chain")) as running:
-        yield running
+    with served(tmp_path_factory.mktemp("chain")) as server:
+        yield server
 
 
 def test_it_counts_what_its_model_counts(chain: Served) -> None:
@@ -203,10 +196,9 @@ def test_it_counts_what_its_model_counts(chain: Served) -> None:
 
     What Triton adds once per request is that many times its executions' time, and is not taken for it.
     """
-    before, early = chain.instance.counters(), len(chain.counted())
-    statuses = load(chain.instance.site.port)
-    assert statuses == [200] * (THREADS * REQUESTS_EACH)
-    counted, executions = chain.counted_since(before, len(statuses)), chain.counted()[early:]
+    sent = [body(1 + number % 3) for number in range(USERS * REQUESTS_EACH)]
+    statuses, counted, executions = chain.load(*sent, users=USERS)
+    assert statuses == [200] * len(sent)
     assert counted.items == sum(items for items, _ in executions)
     assert counted.batches == len(executions) < len(statuses)
     assert counted.batch_sizes == dict(sorted(Counter(str(items) for items, _ in executions).items()))
@@ -224,56 +216,20 @@ def test_it_counts_what_its_model_counts(chain: Served) -> None:
 
 def test_each_model_is_a_part_and_failures_are_in_none(chain: Served) -> None:
     """An ensemble's batches are its requests; of a request whose execution fails the execution alone is counted."""
-    before = chain.instance.counters()
-    assert infer(chain.instance.site.port, body(3))[0] == 200
-    parts = chain.counted_since(before, 1).parts
-    counts = {name: (part.items, part.batches, part.requests) for name, part in parts.items()}
-    assert counts == dict.fromkeys(("chain", "core", "pre"), (3, 1, 1))
-    before = chain.instance.counters()
-    status, answer = infer(chain.instance.site.port, body(2, value=BAD))
-    assert status == 500
-    assert b"negative" in answer
-    assert infer(chain.instance.site.port, body(1))[0] == 200
-    counted = chain.counted_since(before, 1)
+    _, counted, _ = chain.load(body(3))
+    parts = {name: (part.items, part.batches, part.requests) for name, part in counted.parts.items()}
+    assert parts == dict.fromkeys(("chain", "core", "pre"), (3, 1, 1))
+    assert b"negative" in infer(chain.instance.site.port, body(2, value=BAD))[1]
+    statuses, counted, _ = chain.load(body(2, value=BAD), body(1))
+    assert statuses == [500, 200]
     assert (counted.items, counted.requests) == (1, 1)
     assert counted.batch_sizes == {"1": 1, "2": 1}
 
 
-    """What each file asks for is what the server says that it uses; where a file asks for something else, it shows."""
-    """What each file asks for is what the server says that it uses; where a file asks for something else, that shows."""
-    settings = chain.instance.settings
-    assert settings["triton"].used
-    assert {name: setting.used for name, setting in settings.items() if name.startswith("core.")} == {
-        "core.max_batch_size": "8",
-        "core.preferred_batch_size": "4 8",
-        "core.max_queue_delay_us": "3000",
-        "core.instances": "2 x CPU",
-    }
-    assert settings["chain.max_batch_size"].used == "8"
-    assert settings["pre.max_queue_delay_us"].used == "no dynamic batching"
-    assert [name for name, setting in settings.items() if setting.asked is None] == ["triton"]
-    assert differences(settings) == []
-    kind = chain.instance.kind
-    assert isinstance(kind, Triton)
-    file = kind.repository / "pre" / "config.pbtxt"
-    kept = file.read_text()
-    try:
-        file.write_text(replace(PRE_CONFIG, max_batch_size=4).to_pbtxt())
-        found = differences(kind.read_settings(chain.instance.site))
-    finally:
-        file.write_text(kept)
-    assert found == ["pre.max_batch_size: asked for 4, the server uses 8"]
-
-
 def test_it_listens_on_the_loopback_only(chain: Served) -> None:
     """The whole tree listens on the site's three ports, all of them on this machine's own address."""
-    addresses = {
-        (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
-        for process in chain.tree
-        for connection in process.net_connections("all")
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert addresses == {("127.0.0.1", port) for port in chain.instance.site.ports.values()}
+    expected = {("127.0.0.1", port) for port in chain.instance.site.ports.values()}
+    assert listening(chain.tree, "all") == expected
 
 
 def test_only_what_is_asked_for_is_loaded(chain: Served) -> None:
@@ -292,9 +248,9 @@ def test_a_dead_stub_fails_the_asking_not_the_health(tmp_path: Path) -> None:
     That is why readiness asks the model.
     """
     memory = set(Path("/dev/shm").iterdir())
-    with served(tmp_path) as running:
-        port, folder = running.instance.site.port, running.instance.site.folder
-        tree = running.tree
+    with served(tmp_path) as server:
+        port, folder = server.instance.site.port, server.instance.site.folder
+        tree = server.tree
         mine = {file for file in set(Path("/dev/shm").iterdir()) - memory if file.name.startswith(folder.name)}
         assert mine
         stubs = [process for process in tree if "/core/" in " ".join(process.cmdline())]
@@ -310,7 +266,7 @@ def test_a_dead_stub_fails_the_asking_not_the_health(tmp_path: Path) -> None:
         assert b"is not healthy" in answer
         for path in ("/v2/health/ready", "/v2/models/core/ready"):
             assert asked(port, "GET", path)[0] == 200
-    assert not any(process.is_running() for process in tree)
+    assert not running(tree)
     assert not folder.exists()
     assert not any(file.exists() for file in mine)
 
