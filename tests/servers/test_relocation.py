@@ -79,22 +79,19 @@ def root(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
     root.mkdir()
     git(root, "init", "--quiet")
-    for name, text in FIRST.items():
+    for message, files in (("first", FIRST), ("second", {"apps/new.py": "", "added/module.py": ""})):
+        write(root, files)
+        git(root, "add", ".")
+        git(root, "commit", "--quiet", f"--message={message}")
+    write(root, dict.fromkeys(("weights/deep/w.bin", "untracked/u.bin", "models old/w.bin"), ""))
+    return root
+
+
+def write(root: Path, files: Mapping[str, str]) -> None:
+    """Write them, with their folders."""
+    for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    git(root, "add", ".")
-    git(root, "commit", "--quiet", "--message=first")
-    for name in ("apps/new.py", "added/module.py"):
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text("")
-    git(root, "add", ".")
-    git(root, "commit", "--quiet", "--message=second")
-    (root / "weights" / "deep").mkdir(parents=True)
-    (root / "weights" / "deep" / "w.bin").write_text("")
-    for name in ("untracked/u.bin", "models old/w.bin"):
-        (root / name).parent.mkdir()
-        (root / name).write_text("")
-    return root
 
 
 @pytest.fixture
@@ -194,16 +191,18 @@ def test_each_of_a_list_of_paths_moves(inside: list[str], separator: str, text: 
 
 def test_a_relative_argument(root: Path, other: Relocation) -> None:
     """What is tracked moves with the working folder, what is not becomes absolute, and a word is a word."""
-    (root / "apps" / "small").mkdir()
-    (root / "apps" / "data").mkdir()
-    (root / "apps" / "data" / "w.bin").write_text("")
     folder = root / "apps"
-    assert other.argument("../models/a", folder) == "../models/a"
-    assert other.argument("data/w.bin", folder) == str(folder / "data" / "w.bin")
-    assert other.argument("../weights", folder) == str(folder / "../weights")
-    assert other.argument("small", folder) == "small"
-    assert other.argument("no/such", folder) == "no/such"
-    assert other.argument(f"{root}/models", folder) == str(moved(other, "models"))
+    (folder / "small").mkdir()
+    write(folder, {"data/w.bin": ""})
+    arguments = {
+        "../models/a": "../models/a",
+        "data/w.bin": str(folder / "data" / "w.bin"),
+        "../weights": str(folder / "../weights"),
+        "small": "small",
+        "no/such": "no/such",
+        f"{root}/models": str(moved(other, "models")),
+    }
+    assert {argument: other.argument(argument, folder) for argument in arguments} == arguments
     assert Relocation(root, None, "/other/python").argument("data/w.bin", folder) == "data/w.bin"
 
 
@@ -293,19 +292,15 @@ def test_a_hook_before_the_path_is_found_out(root: Path, other: Relocation, inte
 
 
 def test_the_interpreter_of_the_test_counts_with_another_one(
-    root: Path, other: Relocation, interpreter: Interpreter, tmp_path: Path
+    root: Path, other: Relocation, interpreter: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other interpreter has other packages, and need not have the project: its code is that of the worktree."""
     interpreter.editable(root, hooked="sys.meta_path.append(Finder)")
+    monkeypatch.setattr(sys, "executable", interpreter.python)
     plain = Interpreter(tmp_path / "plain")
-    both = Relocation(root, other.worktree, plain.python)
-    alone = Relocation(root, None, plain.python)
-    for relocation, folder in ((both, other.worktree), (alone, root)):
-        assert folder is not None
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "executable", interpreter.python)
-            environment = relocate(relocation, interpreter)
-        assert plain.imports("package", environment, root) == str(folder / "src/package/__init__.py")
+    for worktree, inside in ((other.worktree, moved(other, "src")), (None, root / "src")):
+        environment = relocate(Relocation(root, worktree, plain.python), interpreter)
+        assert plain.imports("package", environment, root) == str(inside / "package/__init__.py")
 
 
 def test_a_venv_in_the_checkout_is_data(root: Path, other: Relocation) -> None:
@@ -313,32 +308,27 @@ def test_a_venv_in_the_checkout_is_data(root: Path, other: Relocation) -> None:
     inside = Interpreter(root / ".venv")
     inside.pth(str(root / "src"))
     (inside.site / "package").mkdir()
-    environment = relocate(other, inside)
-    assert environment["PYTHONPATH"] == str(moved(other, "src"))
+    assert relocate(other, inside)["PYTHONPATH"] == str(moved(other, "src"))
     assert other.interpreter(inside.python) == inside.python
 
 
-def test_packages_are_no_code_without_git_either(tmp_path: Path) -> None:
+def test_packages_are_no_code_without_git_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With another interpreter alone, in a folder without git, it does not get the packages of the first one."""
-    first, second = Interpreter(tmp_path / "project" / ".venv"), Interpreter(tmp_path / "second")
-    (tmp_path / "project" / "src").mkdir()
-    first.pth(str(tmp_path / "project" / "src"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", first.python)
-        environment = Relocation(tmp_path / "project", None, second.python).environment(
-            {}, inherited=dict(os.environ), python=first.python, cwd=tmp_path
-        )
-    assert environment == {"PYTHONPATH": str(tmp_path / "project" / "src")}
+    project = tmp_path / "project"
+    first, second = Interpreter(project / ".venv"), Interpreter(tmp_path / "second")
+    (project / "src").mkdir()
+    first.pth(str(project / "src"))
+    monkeypatch.setattr(sys, "executable", first.python)
+    relocation = Relocation(project, None, second.python)
+    environment = relocation.environment({}, inherited=dict(os.environ), python=first.python, cwd=tmp_path)
+    assert environment == {"PYTHONPATH": str(project / "src")}
 
 
-def test_an_app_may_be_named_like_a_standard_module(root: Path, other: Relocation, interpreter: Interpreter) -> None:
-    """What lies beside the app is not imported by the question where it imports from."""
+def test_an_interpreter_that_talks_or_fails(interpreter: Interpreter, root: Path, other: Relocation) -> None:
+    """What it prints at its start does not hide its answer; one that cannot answer is told with its own words."""
+    # What lies beside the app is not imported by the question.
     (root / "apps" / "json.py").write_text("raise SystemExit(3)")
     assert relocate(other, interpreter) == {}
-
-
-def test_an_interpreter_that_talks_or_fails(interpreter: Interpreter, root: Path) -> None:
-    """What it prints at its start does not hide its answer; one that cannot answer is told with its own words."""
     interpreter.pth("import sys; sys.stdout.write('hello')")
     assert interpreter.site in import_roots(interpreter.python, dict(os.environ), root)
     with pytest.raises(ServerFailed, match="No module named 'encodings'"):
@@ -357,24 +347,26 @@ def test_a_mosec_server_moves(root: Path, other: Relocation, monkeypatch: pytest
     """App, working folder, arguments and variables are the other side's; the workload is the same."""
     monkeypatch.setenv("MODELS", str(root / "models"))
     monkeypatch.setenv("MOSEC_MODELS", str(root / "models"))
-    kind = mosec(
-        root,
-        arguments={"model": f"{root}/models/a", "checkpoint": "../weights/deep", "workers": 2, "debug": True},
-        environment={"CONFIG": f"{root}/models", "PLAIN": "1"},
-        stage="Inference_2",
-    )
+    arguments = {"model": f"{root}/models/a", "checkpoint": "../weights/deep", "workers": 2, "debug": True}
+    environment = {"CONFIG": f"{root}/models", "PLAIN": "1"}
+    kind = mosec(root, arguments=arguments, environment=environment, stage="Inference_2")
     there = kind.relocated(other)
     launch = there.launch(SITE)
     assert launch.argv[:2] == (sys.executable, str(moved(other, "apps/app.py")))
     assert launch.cwd == moved(other, "apps")
-    assert f"--model={moved(other, 'models/a')}" in launch.argv
-    assert f"--checkpoint={root}/apps/../weights/deep" in launch.argv
-    assert {"--workers=2", "--debug"} <= set(launch.argv)
+    model, checkpoint = f"--model={moved(other, 'models/a')}", f"--checkpoint={root}/apps/../weights/deep"
+    assert {model, checkpoint, "--workers=2", "--debug"} <= set(launch.argv)
     assert launch.environment["CONFIG"] == launch.environment["MODELS"] == str(moved(other, "models"))
     assert launch.environment["PLAIN"] == "1"
     assert "MOSEC_MODELS" not in launch.environment
     assert there.workload() == kind.workload()
     assert (there.app.shown, there.stage, there.name) == (kind.app.shown, kind.stage, kind.name)
+    # The requests of a test go to it unchanged.
+    handle = ServerHandle(kind, lambda *_: pytest.fail("nothing is started"))
+    target = handle.post("/inference", body=b"fox", expect=b"FOX")
+    moved_target = target.relocated(other)
+    assert moved_target.server == handle.relocated(other) != handle
+    assert (moved_target.requests, moved_target.fingerprint()) == (target.requests, target.fingerprint())
 
 
 def test_the_app_is_that_of_the_revision(root: Path, other: Relocation) -> None:
@@ -389,40 +381,28 @@ def test_the_app_is_that_of_the_revision(root: Path, other: Relocation) -> None:
 
 def test_only_the_tests_own_interpreter_is_replaced(root: Path, other: Relocation, tmp_path: Path) -> None:
     """A server with an interpreter of its own keeps it; without another revision nothing would then differ."""
-    own = Interpreter(tmp_path / "pinned")
+    own, another = Interpreter(tmp_path / "pinned"), Interpreter(tmp_path / "another").python
     own.pth(str(root / "src"))
-    pinned = own.python
-    another = Interpreter(tmp_path / "another").python
+    pinned = mosec(root, python=own.python)
     alone, both = Relocation(root, None, another), Relocation(root, other.worktree, another)
     assert mosec(root).relocated(alone).launch(SITE).argv[:2] == (another, str(root / "apps/app.py"))
-    there = mosec(root, python=pinned).relocated(both)
-    assert there.launch(SITE).argv[:2] == (pinned, str(moved(other, "apps/app.py")))
+    assert pinned.relocated(both).launch(SITE).argv[:2] == (own.python, str(moved(other, "apps/app.py")))
     with pytest.raises(NotInRevision, match=r"nothing of mosec_server\(apps[\s\S]*leave out python="):
-        mosec(root, python=pinned).relocated(alone)
+        pinned.relocated(alone)
 
 
 def test_an_app_outside_of_the_checkout(
-    root: Path, other: Relocation, interpreter: Interpreter, tmp_path: Path
+    root: Path, other: Relocation, interpreter: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is another server only by what it imports from the checkout; that PWD names the checkout makes none of it."""
     app = tmp_path / "outside.py"
     app.write_text("")
     kind = Mosec(App("mosec_server", app, "outside.py", python=interpreter.python))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PWD", str(root))
-        with pytest.raises(NotInRevision, match="keep the app in it"):
-            kind.relocated(other)
+    monkeypatch.setenv("PWD", str(root))
+    with pytest.raises(NotInRevision, match="keep the app in it"):
+        kind.relocated(other)
     interpreter.pth(str(root / "src"))
     assert kind.relocated(other).app.environment["PYTHONPATH"] == str(moved(other, "src"))
-
-
-def test_a_target_moves_with_its_server(root: Path, other: Relocation) -> None:
-    """The requests of a test go to the other side's server, unchanged."""
-    handle = ServerHandle(mosec(root), lambda *_: pytest.fail("nothing is started"))
-    target = handle.post("/inference", body=b"fox", expect=b"FOX")
-    there = target.relocated(other)
-    assert there.server == handle.relocated(other) != handle
-    assert (there.requests, there.fingerprint()) == (target.requests, target.fingerprint())
 
 
 def test_the_repositorys_own_suite_moves() -> None:
@@ -443,11 +423,10 @@ def test_an_interpreter_is_found(interpreter: Interpreter, tmp_path: Path, monke
     """By its path, by one relative to where it is written, and along the PATH; a link to it is not followed."""
     python = Path(interpreter.python)
     assert python.is_symlink()
-    assert find_python(str(python), tmp_path) == str(python)
-    assert find_python("venv with space/bin/python", tmp_path) == str(python)
-    assert find_python("../bin/./python", python.parents[1] / "lib") == str(python)
     monkeypatch.setenv("PATH", str(python.parent))
-    assert find_python("python", tmp_path) == str(python)
+    for name in (str(python), "venv with space/bin/python", "python"):
+        assert find_python(name, tmp_path) == str(python)
+    assert find_python("../bin/./python", python.parents[1] / "lib") == str(python)
 
 
 @pytest.mark.parametrize(

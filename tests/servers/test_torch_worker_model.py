@@ -35,17 +35,13 @@ def small() -> Callable[..., Any]:
 
 
 def executed(module: Torch, *requests: Asked, batching: bool = True) -> list[list[Tensor]]:
-    """What a module answers to requests that are put together."""
+    """What a module, or what its ``forward`` does, answers to requests that are put together."""
+    if not isinstance(module, torch.nn.Module):
+        forward, module = module, torch.nn.Module()
+        module.forward = forward
     names = torch_execution.parameter_names(module)
     with torch.no_grad():
         return torch_execution.Execution(module, names, CPU, batching=batching)(requests)
-
-
-def module_of(function: Callable[..., object]) -> Torch:
-    """A module that does this."""
-    module = torch.nn.Module()
-    module.forward = function
-    return module
 
 
 def rows_of(*rows: float) -> Asked:
@@ -175,7 +171,7 @@ def test_elements_go_through_unchanged(
         raw = data.draw(st.binary(min_size=size, max_size=size))
         view = memoryview(bytes(shift) + raw)[shift:]
         requests.append(Asked((Tensor("x", datatype, (count, *trailing), view),)))
-    answers = executed(module_of(lambda x: x), *requests)
+    answers = executed(lambda x: x, *requests)
     for request, answer in zip(requests, answers, strict=True):
         sent = bytes(request.inputs[0].data)
         expected = bytes(byte != 0 for byte in sent) if datatype == "BOOL" else sent
@@ -185,7 +181,7 @@ def test_elements_go_through_unchanged(
 def test_a_model_may_spoil_its_inputs() -> None:
     """They are its own: the bytes of a request stay, alone in a batch too."""
     request = rows_of(1, 2)
-    (answer,) = executed(module_of(lambda x: x.add_(1)), request)
+    (answer,) = executed(lambda x: x.add_(1), request)
     assert (values(answer[0]), values(request.inputs[0])) == ([2, 3], [1, 2])
 
 
@@ -196,11 +192,11 @@ def test_outputs_that_are_views_are_cut_right() -> None:
         wide = torch.cat([x, x + 10, x + 20], 1)
         return {"turned": wide.t().contiguous().t(), "spread": x.expand(-1, 2), "middle": wide[:, 1:2]}
 
-    first, second = executed(module_of(views), rows_of(1, 2), rows_of(3))
+    first, second = executed(views, rows_of(1, 2), rows_of(3))
     assert [values(tensor) for tensor in first] == [[1, 11, 21, 2, 12, 22], [1, 1, 2, 2], [11, 12]]
     assert [values(tensor) for tensor in second] == [[3, 13, 23], [3, 3], [13]]
     assert [tensor.shape for tensor in second] == [(1, 3), (1, 2), (1, 1)]
-    (answer,) = executed(module_of(lambda x: x.sum()), rows_of(1, 2), batching=False)
+    (answer,) = executed(lambda x: x.sum(), rows_of(1, 2), batching=False)
     assert (answer[0].shape, values(answer[0])) == ((), [3])
 
 
@@ -235,7 +231,7 @@ def test_inputs_are_passed_by_name_where_forward_has_them() -> None:
 def test_outputs_that_cannot_be_sent_are_named(returned: Callable[..., object], words: str) -> None:
     """One that cannot be cut into the requests' rows is no answer to any of them."""
     with pytest.raises(torch_execution.BadOutput) as problem:
-        executed(module_of(returned), rows_of(1, 2), rows_of(3))
+        executed(returned, rows_of(1, 2), rows_of(3))
     assert words in str(problem.value)
 
 
