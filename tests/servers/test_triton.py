@@ -24,6 +24,8 @@ from tests.support.plain_git import git
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_gpuserve.process.container import Container
+
 X = (Tensor("X", "FP32", (1,)),)
 PORTS = {"http": 1, "grpc": 2, "metrics": 3}
 
@@ -59,7 +61,7 @@ def command_line(kind: Triton, folder: Path) -> list[str]:
 
 
 def test_the_command_line(repository: Path, tmp_path: Path, installed: TritonInstall) -> None:
-    """All three ports are on the loopback, all models or those that are named are loaded, shared memory has our name."""
+    """Ports are on the loopback, all models are loaded or those that are named, shared memory has a name of ours."""
     kind = Triton(repository, "models", arguments={"http_thread_count": 4, "allow_gpu_metrics": False, "id": None})
     words = command_line(kind, tmp_path / "gpuserve-x")
     assert words[0] == str(installed.server)
@@ -109,28 +111,25 @@ def test_what_is_not_there_is_told(repository: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "files", "told"),
     [
-        ('backend: "python"', {}, "a/1/model.py"),
-        ('name: "a"\n  backend : "python"\n', {}, "a/1/model.py"),
-        ("backend: 'python'", {}, "a/1/model.py"),
-        ('backend: "python"', {"1/model.py": "", "2/other.py": ""}, "a/2/model.py"),
-        ('backend: "python"', {"1/model.py": ""}, None),
-        ('backend: "python"\ndefault_model_filename: "x.py"', {"1/x.py": ""}, None),
-        ('backend: "onnxruntime"', {}, None),
-        ("", {}, None),
+        ('backend: "python"', [], "a/1/model.py"),
+        ('name: "a"\n  backend : "python"\n', [], "a/1/model.py"),
+        ("backend: 'python'", [], "a/1/model.py"),
+        ('backend: "python"', ["1/model.py", "2/other.py"], "a/2/model.py"),
+        ('backend: "python"', ["1/model.py"], None),
+        ('backend: "python"\ndefault_model_filename: "x.py"', ["1/x.py"], None),
+        ('backend: "onnxruntime"', [], None),
+        ("", [], None),
     ],
 )
-def test_missing_files(
-    tmp_path: Path, installed: TritonInstall, text: str, files: dict[str, str], told: str | None
-) -> None:
+def test_missing_files(tmp_path: Path, installed: TritonInstall, text: str, files: list[str], told: str | None) -> None:
     """A Python model without its file is told before the start; what other backends need is theirs."""
     models = tmp_path / "models"
     (models / "a").mkdir(parents=True)
     (models / "a" / "config.pbtxt").write_text(text)
-    for name, content in files.items():
+    for name in files:
         (models / "a" / name).parent.mkdir(exist_ok=True)
-        (models / "a" / name).write_text(content)
-    kind = Triton(models, "models")
-    site = Site(tmp_path / "site", PORTS)
+        (models / "a" / name).touch()
+    kind, site = Triton(models, "models"), Site(tmp_path / "site", PORTS)
     with nullcontext() if told is None else pytest.raises(ServerFailed, match=rf"no {models}/{told}[\s\S]*MODEL/1/"):
         kind.launch(site)
 
@@ -178,22 +177,38 @@ def test_the_information_is_of_the_loaded_models_files(repository: Path, monkeyp
     assert kind.information()["a/"] != before["a/"]
 
 
+def contained(kind: Triton, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Container:
+    """What is run where an engine works."""
+    engine = Engine(("podman",), kind="podman")
+    monkeypatch.setattr(adapter, "find_engine", lambda command, options: engine)
+    launch = kind.launch(Site(folder, PORTS))
+    assert isinstance(launch, ContainerLaunch)
+    assert launch.engine is engine
+    return launch.container
+
+
 def test_a_container_sees_the_repository_alone(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an image its own tritonserver gets the same options; the repository is there, read-only."""
-    engine = Engine(("podman",), kind="podman")
-    monkeypatch.setattr(adapter, "find_engine", lambda command, options: engine)
     kind = Triton(repository, "models", image="triton:24", environment={"A": "b"}, arguments={"log_info": False})
-    launch = kind.launch(Site(tmp_path / "site", PORTS))
-    assert isinstance(launch, ContainerLaunch)
-    assert launch.engine is engine
-    container = launch.container
+    container = contained(kind, tmp_path / "site", monkeypatch)
     assert (container.image, container.argv[0], dict(container.env)) == ("triton:24", "tritonserver", {"A": "b"})
     assert dict(container.read_only) == {repository: "/models"}
     assert not container.writable
     assert {"--model-repository=/models", "--http-address=127.0.0.1", "--log-info=false"} <= set(container.argv)
     assert not any("backend-directory" in word for word in container.argv)
+
+
+def test_a_container_can_follow_the_links(
+    checkout: Path, relocation: Relocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is put together by links works in a container, too: it sees both repositories under their own names."""
+    moved = Triton(checkout / "models", "models", image="triton:24").relocated(relocation)
+    mounted = contained(moved, tmp_path / "site", monkeypatch).read_only
+    assert mounted[tmp_path / "site" / "models"] == "/models"
+    for link in (tmp_path / "site" / "models").rglob("*.*"):
+        assert any(str(link.readlink()).startswith(f"{place}/") for place in mounted.values())
 
 
 @pytest.fixture
@@ -240,20 +255,6 @@ def test_the_other_side_has_its_own_models_and_the_same_weights(
     (ours / "new" / "1" / "w.bin").unlink()
     moved = Triton(ours, "models").relocated(relocation)
     assert f"--model-repository={there}" in command_line(moved, tmp_path / "another")
-
-
-def test_a_container_can_follow_the_links(
-    checkout: Path, relocation: Relocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is put together by links works in a container, too: it sees both repositories under their own names."""
-    monkeypatch.setattr(adapter, "find_engine", lambda command, options: Engine(("docker",), options))
-    moved = Triton(checkout / "models", "models", image="triton:24").relocated(relocation)
-    launch = moved.launch(Site(tmp_path / "site", PORTS))
-    assert isinstance(launch, ContainerLaunch)
-    mounted = launch.container.read_only
-    assert mounted[tmp_path / "site" / "models"] == "/models"
-    for link in (tmp_path / "site" / "models").rglob("*.*"):
-        assert any(str(link.readlink()).startswith(f"{place}/") for place in mounted.values())
 
 
 def test_what_cannot_be_compared_is_told(checkout: Path, relocation: Relocation, repository: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -28,37 +29,29 @@ def spent(count: int, milliseconds: int) -> dict[str, int]:
     return {"count": count, "ns": milliseconds * MS}
 
 
-def model(
-    name: str, *, requests: int, queue: int = 0, batches: dict[int, int], each: int = 10, version: str = "1"
-) -> dict[str, Any]:
+def model(name: str, *, requests: int, queue: int = 0, batches: dict[int, int], each: int = 10) -> dict[str, Any]:
     """A model's statistics: ``batches`` by size, each of which computes for ``each`` ms, plus 1 in and 2 out."""
-    executions = sum(batches.values())
+
+    def computed(count: int) -> dict[str, Any]:
+        milliseconds = {"compute_input": 1, "compute_infer": each, "compute_output": 2}
+        return {part: spent(count, time * count) for part, time in milliseconds.items()}
+
     return {
         "name": name,
-        "version": version,
+        "version": "1",
         "last_inference": 1,
         "inference_count": sum(size * count for size, count in batches.items()),
-        "execution_count": executions,
+        "execution_count": sum(batches.values()),
         "inference_stats": {
             "success": spent(requests, 100 * requests),
             "fail": spent(7, 7),
             "queue": spent(requests, queue),
-            "compute_input": spent(requests, requests),
-            "compute_infer": spent(requests, each * requests),
-            "compute_output": spent(requests, 2 * requests),
+            **computed(requests),
             "cache_hit": spent(0, 0),
             "cache_miss": spent(0, 0),
         },
         "response_stats": {},
-        "batch_stats": [
-            {
-                "batch_size": size,
-                "compute_input": spent(count, count),
-                "compute_infer": spent(count, each * count),
-                "compute_output": spent(count, 2 * count),
-            }
-            for size, count in batches.items()
-        ],
+        "batch_stats": [{"batch_size": size, **computed(count)} for size, count in batches.items()],
         "memory_usage": [],
     }
 
@@ -103,17 +96,13 @@ def test_an_ensemble() -> None:
 
 
 def test_before_the_first_request() -> None:
-    """All is zero, and nothing is missing."""
+    """All is zero, and nothing is missing; but a model that was unloaded has no zero counters: it has none."""
     counters = counters_of(answer(model("core", requests=0, batches={})), Roles("core", "core", ("core",)))
     assert (counters.items, counters.batches, counters.requests, counters.batch_sizes) == (0, 0, 0, {})
     assert counters.stages[COMPUTE] == StageTime(0.0, 0)
-
-
-@pytest.mark.parametrize("roles", [Roles("chain", "other", ()), Roles("other", "core", ())])
-def test_a_model_that_is_not_there_is_an_error(roles: Roles) -> None:
-    """A model that was unloaded has no zero counters: it has none."""
-    with pytest.raises(ServerFailed, match="no statistics of model other"):
-        counters_of(ENSEMBLE, roles)
+    for roles in (Roles("chain", "other", ()), Roles("other", "core", ())):
+        with pytest.raises(ServerFailed, match="no statistics of model other"):
+            counters_of(ENSEMBLE, roles)
 
 
 def places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
@@ -142,12 +131,8 @@ READ = [
 def test_nonsense_is_an_error(path: tuple[str | int, ...], value: object) -> None:
     """Whatever stands where a number, name, list or object belongs, it is an error and never a number."""
     broken: Any = copy.deepcopy(ENSEMBLE)
-    inner = broken
-    for key in path[:-1]:
-        inner = inner[key]
-    if path[-1] == "name" and value == "x":
-        value = 5
-    inner[path[-1]] = value
+    inner = reduce(getitem, path[:-1], broken)
+    inner[path[-1]] = 5 if path[-1] == "name" and value == "x" else value
     with pytest.raises(ServerFailed):
         counters_of(broken, CHAIN)
 
@@ -168,13 +153,9 @@ def test_any_json_is_an_error(value: object) -> None:
 @given(SIZES, SIZES)
 def test_versions_of_a_model_are_added(first: dict[int, int], second: dict[int, int]) -> None:
     """Executions, items and times are the sums over all sizes and versions, whatever the order."""
-    versions = (
-        model("m", requests=3, queue=3, batches=first),
-        model("m", requests=4, queue=2, batches=second, version="2"),
-    )
-    counters = counters_of(answer(*versions), Roles("m", "m", ("m",)))
-    both = Counter({str(size): count for size, count in first.items()})
-    both.update({str(size): count for size, count in second.items()})
+    one, two = model("m", requests=3, queue=3, batches=first), model("m", requests=4, queue=2, batches=second)
+    counters = counters_of(answer(one, {**two, "version": "2"}), Roles("m", "m", ("m",)))
+    both = {str(size): first.get(size, 0) + second.get(size, 0) for size in {*first, *second}}
     assert counters.batch_sizes == {size: count for size, count in both.items() if count}
     assert counters.batches == counters.stages[COMPUTE].count == sum(both.values())
     assert counters.items == sum(int(size) * count for size, count in both.items())
