@@ -75,14 +75,22 @@ def failure(target: Target) -> ServerFailed:
 
 
 def test_a_server_that_never_is_ready_is_given_up(make: Callable[..., Target], starts: Starts) -> None:
-    """At the deadline, with what its model said last and how to allow more."""
+    """At the deadline, with what its model said last and how to allow more; to be healthy is not enough."""
     starts.timeout_seconds = 2.0
-    problem = failure(make("never"))
-    assert "<SOME_TOKEN> Bearer <Authorization>" in problem.found
-    assert not any(secret in str(problem) for secret in SECRETS)
-    assert "was not ready in 2.00 s" in problem.summary
-    assert "no worker" in problem.found
-    assert "start_timeout=4" in str(problem)
+    for habit in ("never", "hollow=1"):
+        problem = failure(make(habit))
+        assert "<SOME_TOKEN> Bearer <Authorization>" in problem.found
+        assert not any(secret in str(problem) for secret in SECRETS)
+        assert "was not ready in 2.00 s" in problem.summary
+        assert "no worker" in problem.found
+        assert "start_timeout=4" in str(problem)
+
+
+def test_health_is_no_answer(make: Callable[..., Target]) -> None:
+    """A server that says 200 while its model does not answer is found out under load."""
+    _, problems, _ = loaded(make("hollow=50"))
+    assert any("status 503" in problem and "<SOME_TOKEN> Bearer <Authorization>" in problem for problem in problems)
+    assert not any(secret in problem for secret in SECRETS for problem in problems)
 
 
 def test_a_program_is_found_in_its_own_folder(make: Callable[..., Target], starts: Starts, tmp_path: Path) -> None:
@@ -130,30 +138,19 @@ def test_a_server_that_dies_under_load_is_told(make: Callable[..., Target]) -> N
     assert only_death(loaded(make("die=5", counters=COUNTERS))[1])
 
 
-def test_health_does_not_make_a_server_ready(make: Callable[..., Target], starts: Starts) -> None:
-    """A server that says 200 while its model does not answer has not started, and under load it is found out."""
-    _, problems, _ = loaded(make("hollow=50"))
-    starts.timeout_seconds = 2.0
-    assert "no worker" in failure(make("hollow=1")).found
-    assert any("status 503" in problem and "<SOME_TOKEN> Bearer <Authorization>" in problem for problem in problems)
-    assert not any(secret in problem for secret in SECRETS for problem in problems)
-
-
-def test_a_port_that_somebody_else_has_is_refused(make: Callable[..., Target], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A foreign server on the port is named, and its answers are never taken for ours."""
+def test_a_port_that_is_not_its_own_or_the_worlds_is_refused(
+    make: Callable[..., Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is started here is reached from this machine alone; a foreign server's answers are never taken for ours."""
+    problem = failure(make("wide"))
+    assert "can be reached from other machines" in problem.summary
+    assert "0.0.0.0" in problem.found
+    assert "127.0.0.1" in problem.remedies[0]
     with make().started() as other:
         monkeypatch.setattr(instance_module, "claimed_ports", lambda count: nullcontext([other.site.port] * count))
         problem = failure(make())
     assert "was taken before" in problem.summary
     assert "model_server.py" in problem.found
-
-
-def test_a_server_that_listens_to_the_world_is_refused(make: Callable[..., Target]) -> None:
-    """What is started here is reached from this machine alone."""
-    problem = failure(make("wide"))
-    assert "can be reached from other machines" in problem.summary
-    assert "0.0.0.0" in problem.found
-    assert "127.0.0.1" in problem.remedies[0]
 
 
 def test_two_servers_run_at_once(make: Callable[..., Target]) -> None:
@@ -171,23 +168,20 @@ def test_two_servers_run_at_once(make: Callable[..., Target]) -> None:
         assert (first.items, second.items) == (3, 1)
 
 
-def test_it_dies_of_a_question(make: Callable[..., Target]) -> None:
-    """The first request is that of the start; at the second it kills itself, which is told with its last words."""
+def test_a_question_that_is_not_answered(make: Callable[..., Target]) -> None:
+    """Its death is told with its last words; what it says of its variables and of the request's headers is masked."""
+    # The first request is that of the start.
     target = make("die=2", "says=about to load the weights")
     with target.started() as instance, pytest.raises(ServerFailed, match="does not answer POST /infer") as caught:
         target.ask(instance)
     assert caught.value.found == "it has ended: killed by SIGKILL"
     assert "about to load the weights" in caught.value.log_tail
-
-
-def test_it_refuses_a_question_with_what_it_knows(make: Callable[..., Target]) -> None:
-    """What it says of its variables and of the request's headers is masked in the error."""
     target = make("hollow=2")
-    with target.started() as instance, pytest.raises(Refused, match="status 503: no worker") as caught:
+    with target.started() as instance, pytest.raises(Refused, match="status 503: no worker") as refused:
         target.ask(instance)
-    assert "<SOME_TOKEN> Bearer <Authorization>" in str(caught.value)
-    assert not any(secret in str(caught.value) for secret in SECRETS)
-    assert caught.value.status == 503
+    assert "<SOME_TOKEN> Bearer <Authorization>" in str(refused.value)
+    assert not any(secret in str(refused.value) for secret in SECRETS)
+    assert refused.value.status == 503
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -37,6 +38,14 @@ QUICK = {"connect_timeout": 0.5, "read_timeout": 0.5, "retries": {"mode": "stand
 """So that a test need not wait as long as a run would."""
 
 
+@pytest.fixture
+def address(s3: S3) -> Address:
+    """A folder in a bucket of its own."""
+    bucket = f"bucket-{uuid4().hex}"
+    s3.put(bucket)
+    return Address("s3", f"s3://{bucket}/team/baselines")
+
+
 @pytest.fixture(scope="module")
 def running() -> Iterator[S3]:
     """An S3, once for all tests of this file."""
@@ -53,14 +62,6 @@ def s3(running: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
     for name, value in running.environment.items():
         monkeypatch.setenv(name, value)
     return running
-
-
-@pytest.fixture
-def address(s3: S3) -> Address:
-    """A folder in a bucket of its own."""
-    bucket = f"bucket-{uuid4().hex}"
-    s3.put(bucket)
-    return Address("s3", f"s3://{bucket}/team/baselines")
 
 
 @pytest.fixture
@@ -104,12 +105,17 @@ def test_files_are_listed_and_fetched(s3: S3, address: Address) -> None:
 
 
 def test_a_whole_bucket_may_be_the_folder(s3: S3, address: Address) -> None:
-    """An address without a folder is that of the bucket."""
+    """An address without a folder is that of the bucket; connections are closed at once, and not when collected."""
     bucket = Address("s3", address.url.removesuffix("/team/baselines"))
     s3.put(key(bucket, "cpu/a.json"), b"one")
     with opened(bucket) as remote:
         assert list(remote.listing()) == ["cpu/a.json"]
         assert remote.put("cpu/b.json", b"two", over=None)
+        # As s3fs itself looks whether a session is still open.
+        connections = remote.filesystem.s3._endpoint.http_session
+        assert connections._sessions
+        remote.close()
+        assert connections._sessions is None
     assert s3.get(key(bucket, "cpu/b.json")) == b"two"
 
 
@@ -160,17 +166,6 @@ def test_writes_are_tried_before_anything_is_measured(s3: S3, address: Address) 
         remote.check_writable()
         assert remote.listing() == {}
     assert s3.get(key(address, MARKER)) == written
-
-
-def test_connections_are_closed(address: Address) -> None:
-    """At once, not when somebody collects what is left; and a second time it is no error."""
-    with opened(address) as remote:
-        remote.listing()
-        # As s3fs itself looks whether a session is still open.
-        connections = remote.filesystem.s3._endpoint.http_session
-        assert connections._sessions
-        remote.close()
-        assert connections._sessions is None
 
 
 def test_a_file_is_read_whole_or_not_at_all(s3: S3, address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,17 +255,18 @@ def test_a_session_begins_with_what_it_needs(
     """It fetches, or takes what it has when it is asked to; else it does not begin."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     s3.put(key(address, "cpu/a.json"), b"one")
+    begin = partial(shared_files, address, "cpu")
     with pytest.raises(UsageProblem, match="run once without --baseline-offline"):
-        shared_files(address, "cpu", needed=True, updates=False, offline=True)
-    assert shared_files(address, "cpu", needed=True, updates=True, offline=False).as_of == ""
+        begin(needed=True, updates=False, offline=True)
+    assert begin(needed=True, updates=True, offline=False).as_of == ""
     s3.faults(denied=["GET", "PUT"])
     with pytest.raises(UsageProblem, match="--baseline-offline takes what was fetched at 20"):
-        shared_files(address, "cpu", needed=True, updates=False, offline=False)
+        begin(needed=True, updates=False, offline=False)
     with pytest.raises(UsageProblem, match=r"^(?![\s\S]*--baseline-offline)"):
-        shared_files(address, "cpu", needed=True, updates=True, offline=False)
+        begin(needed=True, updates=True, offline=False)
     s3.faults(silent=True)
-    assert shared_files(address, "cpu", needed=False, updates=True, offline=False).as_of == ""
+    assert begin(needed=False, updates=True, offline=False).as_of == ""
     assert not s3.faults(silent=True)
-    assert shared_files(address, "cpu", needed=True, updates=False, offline=True).as_of.startswith("20")
+    assert begin(needed=True, updates=False, offline=True).as_of.startswith("20")
     (copied,) = tmp_path.rglob("a.json")
     assert copied.read_bytes() == b"one"

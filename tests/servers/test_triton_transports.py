@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.load.kserve import Inference, Output, decode_http, http_request, inputs_of
-from pytest_gpuserve.load.kserve_grpc import RPC, decode_grpc, grpc_message
+from pytest_gpuserve.load.kserve import Inference, decode_http, http_request, inputs_of
+from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.request import Request, check_answer
 from pytest_gpuserve.load.schedule import Burst, Steps
 from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX, share
@@ -134,17 +134,6 @@ def test_a_wrong_shape_shows_the_servers_words(triton: Triton) -> None:
         decode_http(body)
     with pytest.raises(grpc.RpcError, match="unexpected shape for input 'X'"):
         send_grpc(triton, grpc_message(inference))
-
-
-def test_grpc_answers_are_no_http_answers(triton: Triton) -> None:
-    """Read by the wrong protocol's reader, a good answer is an error and no tensor."""
-    inference = Inference(triton.model, inputs_of({"X": X}), (Output("Y"),))
-    with pytest.raises(ValueError, match=r"no answer of KServe v2"):
-        decode_http(send_grpc(triton, grpc_message(inference)))
-    status, body = send_http(triton, http_request(inference))
-    assert status == 200
-    with pytest.raises(ValueError, match=r"no answer of KServe v2|without outputs"):
-        decode_grpc(body)
 
 
 # -- a load through shared memory
