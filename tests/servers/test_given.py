@@ -61,7 +61,7 @@ SECRET = "hf_abcdefghijkl"
 )
 def test_what_cannot_be_an_argument_is_told(fixture: str, arguments: dict[str, Any], words: str) -> None:
     """By the fixture's name or the argument's, and with what it should be; secrets of a command are not repeated."""
-    first = {
+    first: dict[str, dict[str, Any]] = {
         "mosec": {"app": APP},
         "command": {"argv": COMMAND},
         "remote": {"url": "http://h"},

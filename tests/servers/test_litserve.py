@@ -39,12 +39,16 @@ API = {
 }
 
 
-class Model:
-    """What LitServe calls of an API."""
+class Batches:
+    """What LitServe calls of an API before it predicts."""
 
     def batch(self, inputs: list[str], context: object = None) -> list[str]:
         """Add the context, if there is one."""
         return [*inputs, *([f"{context}"] if context else [])]
+
+
+class Model(Batches):
+    """An API."""
 
     def predict(self, x: object) -> object:
         """Return it."""
@@ -53,7 +57,7 @@ class Model:
         return x
 
 
-class Streams(Model):
+class Streams(Batches):
     """The same, as a stream."""
 
     def predict(self, x: list[str]) -> Iterator[str]:
@@ -61,7 +65,7 @@ class Streams(Model):
         yield from x
 
 
-class Later(Model):
+class Later(Batches):
     """The same, as a coroutine."""
 
     async def predict(self, x: list[str]) -> list[str]:
@@ -69,7 +73,7 @@ class Later(Model):
         return x
 
 
-class LaterStreams(Model):
+class LaterStreams(Batches):
     """The same, as an asynchronous stream."""
 
     async def predict(self, x: list[str]) -> AsyncIterator[str]:
@@ -79,17 +83,17 @@ class LaterStreams(Model):
 
 
 @pytest.fixture
-def count(tmp_path: Path) -> Callable[[Model], tuple[Any, Callable[[], dict[int, int]]]]:
+def count(tmp_path: Path) -> Callable[[Batches], tuple[Any, Callable[[], dict[int, int]]]]:
     """Count a model; it, and what tells how many executions of each size there were."""
 
-    def counted(model: Model) -> tuple[Any, Callable[[], dict[int, int]]]:
+    def counted(model: Batches) -> tuple[Any, Callable[[], dict[int, int]]]:
         count_predictions(model, Tally(tmp_path / "a.tally", 8))
         return model, lambda: read_tally(tmp_path / "a.tally").sizes
 
     return counted
 
 
-def test_executions_are_counted_with_their_sizes(count: Callable[[Model], Any]) -> None:
+def test_executions_are_counted_with_their_sizes(count: Callable[[Batches], Any]) -> None:
     """Of what LitServe does not batch, of a batch; one that fails is none, and its exception goes on to LitServe."""
     model, sizes = count(Model())
     model.predict("abc")
@@ -100,7 +104,7 @@ def test_executions_are_counted_with_their_sizes(count: Callable[[Model], Any]) 
     assert sizes() == {1: 1, 3: 1}
 
 
-def test_streams_and_coroutines_stay_what_they_are(count: Callable[[Model], Any]) -> None:
+def test_streams_and_coroutines_stay_what_they_are(count: Callable[[Batches], Any]) -> None:
     """LitServe looks at what a function is; a stream is counted at its end."""
     model, sizes = count(Streams())
     assert inspect.isgeneratorfunction(model.predict)
@@ -112,7 +116,7 @@ def test_streams_and_coroutines_stay_what_they_are(count: Callable[[Model], Any]
     assert (asyncio.run(model.predict(["a"])), sizes()) == (["a"], {1: 1})
 
 
-def test_asynchronous_streams_are_counted(count: Callable[[Model], Any]) -> None:
+def test_asynchronous_streams_are_counted(count: Callable[[Batches], Any]) -> None:
     """At their end, and one that is given up is not counted."""
     model, sizes = count(LaterStreams())
     assert inspect.isasyncgenfunction(model.predict)

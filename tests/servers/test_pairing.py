@@ -21,13 +21,11 @@ from pytest_gpuserve.trial import by_turns, contender
 from pytest_gpuserve.trial.contender import Contender
 from tests.fakes.children.toolkit import segments_of_nobody
 from tests.plugin.conftest import REPOSITORY, is_busy
-from tests.servers.pairs import USERS, Deployments, Seen, below, pairing, terms, tree_of
+from tests.servers.pairs import USERS, Deployments, Seen, pairing, terms
 from tests.servers.processes import command_lines, descendants, end_and_look, listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import psutil
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Arm, Round
@@ -52,11 +50,8 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_remains(folder: Path) -> Iterator[None]:
-    """Fail a test that leaves a process or a folder behind."""
-    before = {process.pid for process in below()}
+    """Fail a test that leaves a folder behind; what it leaves of processes fails any test."""
     yield
-    left = [process for process in below() if process.pid not in before]
-    assert not left, command_lines(left)
     assert not list(folder.glob("gpuserve-*"))
 
 
@@ -91,7 +86,7 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
             assert not trouble(first)
             pytest.skip(f"the machine is too busy: {first.problems}")
         assert pair.blocks_of_open_round == len(first.blocks) == 3
-        assert all(process.num_threads() > 0 for _, instance in there.started for process in tree_of(instance))
+        assert all(process.num_threads() > 0 for process in descendants(os.getpid()))
         assert there.running == 2
         pair.measure(BLOCKS)
         (whole,) = pair.rounds
@@ -201,17 +196,12 @@ def test_trouble_of_one_server_ends_the_round(
             if not pair.rounds or not pair.rounds[-1].problems:
                 pair.measure(BLOCKS)
         assert there.running == 0
-        assert not below_engines()
+        assert "load.engine" not in command_lines(descendants(os.getpid()))
     whose = "the base: " if arm == "base" else ""
     problems = trouble(pair.rounds[-1])
     assert problems, pair.rounds
     assert all(problem.startswith(f"{whose}{expected}") for problem in problems)
     assert len(pair.rounds[-1].blocks) < BLOCKS
-
-
-def below_engines() -> list[psutil.Process]:
-    """Load engines of this process."""
-    return [process for process in below() if "load.engine" in command_lines([process])]
 
 
 def test_an_open_loop_over_the_servers_rate_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_how_it_is_started(app: App, site: Site, tmp_path: Path) -> None:
     """Arguments keep their types on the way, false ones too; this package is there for any interpreter."""
     weights = tmp_path / "w.pth"
     weights.touch()
-    arguments = {"scale": False, "n": 3, "text": "a b", "none": None}
+    arguments: dict[str, Any] = {"scale": False, "n": 3, "text": "a b", "none": None}
     app = dataclasses.replace(app, arguments=arguments, environment={"A": "1"}, python="/py")
     kind = TorchWorker(app, "Net.build", weights=weights, compile=True, compile_mode="default", max_wait_ms=1.5)
     assert kind.default_model == "Net.build"
