@@ -1,4 +1,4 @@
-"""A server in a real container, run by each engine that works here: it gets ready, and nothing of it is left."""
+"""Servers in real containers, by each engine that works here: they get ready, and nothing of them is left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ from pytest_gpuserve.process.container import Container, ContainerCommand, conta
 from pytest_gpuserve.process.container_engine import Engine, find_engine, image_id
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port, port_owner
+from pytest_gpuserve.servers.base import Ask, Site
+from pytest_gpuserve.servers.instance import started
+from pytest_gpuserve.servers.triton import Triton
+from pytest_gpuserve.servers.triton_config import write_model
+from pytest_gpuserve.servers.triton_install import find_triton
 from tests.fakes.children.toolkit import HERE, SAFETY_SECONDS, alive, eventually, report
+from tests.servers.triton_server import CONFIG, MODEL, START_SECONDS, triton_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,9 +166,9 @@ def test_no_container_outlives_an_owner_that_is_killed(manner: str, place: tuple
     argv = [sys.executable, str(HERE / "owner.py"), str(tmp_path / "order"), str(tmp_path / "report")]
     with subprocess.Popen(argv, env=run.env, start_new_session=True) as owner:
         try:
-            started = report(tmp_path / "report")
+            reported = report(tmp_path / "report")
             eventually(lambda: port_owner(port) is not None, "the server listens")
-            pids = {*member_pids(engine, run)(), *started["children"], *started["keepers"]}
+            pids = {*member_pids(engine, run)(), *reported["children"], *reported["keepers"]}
             assert len(pids) == 4
         finally:
             owner.kill()
@@ -198,3 +204,45 @@ def test_what_is_mounted_read_only_cannot_be_written(place: tuple[Engine, str], 
     assert "Read-only file system" in (tmp_path / "log").read_text()
     assert not list(folders["kept"].iterdir())
     assert [each.stat().st_uid for each in folders["changed"].iterdir()] == [os.geteuid()]
+
+
+# -- Triton by `image=`
+
+LIMITS = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4000:4000")
+"""Where limits cannot be raised, podman must not try to."""
+
+LAUNCHER = """#!/bin/sh
+export PATH="{PATH}" LD_LIBRARY_PATH="{LD_LIBRARY_PATH}"
+exec {server} --backend-directory={backends} "$@"
+"""
+
+
+def test_a_container_serves_the_repository(tmp_path: Path) -> None:
+    """The image's `tritonserver` gets the repository read-only, is found to own its ports, counts, and is gone."""
+    try:
+        engine = find_engine(options=LIMITS)
+    except ServerFailed as problem:
+        pytest.skip(str(problem))
+    python = triton_python()
+    install = find_triton(python)
+    launcher = tmp_path / "bin" / "tritonserver"
+    launcher.parent.mkdir()
+    backends = install.write_backends(Site(tmp_path), searched="")
+    text = LAUNCHER.format(**install.environment({"PATH": "/usr/bin:/bin"}), server=install.server, backends=backends)
+    launcher.write_text(text)
+    launcher.chmod(0o755)
+    places = [*READ_ONLY, launcher.parent, backends, Path(python).parent.parent]
+    mounts = [f"--mount=type=bind,source={place},target={place},readonly" for place in places]
+    options = (*LIMITS, *mounts, f"--env=PATH={launcher.parent}:/usr/bin:/bin")
+    write_model(tmp_path / "models", CONFIG, {"model.py": MODEL})
+    ask = Ask("GET", "/v2/models/echo/ready", b"", {})
+    with imported(engine, "models") as image:
+        kind = Triton(tmp_path / "models", "models", image=image, engine=engine.command, engine_options=options)
+        with started(kind, ask, environment={}, log=tmp_path / "log", start_timeout_seconds=START_SECONDS) as instance:
+            counters = instance.counters()
+            assert counters is not None
+            assert (counters.items, list(counters.parts)) == (0, ["echo"])
+            assert instance.settings["echo.max_batch_size"].used == "8"
+            assert kind.information()["image"].startswith(image)
+        listed = subprocess.run([*engine.command, "ps", "--all"], check=True, capture_output=True, text=True).stdout
+        assert image not in listed

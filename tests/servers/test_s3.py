@@ -14,7 +14,6 @@ from uuid import uuid4
 
 import pytest
 
-from pytest_gpuserve.compare.command import main as compare
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.store.elsewhere.address import Address
 from pytest_gpuserve.store.elsewhere.filesystem import MARKER, S3Folder, open_remote
@@ -25,7 +24,6 @@ from pytest_gpuserve.store.elsewhere.shared import SharedFiles
 from pytest_gpuserve.store.elsewhere.unsent import Unsent
 from pytest_gpuserve.trial.ledger import Ledger, Workload
 from tests.fakes.s3_server import S3, SECRET, s3_server
-from tests.support.baseline_repository import TEST, BaselineRepository, entry_of
 from tests.support.builders import COMMIT, here, session
 
 if TYPE_CHECKING:
@@ -117,20 +115,6 @@ def test_a_whole_bucket_may_be_the_folder(s3: S3, address: Address) -> None:
         remote.close()
         assert connections._sessions is None
     assert s3.get(key(bucket, "cpu/b.json")) == b"two"
-
-
-def test_a_bucket_is_compared_with_a_folder(
-    s3: S3, address: Address, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """``compare`` reads a folder in a bucket, and a file of it, as it reads what lies on the disk."""
-    local = BaselineRepository(tmp_path)
-    s3.put(key(address, FILE), local.write({TEST: entry_of()}).read_bytes())
-    for side in (address.url, address.of(FILE)):
-        assert compare([side, str(local.baselines)]) == 0
-        assert "the same sessions in both: cpu x/test_y.json" in capsys.readouterr().out
-    assert compare([address.of("cpu/none.json"), str(local.baselines)]) == 2
-    assert f"there is no file {address.of('cpu/none.json')}" in capsys.readouterr().err
-    gc.collect()
 
 
 def test_a_write_replaces_only_what_was_read(s3: S3, address: Address) -> None:
