@@ -19,7 +19,6 @@ from tests.servers.unstarted import FACTORY, UNTYPED
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuserve.servers.base import ServerKind
 
 ONE, TWO, THREE = "http://10.0.0.1:8000", "http://10.0.0.2:8000", "https://10.0.0.3"
 
@@ -33,11 +32,11 @@ def replicas(*urls: str, **arguments: Any) -> Replicas:  # noqa: ANN401 -- whate
     return kind
 
 
-def refusal(url: object, **arguments: object) -> UsageProblem:
+def refusal(url: object, **arguments: object) -> str:
     """What is said of it."""
     with pytest.raises(UsageProblem) as caught:
         UNTYPED.remote(url, **arguments)
-    return caught.value
+    return str(caught.value)
 
 
 # -- what they are
@@ -77,10 +76,14 @@ def test_how_many_they_are_belongs_to_a_baseline_and_their_addresses_do_not() ->
     assert replicas("https://a", "https://b").workload()["tls"] == "True"
 
 
-def test_they_are_the_same_on_both_sides(tmp_path: Path) -> None:
-    """Another revision of the code has no others, and all of them are named."""
+def test_what_several_cannot_have_is_told(tmp_path: Path) -> None:
+    """Another revision of the code has no others; and only the first would know a memory that is shared."""
     with pytest.raises(NotInRevision, match=r"10\.0\.0\.1:8000, 10\.0\.0\.2:8000 is the same on both sides"):
         replicas(ONE, TWO).relocated(Relocation(tmp_path))
+    pytest.importorskip("numpy")
+    server = FACTORY.remote(["http://127.0.0.1:1", "http://127.0.0.1:2"], model="m")
+    with pytest.raises(UsageProblem, match="several replicas have no memory in common"):
+        server.infer({"x": [[1.0]]}, shared_memory={"y": 4})
 
 
 # -- what is refused
@@ -111,7 +114,7 @@ def test_they_are_the_same_on_both_sides(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_loaded_together_is_told(urls: object, arguments: dict[str, object], words: str) -> None:
     """Before anything is asked; with what would do."""
-    assert words in str(refusal(urls, **arguments))
+    assert words in refusal(urls, **arguments)
 
 
 @settings(deadline=None)
@@ -125,21 +128,13 @@ def test_no_password_of_a_url_is_shown(before: str, after: str, scheme: str) -> 
     secret = "hunter2secret"
     for url in (f"{scheme}me:{before}{secret}{after}@h:1", f"{scheme}h:1/?{secret}{after}"):
         for urls in (url, [ONE, url]):
-            assert secret not in str(refusal(urls))
-
-
-def test_shared_memory_cannot_be_shared_with_several() -> None:
-    """Only the first would know it, and the others would fail."""
-    pytest.importorskip("numpy")
-    server = FACTORY.remote(["http://127.0.0.1:1", "http://127.0.0.1:2"], model="m")
-    with pytest.raises(UsageProblem, match="several replicas have no memory in common"):
-        server.infer({"x": [[1.0]]}, shared_memory={"y": 4})
+            assert secret not in refusal(urls)
 
 
 # -- their counters
 
 
-def fetched(readings: dict[int, Counters | ServerFailed], monkeypatch: pytest.MonkeyPatch) -> Counters | None:
+def fetched(readings: dict[int, Counters | ServerFailed], monkeypatch: pytest.MonkeyPatch) -> Counters:
     """What is read of replicas on one host that say this, by their port."""
 
     def fetch(_: MetricNames, port: int, **__: object) -> Counters:
@@ -149,32 +144,32 @@ def fetched(readings: dict[int, Counters | ServerFailed], monkeypatch: pytest.Mo
         return said
 
     monkeypatch.setattr(MetricNames, "fetch", fetch)
-    kind: ServerKind = replicas(*(f"http://h:{port}" for port in readings), counters=COUNTERS)
-    assert isinstance(kind, Remote)
-    return kind.read_counters(kind.site())
+    kind = replicas(*(f"http://h:{port}" for port in readings), counters=COUNTERS)
+    found = kind.read_counters(kind.site())
+    assert found is not None
+    return found
 
 
 def test_counters_are_added_up_and_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole is the sum, waiting requests too; each replica's own are a part by its address."""
     one = Counters(items=10, batches=5, batch_sizes={"2": 5}, requests=9, pending=1)
     two = Counters(items=4, batches=1, batch_sizes={"4": 1}, requests=3, pending=2)
-    parts = {"h:1": one, "h:2": two}
     assert fetched({1: one, 2: two}, monkeypatch) == Counters(
-        items=14, batches=6, batch_sizes={"2": 5, "4": 1}, requests=12, pending=3, parts=parts
+        items=14,
+        batches=6,
+        batch_sizes={"2": 5, "4": 1},
+        requests=12,
+        pending=3,
+        parts={"h:1": one, "h:2": two},
     )
 
 
 def test_what_one_does_not_tell_is_not_known_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown is no zero; of several alike one has to know which cannot be read."""
+    """An unknown is no zero; of several alike one has to know which cannot be read. Without names there are none."""
     one = Counters(items=1, batches=1)
     found = fetched({1: Counters(items=1, batches=1, requests=1, pending=1), 2: one}, monkeypatch)
-    assert found is not None
     assert (found.requests, found.pending) == (None, None)
     with pytest.raises(ServerFailed, match="replica h:2: no answer"):
         fetched({1: one, 2: ServerFailed("no answer")}, monkeypatch)
-
-
-def test_without_names_there_are_no_counters() -> None:
-    """As of one server."""
     kind = replicas(ONE, TWO)
     assert kind.read_counters(kind.site()) is None

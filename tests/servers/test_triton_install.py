@@ -127,22 +127,22 @@ def test_a_library_that_does_not_load(tmp_path: Path, facts: dict[str, Any]) -> 
     assert "file too short" in message
     assert "--enable-shared" in message
     stub.unlink()
-    stub.write_text("")
+    stub.touch()
     assert "Permission denied" in failure(tmp_path, facts)
 
 
 def test_another_python3(tmp_path: Path, facts: dict[str, Any]) -> None:
     """The stub looks for a `python3`: where that is another interpreter, its packages would be used."""
-    (tmp_path / "bin" / "python3").unlink()
-    assert f"there is no {tmp_path}/bin/python3" in failure(tmp_path, facts)
-    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
+    python3 = tmp_path / "bin" / "python3"
+    python3.unlink()
+    assert f"there is no {python3}" in failure(tmp_path, facts)
+    python3.symlink_to(sys.executable)
     assert "would find another one" in failure(tmp_path, facts)
 
 
 def test_no_python(tmp_path: Path) -> None:
     """What is no interpreter is told as that."""
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "python"
+    program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho no >&2\nexit 3\n")
     program.chmod(0o755)
     with pytest.raises(ServerFailed, match="could not be asked for its Triton\n  found: no\n"):
