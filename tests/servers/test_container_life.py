@@ -27,11 +27,11 @@ from pytest_gpuserve.process.container_engine import Engine, find_engine, image_
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port, port_owner
 from pytest_gpuserve.servers.base import Ask, Site
-from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_config import write_model
 from pytest_gpuserve.servers.triton_install import find_triton
 from tests.fakes.children.toolkit import HERE, SAFETY_SECONDS, alive, eventually, report
+from tests.servers.deployments import Starts, counted
 from tests.servers.triton_server import CONFIG, MODEL, START_SECONDS, triton_python
 
 if TYPE_CHECKING:
@@ -238,9 +238,8 @@ def test_a_container_serves_the_repository(tmp_path: Path) -> None:
     ask = Ask("GET", "/v2/models/echo/ready", b"", {})
     with imported(engine, "models") as image:
         kind = Triton(tmp_path / "models", "models", image=image, engine=engine.command, engine_options=options)
-        with started(kind, ask, environment={}, log=tmp_path / "log", start_timeout_seconds=START_SECONDS) as instance:
-            counters = instance.counters()
-            assert counters is not None
+        with Starts(tmp_path / "log", START_SECONDS).start(kind, ask) as instance:
+            counters = counted(instance)
             assert (counters.items, list(counters.parts)) == (0, ["echo"])
             assert instance.settings["echo.max_batch_size"].used == "8"
             assert kind.information()["image"].startswith(image)

@@ -23,6 +23,7 @@ from pytest_gpuserve.trial.asking import Refused
 from pytest_gpuserve.trial.watch import Reading, Watch
 from tests.fakes.children.toolkit import HERE, eventually, segments_of_nobody
 from tests.servers.deployments import Starts, loaded
+from tests.servers.processes import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,14 +95,20 @@ def test_health_is_no_answer(make: Callable[..., Target]) -> None:
 
 
 def test_a_program_is_found_in_its_own_folder(make: Callable[..., Target], starts: Starts, tmp_path: Path) -> None:
-    """A relative one is one of the working folder; ten megabytes of output before it listens hold nobody up."""
+    """A relative one is one of the working folder; ten megabytes of output before it listens hold nobody up.
+
+    It is killed where it ignores SIGTERM, and so are workers that have left its session.
+    """
     (tmp_path / "server").symlink_to(sys.executable)
-    kind = make("chatter=10").server.kind
+    kind = make("chatter=10", "immortal", "breed").server.kind
     assert isinstance(kind, CommandServer)
     with starts.handle(replace(kind, argv=("./server", *kind.argv[1:]))).post("/infer").started() as instance:
         assert instance.process is not None
         assert instance.process.command.argv[0] == "./server"
         assert instance.process.command.log.stat().st_size > 10_000_000
+        family = instance.process.tree()
+        assert len(family) == 3
+    assert not running(family)
 
 
 def test_a_model_that_only_fails_is_not_waited_for(

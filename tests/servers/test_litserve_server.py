@@ -19,9 +19,9 @@ from pytest_gpuserve.measure.counters import counted_between
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Ask
-from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.litserve import LitServe
 from tests.fakes.children.toolkit import eventually, segments_of_nobody
+from tests.servers.deployments import Starts, counted
 from tests.servers.processes import listening, owner_killed
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ pytest.importorskip("litserve")
 
 FAKE = Path(__file__).parents[1] / "fakes" / "litserve_app.py"
 START_SECONDS = 60
-SETTLE_SECONDS = 10
+
 JSON = {"Content-Type": "application/json"}
 ASK = Ask("POST", "/predict", b'{"text": "fox"}', JSON)
 
@@ -50,8 +50,7 @@ class Project:
         """Start it."""
         given = {"count_in": str(self.folder / "count"), **arguments}
         kind = LitServe(App("litserve_server", self.folder / "app.py", "app.py", given))
-        log = self.folder / "log"
-        with started(kind, ASK, environment={}, log=log, start_timeout_seconds=START_SECONDS) as instance:
+        with Starts(self.folder / "log", START_SECONDS).start(kind, ASK) as instance:
             yield instance
 
     def own_counts(self) -> list[list[int]]:
@@ -96,25 +95,14 @@ def load(instance: Instance, users: int, each: int) -> set[tuple[int, bytes]]:
         return set(pool.map(lambda _: post(instance, "fox"), range(users * each)))
 
 
-def counters(instance: Instance, requests: int) -> Counters:
-    """The counters, when all answers are counted: that is done just after they are sent."""
-    end = time.monotonic() + SETTLE_SECONDS
-    while True:
-        found = instance.counters()
-        assert found is not None
-        if found.requests == requests or time.monotonic() > end:
-            return found
-        time.sleep(0.02)
-
-
 def test_two_workers_that_batch(project: Project) -> None:
     """Batches, answers and times of two workers; the app's own port, address and client file are not heeded."""
     with project.running(
         max_batch_size=4, batch_timeout=0.02, workers=2, work_ms=5, choose_size=3, restart_workers=True
     ) as instance:
-        before = counters(instance, 1)
+        before = counted(instance, 1)
         assert load(instance, 6, 10) == {(200, b'{"text":"FOX","was":"fox"}')}
-        found = counters(instance, 61)
+        found = counted(instance, 61)
         project.check(found)
         assert (found.requests, found.items) == (61, 61)
         assert found.batches < 61
@@ -131,7 +119,7 @@ def test_two_workers_that_batch(project: Project) -> None:
         assert instance.process is not None
         assert listening(instance.process.tree()) == {("127.0.0.1", instance.site.port)}
         assert post(instance, "fail")[0] == 500
-        assert counters(instance, 61) == found
+        assert counted(instance, 61) == found
         check_restart(project, instance, found)
     assert not (project.folder / "client.py").exists()
     assert not instance.site.folder.exists()
@@ -143,7 +131,7 @@ def check_restart(project: Project, instance: Instance, before: Counters) -> Non
     assert before.requests is not None
     kill_worker(instance)
     load(instance, 2, 3)
-    found = counters(instance, before.requests + 6)
+    found = counted(instance, before.requests + 6)
     project.check(found)
     assert counted_between(before, found).items == 6
     settings = instance.kind.read_settings
@@ -169,7 +157,7 @@ def test_every_way_to_predict_is_counted(
     """Batched or not, streamed or not, asynchronous or not, in steps."""
     with project.running(**arguments) as instance:
         load(instance, 4, 5)
-        found = counters(instance, 21)
+        found = counted(instance, 21)
         project.check(found)
         assert (found.requests, found.items) == (21, items)
         assert batches or found.batch_sizes == {"1": 21}
@@ -181,7 +169,7 @@ def test_two_apis_are_two_parts(project: Project) -> None:
     with project.running(second=True) as instance:
         load(instance, 3, 2)
         assert post(instance, "hen", "/other")[0] == 200
-        found = counters(instance, 8)
+        found = counted(instance, 8)
         project.check(found)
         assert {name: part.requests for name, part in found.parts.items()} == {"/predict": 7, "/other": 1}
 

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import sys
-import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,9 +20,10 @@ from pytest_gpuserve.load.kserve import Inference, decode_http, http_request, in
 from pytest_gpuserve.measure.window import COMPUTE
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Ask
-from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.pytriton import PyTriton
 from pytest_gpuserve.servers.triton_install import find_triton
+from tests.fakes.children.toolkit import eventually
+from tests.servers.deployments import Starts, counted
 from tests.servers.processes import listening, owner_killed
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ class Project:
         kind = PyTriton(App("pytriton_server", self.folder / "app.py", "app.py", given), "double")
         asked = request(batched=arguments.get("max_batch_size") != 0)
         ask = Ask(asked.method, asked.path, asked.body, asked.headers)
-        log = self.folder / "log"
-        with started(kind, ask, environment={}, log=log, start_timeout_seconds=START_SECONDS) as instance:
+        with Starts(self.folder / "log", START_SECONDS).start(kind, ask) as instance:
             yield instance
 
     def own_count(self) -> list[int]:
@@ -102,14 +101,9 @@ def test_a_model_that_batches(project: Project) -> None:
     """Batches and answers by Triton's own count, which the app's token opens; it listens where it should."""
     with project.running(max_batch_size=4, max_queue_delay_us=20_000, second=True) as instance:
         load(instance, request(), 6, 10)
-        found = instance.counters()
-        end = time.monotonic() + START_SECONDS
         # The app binds it after the first one has answered.
-        while (found is None or "other" not in found.parts) and time.monotonic() < end:
-            time.sleep(0.1)
-            found = instance.counters()
-        own = project.own_count()
-        assert found is not None
+        eventually(lambda: "other" in counted(instance).parts, "the second model is bound")
+        found, own = counted(instance), project.own_count()
         assert (found.requests, found.items, found.batches) == (61, sum(own), len(own))
         assert found.batch_sizes == {str(size): own.count(size) for size in sorted(set(own))}
         assert found.batches < 61
@@ -133,9 +127,7 @@ def test_places_of_the_apps_own_are_not_heeded(project: Project) -> None:
     """An app with an address, a port and a workspace of its own runs where it is told to; nothing is batched here."""
     with project.running(own_places=True, max_batch_size=0) as instance:
         load(instance, request(batched=False), 3, 3)
-        time.sleep(0.2)
-        found = instance.counters()
-        assert found is not None
+        found = counted(instance, 10)
         assert (found.requests, found.items, found.batch_sizes) == (10, 10, {"1": 10})
         assert project.own_count() == [1] * 10
     assert not (project.folder / "workspace").exists()

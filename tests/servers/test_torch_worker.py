@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +23,14 @@ from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.process.queue_format import ERROR, GOOD, ask_queue
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Ask
-from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.torch_worker import TorchWorker
+from tests.fakes.children.toolkit import eventually
+from tests.servers.deployments import Starts
 from tests.servers.processes import running as running_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from pytest_gpuserve.servers.instance import Instance
 
@@ -66,26 +66,15 @@ def kind(name: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> 
     return TorchWorker(app, name, **more)
 
 
-@contextmanager
-def running(worker: TorchWorker, first: bytes, log: Path) -> Iterator[Instance]:
+def running(worker: TorchWorker, first: bytes, log: Path) -> AbstractContextManager[Instance]:
     """A started worker."""
-    with started(
-        worker, Ask("POST", "", first, {}), environment={}, log=log, start_timeout_seconds=START_SECONDS
-    ) as found:
-        yield found
+    return Starts(log, START_SECONDS).start(worker, Ask("POST", "", first, {}))
 
 
 def load(worker: Instance, request: bytes, users: int, seconds: float) -> int:
     """Load it with the real engine; returns the good answers, and there is nothing else."""
-    plan = Plan(
-        endpoint=Endpoint("worker", str(worker.site.queue)),
-        payloads=((request,),),
-        schedule=Closed(users),
-        tick_ns=100_000_000,
-        timeout_ns=round(GUARD_SECONDS * 1e9),
-        nanoseconds=round(seconds * 1e9),
-        keep_answers="none",
-    )
+    endpoint, timeout_ns = Endpoint("worker", str(worker.site.queue)), round(GUARD_SECONDS * 1e9)
+    plan = Plan(endpoint, ((request,),), Closed(users), 10**8, timeout_ns, nanoseconds=round(seconds * 1e9))
     totals = run_load(plan).totals
     assert not totals.errors
     return totals.requests
@@ -93,14 +82,16 @@ def load(worker: Instance, request: bytes, users: int, seconds: float) -> int:
 
 def settled(worker: Instance) -> Counters:
     """Its counters, once what a load left under way is done."""
-    end = time.monotonic() + GUARD_SECONDS
-    while True:
+    found: list[Counters] = []
+
+    def done() -> bool:
         counters = worker.counters()
         assert counters is not None
-        if not counters.pending and counters.requests == counters.stages[QUEUE].count:
-            return counters
-        assert time.monotonic() < end, counters
-        time.sleep(0.02)
+        found.append(counters)
+        return not counters.pending and counters.requests == counters.stages[QUEUE].count
+
+    eventually(done, "the worker is at rest")
+    return found[-1]
 
 
 @pytest.fixture(scope="module")
@@ -122,20 +113,20 @@ def doubling(logs: Path) -> Iterator[Instance]:
 
 @dataclass(frozen=True)
 class Weights:
-    """A state dict, images, and the scores that its model gives when it is called directly."""
+    """A state dict, a request for images, and the scores that its model gives when it is called directly."""
 
     path: Path
     images: Any
     scores: Any
 
-    @property
-    def request(self) -> bytes:
-        """One for the scores of all images."""
-        return body(x=self.images)
-
     def worker(self, name: str = "scores", **more: Any) -> TorchWorker:  # noqa: ANN401 -- a worker's
         """A worker with it."""
         return kind(name, {"classes": 6}, weights=self.path, **more)
+
+    @property
+    def request(self) -> bytes:
+        """For the scores of all images."""
+        return body(x=self.images)
 
     def check(self, instance: Instance, tolerance: float = 1e-4) -> None:
         """Fail where a worker gives other scores."""

@@ -19,7 +19,6 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import counted_between
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.base import Ask
-from pytest_gpuserve.servers.instance import Instance, started
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_config import (
     DynamicBatching,
@@ -31,6 +30,7 @@ from pytest_gpuserve.servers.triton_config import (
 )
 from pytest_gpuserve.servers.triton_http import ask_triton, read_configs
 from tests.fakes.children.toolkit import eventually
+from tests.servers.deployments import Starts
 from tests.servers.processes import listening, running
 from tests.servers.triton_server import START_SECONDS, triton_python
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import psutil
 
     from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.servers.instance import Instance
 
 USERS = 8
 REQUESTS_EACH = 9
@@ -180,7 +181,7 @@ def served(folder: Path) -> Iterator[Served]:
     repository = write_chain(folder)
     environment = {"COUNTS": str(folder / "counts"), "PYTHONPATH": str(folder / "library")}
     kind = Triton(repository, "models", models=("chain",), environment=environment, python=triton_python())
-    with started(kind, ASK, environment={}, log=folder / "log", start_timeout_seconds=START_SECONDS) as instance:
+    with Starts(folder / "log", START_SECONDS).start(kind, ASK) as instance:
         yield Served(instance, folder / "counts")
 
 
@@ -284,7 +285,7 @@ def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     began = time.monotonic()
     with (
         pytest.raises(ServerFailed, match="RuntimeError: broken"),
-        started(kind, ASK, environment={}, log=tmp_path / "log", start_timeout_seconds=START_SECONDS),
+        Starts(tmp_path / "log", START_SECONDS).start(kind, ASK),
     ):
         pytest.fail("it started")
     assert time.monotonic() - began < START_SECONDS
