@@ -14,7 +14,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.mosec import Mosec
-from tests.servers.unstarted import FACTORY, UNTYPED
+from tests.servers.somebody import FACTORY, UNTYPED
 
 APP = "../fakes/mosec_app.py"
 COMMAND = ["./server", "--port={port}"]

@@ -49,18 +49,13 @@ def read(names: MetricNames) -> Counters:
 
 def test_counters_are_found_by_their_names() -> None:
     """Summed over what no label fixes; with or without the suffix that a library adds."""
-    names = MetricNames(
-        items="items_total", batches="runs", requests="runs_total", pending="waiting", labels={"model": "a"}
-    )
+    of_a = {"model": "a"}
+    names = MetricNames(items="items_total", batches="runs", requests="runs_total", pending="waiting", labels=of_a)
     assert read(names) == Counters(items=40, batches=12, requests=12, pending=3)
-
-
-def test_a_histogram_tells_items_batches_and_sizes() -> None:
-    """Its sum, its count and its buckets, each without those below; times of a stage are a sum and a count too."""
-    names = MetricNames(batch_size="size", stages={COMPUTE: "took"}, labels={"model": "a"})
-    assert read(names) == Counters(
-        items=40, batches=12, batch_sizes={"1": 2, "8": 10}, stages={COMPUTE: StageTime(1.5, 12)}
-    )
+    # A histogram tells items, batches and sizes, each bucket without those below; times are a sum and a count too.
+    names = MetricNames(batch_size="size", stages={COMPUTE: "took"}, labels=of_a)
+    stages = {COMPUTE: StageTime(1.5, 12)}
+    assert read(names) == Counters(items=40, batches=12, batch_sizes={"1": 2, "8": 10}, stages=stages)
 
 
 def test_the_exact_name_goes_first() -> None:

@@ -68,7 +68,6 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
     there = Deployments(folder)
     turns: list[tuple[Arm, Window]] = []
     ticks_of_turns: set[int] = set()
-
     turn = Contender.turn
 
     def watched(one: Contender, pace: Pace, *, seed: int) -> Window | None:
@@ -86,7 +85,8 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
             assert not trouble(first)
             pytest.skip(f"the machine is too busy: {first.problems}")
         assert pair.blocks_of_open_round == len(first.blocks) == 3
-        assert all(process.num_threads() > 0 for process in descendants(os.getpid()))
+        trees = [instance.process.tree() for _, instance in there.started if instance.process]
+        assert all(process.num_threads() > 0 for tree in trees for process in tree)
         assert there.running == 2
         pair.measure(BLOCKS)
         (whole,) = pair.rounds

@@ -14,7 +14,7 @@ from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.servers.remote import Remote
 from pytest_gpuserve.servers.replicas import Replicas
-from tests.servers.unstarted import FACTORY, UNTYPED
+from tests.servers.somebody import FACTORY, UNTYPED
 
 if TYPE_CHECKING:
     from pathlib import Path

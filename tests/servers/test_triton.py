@@ -17,8 +17,8 @@ from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_config import ModelConfig, Step, Tensor, write_model
 from pytest_gpuserve.servers.triton_install import TritonInstall
+from tests.servers.somebody import FACTORY
 from tests.servers.test_relocation import only_this_git  # noqa: F401 -- a fixture for all tests here
-from tests.servers.unstarted import FACTORY
 from tests.support.plain_git import git
 
 if TYPE_CHECKING:

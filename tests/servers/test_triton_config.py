@@ -174,18 +174,16 @@ def test_what_nobody_asked_for_is_not_asked_for() -> None:
         assert asked_settings(other) == {}
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
+def test_a_configuration_that_makes_no_sense_is_an_error() -> None:
+    """What is no configuration is not taken for one with other settings."""
+    batches: dict[str, object] = {"max_batch_size": 1}
+    for config in (
         {},
         {"max_batch_size": "many"},
         {"max_batch_size": True},
-        {"max_batch_size": 1, "dynamic_batching": []},
-        {"max_batch_size": 1, "instance_group": [{"kind": "KIND_CPU"}]},
-        {"max_batch_size": 1, "instance_group": {}},
-    ],
-)
-def test_a_configuration_that_makes_no_sense_is_an_error(config: dict[str, object]) -> None:
-    """What is no configuration is not taken for one with other settings."""
-    with pytest.raises((LookupError, TypeError, ValueError)):
-        used_settings(config)
+        {**batches, "dynamic_batching": []},
+        {**batches, "instance_group": [{"kind": "KIND_CPU"}]},
+        {**batches, "instance_group": {}},
+    ):
+        with pytest.raises((LookupError, TypeError, ValueError)):
+            used_settings(config)
