@@ -12,6 +12,7 @@ from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.trial.handle import ServerHandle, Target
 from pytest_gpuserve.trial.loaded import LoadedStart
 from pytest_gpuserve.trial.shape import LoadShape
+from tests.fakes.children.toolkit import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
@@ -79,3 +81,17 @@ def loaded(
         load = LoadedStart(instance, target, shape, check, Unseen())
         start = load.measure()
     return start, load.problems, instance
+
+
+def counted(instance: Instance, requests: int | None = None) -> Counters:
+    """What a server that counts has counted, when it is so many requests: some count an answer after they sent it."""
+    found: list[Counters] = []
+
+    def all_counted() -> bool:
+        counters = instance.counters()
+        assert counters is not None
+        found.append(counters)
+        return requests is None or counters.requests == requests
+
+    eventually(all_counted, f"{requests} requests are counted")
+    return found[-1]

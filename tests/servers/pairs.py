@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import psutil
-
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.servers.app import App
-from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.trial.handle import ServerHandle, Target
 from pytest_gpuserve.trial.pairing import Pairing, Terms
 from pytest_gpuserve.trial.shape import LoadShape
+from tests.servers.deployments import Starts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.servers.base import Ask, ServerKind
-from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.servers.instance import Instance
 
 FAKES: Final = Path(__file__).parents[1] / "fakes"
 USERS: Final = 4
@@ -107,19 +105,16 @@ class Deployments:
         self, arm: Arm, arguments: Mapping[str, float] | None = None, *, path: str = "/inference", memory: bool = False
     ) -> Target:
         """A deployment of the app, and a request that it answers in upper case."""
-        environment = {"WORKED": str(self.folder / arm)}
-        if memory:
-            environment["MEMORY"] = str(self.folder / "memory")
+        environment = {"WORKED": str(self.folder / arm), **({"MEMORY": str(self.folder / "memory")} if memory else {})}
         known = {"work_ms": 3.0, "max_batch_size": USERS, **(arguments or {})}
         kind = Mosec(App("mosec_server", self.folder / "app.py", "app.py", known, environment=environment))
 
         @contextmanager
         def start(kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> Iterator[Instance]:
-            log = self.folder / f"log-{arm}"
             # The deployment that is asked for another path is one that was broken after its start.
             sound = type(ask)(ask.method, "/inference", ask.body, ask.headers)
             self.launched.append(arm)
-            with started(kind, sound, environment={}, log=log, start_timeout_seconds=60.0, beside=beside) as instance:
+            with Starts(self.folder / f"log-{arm}").start(kind, sound, beside) as instance:
                 self.started.append((arm, instance))
                 self.running += 1
                 self.most_running = max(self.most_running, self.running)
@@ -150,14 +145,3 @@ def pairing(base: Target, candidate: Target, how: Terms, progress: Seen | None =
         yield pair
     finally:
         pair.close()
-
-
-def tree_of(instance: Instance) -> list[psutil.Process]:
-    """The processes of a server of ours."""
-    assert instance.process is not None
-    return instance.process.tree()
-
-
-def below() -> list[psutil.Process]:
-    """All that runs below this process."""
-    return psutil.Process().children(recursive=True)

@@ -1,9 +1,9 @@
-"""What tests of servers that somebody else runs share: how a session reaches them, and what they count."""
+"""What tests of servers that nobody starts here share: descriptions of any kind, and how remote ones are reached."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.server_factory import ServerFactory
 from pytest_gpuserve.servers.metric_names import MetricNames
@@ -32,3 +32,6 @@ def start_of(timeout_seconds: float) -> Starter:
 
 
 FACTORY = ServerFactory(start_of, str, Path(__file__).parent)
+
+UNTYPED: Any = FACTORY
+"""The same for what a type checker would refuse."""

@@ -40,28 +40,13 @@ def results(folder: Path) -> dict[str, Mapping[str, Any]]:
     shutil.copy(DOUBLING / "suite.py", folder / "test_doubling.py")
     (folder / "pytest.ini").write_text("[pytest]\ngpuserve_foreign_cores = 1000\n")
     environment = {name: value for name, value in os.environ.items() if name not in {"CI", "PYTEST_ADDOPTS"}}
+    environment |= {"PYTHONPATH": str(REPOSITORY), "DOUBLING_FOLDER": str(DOUBLING)}
+    environment |= {LOCKS_VARIABLE: str(folder), SPANS_VARIABLE: str(folder / "spans")}
+    plugins = ("-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "tests.fakes.doubling.spans")
     done = subprocess.run(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "pytest",
-                "-p",
-                "pytest_gpuserve.plugin",
-                *OWN_LOCKS,
-                "-p",
-                "tests.fakes.doubling.spans",
-            ),
-            "--gpuserve-json=out.json",
-        ],
+        [sys.executable, "-m", "pytest", *plugins, "--gpuserve-json=out.json"],
         cwd=folder,
-        env={
-            **environment,
-            "PYTHONPATH": str(REPOSITORY),
-            "DOUBLING_FOLDER": str(DOUBLING),
-            LOCKS_VARIABLE: str(folder),
-            SPANS_VARIABLE: str(folder / "spans"),
-        },
+        env=environment,
         capture_output=True,
         text=True,
         timeout=540,
@@ -85,36 +70,32 @@ def kind(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def counts(folder: Path, kind: str) -> list[int]:
-    """The size of each batch that the model executed between the readings of its server's counters."""
+@pytest.fixture
+def run(results: dict[str, Mapping[str, Any]], kind: str) -> Mapping[str, Any]:
+    """What was measured of it."""
+    found: Mapping[str, Any] = results[kind]["run"]
+    return found
+
+
+def test_answers_are_the_same(run: Mapping[str, Any]) -> None:
+    """Every answer of every kind was compared with twice its input, and none was wrong."""
+    assert not [problem for problem in run["problems"] if "wrong" in problem]
+    assert run["answers_checked"] == run["answers"] > 100
+
+
+def test_the_batching_ratio_is_what_the_model_counts(run: Mapping[str, Any], folder: Path, kind: str) -> None:
+    """Within 2 % of the model's own count of the same time, which knows nothing of any server."""
     lines = [line.split() for line in (folder / f"counts-{kind}").read_text().splitlines()]
     spans = [json.loads(line) for line in (folder / "spans").read_text().splitlines()]
-    begins_ends = [(span["begin"], span["end"]) for span in spans if span["test"].endswith(f"[{kind}]")]
-    return [int(size) for size, done in lines if any(begin <= float(done) < end for begin, end in begins_ends)]
-
-
-def test_answers_are_the_same(results: dict[str, Mapping[str, Any]], kind: str) -> None:
-    """Every answer of every kind was compared with twice its input, and none was wrong."""
-    run = results[kind]["run"]
-    assert not [problem for problem in run["problems"] if "wrong" in problem]
-    assert run["answers"] > 100
-    assert run["answers_checked"] == run["answers"]
-
-
-def test_the_batching_ratio_is_what_the_model_counts(
-    results: dict[str, Mapping[str, Any]], folder: Path, kind: str
-) -> None:
-    """Within 2 % of the model's own count of the same time, which knows nothing of any server."""
-    own = counts(folder, kind)
-    run = results[kind]["run"]
+    readings = [(span["begin"], span["end"]) for span in spans if span["test"].endswith(f"[{kind}]")]
+    own = [int(size) for size, done in lines if any(begin <= float(done) < end for begin, end in readings)]
     # What is being executed at a reading may be on either side of it; a start has some ten readings.
     assert run["counters"]["executions"] == pytest.approx(len(own), rel=0.02, abs=2 * run["starts"])
     assert run["batching_ratio"] == pytest.approx(sum(own) / len(own), rel=0.02)
 
 
-def test_counters_are_of_the_measured_windows_alone(results: dict[str, Mapping[str, Any]], kind: str) -> None:
+def test_counters_are_of_the_measured_windows_alone(run: Mapping[str, Any]) -> None:
     """The server's counts are those of the load, without warm-up; whatever else it counts goes with them."""
-    run = results[kind]["run"]
     counted = run["counters"]
     assert counted["items"] / counted["executions"] == pytest.approx(run["batching_ratio"], rel=1e-6)
     assert counted["items"] == pytest.approx(run["requests"], rel=0.1)
@@ -124,9 +105,8 @@ def test_counters_are_of_the_measured_windows_alone(results: dict[str, Mapping[s
     assert max(sizes) <= 8
 
 
-def test_the_cold_start_is_told(results: dict[str, Mapping[str, Any]], kind: str) -> None:
+def test_the_cold_start_is_told(run: Mapping[str, Any]) -> None:
     """Of each of the two starts, in seconds; its parts, where the server tells them, are no more than the whole."""
-    run = results[kind]["run"]
     # A load that a busy machine spoils ends its session with the first start.
     assert len(run["cold_start_seconds"]) == (1 if busy_machine(run) and run["starts"] == 1 else 2)
     for whole, parts in zip(run["cold_start_seconds"], run["cold_start_parts"], strict=True):
@@ -134,11 +114,9 @@ def test_the_cold_start_is_told(results: dict[str, Mapping[str, Any]], kind: str
         assert sum(parts.values()) <= whole
 
 
-def test_settings_are_read_back(results: dict[str, Mapping[str, Any]], kind: str) -> None:
+def test_settings_are_read_back(run: Mapping[str, Any], kind: str) -> None:
     """The batch limit is the server's own word, but for a command of which nothing is known."""
-    settings = results[kind]["run"]["settings"]
-    if kind == "command":
-        assert settings == {}
-        return
+    settings = run["settings"]
     limits = [setting["used"] for name, setting in settings.items() if name.endswith("max_batch_size")]
-    assert limits == ["8"], settings
+    assert limits == ([] if kind == "command" else ["8"]), settings
+    assert bool(settings) == (kind != "command")

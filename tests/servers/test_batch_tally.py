@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.servers.inside.batch_tally import MAGIC, WORD, Reading, Tally, read_tally
@@ -46,11 +46,9 @@ def test_threads_share_a_tally(tmp_path: Path) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=add) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(4):
+                pool.submit(add)
     finally:
         sys.setswitchinterval(before)
     assert read_tally(tmp_path / "a.tally") == Reading(12000, 24000, 36000, {2: 12000})
@@ -78,14 +76,8 @@ def test_an_execution_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
             readings = [read_tally(path) for _ in range(400)]
         finally:
             writer.kill()
-    for reading in readings:
-        assert reading == Reading(
-            reading.executions,
-            3 * reading.executions,
-            7 * reading.executions,
-            {3: reading.executions} if reading.executions else {},
-        )
     seen = [reading.executions for reading in readings]
+    assert readings == [Reading(count, 3 * count, 7 * count, {3: count} if count else {}) for count in seen]
     assert seen == sorted(seen)
     assert seen[-1] > seen[0]
     assert read_tally(path).executions >= seen[-1]
@@ -102,6 +94,7 @@ def test_a_writer_that_died_in_the_middle_holds_up_nobody(tmp_path: Path) -> Non
 
 
 @settings(max_examples=50)
+@example(MAGIC.to_bytes(WORD, sys.byteorder) + bytes(4 * WORD))
 @given(octets=st.binary(max_size=100))
 def test_another_file_is_no_tally(octets: bytes) -> None:
     """What does not begin and end as a tally is refused."""
@@ -110,14 +103,6 @@ def test_another_file_is_no_tally(octets: bytes) -> None:
         path.write_bytes(octets)
         with pytest.raises(ValueError, match=r"a\.tally"):
             read_tally(path)
-
-
-def test_a_tally_that_was_cut_off_is_refused(tmp_path: Path) -> None:
-    """The beginning alone is not enough."""
-    path = tmp_path / "a.tally"
-    path.write_bytes(MAGIC.to_bytes(WORD, sys.byteorder) + bytes(4 * WORD))
-    with pytest.raises(ValueError, match="40 bytes"):
-        read_tally(path)
 
 
 def test_a_tally_is_its_writers_alone(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,6 +11,7 @@ from pytest_gpuserve.errors import NotInRevision
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.relocation import Relocation
+from tests.support.plain_git import git, only_below
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,17 +22,15 @@ BUILT = "target/server"
 @pytest.fixture
 def sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Relocation:
     """A checkout with a script, a built program and a virtual environment, and another that git made."""
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)
+    only_below(tmp_path, monkeypatch)
     here, there = tmp_path / "here", tmp_path / "there"
     for name in (".gitignore", "serve.sh", BUILT, ".venv/pyvenv.cfg", ".venv/bin/uvicorn"):
-        file = here / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("target/\n.venv/\n" if name == ".gitignore" else "")
-    for arguments in (["init", "-q"], ["add", "-A"]):
-        subprocess.run(["git", "-C", str(here), *arguments], check=True, timeout=60)
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text("target/\n.venv/\n" if name == ".gitignore" else "")
+    git(here, "init", "-q")
+    git(here, "add", "-A")
     there.mkdir()
-    (there / "serve.sh").write_text("")
+    (there / "serve.sh").touch()
     return Relocation(here, there, revision="main")
 
 
@@ -68,7 +65,7 @@ def test_a_program_of_a_virtual_environment_is_shared(sides: Relocation) -> None
 
 
 def test_another_interpreter_is_that_of_a_command_that_names_it(sides: Relocation) -> None:
-    """By ``{python}``; without that both sides would be the same server, and never slower than each other."""
+    """By ``{python}``, and not by ``python=``; without that both sides would be the same server, and never slower."""
     assert sides.worktree is not None
     link = sides.worktree / "python"
     link.symlink_to(sys.executable)
@@ -78,11 +75,5 @@ def test_another_interpreter_is_that_of_a_command_that_names_it(sides: Relocatio
     with pytest.raises(NotInRevision, match="nothing of command_server") as caught:
         command(sides, "uvicorn", "app:app").relocated(relocation)
     assert "{python}" in str(caught.value)
-
-
-def test_an_interpreter_of_its_own_is_kept(sides: Relocation) -> None:
-    """What ``python=`` names is not what ``--against-python`` replaces."""
-    assert sides.worktree is not None
-    relocation = Relocation(sides.checkout, python=str(sides.worktree / "python"), revision="its Python")
     with pytest.raises(NotInRevision):
         command(sides, "{python}", "-m", "server", python="/usr/bin/python3").relocated(relocation)

@@ -1,4 +1,4 @@
-"""A server in a real container, run by each engine that works here: it gets ready, and nothing of it is left."""
+"""Servers in real containers, by each engine that works here: they get ready, and nothing of them is left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ from pytest_gpuserve.process.container import Container, ContainerCommand, conta
 from pytest_gpuserve.process.container_engine import Engine, find_engine, image_id
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port, port_owner
+from pytest_gpuserve.servers.base import Ask, Site
+from pytest_gpuserve.servers.triton import Triton
+from pytest_gpuserve.servers.triton_config import write_model
+from pytest_gpuserve.servers.triton_install import find_triton
 from tests.fakes.children.toolkit import HERE, SAFETY_SECONDS, alive, eventually, report
+from tests.servers.deployments import Starts, counted
+from tests.servers.triton_server import CONFIG, MODEL, START_SECONDS, triton_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,11 +48,11 @@ OPTIONS: tuple[tuple[str, ...], ...] = ((), ("--ulimit=nofile=1024:1024", "--uli
 """What the engine needs for a container here: where limits cannot be raised, podman must not try to."""
 
 
-def bare_image() -> bytes:
+def bare_image(*folders: str) -> bytes:
     """An image with nothing but the places where parts of this machine are mounted: no registry is asked."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name in ("usr", "proc", "sys", "dev", "etc", "tmp"):
+        for name in ("usr", "proc", "sys", "dev", "etc", "tmp", *folders):
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(folder)
@@ -55,6 +61,20 @@ def bare_image() -> bytes:
             link.type, link.linkname = tarfile.SYMTYPE, str(path.readlink())
             archive.addfile(link)
     return packed.getvalue()
+
+
+@contextmanager
+def imported(engine: Engine, *folders: str) -> Iterator[str]:
+    """The name of such an image; skips the test where the engine cannot make one."""
+    image = f"gpuserve-test-{uuid.uuid4().hex[:12]}"
+    argv = [*engine.command, "import", "-", image]
+    done = subprocess.run(argv, check=False, input=bare_image(*folders), capture_output=True)
+    if done.returncode != 0:
+        pytest.skip(f"{engine} cannot make an image: {done.stderr.decode(errors='replace')}")
+    try:
+        yield image
+    finally:
+        subprocess.run([*engine.command, "rmi", "--force", image], check=True, capture_output=True)
 
 
 def server(image: str, port: int, manner: str) -> Container:
@@ -70,13 +90,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[Engine, str]]:
         engine = find_engine((request.param,))
     except ServerFailed as failure:
         pytest.skip(f"{request.param}: {failure.found}")
-    image = f"gpuserve-test-{uuid.uuid4().hex[:12]}"
-    imported = subprocess.run(
-        [*engine.command, "import", "-", image], check=False, input=bare_image(), capture_output=True
-    )
-    if imported.returncode != 0:
-        pytest.skip(f"{request.param} cannot make an image: {imported.stderr.decode(errors='replace')}")
-    try:
+    with imported(engine) as image:
         for options in OPTIONS:
             usable = Engine(engine.command, options, engine.kind)
             run = container_command(usable, Container(image, (PYTHON, "-V"), {}, READ_ONLY), client_env=os.environ)
@@ -89,8 +103,6 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[Engine, str]]:
         else:
             pytest.skip(f"{request.param} cannot run a container: {said}")
         yield usable, image
-    finally:
-        subprocess.run([*engine.command, "rmi", "--force", image], check=True, capture_output=True)
 
 
 @contextmanager
@@ -128,10 +140,7 @@ def test_a_server_in_a_container_is_ready_and_stopped_like_any_other(place: tupl
             assert answer.read() == b"good day"
         assert len(member_pids(place[0], run)()) == 2
     assert "told to end" in process.tail()
-
-
-def test_a_stubborn_server_in_a_container_is_killed(place: tuple[Engine, str], tmp_path: Path) -> None:
-    """A server that ignores SIGTERM is gone after the grace, container and all."""
+    # One that ignores it is gone after the grace.
     with running(place, tmp_path, free_port(), "stubborn") as (process, _):
         process.stop(0.5)
 
@@ -157,9 +166,9 @@ def test_no_container_outlives_an_owner_that_is_killed(manner: str, place: tuple
     argv = [sys.executable, str(HERE / "owner.py"), str(tmp_path / "order"), str(tmp_path / "report")]
     with subprocess.Popen(argv, env=run.env, start_new_session=True) as owner:
         try:
-            started = report(tmp_path / "report")
+            reported = report(tmp_path / "report")
             eventually(lambda: port_owner(port) is not None, "the server listens")
-            pids = {*member_pids(engine, run)(), *started["children"], *started["keepers"]}
+            pids = {*member_pids(engine, run)(), *reported["children"], *reported["keepers"]}
             assert len(pids) == 4
         finally:
             owner.kill()
@@ -170,9 +179,8 @@ def test_an_image_goes_by_its_id_and_a_missing_one_is_named(place: tuple[Engine,
     """A name is resolved to what it stands for; an image that is not here comes with the command that fetches it."""
     engine, image = place
     assert len(image_id(engine, image, env=os.environ).removeprefix("sha256:")) == 64
-    missing = f"{image}-missing"
-    with pytest.raises(ServerFailed, match=f"pull {missing}"):
-        image_id(engine, missing, env=os.environ)
+    with pytest.raises(ServerFailed, match=f"pull {image}-missing"):
+        image_id(engine, f"{image}-missing", env=os.environ)
 
 
 def test_what_is_mounted_read_only_cannot_be_written(place: tuple[Engine, str], tmp_path: Path) -> None:
@@ -196,3 +204,44 @@ def test_what_is_mounted_read_only_cannot_be_written(place: tuple[Engine, str], 
     assert "Read-only file system" in (tmp_path / "log").read_text()
     assert not list(folders["kept"].iterdir())
     assert [each.stat().st_uid for each in folders["changed"].iterdir()] == [os.geteuid()]
+
+
+# -- Triton by `image=`
+
+LIMITS = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4000:4000")
+"""Where limits cannot be raised, podman must not try to."""
+
+LAUNCHER = """#!/bin/sh
+export PATH="{PATH}" LD_LIBRARY_PATH="{LD_LIBRARY_PATH}"
+exec {server} --backend-directory={backends} "$@"
+"""
+
+
+def test_a_container_serves_the_repository(tmp_path: Path) -> None:
+    """The image's `tritonserver` gets the repository read-only, is found to own its ports, counts, and is gone."""
+    try:
+        engine = find_engine(options=LIMITS)
+    except ServerFailed as problem:
+        pytest.skip(str(problem))
+    python = triton_python()
+    install = find_triton(python)
+    launcher = tmp_path / "bin" / "tritonserver"
+    launcher.parent.mkdir()
+    backends = install.write_backends(Site(tmp_path), searched="")
+    text = LAUNCHER.format(**install.environment({"PATH": "/usr/bin:/bin"}), server=install.server, backends=backends)
+    launcher.write_text(text)
+    launcher.chmod(0o755)
+    places = [*READ_ONLY, launcher.parent, backends, Path(python).parent.parent]
+    mounts = [f"--mount=type=bind,source={place},target={place},readonly" for place in places]
+    options = (*LIMITS, *mounts, f"--env=PATH={launcher.parent}:/usr/bin:/bin")
+    write_model(tmp_path / "models", CONFIG, {"model.py": MODEL})
+    ask = Ask("GET", "/v2/models/echo/ready", b"", {})
+    with imported(engine, "models") as image:
+        kind = Triton(tmp_path / "models", "models", image=image, engine=engine.command, engine_options=options)
+        with Starts(tmp_path / "log", START_SECONDS).start(kind, ask) as instance:
+            counters = counted(instance)
+            assert (counters.items, list(counters.parts)) == (0, ["echo"])
+            assert instance.settings["echo.max_batch_size"].used == "8"
+            assert kind.information()["image"].startswith(image)
+        listed = subprocess.run([*engine.command, "ps", "--all"], check=True, capture_output=True, text=True).stdout
+        assert image not in listed

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,12 @@ import psutil
 import pytest
 
 from pytest_gpuserve.load.answers import AnswerCheck
-from pytest_gpuserve.load.schedule import Closed, Poisson, Steps
+from pytest_gpuserve.load.schedule import Closed, Poisson
 from pytest_gpuserve.trial.loaded import LoadedStart
-from pytest_gpuserve.trial.pairing import Pairing, Terms
 from pytest_gpuserve.trial.sampling import take_session
 from pytest_gpuserve.trial.shape import LoadShape
 from tests.fakes.http_server import BODY, Serving, serving
+from tests.servers.deployments import Unseen
 from tests.servers.somebody import FACTORY
 
 if TYPE_CHECKING:
@@ -55,28 +56,19 @@ def server() -> Iterator[Serving]:
         yield running
 
 
-class Planted:
-    """A progress line that does something at a tick.
+class Planted(Unseen):
+    """A progress line that does something at a tick, counted over all loads of a test."""
 
-    Args:
-        at: The ticks, counted over all loads of a test.
-        what: What it does.
-    """
-
-    def __init__(self, what: Callable[[], object], *at: int) -> None:
+    def __init__(self, what: Callable[[], object], at: int | None = None) -> None:
         self._what = what
         self._at = at
         self._seen = 0
 
     def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
         """Hear of a tick."""
-        del totals, tick, seconds_left
         self._seen += 1
-        if self._seen in self._at:
+        if self._seen == self._at:
             self._what()
-
-    def clear(self) -> None:
-        """Hear of the end."""
 
 
 def engines() -> list[int]:
@@ -111,18 +103,15 @@ def stopping(seconds: float, every_seconds: float) -> Iterator[None]:
 
     def stop_on() -> None:
         while not ended.wait(every_seconds - seconds):
-            try:
+            with suppress(ProcessLookupError):
                 stop(engines(), seconds)
-            except ProcessLookupError:
-                continue
 
-    thread = threading.Thread(target=stop_on)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        pool.submit(stop_on)
+        try:
+            yield
+        finally:
+            ended.set()
 
 
 def target_of(server: Serving, seconds: float = SERVICE_SECONDS) -> Target:
@@ -131,32 +120,20 @@ def target_of(server: Serving, seconds: float = SERVICE_SECONDS) -> Target:
     return remote.get(f"/ok?ms={seconds * 1000:g}", expect=BODY)
 
 
-def measured(server: Serving, what: Callable[[], object], schedule: Schedule) -> tuple[Start, LoadedStart]:
-    """Measure a start during which something is done; skips the test where others take too much of the machine."""
+def undisturbed(server: Serving, what: Callable[[], object], schedule: Schedule | None = None) -> Start:
+    """Measure a start during which something is done, or another where the machine adds a disturbance of its own.
+
+    Skips the test where others take too much of the machine.
+    """
     target = target_of(server)
     check = AnswerCheck((request.expect for request in target.requests), wants_all=False)
-    with target.started() as instance:
-        load = LoadedStart(
-            instance,
-            target,
-            LoadShape(schedule, seconds=None if isinstance(schedule, Steps) else SECONDS),
-            check,
-            Planted(what, AT_TICK),
-        )
-        start = load.measure()
-    if start.foreign_cores > MOST_FOREIGN_CORES:
-        pytest.skip(f"the machine is too busy: others took {start.foreign_cores:.2f} cores")
-    return start, load
-
-
-def undisturbed(
-    server: Serving,
-    what: Callable[[], object],
-    schedule: Schedule = Closed(USERS),  # noqa: B008 -- it is frozen
-) -> Start:
-    """Measure another start where the machine adds a disturbance of its own, as a session does."""
+    shape = LoadShape(schedule or Closed(USERS), seconds=SECONDS)
     for _ in range(STARTS):
-        start, load = measured(server, what, schedule)
+        with target.started() as instance:
+            load = LoadedStart(instance, target, shape, check, Planted(what, AT_TICK))
+            start = load.measure()
+        if start.foreign_cores > MOST_FOREIGN_CORES:
+            pytest.skip(f"the machine is too busy: others took {start.foreign_cores:.2f} cores")
         told = (load.problems, load.disturbances)
         if told == ([], []):
             return start
@@ -173,10 +150,15 @@ def assert_right(start: Start) -> None:
     assert start.latency.quantile(0.99) < 4 * SERVICE_SECONDS
 
 
-def test_a_hiccup_of_the_engine_is_none_of_the_number(server: Serving) -> None:
-    """A standstill of 5 ms is a hundredth of a window, so that nothing is to be measured again for it."""
+def test_a_hiccup_and_a_busy_core_are_none_of_the_number(server: Serving) -> None:
+    """A standstill of 5 ms is a hundredth of a window, for which none is measured again; a second's work is little."""
     start = undisturbed(server, lambda: stop(engines(), 0.005))
     assert len(start.rejected) <= 1
+    assert_right(start)
+    burner = "import time; end = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
+    started: list[subprocess.Popen[bytes]] = []
+    start = undisturbed(server, lambda: started.append(subprocess.Popen([sys.executable, "-c", burner])))
+    assert {process.wait() for process in started} == {0}
     assert_right(start)
 
 
@@ -205,19 +187,6 @@ def test_a_standstill_is_measured_again(
         assert_right(start)
 
 
-def test_a_busy_core_for_a_second_leaves_the_number_as_it_was(server: Serving) -> None:
-    """The engine needs little of a core, and gets it; windows in which it did not are measured again."""
-    burner = "import time; end = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
-    started: list[subprocess.Popen[bytes]] = []
-
-    def burn() -> None:
-        started.append(subprocess.Popen([sys.executable, "-c", burner]))
-
-    start = undisturbed(server, burn)
-    assert {process.wait() for process in started} == {0}
-    assert_right(start)
-
-
 def test_an_engine_that_is_stopped_again_and_again_is_invalid(server: Serving) -> None:
     """5 ms of every 50 are a tenth of the time, in window after window, or start after start: that is a verdict."""
     kept: list[Session] = []
@@ -227,28 +196,3 @@ def test_an_engine_that_is_stopped_again_and_again_is_invalid(server: Serving) -
     (session,) = kept
     (problem,) = session.problems
     assert problem.startswith("client held up")
-
-
-def test_a_load_that_is_measured_as_a_whole_is_disturbed_as_a_whole(server: Serving) -> None:
-    """None of its windows can be measured again, but another start can take its place: it is no problem yet."""
-    _, load = measured(server, lambda: stop(engines(), 0.3), Steps(((USERS, 2.0),)))
-    assert load.problems == []
-    assert any(text.startswith("client held up") for text in load.disturbances)
-
-
-def test_a_turn_of_two_servers_is_measured_again(server: Serving) -> None:
-    """With its block; the round is as good as another."""
-    target = target_of(server)
-    terms = Terms(LoadShape(Closed(USERS)), 1, most_foreign_cores=9.0, by_turns=False, seed="s")
-    # Of both warm-ups 20 ticks, and two or more of each turn before its window.
-    pair = Pairing(target, target, terms, Planted(lambda: stop(engines(), 0.3), 20 + 2 + 2))
-    try:
-        pair.measure(3)
-        (round_,) = pair.rounds
-    finally:
-        pair.close()
-    assert round_.problems == ()
-    assert round_.rejected >= 1
-    assert any("client held up" in text for side in round_.sides.values() for text in side.rejected)
-    rates = [window.throughput for block in round_.blocks for window in block.windows]
-    assert min(rates) > 0.7 * max(rates)

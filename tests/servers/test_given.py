@@ -14,7 +14,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.mosec import Mosec
-from tests.servers.unstarted import FACTORY, UNTYPED
+from tests.servers.somebody import FACTORY, UNTYPED
 
 APP = "../fakes/mosec_app.py"
 COMMAND = ["./server", "--port={port}"]
@@ -22,86 +22,56 @@ SECRET = "hf_abcdefghijkl"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("fixture", "arguments", "words"),
     [
-        ({"args": "--debug --level=2"}, "['--debug', '--level=2']"),
-        ({"args": ["--level", 2]}, "found: 2"),
-        ({"args": 2}, "a int"),
-        ({"env": {"OMP_NUM_THREADS": 1}}, "'OMP_NUM_THREADS' is no text"),
-        ({"env": {"A=B": "1"}}, "no variable is called 'A=B'"),
-        ({"env": {1: "1"}}, "no variable is called 1"),
-        ({"env": ["A=B"]}, "takes a dict"),
-        ({"start_timeout": 0}, "above 0, not 0"),
-        ({"start_timeout": "60"}, "above 0, not '60'"),
-        ({"start_timeout": float("nan")}, "above 0, not nan"),
-        ({"start_timeout": True}, "above 0, not True"),
-        ({"sizes": [1, 2]}, '"--sizes"'),
-        ({"port": 8000}, "sets port itself"),
-        ({"args": ["--port", "8000"]}, "sets port itself"),
-        ({"python": "no-such-python"}, "python=no-such-python: this is no Python"),
-        ({"python": "venv/bin/python"}, str(Path(__file__).parent / "venv/bin/python")),
+        ("mosec", {"args": "--debug --level=2"}, "['--debug', '--level=2']"),
+        ("mosec", {"args": ["--level", 2]}, "found: 2"),
+        ("mosec", {"args": 2}, "a int"),
+        ("mosec", {"env": {"OMP_NUM_THREADS": 1}}, "'OMP_NUM_THREADS' is no text"),
+        ("mosec", {"env": {"A=B": "1"}}, "no variable is called 'A=B'"),
+        ("mosec", {"env": {1: "1"}}, "no variable is called 1"),
+        ("mosec", {"env": ["A=B"]}, "takes a dict"),
+        ("mosec", {"start_timeout": 0}, "above 0, not 0"),
+        ("mosec", {"start_timeout": "60"}, "above 0, not '60'"),
+        ("mosec", {"start_timeout": float("nan")}, "above 0, not nan"),
+        ("mosec", {"start_timeout": True}, "above 0, not True"),
+        ("mosec", {"sizes": [1, 2]}, '"--sizes"'),
+        ("mosec", {"port": 8000}, "sets port itself"),
+        ("mosec", {"args": ["--port", "8000"]}, "sets port itself"),
+        ("mosec", {"python": "no-such-python"}, "python=no-such-python: this is no Python"),
+        ("mosec", {"python": "venv/bin/python"}, str(Path(__file__).parent / "venv/bin/python")),
+        ("command", {"argv": "./server --port={port}"}, "['./server', '--port={port}']"),
+        ("command", {"argv": f"./server --port={{port}} --token={SECRET}"}, "--token=..."),
+        ("command", {"argv": []}, "command_server(["),
+        ("command", {"argv": ["./server", "--port", 8000]}, "found: 8000"),
+        ("command", {"argv": ["./server", "--port=8000"]}, "--port={port}"),
+        ("command", {"counters": {"items": "a", "batches": "b"}}, "takes MetricNames"),
+        ("command", {"ready": "health"}, 'ready="/health"'),
+        ("command", {"cwd": "nowhere"}, "there is no folder"),
+        ("command", {"env": {"PORT": 8000}}, "'PORT' is no text"),
+        ("remote", {"url": "127.0.0.1:8000"}, "help: http://HOST:PORT"),
+        ("remote", {"url": None}, "remote_server(None) is no URL"),
+        ("remote", {"ca_file": "ca.pem"}, "without TLS"),
+        ("remote", {"grpc_port": "8001"}, "not '8001'"),
+        ("remote", {"metrics_port": 1 << 16}, "not 65536"),
+        ("remote", {"counters": ["items"]}, "takes MetricNames"),
+        *(("triton", {name: "docker"}, "not one text") for name in ("models", "args", "engine", "engine_options")),
+        ("torch_worker", {"args": ["--width=64"]}, "keyword arguments"),
     ],
 )
-def test_what_cannot_be_an_argument_of_an_app_is_told(arguments: dict[str, Any], words: str) -> None:
-    """By the fixture's name or the argument's, and with what it should be."""
+def test_what_cannot_be_an_argument_is_told(fixture: str, arguments: dict[str, Any], words: str) -> None:
+    """By the fixture's name or the argument's, and with what it should be; secrets of a command are not repeated."""
+    first: dict[str, dict[str, Any]] = {
+        "mosec": {"app": APP},
+        "command": {"argv": COMMAND},
+        "remote": {"url": "http://h"},
+        "triton": {"model_repository": Path(__file__).parent},
+        "torch_worker": {"model": f"{APP}:make"},
+    }
     with pytest.raises(UsageProblem) as caught:
-        FACTORY.mosec(APP, **arguments)
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"argv": "./server --port={port}"}, "['./server', '--port={port}']"),
-        ({"argv": f"./server --port={{port}} --token={SECRET}"}, "--token=..."),
-        ({"argv": []}, "command_server(["),
-        ({"argv": ["./server", "--port", 8000]}, "found: 8000"),
-        ({"argv": ["./server", "--port=8000"]}, "--port={port}"),
-        ({"counters": {"items": "a", "batches": "b"}}, "takes MetricNames"),
-        ({"counters": "items"}, "takes MetricNames"),
-        ({"ready": "health"}, 'ready="/health"'),
-        ({"cwd": "nowhere"}, "there is no folder"),
-        ({"env": {"PORT": 8000}}, "'PORT' is no text"),
-    ],
-)
-def test_what_cannot_be_an_argument_of_a_command_is_told(arguments: dict[str, Any], words: str) -> None:
-    """The same for a command line, whose secrets are not repeated."""
-    with pytest.raises(UsageProblem) as caught:
-        FACTORY.command(**{"argv": COMMAND, **arguments})
+        getattr(UNTYPED, fixture)(**{**first[fixture], **arguments})
     assert words in str(caught.value)
     assert SECRET not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"url": "127.0.0.1:8000"}, "help: http://HOST:PORT"),
-        ({"url": None}, "remote_server(None) is no URL"),
-        ({"url": "http://h", "ca_file": "ca.pem"}, "without TLS"),
-        ({"url": "http://h", "grpc_port": "8001"}, "not '8001'"),
-        ({"url": "http://h", "metrics_port": 1 << 16}, "not 65536"),
-        ({"url": "http://h", "counters": ["items"]}, "takes MetricNames"),
-    ],
-)
-def test_what_cannot_be_a_remote_server_is_told(arguments: dict[str, Any], words: str) -> None:
-    """A scheme that is missing, a variable that is not set, a certificate that nobody would look at."""
-    with pytest.raises(UsageProblem) as caught:
-        FACTORY.remote(**arguments)
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["models", "args", "engine", "engine_options"])
-def test_a_text_is_no_list_for_triton(name: str, tmp_path: Path) -> None:
-    """One text would be taken for its letters."""
-    given: dict[str, Any] = {name: "docker"}
-    with pytest.raises(UsageProblem, match="not one text"):
-        FACTORY.triton(tmp_path, **given)
-
-
-def test_a_worker_takes_arguments_by_name() -> None:
-    """What other fixtures take as ``args=`` is told from what this one does."""
-    with pytest.raises(UsageProblem, match="keyword arguments"):
-        UNTYPED.torch_worker(f"{APP}:make", args=["--width=64"])
 
 
 def test_an_interpreter_is_found_beside_the_test_file_or_along_the_path(
@@ -126,10 +96,7 @@ def test_a_path_is_an_argument_that_moves() -> None:
     command = UNTYPED.command([Path("bin/server"), "{port}"]).kind
     assert isinstance(command, CommandServer)
     assert command.argv == ("bin/server", "{port}")
-
-
-def test_a_word_that_is_no_option_is_not_the_fixtures() -> None:
-    """``--mode port`` does not set the port."""
+    # A word that is no option does not set the port.
     FACTORY.mosec(APP, args=["--mode", "port"])
 
 

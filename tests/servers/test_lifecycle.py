@@ -6,6 +6,7 @@ import http.client
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,15 +19,16 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.load.schedule import Burst
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
+from pytest_gpuserve.trial.asking import Refused
 from pytest_gpuserve.trial.watch import Reading, Watch
 from tests.fakes.children.toolkit import HERE, eventually, segments_of_nobody
 from tests.servers.deployments import Starts, loaded
+from tests.servers.processes import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import Target
 
 COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
@@ -74,24 +76,39 @@ def failure(target: Target) -> ServerFailed:
 
 
 def test_a_server_that_never_is_ready_is_given_up(make: Callable[..., Target], starts: Starts) -> None:
-    """At the deadline, with what its model said last and how to allow more."""
+    """At the deadline, with what its model said last and how to allow more; to be healthy is not enough."""
     starts.timeout_seconds = 2.0
-    problem = failure(make("never"))
-    assert "<SOME_TOKEN> Bearer <Authorization>" in problem.found
-    assert not any(secret in str(problem) for secret in SECRETS)
-    assert "was not ready in 2.00 s" in problem.summary
-    assert "no worker" in problem.found
-    assert "start_timeout=4" in str(problem)
+    for habit in ("never", "hollow=1"):
+        problem = failure(make(habit))
+        assert "<SOME_TOKEN> Bearer <Authorization>" in problem.found
+        assert not any(secret in str(problem) for secret in SECRETS)
+        assert "was not ready in 2.00 s" in problem.summary
+        assert "no worker" in problem.found
+        assert "start_timeout=4" in str(problem)
+
+
+def test_health_is_no_answer(make: Callable[..., Target]) -> None:
+    """A server that says 200 while its model does not answer is found out under load."""
+    _, problems, _ = loaded(make("hollow=50"))
+    assert any("status 503" in problem and "<SOME_TOKEN> Bearer <Authorization>" in problem for problem in problems)
+    assert not any(secret in problem for secret in SECRETS for problem in problems)
 
 
 def test_a_program_is_found_in_its_own_folder(make: Callable[..., Target], starts: Starts, tmp_path: Path) -> None:
-    """A relative one is one of the working folder, as a shell there would have it."""
+    """A relative one is one of the working folder; ten megabytes of output before it listens hold nobody up.
+
+    It is killed where it ignores SIGTERM, and so are workers that have left its session.
+    """
     (tmp_path / "server").symlink_to(sys.executable)
-    kind = make().server.kind
+    kind = make("chatter=10", "immortal", "breed").server.kind
     assert isinstance(kind, CommandServer)
     with starts.handle(replace(kind, argv=("./server", *kind.argv[1:]))).post("/infer").started() as instance:
         assert instance.process is not None
         assert instance.process.command.argv[0] == "./server"
+        assert instance.process.command.log.stat().st_size > 10_000_000
+        family = instance.process.tree()
+        assert len(family) == 3
+    assert not running(family)
 
 
 def test_a_model_that_only_fails_is_not_waited_for(
@@ -116,42 +133,26 @@ def test_a_server_that_exits_is_not_waited_for(make: Callable[..., Target], star
     assert "modell" in problem.log_tail
 
 
-def test_a_chatty_server_starts(make: Callable[..., Target]) -> None:
-    """Ten megabytes of output before it listens hold nobody up."""
-    with make("chatter=10").started() as instance:
-        assert instance.cold_start_seconds is not None
-        assert instance.process is not None
-        assert instance.process.command.log.stat().st_size > 10_000_000
-
-
-def test_a_server_that_ignores_sigterm_is_ended(make: Callable[..., Target]) -> None:
-    """It is killed after its grace, and so are workers that have left its session."""
-    with make("immortal", "breed").started() as instance:
-        assert instance.process is not None
-        family = instance.process.tree()
-        assert len(family) == 3
-    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family)
+def only_death(problems: list[str]) -> bool:
+    """Say whether it is the death that is told, and nothing else."""
+    (problem,) = problems
+    return "died under load" in problem and "SIGKILL" in problem
 
 
 def test_a_server_that_dies_under_load_is_told(make: Callable[..., Target]) -> None:
-    """It is the death that is told, not the hundred connections that it reset."""
-    _, problems, _ = loaded(make("die=50"))
-    assert len(problems) == 1
-    assert "died under load" in problems[0]
-    assert "SIGKILL" in problems[0]
+    """Not the hundred connections that it reset, nor, in its warm-up, counters that cannot be read any more."""
+    assert only_death(loaded(make("die=50"))[1])
+    assert only_death(loaded(make("die=5", counters=COUNTERS))[1])
 
 
-def test_health_does_not_make_a_server_ready(make: Callable[..., Target], starts: Starts) -> None:
-    """A server that says 200 while its model does not answer has not started, and under load it is found out."""
-    _, problems, _ = loaded(make("hollow=50"))
-    starts.timeout_seconds = 2.0
-    assert "no worker" in failure(make("hollow=1")).found
-    assert any("status 503" in problem and "<SOME_TOKEN> Bearer <Authorization>" in problem for problem in problems)
-    assert not any(secret in problem for secret in SECRETS for problem in problems)
-
-
-def test_a_port_that_somebody_else_has_is_refused(make: Callable[..., Target], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A foreign server on the port is named, and its answers are never taken for ours."""
+def test_a_port_that_is_not_its_own_or_the_worlds_is_refused(
+    make: Callable[..., Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is started here is reached from this machine alone; a foreign server's answers are never taken for ours."""
+    problem = failure(make("wide"))
+    assert "can be reached from other machines" in problem.summary
+    assert "0.0.0.0" in problem.found
+    assert "127.0.0.1" in problem.remedies[0]
     with make().started() as other:
         monkeypatch.setattr(instance_module, "claimed_ports", lambda count: nullcontext([other.site.port] * count))
         problem = failure(make())
@@ -159,25 +160,35 @@ def test_a_port_that_somebody_else_has_is_refused(make: Callable[..., Target], m
     assert "model_server.py" in problem.found
 
 
-def test_a_server_that_listens_to_the_world_is_refused(make: Callable[..., Target]) -> None:
-    """What is started here is reached from this machine alone."""
-    problem = failure(make("wide"))
-    assert "can be reached from other machines" in problem.summary
-    assert "0.0.0.0" in problem.found
-    assert "127.0.0.1" in problem.remedies[0]
-
-
 def test_two_servers_run_at_once(make: Callable[..., Target]) -> None:
-    """Each has ports, a folder and counters of its own."""
+    """Each has ports, a folder and counters of its own; one start serves several questions."""
+    target = make(counters=COUNTERS)
     with ExitStack() as stack:
-        one, two = (stack.enter_context(make(counters=COUNTERS).started()) for _ in range(2))
+        one, two = (stack.enter_context(target.started()) for _ in range(2))
         assert one.site.port != two.site.port
         assert one.site.folder != two.site.folder
-        ask(one)
+        assert target.ask(one).body == b"FOX"
+        assert target.server.post("/infer", body=b"dog").ask(one).body == b"DOG"
         first, second = one.counters(), two.counters()
         assert first is not None
         assert second is not None
-        assert (first.items, second.items) == (2, 1)
+        assert (first.items, second.items) == (3, 1)
+
+
+def test_a_question_that_is_not_answered(make: Callable[..., Target]) -> None:
+    """Its death is told with its last words; what it says of its variables and of the request's headers is masked."""
+    # The first request is that of the start.
+    target = make("die=2", "says=about to load the weights")
+    with target.started() as instance, pytest.raises(ServerFailed, match="does not answer POST /infer") as caught:
+        target.ask(instance)
+    assert caught.value.found == "it has ended: killed by SIGKILL"
+    assert "about to load the weights" in caught.value.log_tail
+    target = make("hollow=2")
+    with target.started() as instance, pytest.raises(Refused, match="status 503: no worker") as refused:
+        target.ask(instance)
+    assert "<SOME_TOKEN> Bearer <Authorization>" in str(refused.value)
+    assert not any(secret in str(refused.value) for secret in SECRETS)
+    assert refused.value.status == 503
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
@@ -197,8 +208,12 @@ def test_many_starts_in_a_row_leave_nothing(make: Callable[..., Target], count: 
 
 
 def test_a_second_client_is_seen(make: Callable[..., Target], starts: Starts) -> None:
-    """Who loads the server beside us makes the run INVALID, for its batches are not of our load."""
-    target = make(counters=COUNTERS)
+    """Who loads the server beside us makes the run INVALID, for its batches are not of our load; nobody else does."""
+    start, problems, _ = loaded(make(counters=COUNTERS), users=2)
+    assert not [problem for problem in problems if "another client" in problem]
+    assert start.counters is not None
+    assert start.counters.requests == pytest.approx(start.requests, rel=0.1)
+    starts.instances.clear()
     over = threading.Event()
 
     def other() -> None:
@@ -211,22 +226,13 @@ def test_a_second_client_is_seen(make: Callable[..., Target], starts: Starts) ->
                 client.request("POST", "/infer", b"a")
                 client.getresponse().read()
 
-    thread = threading.Thread(target=other)
-    thread.start()
-    try:
-        _, problems, _ = loaded(target, users=2)
-    finally:
-        over.set()
-        thread.join(30)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(other)
+        try:
+            _, problems, _ = loaded(make(counters=COUNTERS), users=2)
+        finally:
+            over.set()
     assert any(problem.startswith("another client: the server answered") for problem in problems), problems
-
-
-def test_alone_there_is_no_second_client(make: Callable[..., Target]) -> None:
-    """The same load without it is not accused of one, and what the server counted is what was sent."""
-    start, problems, _ = loaded(make(counters=COUNTERS), users=2)
-    assert not [problem for problem in problems if "another client" in problem]
-    assert start.counters is not None
-    assert start.counters.requests == pytest.approx(start.requests, rel=0.1)
 
 
 def test_of_a_load_that_ends_by_itself_all_is_counted(
@@ -245,23 +251,3 @@ def test_of_a_load_that_ends_by_itself_all_is_counted(
     assert start.requests == 200
     assert start.counters is not None
     assert start.counters.requests == 200
-
-
-def test_a_death_in_the_warm_up_is_told_once(make: Callable[..., Target]) -> None:
-    """Its counters, which cannot be read any more, are no second problem."""
-    _, problems, _ = loaded(make("die=5", counters=COUNTERS))
-    assert len(problems) == 1
-    assert "died under load" in problems[0]
-
-
-def test_counters_that_begin_anew_are_no_ratio(make: Callable[..., Target]) -> None:
-    """A worker that was restarted under load makes the run INVALID instead of a wrong ratio."""
-    _, problems, _ = loaded(make("reset=3", counters=COUNTERS))
-    assert any("went backwards" in problem for problem in problems), problems
-
-
-def ask(instance: Instance) -> None:
-    """Ask its model once."""
-    with closing(http.client.HTTPConnection("127.0.0.1", instance.site.port, timeout=30)) as client:
-        client.request("POST", "/infer", b"fox")
-        assert client.getresponse().read() == b"FOX"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +24,7 @@ from pytest_gpuserve.servers.inside.litserve_worker import count_predictions
 from pytest_gpuserve.servers.litserve import LitServe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.servers.inside.litserve_answers import Message, Receive, Send
@@ -38,58 +36,45 @@ API = {
     "stream": False,
     "loop": "BatchedLoop",
     "counted": True,
-    "spec": None,
 }
 
 
-@dataclass
-class Model:
-    """What LitServe calls of an API."""
+class Batches:
+    """What LitServe calls of an API before it predicts."""
 
-    wanted: list[object] = field(default_factory=list)
+    def batch(self, inputs: list[str], context: object = None) -> list[str]:
+        """Add the context, if there is one."""
+        return [*inputs, *([f"{context}"] if context else [])]
 
-    def batch(self, inputs: list[str], context: object) -> list[str]:
-        """With the context."""
-        self.wanted.append(context)
-        return inputs
+
+class Model(Batches):
+    """An API."""
 
     def predict(self, x: object) -> object:
-        """Without it."""
+        """Return it."""
         if x == ["bad"]:
             raise ValueError("this cannot be read")
         return x
 
 
-class Streams:
+class Streams(Batches):
     """The same, as a stream."""
-
-    def batch(self, inputs: list[str]) -> list[str]:
-        """Nothing to be done."""
-        return inputs
 
     def predict(self, x: list[str]) -> Iterator[str]:
         """Give away one after the other."""
         yield from x
 
 
-class Later:
+class Later(Batches):
     """The same, as a coroutine."""
-
-    def batch(self, inputs: list[str]) -> list[str]:
-        """Nothing to be done."""
-        return inputs
 
     async def predict(self, x: list[str]) -> list[str]:
         """Return it."""
         return x
 
 
-class LaterStreams:
+class LaterStreams(Batches):
     """The same, as an asynchronous stream."""
-
-    def batch(self, inputs: list[str]) -> list[str]:
-        """Nothing to be done."""
-        return inputs
 
     async def predict(self, x: list[str]) -> AsyncIterator[str]:
         """Give away one after the other."""
@@ -97,80 +82,56 @@ class LaterStreams:
             yield each
 
 
-def counted(model: object, folder: Path) -> Path:
-    """Count a model, and say where."""
-    path = folder / "a.tally"
-    count_predictions(model, Tally(path, 8))
-    return path
+@pytest.fixture
+def count(tmp_path: Path) -> Callable[[Batches], tuple[Any, Callable[[], dict[int, int]]]]:
+    """Count a model; it, and what tells how many executions of each size there were."""
+
+    def counted(model: Batches) -> tuple[Any, Callable[[], dict[int, int]]]:
+        count_predictions(model, Tally(tmp_path / "a.tally", 8))
+        return model, lambda: read_tally(tmp_path / "a.tally").sizes
+
+    return counted
 
 
-def test_a_batch_is_counted_with_its_size(tmp_path: Path) -> None:
-    """Three texts in one batch and then a single one that was not batched."""
-    model: Any = Model()
-    path = counted(model, tmp_path)
-    assert model.predict(model.batch(["a", "b", "c"], context=[1, 2, 3])) == ["a", "b", "c"]
-    assert model.wanted == [[1, 2, 3]]
-    assert read_tally(path).sizes == {3: 1}
-
-
-def test_what_is_not_batched_is_one_item(tmp_path: Path) -> None:
-    """LitServe's loop for single requests never calls ``batch``."""
-    model = Model()
-    path = counted(model, tmp_path)
+def test_executions_are_counted_with_their_sizes(count: Callable[[Batches], Any]) -> None:
+    """Of what LitServe does not batch, of a batch; one that fails is none, and its exception goes on to LitServe."""
+    model, sizes = count(Model())
     model.predict("abc")
-    assert read_tally(path)[:2] == (1, 1)
-
-
-def test_an_execution_that_fails_is_not_counted(tmp_path: Path) -> None:
-    """Its exception goes on to LitServe."""
-    model = Model()
-    path = counted(model, tmp_path)
+    assert sizes() == {1: 1}
+    assert model.predict(model.batch(["a", "b", "c"], context="d")) == ["a", "b", "c", "d"]
     with pytest.raises(ValueError, match="cannot be read"):
         model.predict(["bad"])
-    assert read_tally(path).executions == 0
+    assert sizes() == {1: 1, 3: 1}
 
 
-def test_a_stream_is_one_execution(tmp_path: Path) -> None:
-    """It is counted at its end, and its function still looks like a stream's."""
-    model = Streams()
-    path = counted(model, tmp_path)
+def test_streams_and_coroutines_stay_what_they_are(count: Callable[[Batches], Any]) -> None:
+    """LitServe looks at what a function is; a stream is counted at its end."""
+    model, sizes = count(Streams())
     assert inspect.isgeneratorfunction(model.predict)
     stream = model.predict(model.batch(["a", "b"]))
-    assert next(stream) == "a"
-    assert read_tally(path).executions == 0
-    assert list(stream) == ["b"]
-    assert read_tally(path).sizes == {2: 1}
-
-
-def test_coroutines_are_counted(tmp_path: Path) -> None:
-    """A coroutine stays one."""
-    model = Later()
-    path = counted(model, tmp_path)
+    assert (next(stream), sizes()) == ("a", {})
+    assert (list(stream), sizes()) == (["b"], {2: 1})
+    model, sizes = count(Later())
     assert inspect.iscoroutinefunction(model.predict)
-    assert asyncio.run(model.predict(["a"])) == ["a"]
-    assert read_tally(path).executions == 1
+    assert (asyncio.run(model.predict(["a"])), sizes()) == (["a"], {1: 1})
 
 
-def test_asynchronous_streams_are_counted(tmp_path: Path) -> None:
-    """An asynchronous stream stays one, and one that is given up is not counted."""
-    model = LaterStreams()
-    path = counted(model, tmp_path)
+def test_asynchronous_streams_are_counted(count: Callable[[Batches], Any]) -> None:
+    """At their end, and one that is given up is not counted."""
+    model, sizes = count(LaterStreams())
     assert inspect.isasyncgenfunction(model.predict)
 
-    async def take(count: int) -> list[str]:
-        taken = []
+    async def begin() -> str:
         stream = model.predict(["a", "b"])
-        async for each in stream:
-            taken.append(each)
-            if len(taken) == count:
-                break
-        await stream.aclose()  # type: ignore[attr-defined]
-        return taken
+        first: str = await anext(stream)
+        await stream.aclose()
+        return first
 
-    assert asyncio.run(take(1)) == ["a"]
-    assert read_tally(path).executions == 0
-    assert asyncio.run(take(3)) == ["a", "b"]
-    assert read_tally(path).executions == 1
+    async def take_all() -> list[str]:
+        return [each async for each in model.predict(["a", "b"])]
+
+    assert (asyncio.run(begin()), sizes()) == ("a", {})
+    assert (asyncio.run(take_all()), sizes()) == (["a", "b"], {1: 1})
 
 
 def answered(folder: Path, path: str, status: int, states: dict[str, str] | None = None) -> tuple[int, bytes]:
@@ -192,15 +153,14 @@ def answered(folder: Path, path: str, status: int, states: dict[str, str] | None
     return sent[0]["status"], sent[1]["body"]
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "counted_requests"),
-    [("/predict", 200, 1), ("/predict", 500, 0), ("/predict", 422, 0), ("/health", 200, 0)],
-)
-def test_good_answers_are_counted(tmp_path: Path, path: str, status: int, counted_requests: int) -> None:
+def test_good_answers_are_counted(tmp_path: Path) -> None:
     """Answers of the API with a 2xx status count, others do not; all are passed on."""
-    assert answered(tmp_path, path, status) == (status, b"its own")
-    (tally,) = tmp_path.glob("answers-*.tally")
-    assert read_tally(tally).executions == counted_requests
+    for path, status, counts in [("/predict", 500, 0), ("/predict", 422, 0), ("/health", 200, 0), ("/predict", 200, 1)]:
+        folder = tmp_path / f"{status}{path.strip('/')}"
+        folder.mkdir()
+        assert answered(folder, path, status) == (status, b"its own")
+        (tally,) = folder.glob("answers-*.tally")
+        assert read_tally(tally).executions == counts
 
 
 @pytest.mark.parametrize(
@@ -212,13 +172,17 @@ def test_it_is_ready_when_all_workers_are(tmp_path: Path, states: dict[str, str]
     assert answered(tmp_path, READY_PATH, 404, states)[0] == status
 
 
+def say(folder: Path, **apis: object) -> None:
+    """What a server says of how it is set up."""
+    facts = {"import_seconds": 1.5, "version": "0.2.19", "server": {"devices": "cpu"}}
+    write_json(folder / FACTS, {**facts, "apis": {f"/{name}": api for name, api in apis.items()}})
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     """A start of a server that has said how it is set up."""
-    folder = tmp_path / "litserve"
-    folder.mkdir()
-    facts = {"import_seconds": 1.5, "version": "0.2.19", "server": {"devices": "cpu"}, "apis": {"/predict": API}}
-    write_json(folder / FACTS, facts)
+    (tmp_path / "litserve").mkdir()
+    say(tmp_path / "litserve", predict=API)
     return Site(tmp_path, {"http": 1})
 
 
@@ -229,17 +193,17 @@ def kind(tmp_path: Path, **arguments: Argument) -> LitServe:
     return LitServe(App("litserve_server", app, "app.py", arguments))
 
 
-def worker(site: Site, path: str = "/predict", *sizes: int, seconds: float = 0.5) -> None:
+def worker(site: Site, path: str = "/predict", *sizes: int, seconds: float = 0.5, most: int = 8) -> None:
     """A worker that executed batches of these sizes in a microsecond each."""
-    about = {"setup_seconds": seconds, "max_batch_size": 8, "batch_timeout": 0.01}
-    tally = open_tally(site.folder / "litserve", EXECUTIONS, path, 8, **about)
+    about = {"setup_seconds": seconds, "max_batch_size": most, "batch_timeout": 0.01}
+    tally = open_tally(site.folder / "litserve", EXECUTIONS, path, most, **about)
     for size in sizes:
         tally.add(size, 1000)
 
 
-def http_process(site: Site, requests: int, path: str = "/predict") -> None:
+def http_process(site: Site, requests: int) -> None:
     """A process that answered so many requests."""
-    tally = open_tally(site.folder / "litserve", ANSWERS, path, 1)
+    tally = open_tally(site.folder / "litserve", ANSWERS, "/predict", 1)
     for _ in range(requests):
         tally.add(1, 5000)
 
@@ -269,9 +233,7 @@ def test_all_workers_are_added_up(site: Site, tmp_path: Path) -> None:
 
 def test_each_api_is_a_part(site: Site, tmp_path: Path) -> None:
     """Several APIs are counted each by itself and together."""
-    facts = json.loads((site.folder / "litserve" / FACTS).read_text())
-    facts["apis"]["/other"] = API
-    write_json(site.folder / "litserve" / FACTS, facts)
+    say(site.folder / "litserve", predict=API, other=API)
     worker(site, "/predict", 4)
     worker(site, "/other", 2, 2)
     http_process(site, 4)
@@ -280,17 +242,12 @@ def test_each_api_is_a_part(site: Site, tmp_path: Path) -> None:
     assert {name: part.items for name, part in found.parts.items()} == {"/predict": 4, "/other": 4}
 
 
-def test_answers_of_workers_that_do_not_count_are_an_error(site: Site, tmp_path: Path) -> None:
-    """A server without its counter is not one that batches nothing."""
+def test_what_does_not_count_is_not_counted(site: Site, tmp_path: Path) -> None:
+    """A server without its counter is not one that batches nothing; nobody knows what a loop of one's own calls so."""
     http_process(site, 1)
     with pytest.raises(ServerFailed, match="none of its workers counts"):
         read(site, tmp_path)
-
-
-def test_a_loop_of_ones_own_is_not_counted(site: Site, tmp_path: Path) -> None:
-    """Nobody knows what it calls for a batch."""
-    facts = {"apis": {"/predict": {**API, "counted": False}}}
-    write_json(site.folder / "litserve" / FACTS, facts)
+    say(site.folder / "litserve", predict={**API, "counted": False})
     assert kind(tmp_path).read_counters(site) is None
 
 
@@ -298,37 +255,25 @@ def test_a_loop_of_ones_own_is_not_counted(site: Site, tmp_path: Path) -> None:
 @example(about=b"0", tally=b"")
 @given(about=st.binary(max_size=60), tally=st.binary(max_size=60))
 def test_damaged_counts_are_a_typed_error(about: bytes, tally: bytes) -> None:
-    """Whatever stands in the files, the error names the server."""
+    """Whatever stands in the files, the error names the server; a good description does not help a bad tally."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "litserve"
         folder.mkdir()
-        write_json(folder / FACTS, {"apis": {"/predict": API}})
-        (folder / "executions-1-a.json").write_bytes(about)
-        (folder / "executions-1-a.tally").write_bytes(tally)
+        say(folder, predict=API)
+        worker(Site(Path(name)), "/predict", 1)
+        (good,) = folder.glob("*.tally")
+        good.write_bytes(tally)
+        with pytest.raises(ServerFailed, match="litserve's counts make no sense"):
+            kind(Path(name)).read_counters(Site(Path(name)))
+        good.with_suffix(".json").write_bytes(about)
         with pytest.raises(ServerFailed, match="litserve's counts make no sense"):
             kind(Path(name)).read_counters(Site(Path(name)))
 
 
-def test_damaged_numbers_are_a_typed_error(site: Site, tmp_path: Path) -> None:
-    """A good description does not help a bad tally."""
-    worker(site, "/predict", 1)
-    (tally,) = (site.folder / "litserve").glob("*.tally")
-    tally.write_bytes(b"nonsense")
-    with pytest.raises(ServerFailed, match="litserve's counts make no sense"):
-        read(site, tmp_path)
-
-
-def test_an_app_that_said_nothing_is_named(tmp_path: Path) -> None:
-    """Such as one that runs its server in a process of its own."""
-    with pytest.raises(ServerFailed, match="does not say how it was set up"):
-        kind(tmp_path).read_settings(Site(tmp_path))
-
-
 def test_settings_are_those_of_the_workers(site: Site, tmp_path: Path) -> None:
-    """Equal values are equal however they were written; a worker that started anew shows."""
-    worker(site)
-    worker(site)
-    worker(site)
+    """Equal values are equal however they were written; a worker that started anew shows, and so do two that differ."""
+    for _ in range(3):
+        worker(site)
     found = kind(tmp_path, max_batch_size="16", batch_timeout=1e-2, workers=2).read_settings(site)
     assert found["max_batch_size"] == Setting("8", "16")
     assert found["batch_timeout"] == Setting("0.01", "0.01")
@@ -337,43 +282,25 @@ def test_settings_are_those_of_the_workers(site: Site, tmp_path: Path) -> None:
     assert found["worker_starts"] == Setting("3")
     assert found["litserve"] == Setting("0.2.19")
     assert found["stream"] == Setting("no")
-
-
-def test_workers_that_disagree_are_all_shown(site: Site, tmp_path: Path) -> None:
-    """A model may choose its batch by its device."""
-    worker(site)
-    more = {"setup_seconds": 0.1, "max_batch_size": 4, "batch_timeout": 0.01}
-    open_tally(site.folder / "litserve", EXECUTIONS, "/predict", 4, **more)
+    worker(site, most=4)
     assert kind(tmp_path).read_settings(site)["max_batch_size"].used == "4, 8"
 
 
 def test_cold_start_names_the_slowest_setup(site: Site, tmp_path: Path) -> None:
-    """Imports first, then setup."""
+    """Imports first, then setup; an app that runs its server in a process of its own says nothing, and is named."""
     worker(site, seconds=0.25)
     worker(site, seconds=3.5)
     assert list(kind(tmp_path).read_cold_start(site).items()) == [("import", 1.5), ("setup", 3.5)]
+    with pytest.raises(ServerFailed, match="does not say how it was set up"):
+        kind(tmp_path).read_settings(Site(tmp_path / "elsewhere"))
 
 
 def test_the_app_is_started_with_its_arguments(tmp_path: Path) -> None:
-    """Ours come before the app, its own after it."""
-    folder = tmp_path / "s"
-    folder.mkdir()
-    site = Site(folder, {"http": 4321})
-    if len(str(folder)) > 50:
-        site = Site(Path(tempfile.mkdtemp(prefix="gpuserve-")), {"http": 4321})
-    try:
-        launch = kind(tmp_path, max_batch_size=4).launch(site)
-    finally:
-        for path in sorted(site.folder.rglob("*"), reverse=True):
-            path.unlink() if path.is_symlink() else path.rmdir()
-        site.folder.rmdir()
-    assert launch.argv[-2:] == (str(tmp_path / "app.py"), "--max-batch-size=4")
-    assert "--port=4321" in launch.argv
-    assert "--host=127.0.0.1" in launch.argv
-    assert launch.environment["PYTHONPATH"].startswith(str(site.folder))
-
-
-def test_a_folder_that_is_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
-    """Named before LitServe would fail over it."""
+    """Ours come before the app, its own after it; a folder in which LitServe's sockets would not fit is refused."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
+        launch = kind(tmp_path, max_batch_size=4).launch(Site(Path(folder), {"http": 4321}))
+        assert launch.argv[-2:] == (str(tmp_path / "app.py"), "--max-batch-size=4")
+        assert {"--port=4321", "--host=127.0.0.1"} <= set(launch.argv)
+        assert launch.environment["PYTHONPATH"].startswith(folder)
     with pytest.raises(ServerFailed, match="Unix sockets"):
         kind(tmp_path).launch(Site(tmp_path / ("long" * 20), {"http": 1}))

@@ -49,44 +49,36 @@ def read(names: MetricNames) -> Counters:
 
 def test_counters_are_found_by_their_names() -> None:
     """Summed over what no label fixes; with or without the suffix that a library adds."""
-    names = MetricNames(
-        items="items_total", batches="runs", requests="runs_total", pending="waiting", labels={"model": "a"}
-    )
+    of_a = {"model": "a"}
+    names = MetricNames(items="items_total", batches="runs", requests="runs_total", pending="waiting", labels=of_a)
     assert read(names) == Counters(items=40, batches=12, requests=12, pending=3)
-
-
-def test_a_histogram_tells_items_batches_and_sizes() -> None:
-    """Its sum, its count and its buckets, each without those below; times of a stage are a sum and a count too."""
-    names = MetricNames(batch_size="size", stages={COMPUTE: "took"}, labels={"model": "a"})
-    assert read(names) == Counters(
-        items=40, batches=12, batch_sizes={"1": 2, "8": 10}, stages={COMPUTE: StageTime(1.5, 12)}
-    )
+    # A histogram tells items, batches and sizes, each bucket without those below; times are a sum and a count too.
+    names = MetricNames(batch_size="size", stages={COMPUTE: "took"}, labels=of_a)
+    stages = {COMPUTE: StageTime(1.5, 12)}
+    assert read(names) == Counters(items=40, batches=12, batch_sizes={"1": 2, "8": 10}, stages=stages)
 
 
 def test_the_exact_name_goes_first() -> None:
-    """A gauge beside the counter of its name is not added to it."""
+    """A gauge beside the counter of its name is not added to it; what is not named may have any value."""
     assert read(MetricNames(items="items", batches="runs")).items == 7
     assert read(MetricNames(items="items_total", batches="runs")).items == 45
-
-
-def test_what_is_not_named_may_have_any_value() -> None:
-    """A summary that has seen nothing, and a gauge below zero, are no reason to refuse a server's page."""
     assert {sample.name for sample in read_samples(PAGE)} >= {"go_gc_duration_seconds", "process_limit"}
 
 
-@pytest.mark.parametrize("name", ["broken", "process_limit"])
-def test_what_is_named_has_to_be_a_count(name: str) -> None:
-    """Not a number, and less than nothing, are no pass."""
-    with pytest.raises(ServerFailed, match=f"metric {name} is no count") as caught:
+@pytest.mark.parametrize(
+    ("name", "said", "help_"),
+    [
+        ("broken", "metric broken is no count", ""),
+        ("process_limit", "metric process_limit is no count", ""),
+        ("took_sum", r"metric took_sum counts, and yet is 1\.5", "name a counter"),
+    ],
+)
+def test_what_is_named_has_to_be_a_count(name: str, said: str, help_: str) -> None:
+    """What is not a number, less than nothing, or seconds, is told and not rounded."""
+    with pytest.raises(ServerFailed, match=said) as caught:
         read(MetricNames(items=name, batches="runs"))
     assert caught.value.remedies
-
-
-def test_a_time_is_no_count() -> None:
-    """Seconds that were named as items are told, not rounded."""
-    with pytest.raises(ServerFailed, match=r"metric took_sum counts, and yet is 1\.5") as caught:
-        read(MetricNames(items="took_sum", batches="runs"))
-    assert "name a counter" in str(caught.value)
+    assert help_ in str(caught.value)
 
 
 def test_a_name_that_is_not_there_is_told_with_those_that_are() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,11 +12,13 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER, StageTime
+from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.mosec import Mosec, batch_counters
 from pytest_gpuserve.servers.prometheus import Sample, read_samples, scrape
 from tests.fakes.threads import in_a_thread
+from tests.servers.pages import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,13 +30,12 @@ NAME = "mosec_service_batch_size"
 def stage_lines(stage: str, worker: int, sizes: dict[str, int], items: int) -> str:
     """What mosec shows of one worker of a stage; ``sizes`` are batches of each bucket."""
     total = 0
+    labels = f'stage="{stage}",worker="{worker}"'
     lines = []
     for edge, count in sizes.items():
         total += count
-        lines.append(f'{NAME}_bucket{{stage="{stage}",worker="{worker}",le="{edge}"}} {total}')
-    lines.append(f'{NAME}_sum{{stage="{stage}",worker="{worker}"}} {items}')
-    lines.append(f'{NAME}_count{{stage="{stage}",worker="{worker}"}} {total}')
-    return "\n".join(lines) + "\n"
+        lines.append(f'{NAME}_bucket{{{labels},le="{edge}"}} {total}\n')
+    return "".join([*lines, f"{NAME}_sum{{{labels}}} {items}\n", f"{NAME}_count{{{labels}}} {total}\n"])
 
 
 HEAD = f"# HELP {NAME} dynamic batch size\n# TYPE {NAME} histogram\n"
@@ -73,45 +71,11 @@ mosec_service_remaining_task 3
 """
 
 
-@dataclass
-class Page:
-    """What the server answers next."""
-
-    status: int = 200
-    body: bytes = b""
-    asked: list[str] = field(default_factory=list)
-    close_early: bool = False
-
-
-@dataclass
-class Web:
-    """A server that shows a page."""
-
-    port: int
-    page: Page
-
-
 @pytest.fixture
-def web() -> Iterator[Web]:
-    """A real server on a free port of the loopback."""
-    page = Page()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            page.asked.append(self.path)
-            if page.close_early:
-                self.close_connection = True
-                return
-            self.send_response(page.status)
-            self.send_header("Content-Length", str(len(page.body)))
-            self.end_headers()
-            self.wfile.write(page.body)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with in_a_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        yield Web(server.server_port, page)
+def web() -> Iterator[Pages]:
+    """A server of one page."""
+    with in_a_thread(Pages()) as server:
+        yield server
 
 
 def counters(page: str, stage: str | None = None) -> Counters:
@@ -119,38 +83,32 @@ def counters(page: str, stage: str | None = None) -> Counters:
     return batch_counters(read_samples(page), stage)
 
 
-def test_workers_of_a_stage_are_added_up() -> None:
-    """Two workers are one stage: items, batches and sizes are sums, each size by the upper edge of its bucket."""
-    assert counters(TWO_WORKERS) == Counters(
-        items=65, batches=12, batch_sizes={"1": 3, "8": 8, "inf": 1}, requests=99, pending=3
-    )
+@pytest.mark.parametrize(
+    ("page", "stage", "expected"),
+    [
+        pytest.param(
+            TWO_WORKERS,
+            None,
+            Counters(items=65, batches=12, batch_sizes={"1": 3, "8": 8, "inf": 1}, requests=99, pending=3),
+            id="workers of a stage are added up",
+        ),
+        pytest.param(TWO_STAGES, None, Counters(4, 2, {"8": 2}, requests=0), id="the last one, by number"),
+        pytest.param(TWO_STAGES, "Inference_2", Counters(32, 4, {"8": 4}, requests=0), id="the named one"),
+        pytest.param("", None, Counters(0, 0, requests=0), id="nothing yet"),
+        pytest.param(HEAD, "Inference_1", Counters(0, 0, requests=0), id="no batch yet"),
+        pytest.param(OTHER, "Inference_1", Counters(0, 0, requests=99), id="no batch of this stage yet"),
+    ],
+)
+def test_a_stage_is_counted(page: str, stage: str | None, expected: Counters) -> None:
+    """Items, batches, requests that were answered well; each batch's size by the upper edge of its bucket."""
+    assert counters(page, stage) == expected
 
 
-def test_the_last_stage_counts() -> None:
-    """Of several stages that batch the one farthest down the pipeline, by number and not by letters."""
-    assert counters(TWO_STAGES) == Counters(items=4, batches=2, batch_sizes={"8": 2}, requests=0)
-
-
-def test_a_named_stage_counts() -> None:
-    """A name chooses, and a name that batches nothing is an error that lists those that do."""
-    assert counters(TWO_STAGES, "Inference_2") == Counters(items=32, batches=4, batch_sizes={"8": 4}, requests=0)
+def test_a_stage_that_is_not_there_is_told() -> None:
+    """With those that batch."""
     with pytest.raises(ServerFailed, match="'Inference_3'") as caught:
         counters(TWO_STAGES, "Inference_3")
     assert "['Inference_2', 'Decode_10']" in str(caught.value)
-
-
-@pytest.mark.parametrize("stage", [None, "Inference_1"])
-@pytest.mark.parametrize("page", ["", OTHER, HEAD])
-def test_before_the_first_batch_all_is_zero(page: str, stage: str | None) -> None:
-    """A stage is shown only after its first batch; until then nothing was executed."""
-    found = counters(page, stage)
-    assert (found.items, found.batches, found.batch_sizes) == (0, 0, {})
-
-
-def test_requests_are_those_that_were_answered_well() -> None:
-    """Over all routes, and without those that failed; before the first there were none."""
-    assert counters(TWO_WORKERS).requests == 99
-    assert counters("").requests == 0
 
 
 def test_times_are_named_by_what_they_are() -> None:
@@ -162,23 +120,17 @@ def test_times_are_named_by_what_they_are() -> None:
         FORMATION: StageTime(0.002, 12),
         OTHER_COMPUTE + "Preprocess_1": StageTime(0.065, 65),
     }
-
-
-def test_without_batching_the_last_stage_computes() -> None:
-    """A pipeline of single requests has times too, and a chosen stage is the one that counts."""
+    # A pipeline of single requests has times too, and a chosen stage is the one that counts.
     assert counters(TIMES).stages[COMPUTE] == StageTime(0.12, 12)
     chosen = counters(TIMES, "Preprocess_1")
     assert (chosen.batches, chosen.stages[COMPUTE]) == (0, StageTime(0.065, 65))
     assert chosen.stages[OTHER_COMPUTE + "Inference_2"] == StageTime(0.12, 12)
     assert FORMATION not in chosen.stages
-
-
-@pytest.mark.parametrize("cut", ["_sum", "_count", "_duration_"])
-def test_a_mosec_without_times_has_none(cut: str) -> None:
-    """Half a histogram, or none, is no time of zero but none at all; batches are counted all the same."""
-    lines = [line for line in TIMES.splitlines(keepends=True) if cut not in line]
-    found = counters(TWO_WORKERS + "".join(lines))
-    assert (found.items, found.stages) == (65, {})
+    # Half a histogram, or none, is no time of zero but none at all; batches are counted all the same.
+    for cut in ("_sum", "_count", "_duration_"):
+        lines = [line for line in TIMES.splitlines(keepends=True) if cut not in line]
+        found = counters(TWO_WORKERS + "".join(lines))
+        assert (found.items, found.stages) == (65, {})
 
 
 @pytest.mark.parametrize("edge", ["", ',le=""', ',le="many"'])
@@ -189,46 +141,44 @@ def test_a_bucket_without_an_edge_makes_no_sense(edge: str) -> None:
         counters(page)
 
 
-def test_a_page_is_fetched_from_the_loopback(web: Web, tmp_path: Path) -> None:
-    """The server kind reads ``/metrics`` of its port."""
-    app = tmp_path / "app.py"
-    app.write_text("")
-    web.page.body = TWO_WORKERS.encode()
-    found = Mosec(App("mosec_server", app, "app.py")).read_counters(Site(tmp_path, {"http": web.port}))
-    assert (found.items, found.batches) == (65, 12)
-    assert web.page.asked == ["/metrics"]
-
-
-def configured(folder: Path, **sizes: int) -> Mosec:
-    """A mosec whose stages take batches of these sizes at most, as it noted when it started in this folder."""
+def read(folder: Path, page: Pages, text: str, **sizes: int) -> Counters:
+    """The counters of a mosec that shows this; it noted at its start which batches its stages take at most."""
+    page.body = text.encode()
     app = folder / "app.py"
     app.write_text("")
-    (folder / "mosec").mkdir()
-    stages = [{"worker": name, "max_batch_size": size, "max_wait_time": 10} for name, size in sizes.items()]
-    config = {"capacity": 1024, "timeout": 3000, "runtimes": stages}
-    (folder / "mosec" / "config.json").write_text(json.dumps(config))
-    return Mosec(App("mosec_server", app, "app.py"))
+    if sizes:
+        stages = [{"worker": name, "max_batch_size": size, "max_wait_time": 10} for name, size in sizes.items()]
+        (folder / "mosec").mkdir()
+        config = {"capacity": 1024, "timeout": 3000, "runtimes": stages}
+        (folder / "mosec" / "config.json").write_text(json.dumps(config))
+    found = Mosec(App("mosec_server", app, "app.py")).read_counters(Site(folder, {"http": page.port}))
+    assert page.asked == ["/metrics"]
+    return found
 
 
-def test_without_batching_each_item_is_an_execution(web: Web, tmp_path: Path) -> None:
-    """A last stage that takes one request at a time has a batching ratio of one, not an unknown one."""
-    web.page.body = TIMES.encode()
-    found = configured(tmp_path, Preprocess_1=1, Inference_2=1).read_counters(Site(tmp_path, {"http": web.port}))
-    assert (found.items, found.batches, found.batch_sizes) == (12, 12, {"1": 12})
-    assert found.stages[COMPUTE] == StageTime(0.12, 12)
+@pytest.mark.parametrize(
+    ("text", "sizes", "expected"),
+    [
+        pytest.param(TWO_WORKERS, {}, (65, 12, {"1": 3, "8": 8, "inf": 1}), id="it batches"),
+        # A last stage that takes one request at a time has a batching ratio of one, not an unknown one.
+        pytest.param(TIMES, {"Preprocess_1": 1, "Inference_2": 1}, (12, 12, {"1": 12}), id="without batching"),
+        pytest.param(TIMES, {"Preprocess_1": 1, "Inference_2": 32}, (0, 0, {}), id="a stage before it is at work"),
+        pytest.param(OTHER, {"Preprocess_1": 1, "Inference_2": 32}, (0, 0, {}), id="nothing is executed yet"),
+    ],
+)
+def test_a_page_is_fetched_from_the_loopback(
+    web: Pages, tmp_path: Path, text: str, sizes: dict[str, int], expected: tuple[int, int, dict[str, int]]
+) -> None:
+    """The server kind reads ``/metrics`` of its port; where a stage batches is known from the start's notes."""
+    found = read(tmp_path, web, text, **sizes)
+    assert (found.items, found.batches, found.batch_sizes) == expected
+    if expected[2] == {"1": 12}:
+        assert found.stages[COMPUTE] == StageTime(0.12, 12)
 
 
-@pytest.mark.parametrize("page", [TIMES, OTHER])
-def test_a_stage_that_will_batch_has_not_yet(web: Web, tmp_path: Path, page: str) -> None:
-    """Before its first batch a stage that batches has executed nothing, whatever the stages before it have."""
-    web.page.body = page.encode()
-    found = configured(tmp_path, Preprocess_1=1, Inference_2=32).read_counters(Site(tmp_path, {"http": web.port}))
-    assert (found.items, found.batches, found.batch_sizes) == (0, 0, {})
-
-
-def test_labels_and_values_are_read(web: Web) -> None:
+def test_labels_and_values_are_read(web: Pages) -> None:
     """A sample keeps its name, its labels and its value; comments and blank lines are none."""
-    web.page.body = b'# a comment\n\na{b="c d",e="\\"f\\""} 1.5\nb 2e3\n'
+    web.body = b'# a comment\n\na{b="c d",e="\\"f\\""} 1.5\nb 2e3\n'
     assert scrape(web.port) == [Sample("a", {"b": "c d", "e": '"f"'}, 1.5), Sample("b", {}, 2000.0)]
 
 
@@ -247,9 +197,9 @@ def test_labels_and_values_are_read(web: Web) -> None:
     ],
     ids=["html", "word", "bytes", "cut", "negative", "NaN", "infinite", "half a comment", "no name"],
 )
-def test_a_page_that_makes_no_sense_is_refused(web: Web, body: bytes, found: str) -> None:
+def test_a_page_that_makes_no_sense_is_refused(web: Pages, body: bytes, found: str) -> None:
     """Nothing is counted from what is no Prometheus text, or holds a value that no counter has."""
-    web.page.body = body
+    web.body = body
     with pytest.raises(ServerFailed, match="are not Prometheus text") as caught:
         scrape(web.port)
     assert f"http://127.0.0.1:{web.port}/metrics" in str(caught.value)
@@ -268,28 +218,18 @@ def test_no_page_is_a_crash(text: str) -> None:
     assert all(sample.value >= 0 for sample in found)
 
 
-@pytest.mark.parametrize("status", [204, 302, 404, 500])
-def test_another_status_is_refused(web: Web, status: int) -> None:
-    """Only 200 counts, whatever the page says, and a body that cannot be read does not hide the status."""
-    web.page.status = status
-    web.page.body = b"" if status == 204 else TWO_WORKERS.encode() + b"\xff"
-    with pytest.raises(ServerFailed, match="could not be read") as caught:
-        scrape(web.port)
-    assert caught.value.found == f"status {status}"
+def test_what_is_no_answer_is_refused(web: Pages) -> None:
+    """Only 200 counts, whatever the page says, readable or not; a closed connection and a refused one are named."""
+    for status in (204, 302, 404, 500):
+        web.status, web.body = status, b"" if status == 204 else TWO_WORKERS.encode() + b"\xff"
+        assert refusal(web.port) == f"status {status}"
+    web.close_early = True
+    assert refusal(web.port)
+    assert "refused" in refusal(free_port())
 
 
-def test_a_server_that_hangs_up_is_refused(web: Web) -> None:
-    """A connection closed without an answer is named."""
-    web.page.close_early = True
-    with pytest.raises(ServerFailed, match="could not be read") as caught:
-        scrape(web.port)
-    assert caught.value.found
-
-
-def test_no_server_is_refused() -> None:
-    """A refused connection says so, with the address."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with pytest.raises(ServerFailed, match=rf"127\.0\.0\.1:{port}/metrics") as caught:
+def refusal(port: int) -> str:
+    """What is said of a page that cannot be read."""
+    with pytest.raises(ServerFailed, match=rf"127\.0\.0\.1:{port}/metrics could not be read") as caught:
         scrape(port)
-    assert "refused" in caught.value.found
+    return caught.value.found

@@ -8,21 +8,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 
 from tests.fakes.children.toolkit import eventually, segments_of_nobody
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.plugin.conftest import APP, REPOSITORY, TEST
+from tests.servers.processes import command_lines, descendants, end_and_look, listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NOTHING_LEFT_SECONDS = 5.0
 UP_SECONDS = 60.0
 
 
@@ -45,75 +43,12 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
-def descendants(process: psutil.Process) -> list[psutil.Process]:
-    """All below a process."""
-    try:
-        return process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def listening(processes: list[psutil.Process]) -> set[int]:
-    """TCP ports on which they listen."""
-    ports = set()
-    for process in processes:
-        try:
-            ports |= {c.laddr.port for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-        except psutil.Error:
-            continue
-    return ports
-
-
-def running(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that are neither gone nor only waiting to be collected."""
-    found = []
-    for process in processes:
-        try:
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def command_lines(processes: list[psutil.Process]) -> str:
-    """What they run."""
-    lines = []
-    for process in processes:
-        try:
-            lines.append(" ".join(process.cmdline()))
-        except psutil.Error:
-            continue
-    return "\n".join(lines)
-
-
-@contextmanager
-def measuring(project: Path, temporary: Path) -> Iterator[psutil.Process]:
-    """Pytest in the project, in its own process group."""
+def command(project: Path, temporary: Path) -> dict[str, Any]:
+    """Pytest in the project, as ``subprocess`` takes it."""
     environment = {name: value for name, value in os.environ.items() if name not in {"CI", "PYTEST_ADDOPTS"}}
-    with subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "no:cacheprovider"],
-        cwd=project,
-        env={**environment, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(temporary), LOCKS_VARIABLE: str(project)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        try:
-            yield psutil.Process(process.pid)
-        finally:
-            process.kill()
-
-
-def wait_for(words: str, pytest_process: psutil.Process) -> list[psutil.Process]:
-    """Wait until something below pytest runs a command with these words; return all that is below it then."""
-    deadline = time.monotonic() + UP_SECONDS
-    while time.monotonic() < deadline:
-        below = descendants(pytest_process)
-        if words in command_lines(below):
-            return below
-        time.sleep(0.02)
-    raise AssertionError(f"nothing below pytest ran {words!r} within {UP_SECONDS:.0f} s")
+    environment |= {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(temporary), LOCKS_VARIABLE: str(project)}
+    plugins = ("-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "no:cacheprovider")
+    return {"args": [sys.executable, "-m", "pytest", *plugins], "cwd": project, "env": environment}
 
 
 @pytest.mark.parametrize("moment", ["start-up", "load"])
@@ -121,38 +56,25 @@ def wait_for(words: str, pytest_process: psutil.Process) -> list[psutil.Process]
 def test_nothing_is_left_of_a_killed_pytest(project: Path, temporary: Path, moment: str, how: signal.Signals) -> None:
     """Five seconds after the end of pytest there is no process, no port, no shared memory and no folder of it."""
     memory = segments_of_nobody()
-    with measuring(project, temporary) as pytest_process:
-        below = wait_for("app.py" if moment == "start-up" else "pytest_gpuserve.load.engine", pytest_process)
-        if moment == "load":
-            # The engine runs once the server has answered: now it is under load, all its workers are up.
-            time.sleep(0.5)
-            below = descendants(pytest_process)
-            assert listening(below)
-        ports = listening(below)
-        pytest_process.send_signal(how)
-        pytest_process.wait(UP_SECONDS)
-        deadline = time.monotonic() + NOTHING_LEFT_SECONDS
-        while running(below) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not running(below), command_lines(running(below))
-        assert not ports & listening(list(psutil.process_iter()))
-        eventually(lambda: not segments_of_nobody() - memory, "no shared memory is left")
-        assert not list(temporary.glob("gpuserve-*"))
+    words = "app.py" if moment == "start-up" else "pytest_gpuserve.load.engine"
+    null = subprocess.DEVNULL
+    with subprocess.Popen(**command(project, temporary), stdout=null, stderr=null, start_new_session=True) as process:
+        try:
+            eventually(lambda: words in command_lines(descendants(process.pid)), f"pytest runs {words}", UP_SECONDS)
+            if moment == "load":
+                # The engine runs once the server has answered: now it is under load, all its workers are up.
+                time.sleep(0.5)
+                assert listening(descendants(process.pid))
+            end_and_look(process, how, descendants(process.pid), temporary, memory)
+        finally:
+            process.kill()
 
 
 def test_a_long_temporary_folder_is_told(project: Path) -> None:
     """Where mosec's sockets would not fit into TMPDIR, that is said, with what helps, before mosec fails on it."""
     long = project / ("x" * 60)
     long.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "no:cacheprovider"],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(long), LOCKS_VARIABLE: str(project)},
-        capture_output=True,
-        text=True,
-        timeout=UP_SECONDS,
-        check=False,
-    )
+    done = subprocess.run(**command(project, long), capture_output=True, text=True, timeout=UP_SECONDS, check=False)
     assert done.returncode == 1
     assert "TMPDIR=/tmp" in done.stdout
     assert "Traceback" not in done.stdout

@@ -7,14 +7,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
-from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Burst, Constant, Steps
@@ -22,24 +19,18 @@ from pytest_gpuserve.measure.pairs import round_point
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
 from pytest_gpuserve.trial import by_turns, contender
 from pytest_gpuserve.trial.contender import Contender
-from pytest_gpuserve.trial.pairing import BaseFailed
-from tests.fakes.children.toolkit import eventually, segments_of_nobody
+from tests.fakes.children.toolkit import segments_of_nobody
 from tests.plugin.conftest import REPOSITORY, is_busy
-from tests.servers.pairs import USERS, Deployments, Seen, below, pairing, terms, tree_of
-from tests.servers.test_mosec_life import command_lines, descendants, listening, running
+from tests.servers.pairs import USERS, Deployments, Seen, pairing, terms
+from tests.servers.processes import command_lines, descendants, end_and_look, listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.totals import RunningTotals
-    from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.rounds import Arm, Round
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.trial.contender import Pace
-
-UP_SECONDS = 60.0
-GONE_SECONDS = 10.0
 
 
 @pytest.fixture
@@ -59,11 +50,8 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_remains(folder: Path) -> Iterator[None]:
-    """Fail a test that leaves a process or a folder behind."""
-    before = {process.pid for process in below()}
+    """Fail a test that leaves a folder behind; what it leaves of processes fails any test."""
     yield
-    left = [process for process in below() if process.pid not in before]
-    assert not left, command_lines(left)
     assert not list(folder.glob("gpuserve-*"))
 
 
@@ -97,8 +85,8 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
             assert not trouble(first)
             pytest.skip(f"the machine is too busy: {first.problems}")
         assert pair.blocks_of_open_round == len(first.blocks) == 3
-        resting = [process.num_threads() > 0 for _, instance in there.started for process in tree_of(instance)]
-        assert all(resting)
+        trees = [instance.process.tree() for _, instance in there.started if instance.process]
+        assert all(process.num_threads() > 0 for tree in trees for process in tree)
         assert there.running == 2
         pair.measure(BLOCKS)
         (whole,) = pair.rounds
@@ -119,6 +107,16 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
         assert all(window.requests and window.batches for arm in ARMS for window in whole.windows(arm))
     # Four times the work: far more than what any machine adds.
     assert round_point(METRICS["throughput"], whole, 0.05).x > 0.2
+    check_one_rests(there, spans)
+    for arm in ARMS:
+        side = whole.sides[arm]
+        assert side.cold_start_seconds == (next(i.cold_start_seconds for a, i in there.started if a == arm),)
+        assert side.answers == side.answers_checked > sum(window.requests for window in whole.windows(arm))
+        assert sum(side.batch_sizes.values()) == sum(window.batches or 0 for window in whole.windows(arm))
+
+
+def check_one_rests(there: Deployments, spans: list[tuple[Arm, int, int]]) -> None:
+    """While one is loaded the other one works on nothing but what was under way when its turn ended."""
     idle, busy = 0, 0
     for arm in ARMS:
         batches = there.worked(arm)
@@ -126,14 +124,8 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
             items = sum(items for at_ns, items in batches if begin_ns <= at_ns < end_ns)
             busy += items if loaded == arm else 0
             idle += items if loaded != arm else 0
-            # What was under way when its turn ended may be worked on in the other's, where the machine stood still.
             assert loaded == arm or items <= USERS
     assert idle < busy / 20
-    for arm in ARMS:
-        side = whole.sides[arm]
-        assert side.cold_start_seconds == (next(i.cold_start_seconds for a, i in there.started if a == arm),)
-        assert side.answers == side.answers_checked > sum(window.requests for window in whole.windows(arm))
-        assert sum(side.batch_sizes.values()) == sum(window.batches or 0 for window in whole.windows(arm))
 
 
 @pytest.mark.parametrize("schedule", [Burst(12), Steps(((1, 0.1), (3, 0.15)))])
@@ -204,76 +196,12 @@ def test_trouble_of_one_server_ends_the_round(
             if not pair.rounds or not pair.rounds[-1].problems:
                 pair.measure(BLOCKS)
         assert there.running == 0
-        assert not below_engines()
+        assert "load.engine" not in command_lines(descendants(os.getpid()))
     whose = "the base: " if arm == "base" else ""
     problems = trouble(pair.rounds[-1])
     assert problems, pair.rounds
     assert all(problem.startswith(f"{whose}{expected}") for problem in problems)
     assert len(pair.rounds[-1].blocks) < BLOCKS
-
-
-class Striker(Seen):
-    """Kills the load engine of whoever is loaded, after so many ticks."""
-
-    def __init__(self, strike_at: int) -> None:
-        super().__init__()
-        self.strike_at = strike_at
-        self.loaded: Contender | None = None
-
-    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
-        """Hear of a tick."""
-        super().show(totals, tick, seconds_left)
-        if self.ticks == self.strike_at:
-            assert self.loaded is not None, "it is yet to begin"
-            (pid,) = self.loaded.engines.pids
-            os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("one_at_a_time", [False, True])
-def test_a_killed_load_engine_makes_the_round_invalid(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, one_at_a_time: bool
-) -> None:
-    """In mid-turn: the round says whose it was and how it ended, and both servers and all engines end."""
-    monkeypatch.setattr(by_turns, "TURNS_ALONE", 1)
-    # A warm-up is 3 ticks, and the first of a turn is thrown away.
-    striker = Striker(strike_at=4 if one_at_a_time else 7)
-    turn = Contender.turn
-
-    def watched(one: Contender, pace: Pace, *, seed: int) -> Window | None:
-        striker.loaded = one
-        return turn(one, pace, seed=seed)
-
-    monkeypatch.setattr(Contender, "turn", watched)
-    there = Deployments(folder)
-    how = terms(by_turns=one_at_a_time)
-    with pairing(there.target("base"), there.target("candidate"), how, striker) as pair:
-        pair.measure(1)
-        assert there.running == 0
-        assert not below_engines()
-    (measured,) = pair.rounds
-    assert striker.loaded is not None
-    whose = "the base: " if striker.loaded.arm == "base" else ""
-    assert trouble(measured) == [f"{whose}lost in mid-load: the load engine died: exit status -9"]
-    assert measured.blocks == ()
-
-
-def below_engines() -> list[psutil.Process]:
-    """Load engines of this process."""
-    return [process for process in below() if "load.engine" in command_lines([process])]
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_a_server_that_cannot_start_is_named(folder: Path, arm: Arm) -> None:
-    """The base's failure is the comparison's, the candidate's is the build's; neither is a round."""
-    there = Deployments(folder)
-    base, candidate = (there.target(each, {"exit_at_start": 3} if each == arm else {}) for each in ARMS)
-    with pairing(base, candidate, terms()) as pair:
-        with pytest.raises(BaseFailed if arm == "base" else ServerFailed) as caught:
-            pair.measure(3)
-        assert there.running == 0
-        assert pair.rounds == []
-        assert not pair.by_turns
-    assert "exit code 3" in str(caught.value)
 
 
 def test_an_open_loop_over_the_servers_rate_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +226,7 @@ def test_an_exception_ends_both_servers(folder: Path) -> None:
         with pytest.raises(ArithmeticError):
             pair.measure(BLOCKS)
         assert there.running == 0
-        assert [arm for arm, _ in there.started] in (list(ARMS), list(ARMS[::-1]))
+        assert sorted(arm for arm, _ in there.started) == sorted(ARMS)
         assert pair.rounds == []
 
 
@@ -332,24 +260,14 @@ def test_nothing_is_left_of_a_killed_comparison(folder: Path, how: signal.Signal
         env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        text=True,
         start_new_session=True,
     ) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline() == "loaded\n"
-            all_below = descendants(psutil.Process(process.pid))
-            ports = listening(all_below)
-            assert len(ports) == 2
+            assert process.stdout.readline() == b"loaded\n"
+            all_below = descendants(process.pid)
+            assert len(listening(all_below)) == 2
             assert command_lines(all_below).count("pytest_gpuserve.load.engine") == 2
-            process.send_signal(how)
-            process.wait(UP_SECONDS)
+            end_and_look(process, how, all_below, folder, memory)
         finally:
             process.kill()
-    deadline = time.monotonic() + GONE_SECONDS
-    while running(all_below) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not running(all_below), command_lines(running(all_below))
-    assert not ports & listening(list(psutil.process_iter()))
-    eventually(lambda: not segments_of_nobody() - memory, "no shared memory is left")
-    assert not list(folder.glob("gpuserve-*"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +20,7 @@ from pytest_gpuserve.servers.inside.pytriton_app import Facts
 from pytest_gpuserve.servers.pytriton import TOKEN_HEADER, PyTriton
 from pytest_gpuserve.servers.triton_install import TritonInstall
 from tests.fakes.threads import in_a_thread
+from tests.servers.pages import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,69 +28,48 @@ if TYPE_CHECKING:
 TOKEN = "only for its owner"
 
 
-def time_of(count: int, nanoseconds: int) -> dict[str, int]:
+def time_of(count: int, milliseconds: int = 0) -> dict[str, int]:
     """A time in Triton's words."""
-    return {"count": count, "ns": nanoseconds}
+    return {"count": count, "ns": milliseconds * 1_000_000}
 
 
 def statistics(name: str) -> dict[str, object]:
     """Twelve requests in one batch of eight and one of four, a millisecond each."""
+    batch = {"compute_input": time_of(1), "compute_infer": time_of(1, 1), "compute_output": time_of(1)}
     return {
         "name": name,
         "version": "1",
         "inference_count": 12,
         "execution_count": 2,
         "inference_stats": {
-            "success": time_of(12, 24_000_000),
-            "fail": time_of(0, 0),
-            "queue": time_of(12, 6_000_000),
-            "compute_input": time_of(12, 0),
-            "compute_infer": time_of(12, 12_000_000),
-            "compute_output": time_of(12, 0),
+            "success": time_of(12, 24),
+            "fail": time_of(0),
+            "queue": time_of(12, 6),
+            "compute_input": time_of(12),
+            "compute_infer": time_of(12, 12),
+            "compute_output": time_of(12),
         },
-        "batch_stats": [
-            {
-                "batch_size": size,
-                "compute_input": time_of(1, 0),
-                "compute_infer": time_of(1, 1_000_000),
-                "compute_output": time_of(1, 0),
-            }
-            for size in (8, 4)
-        ],
+        "batch_stats": [{"batch_size": size, **batch} for size in (8, 4)],
     }
 
 
-@dataclass
-class Web:
-    """A server of pages, some of them for its owner alone."""
-
-    pages: dict[str, bytes] = field(default_factory=dict)
-    port: int = 0
+CONFIG = {
+    "max_batch_size": 8,
+    "dynamic_batching": {"preferred_batch_size": [8], "max_queue_delay_microseconds": 2000},
+    "instance_group": [{"kind": "KIND_CPU", "count": 1}],
+}
 
 
 @pytest.fixture(scope="module")
-def web() -> Iterator[Web]:
-    """The server."""
-    pages = Web()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = pages.pages.get(self.path)
-            denied = self.path.endswith("/stats") and self.headers.get(TOKEN_HEADER) != TOKEN
-            self.send_response(403 if denied else 404 if body is None else 200)
-            self.end_headers()
-            self.wfile.write(b"" if denied or body is None else body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with in_a_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        pages.port = server.server_port
-        yield pages
+def web() -> Iterator[Pages]:
+    """A server of pages, some of them for its owner alone."""
+    with in_a_thread(Pages()) as server:
+        server.token = (TOKEN_HEADER, TOKEN)
+        yield server
 
 
 @pytest.fixture
-def site(web: Web, tmp_path: Path) -> Site:
+def site(web: Pages, tmp_path: Path) -> Site:
     """A start whose app has said what it is."""
     folder = tmp_path / "pytriton"
     folder.mkdir(mode=0o700)
@@ -99,13 +77,7 @@ def site(web: Web, tmp_path: Path) -> Site:
     web.pages = {
         "/v2": b'{"version": "2.51.0"}',
         "/v2/models/stats": json.dumps({"model_stats": [statistics("m"), statistics("n")]}).encode(),
-        "/v2/models/m/config": json.dumps(
-            {
-                "max_batch_size": 8,
-                "dynamic_batching": {"preferred_batch_size": [8], "max_queue_delay_microseconds": 2000},
-                "instance_group": [{"kind": "KIND_CPU", "count": 1}],
-            }
-        ).encode(),
+        "/v2/models/m/config": json.dumps(CONFIG).encode(),
     }
     return Site(tmp_path, {"http": web.port, "grpc": 2, "metrics": 3})
 
@@ -118,16 +90,20 @@ def kind(tmp_path: Path, **arguments: Argument) -> PyTriton:
 
 
 def test_executions_are_counted_with_the_apps_token(site: Site, tmp_path: Path) -> None:
-    """Time of executions, not of requests; every model is a part."""
+    """Time of executions, not of requests; every model is a part, and one that is not there is named with them."""
     found = kind(tmp_path).read_counters(site)
     assert (found.items, found.batches, found.requests) == (12, 2, 12)
     assert found.stages[COMPUTE].seconds == pytest.approx(0.002)
     assert found.stages[SERVER].mean == pytest.approx(0.002)
     assert sorted(found.parts) == ["m", "n"]
+    with pytest.raises(ServerFailed, match="no statistics of model x") as caught:
+        PyTriton(kind(tmp_path).app, "x").read_counters(site)
+    assert "m, n" in str(caught.value)
 
 
-def test_another_token_is_refused(site: Site, tmp_path: Path) -> None:
-    """What Triton says then is shown; the token is not."""
+def test_the_token_is_for_its_owner_alone(site: Site, tmp_path: Path) -> None:
+    """Nobody else can read its file; what Triton says to another one is shown, and the token is not."""
+    assert (site.folder / "pytriton" / "server.json").stat().st_mode & 0o077 == 0
     Facts("0.7.0", "another", 1.5, None).write(tmp_path / "pytriton")
     with pytest.raises(ServerFailed, match="does not answer") as caught:
         kind(tmp_path).read_counters(site)
@@ -137,27 +113,14 @@ def test_another_token_is_refused(site: Site, tmp_path: Path) -> None:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(body=st.one_of(st.binary(max_size=40), st.recursive(st.none() | st.integers(), st.lists).map(json.dumps)))
-def test_nonsense_is_a_typed_error(web: Web, site: Site, tmp_path: Path, body: bytes | str) -> None:
+def test_nonsense_is_a_typed_error(web: Pages, site: Site, tmp_path: Path, body: bytes | str) -> None:
     """Whatever Triton answers."""
-    web.pages["/v2/models/stats"] = web.pages["/v2/models/m/config"] = body.encode() if isinstance(body, str) else body
+    said = body.encode() if isinstance(body, str) else body
+    web.pages = {**web.pages, "/v2/models/stats": said, "/v2/models/m/config": said}
     with pytest.raises(ServerFailed):
         kind(tmp_path).read_counters(site)
     with pytest.raises(ServerFailed):
         kind(tmp_path).read_settings(site)
-
-
-def test_a_model_that_is_not_there_is_named(site: Site, tmp_path: Path) -> None:
-    """With those that are."""
-    server = PyTriton(kind(tmp_path).app, "x")
-    with pytest.raises(ServerFailed, match="no statistics of model x") as caught:
-        server.read_counters(site)
-    assert "m, n" in str(caught.value)
-
-
-def test_an_app_without_triton_is_named(tmp_path: Path) -> None:
-    """One that has not made its Triton, or made it in another process."""
-    with pytest.raises(ServerFailed, match="does not say how it was set up"):
-        kind(tmp_path).read_cold_start(Site(tmp_path))
 
 
 def test_settings_are_what_triton_uses(site: Site, tmp_path: Path) -> None:
@@ -170,20 +133,18 @@ def test_settings_are_what_triton_uses(site: Site, tmp_path: Path) -> None:
 
 
 def test_cold_start_is_told_in_order(site: Site, tmp_path: Path) -> None:
-    """What is not known yet is left out."""
+    """What is not known yet is left out; an app that has not made its Triton, or elsewhere, is named."""
     assert list(kind(tmp_path).read_cold_start(site).items()) == [("import", 1.5), ("triton", 2.5)]
     Facts("0.7.0", None, 1.5).write(tmp_path / "pytriton")
     assert dict(kind(tmp_path).read_cold_start(site)) == {"import": 1.5}
+    with pytest.raises(ServerFailed, match="does not say how it was set up"):
+        kind(tmp_path).read_cold_start(Site(tmp_path / "elsewhere"))
 
 
-def test_the_token_is_for_its_owner_alone(site: Site) -> None:
-    """Nobody else can read the file."""
-    assert (site.folder / "pytriton" / "server.json").stat().st_mode & 0o077 == 0
-
-
-def test_it_is_ready_when_the_model_is(tmp_path: Path) -> None:
-    """Triton itself answers before anything is bound; a name is quoted."""
+def test_the_model_is_what_is_asked_for(tmp_path: Path) -> None:
+    """Triton itself is ready before anything is bound; two models of one app are two workloads."""
     assert PyTriton(kind(tmp_path).app, "a b").health == "/v2/models/a%20b/ready"
+    assert kind(tmp_path).workload()["model"] == "m"
     with pytest.raises(UsageProblem, match="model= is empty"):
         PyTriton(kind(tmp_path).app, "")
 
@@ -198,8 +159,3 @@ def test_the_app_is_started_with_its_arguments(tmp_path: Path, monkeypatch: pyte
     assert launch.environment["LD_LIBRARY_PATH"] == "/own/lib:/others/lib"
     assert {"--http=11", "--grpc=12", "--metrics=13", "--host=127.0.0.1"} <= set(launch.argv)
     assert launch.argv[-2:] == (str(tmp_path / "app.py"), "--instances=2")
-
-
-def test_the_model_is_part_of_the_workload(tmp_path: Path) -> None:
-    """Two models of one app are two workloads."""
-    assert kind(tmp_path).workload()["model"] == "m"

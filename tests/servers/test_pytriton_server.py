@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
-import subprocess
 import sys
-import threading
-import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
@@ -24,9 +20,11 @@ from pytest_gpuserve.load.kserve import Inference, decode_http, http_request, in
 from pytest_gpuserve.measure.window import COMPUTE
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Ask
-from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.pytriton import PyTriton
 from pytest_gpuserve.servers.triton_install import find_triton
+from tests.fakes.children.toolkit import eventually
+from tests.servers.deployments import Starts, counted
+from tests.servers.processes import listening, owner_killed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
 FAKE = Path(__file__).parents[1] / "fakes" / "pytriton_app.py"
 START_SECONDS = 90
-GONE_SECONDS = 20
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -69,8 +66,7 @@ class Project:
         kind = PyTriton(App("pytriton_server", self.folder / "app.py", "app.py", given), "double")
         asked = request(batched=arguments.get("max_batch_size") != 0)
         ask = Ask(asked.method, asked.path, asked.body, asked.headers)
-        log = self.folder / "log"
-        with started(kind, ask, environment={}, log=log, start_timeout_seconds=START_SECONDS) as instance:
+        with Starts(self.folder / "log", START_SECONDS).start(kind, ask) as instance:
             yield instance
 
     def own_count(self) -> list[int]:
@@ -89,37 +85,25 @@ def project(tmp_path: Path) -> Project:
 
 def load(instance: Instance, asked: Request, users: int, each: int) -> None:
     """Send many at a time, each of which must be answered well."""
-    wrong: list[object] = []
 
-    def use() -> None:
+    def use(_: int) -> list[float]:
         url = f"http://127.0.0.1:{instance.site.port}{asked.path}"
-        for _ in range(each):
-            sent = urllib.request.Request(url, asked.body, dict(asked.headers))
-            with urllib.request.urlopen(sent, timeout=START_SECONDS) as answer:
-                found = decode_http(answer.read())["Y"]
-            if found.ravel().tolist() != [3.0]:
-                wrong.append(found)
+        sent = urllib.request.Request(url, asked.body, dict(asked.headers))
+        with urllib.request.urlopen(sent, timeout=START_SECONDS) as answer:
+            values: list[float] = decode_http(answer.read())["Y"].ravel().tolist()
+            return values
 
-    threads = [threading.Thread(target=use) for _ in range(users)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(users) as pool:
+        assert list(pool.map(use, range(users * each))) == [[3.0]] * users * each
 
 
 def test_a_model_that_batches(project: Project) -> None:
     """Batches and answers by Triton's own count, which the app's token opens; it listens where it should."""
     with project.running(max_batch_size=4, max_queue_delay_us=20_000, second=True) as instance:
         load(instance, request(), 6, 10)
-        found = instance.counters()
-        end = time.monotonic() + START_SECONDS
         # The app binds it after the first one has answered.
-        while (found is None or "other" not in found.parts) and time.monotonic() < end:
-            time.sleep(0.1)
-            found = instance.counters()
-        own = project.own_count()
-        assert found is not None
+        eventually(lambda: "other" in counted(instance).parts, "the second model is bound")
+        found, own = counted(instance), project.own_count()
         assert (found.requests, found.items, found.batches) == (61, sum(own), len(own))
         assert found.batch_sizes == {str(size): own.count(size) for size in sorted(set(own))}
         assert found.batches < 61
@@ -130,29 +114,20 @@ def test_a_model_that_batches(project: Project) -> None:
         assert not settings["max_queue_delay_us"].differs
         assert list(instance.cold_start_parts) == ["import", "triton"]
         assert instance.process is not None
-        sockets = {
-            (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
-            for member in instance.process.tree()
-            for connection in member.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN
-        }
-        assert sockets == {("127.0.0.1", port) for port in instance.site.ports.values()}
+        expected = {("127.0.0.1", port) for port in instance.site.ports.values()}
+        assert listening(instance.process.tree()) == expected
         token = json.loads((instance.site.folder / "pytriton" / "server.json").read_text())["token"]
         assert token
         assert token not in (project.folder / "log").read_text()
     assert not instance.site.folder.exists()
-    assert not (Path.home() / ".cache" / "pytriton").exists() or not list(
-        (Path.home() / ".cache" / "pytriton").iterdir()
-    )
+    assert not list((Path.home() / ".cache" / "pytriton").glob("*"))
 
 
 def test_places_of_the_apps_own_are_not_heeded(project: Project) -> None:
     """An app with an address, a port and a workspace of its own runs where it is told to; nothing is batched here."""
     with project.running(own_places=True, max_batch_size=0) as instance:
         load(instance, request(batched=False), 3, 3)
-        time.sleep(0.2)
-        found = instance.counters()
-        assert found is not None
+        found = counted(instance, 10)
         assert (found.requests, found.items, found.batch_sizes) == (10, 10, {"1": 10})
         assert project.own_count() == [1] * 10
     assert not (project.folder / "workspace").exists()
@@ -170,33 +145,10 @@ def test_an_app_that_cannot_start_says_why(project: Project, arguments: dict[str
     assert "runpy" not in caught.value.log_tail
 
 
-OWNER = """
-import sys, time
-from pathlib import Path
-from pytest_gpuserve.servers.base import Ask
-from tests.servers.test_pytriton_server import Project
-with Project(Path(sys.argv[1])).running() as instance:
-    print(instance.site.folder, *[member.pid for member in instance.process.tree()], flush=True)
-    time.sleep(600)
-"""
-
-
 def test_nothing_is_left_when_its_owner_is_killed(project: Project) -> None:
     """No process, no folder of the start or of Triton's own, no shared memory."""
-    command = [sys.executable, "-c", OWNER, str(project.folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as owner:
-        try:
-            assert owner.stdout is not None
-            folder, *pids = owner.stdout.readline().decode().split()
-        finally:
-            owner.send_signal(signal.SIGKILL)
-    assert len(pids) >= 3
-    app = pids[0]
-    end = time.monotonic() + GONE_SECONDS
-    while time.monotonic() < end and (Path(folder).exists() or any(psutil.pid_exists(int(pid)) for pid in pids)):
-        time.sleep(0.05)
-    assert not Path(folder).exists()
-    assert not [pid for pid in pids if psutil.pid_exists(int(pid))]
+    app, *others = owner_killed("tests.servers.test_pytriton_server", project.folder)
+    assert len(others) >= 2
     # pytriton names its regions so.
     assert not list(Path("/dev/shm").glob(f"pytrtion{app}-*"))
     assert not list(Path("/tmp").glob("folder*/1/pytriton*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from pytest_gpuserve.process.ports import free_port, is_here
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import Relocation
-from tests.fakes.certificates import Certificates, make_certificates
+from tests.fakes.certificates import make_certificates
 from tests.fakes.children.toolkit import HERE
 from tests.fakes.http_server import BODY, serving
 from tests.servers.deployments import Starts, loaded
@@ -25,12 +26,19 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.instance import Instance
 
 
-@pytest.fixture
-def somebody(tmp_path: Path) -> Iterator[Instance]:
+@contextmanager
+def running(folder: Path, *habits: str) -> Iterator[Instance]:
     """A server that somebody else runs."""
-    argv = ("{python}", str(HERE / "model_server.py"), "{port}")
-    handle = Starts(tmp_path / "log").handle(CommandServer(argv, tmp_path, "here", sys.executable))
-    with handle.post("/infer", body=b"fox").started() as instance:
+    argv = ("{python}", str(HERE / "model_server.py"), "{port}", *habits)
+    handle = Starts(folder / "log").handle(CommandServer(argv, folder, "here", sys.executable))
+    with handle.get("/health").started() as instance:
+        yield instance
+
+
+@pytest.fixture(scope="module")
+def somebody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    """It, for all tests that leave it as it is."""
+    with running(tmp_path_factory.mktemp("somebody")) as instance:
         yield instance
 
 
@@ -46,7 +54,6 @@ def test_it_is_loaded_and_left_running(somebody: Instance) -> None:
     assert somebody.process is not None
     assert somebody.process.pid in instance.members()
     assert instance.death() is None
-    assert somebody.process is not None
     assert somebody.process.exit_status() is None
 
 
@@ -61,18 +68,21 @@ def test_nobody_there_is_told() -> None:
 
 def test_counters_that_cannot_be_reached_are_told(somebody: Instance) -> None:
     """Counters that were promised and are not there are an error, not a run without a ratio."""
-    remote = FACTORY.remote(
-        f"http://127.0.0.1:{somebody.site.port}", counters=MetricNames(items="nv_count", batches="nv_exec")
-    )
-    _, problems, _ = loaded(remote.post("/infer", body=b"fox", expect=b"FOX"))
-    assert len(problems) == 1
-    assert "no metric nv_count" in problems[0]
-    assert "items_total" in problems[0]
+    names = MetricNames(items="nv_count", batches="nv_exec")
+    remote = FACTORY.remote(f"http://127.0.0.1:{somebody.site.port}", counters=names)
+    _, (problem,), _ = loaded(remote.post("/infer", body=b"fox", expect=b"FOX"))
+    assert "no metric nv_count" in problem
+    assert "items_total" in problem
 
 
 def test_somebody_elses_machine_has_no_processes_here(somebody: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who listens on the same port here is no part of a server elsewhere: what it computes disturbs the measurement."""
+    """Who listens on the same port here is no part of a server elsewhere: what it computes disturbs the measurement.
+
+    The loopback is here; an address that is reserved for examples (RFC 5737), and a name that nobody has, are not.
+    """
     remote = FACTORY.remote(f"http://127.0.0.1:{somebody.site.port}").post("/infer", body=b"fox")
+    hosts = ("localhost", "127.0.0.9", "192.0.2.1", "nobody.invalid")
+    assert [is_here(host) for host in hosts] == [True, True, False, False]
     monkeypatch.setattr("psutil.net_if_addrs", dict)
     with remote.started() as instance:
         assert instance.members()
@@ -81,19 +91,9 @@ def test_somebody_elses_machine_has_no_processes_here(somebody: Instance, monkey
         assert not instance.members()
 
 
-def test_what_is_here_is_told_by_its_address() -> None:
-    """The loopback is; an address that is reserved for examples (RFC 5737), and a name that nobody has, are not."""
-    assert is_here("localhost")
-    assert is_here("127.0.0.9")
-    assert not is_here("192.0.2.1")
-    assert not is_here("nobody.invalid")
-
-
 def test_an_answer_is_shown_without_the_requests_secret(tmp_path: Path) -> None:
     """A server that is not ready, and repeats the token that it was asked with."""
-    argv = ("{python}", str(HERE / "model_server.py"), "{port}", "never")
-    kind = CommandServer(argv, tmp_path, "here", sys.executable)
-    with Starts(tmp_path / "log").handle(kind).get("/health").started() as other:
+    with running(tmp_path, "never") as other:
         remote = FACTORY.remote(f"http://127.0.0.1:{other.site.port}", start_timeout=0.5)
         asked = remote.post("/infer", headers={"Authorization": "Bearer abcdefghijkl"})
         with pytest.raises(ServerFailed, match="did not come") as caught, asked.started():
@@ -101,14 +101,9 @@ def test_an_answer_is_shown_without_the_requests_secret(tmp_path: Path) -> None:
     assert "Bearer <Authorization>" in caught.value.found
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates of an authority that nobody trusts by default."""
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
-
-
-def test_a_certificate_is_checked(certificates: Certificates) -> None:
+def test_a_certificate_is_checked(tmp_path: Path) -> None:
     """An unknown authority is refused before anything is loaded, and named certificates make it known."""
+    certificates = make_certificates(tmp_path)
     with serving(certificate=certificates.server_file) as server:
         url = f"https://localhost:{server.port}"
         with pytest.raises(ServerFailed, match="not to be trusted") as caught, FACTORY.remote(url).get("/ok").started():
@@ -120,19 +115,15 @@ def test_a_certificate_is_checked(certificates: Certificates) -> None:
         assert start.requests > 100
 
 
-def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
-    """A wrong path is the user's mistake, and is said so."""
+def test_mistakes_of_the_user_are_told(tmp_path: Path) -> None:
+    """A path to no certificates; a path of a URL, which belongs to a request, and what is no URL."""
     remote = FACTORY.remote("https://127.0.0.1:1", ca_file=tmp_path / "nothing.pem")
     with pytest.raises(UsageProblem, match="cannot be read") as caught, remote.get("/").started():
         pass
     assert str(tmp_path / "nothing.pem") in caught.value.looked
-
-
-@pytest.mark.parametrize("url", ["http://h/path", "grpc://h:1/a/b", "nonsense", "http://user@h"])
-def test_what_is_no_server_is_refused(url: str) -> None:
-    """A path belongs to a request, and what is no URL is told."""
-    with pytest.raises(UsageProblem):
-        FACTORY.remote(url)
+    for url in ("http://h/path", "grpc://h:1/a/b", "nonsense", "http://user@h"):
+        with pytest.raises(UsageProblem):
+            FACTORY.remote(url)
 
 
 def test_it_is_the_same_on_both_sides(tmp_path: Path) -> None:

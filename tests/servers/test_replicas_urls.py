@@ -14,12 +14,11 @@ from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.servers.remote import Remote
 from pytest_gpuserve.servers.replicas import Replicas
-from tests.servers.unstarted import FACTORY, UNTYPED
+from tests.servers.somebody import FACTORY, UNTYPED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuserve.servers.base import ServerKind
 
 ONE, TWO, THREE = "http://10.0.0.1:8000", "http://10.0.0.2:8000", "https://10.0.0.3"
 
@@ -33,11 +32,11 @@ def replicas(*urls: str, **arguments: Any) -> Replicas:  # noqa: ANN401 -- whate
     return kind
 
 
-def refusal(url: object, **arguments: object) -> UsageProblem:
+def refusal(url: object, **arguments: object) -> str:
     """What is said of it."""
     with pytest.raises(UsageProblem) as caught:
         UNTYPED.remote(url, **arguments)
-    return caught.value
+    return str(caught.value)
 
 
 # -- what they are
@@ -52,40 +51,39 @@ def test_a_list_of_one_is_that_one() -> None:
 def test_each_url_is_a_replica_with_the_options_of_all() -> None:
     """Some may speak TLS, whose certificates are those that were named; the others need none."""
     kind = replicas(ONE, TWO, THREE, ca_file="ca.pem", counters=COUNTERS, metrics_port=9090, grpc_port=8001, model="m")
-    assert [each.address for each in kind.each()] == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:443"]
-    assert [each.tls for each in kind.each()] == [False, False, True]
-    assert [bool(each.ca_file) for each in kind.each()] == [False, False, True]
+    assert [(each.address, each.tls, bool(each.ca_file)) for each in kind.each()] == [
+        ("10.0.0.1:8000", False, False),
+        ("10.0.0.2:8000", False, False),
+        ("10.0.0.3:443", True, True),
+    ]
     assert {type(each) for each in kind.each()} == {Remote}
     assert all(each.counters is COUNTERS for each in kind.each())
     assert {(each.metrics_port, each.grpc_port, each.default_model) for each in kind.each()} == {(9090, 8001, "m")}
     assert kind.ports == ("http", "grpc")
-
-
-def test_servers_of_one_host_have_ports_of_their_own() -> None:
-    """One for each URL, in their order."""
+    # Those of one host have ports of their own.
     kind = replicas("http://h:1", "http://h:2", grpc_port=[11, 12], metrics_port=(21, 22))
     assert [(each.port, each.grpc_port, each.metrics_port) for each in kind.each()] == [(1, 11, 21), (2, 12, 22)]
 
 
 def test_how_many_they_are_belongs_to_a_baseline_and_their_addresses_do_not() -> None:
-    """Servers may move; three of them are another deployment than two, or than one."""
+    """Servers may move; three are another deployment than two, or than one, and encryption costs both sides time."""
     pair, moved, more = replicas(ONE, TWO), replicas("http://a:1", "http://b:2"), replicas(ONE, TWO, "http://c:3")
     assert pair.workload() == moved.workload() == {"server": "remote", "tls": "False", "replicas": "2"}
     assert more.workload()["replicas"] == "3"
     assert "replicas" not in FACTORY.remote(ONE).kind.workload()
     assert pair.information() == {"addresses": "10.0.0.1:8000, 10.0.0.2:8000"}
+    assert replicas(ONE, THREE).workload()["tls"] == "of some"
+    assert replicas("https://a", "https://b").workload()["tls"] == "True"
 
 
-def test_how_many_speak_tls_belongs_to_a_baseline() -> None:
-    """Encryption costs both sides time."""
-    kinds = [replicas(ONE, TWO), replicas(ONE, THREE), replicas("https://a", "https://b")]
-    assert [kind.workload()["tls"] for kind in kinds] == ["False", "of some", "True"]
-
-
-def test_they_are_the_same_on_both_sides(tmp_path: Path) -> None:
-    """Another revision of the code has no others, and all of them are named."""
+def test_what_several_cannot_have_is_told(tmp_path: Path) -> None:
+    """Another revision of the code has no others; and only the first would know a memory that is shared."""
     with pytest.raises(NotInRevision, match=r"10\.0\.0\.1:8000, 10\.0\.0\.2:8000 is the same on both sides"):
         replicas(ONE, TWO).relocated(Relocation(tmp_path))
+    pytest.importorskip("numpy")
+    server = FACTORY.remote(["http://127.0.0.1:1", "http://127.0.0.1:2"], model="m")
+    with pytest.raises(UsageProblem, match="several replicas have no memory in common"):
+        server.infer({"x": [[1.0]]}, shared_memory={"y": 4})
 
 
 # -- what is refused
@@ -116,13 +114,7 @@ def test_they_are_the_same_on_both_sides(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_loaded_together_is_told(urls: object, arguments: dict[str, object], words: str) -> None:
     """Before anything is asked; with what would do."""
-    said = refusal(urls, **arguments)
-    assert words in str(said)
-
-
-def test_replicas_of_different_hosts_may_use_the_same_ports() -> None:
-    """As they do when they are started alike."""
-    assert [each.grpc_port for each in replicas(ONE, TWO, grpc_port=8001).each()] == [8001, 8001]
+    assert words in refusal(urls, **arguments)
 
 
 @settings(deadline=None)
@@ -136,22 +128,13 @@ def test_no_password_of_a_url_is_shown(before: str, after: str, scheme: str) -> 
     secret = "hunter2secret"
     for url in (f"{scheme}me:{before}{secret}{after}@h:1", f"{scheme}h:1/?{secret}{after}"):
         for urls in (url, [ONE, url]):
-            said = refusal(urls)
-            assert secret not in str(said)
-
-
-def test_shared_memory_cannot_be_shared_with_several() -> None:
-    """Only the first would know it, and the others would fail."""
-    pytest.importorskip("numpy")
-    server = FACTORY.remote(["http://127.0.0.1:1", "http://127.0.0.1:2"], model="m")
-    with pytest.raises(UsageProblem, match="several replicas have no memory in common"):
-        server.infer({"x": [[1.0]]}, shared_memory={"y": 4})
+            assert secret not in refusal(urls)
 
 
 # -- their counters
 
 
-def fetched(readings: dict[int, Counters | ServerFailed], monkeypatch: pytest.MonkeyPatch) -> Counters | None:
+def fetched(readings: dict[int, Counters | ServerFailed], monkeypatch: pytest.MonkeyPatch) -> Counters:
     """What is read of replicas on one host that say this, by their port."""
 
     def fetch(_: MetricNames, port: int, **__: object) -> Counters:
@@ -161,17 +144,17 @@ def fetched(readings: dict[int, Counters | ServerFailed], monkeypatch: pytest.Mo
         return said
 
     monkeypatch.setattr(MetricNames, "fetch", fetch)
-    kind: ServerKind = replicas(*(f"http://h:{port}" for port in readings), counters=COUNTERS)
-    assert isinstance(kind, Remote)
-    return kind.read_counters(kind.site())
+    kind = replicas(*(f"http://h:{port}" for port in readings), counters=COUNTERS)
+    found = kind.read_counters(kind.site())
+    assert found is not None
+    return found
 
 
 def test_counters_are_added_up_and_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole is the sum, waiting requests too; each replica's own are a part by its address."""
     one = Counters(items=10, batches=5, batch_sizes={"2": 5}, requests=9, pending=1)
     two = Counters(items=4, batches=1, batch_sizes={"4": 1}, requests=3, pending=2)
-    found = fetched({1: one, 2: two}, monkeypatch)
-    assert found == Counters(
+    assert fetched({1: one, 2: two}, monkeypatch) == Counters(
         items=14,
         batches=6,
         batch_sizes={"2": 5, "4": 1},
@@ -182,21 +165,11 @@ def test_counters_are_added_up_and_kept_apart(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_one_does_not_tell_is_not_known_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown is no zero."""
-    found = fetched(
-        {1: Counters(items=1, batches=1, requests=1, pending=1), 2: Counters(items=1, batches=1)}, monkeypatch
-    )
-    assert found is not None
+    """An unknown is no zero; of several alike one has to know which cannot be read. Without names there are none."""
+    one = Counters(items=1, batches=1)
+    found = fetched({1: Counters(items=1, batches=1, requests=1, pending=1), 2: one}, monkeypatch)
     assert (found.requests, found.pending) == (None, None)
-
-
-def test_counters_that_cannot_be_read_are_told_with_their_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several alike one has to know which."""
     with pytest.raises(ServerFailed, match="replica h:2: no answer"):
-        fetched({1: Counters(items=1, batches=1), 2: ServerFailed("no answer")}, monkeypatch)
-
-
-def test_without_names_there_are_no_counters() -> None:
-    """As of one server."""
+        fetched({1: one, 2: ServerFailed("no answer")}, monkeypatch)
     kind = replicas(ONE, TWO)
     assert kind.read_counters(kind.site()) is None

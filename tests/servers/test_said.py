@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.prometheus import Sample
 from pytest_gpuserve.servers.triton_http import ask_triton, read_configs
 from tests.fakes.threads import in_a_thread
+from tests.servers.pages import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,32 +43,11 @@ def bodies(most: int, secret: str = SECRET) -> Iterator[bytes]:
         yield b"x " * (before // 2) + b"y" * (before % 2) + secret.encode() + b" and more"
 
 
-@dataclass
-class Page:
-    """What a server answers."""
-
-    body: bytes = b""
-    status: int = 200
-
-
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[Page, int]]:
-    """A server of one page, and its port."""
-    page = Page()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(page.status)
-            self.end_headers()
-            self.wfile.write(page.body)
-
-        do_POST = do_GET  # noqa: N815 -- the name that http.server looks for
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with in_a_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        yield page, server.server_port
+def page() -> Iterator[Pages]:
+    """A server of one page."""
+    with in_a_thread(Pages()) as server:
+        yield server
 
 
 @contextmanager
@@ -88,37 +66,39 @@ def accept(ask: Ask, environment: dict[str, str]) -> _Accept:
 
 
 @pytest.mark.parametrize("headers", [HEADERS, {}], ids=["of the request", "of the server"])
-def test_a_probe_that_is_not_content_tells_no_secret(served: tuple[Page, int], headers: dict[str, str]) -> None:
-    """Neither one that it sent, nor one of the server's variables."""
-    page, port = served
+def test_a_probe_that_is_not_content_tells_no_secret(page: Pages, headers: dict[str, str]) -> None:
+    """Neither one that it sent, nor one of the server's variables; a short answer is shown whole."""
     page.status = 503
     known = {} if headers else {"HF_TOKEN": PHRASE}
-    probe = http_probe("127.0.0.1", port, HttpRequest("/", headers=headers), environment=known)
+    probe = http_probe("127.0.0.1", page.port, HttpRequest("/", headers=headers), environment=known)
     for page.body in bodies(200, SECRET if headers else PHRASE):
         seen = probe()
         assert seen is not None
         assert "answered status 503" in seen.reason
         assert "hf_" not in seen.reason
-
-
-def test_a_short_answer_is_shown_whole(served: tuple[Page, int]) -> None:
-    """As the bytes that came."""
-    page, port = served
-    page.status, page.body = 503, b"loading\n"
-    seen = http_probe("127.0.0.1", port, HttpRequest("/"))()
+    page.body = b"loading\n"
+    seen = probe()
     assert seen is not None
     assert seen.reason.endswith(r"body b'loading\n': status 200 is needed")
 
 
 @secret_in_either
 def test_a_status_is_told_without_secrets(ask: Ask, known: dict[str, str]) -> None:
-    """What a starting server says, and what a refusal says."""
+    """Whether the model only fails, is still starting or refuses; by the variables of its own process."""
     for body in bodies(200):
         said = verdict_on_status("mosec", ask, 503, body, environment=known)
         assert said is not None
         assert "hf_" not in said
         with unsaid():
             verdict_on_status("mosec", ask, 404, body, environment=known)
+        for status in (500, 404):
+            with unsaid():
+                accept(ask, known).http_status(status, body)
+        assert "hf_" not in str(accept(ask, known).http_status(503, body))
+    # A worker's error may be a long one: a traceback.
+    for body in bodies(QUEUE_CHARACTERS):
+        with unsaid():
+            accept(ask, known).queued(ERROR, body)
 
 
 def test_a_status_is_told_without_the_secrets_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,49 +108,22 @@ def test_a_status_is_told_without_the_secrets_of_this_process(monkeypatch: pytes
         assert "hf_" not in str(verdict_on_status("remote", UNHEADED, 503, body))
 
 
-@secret_in_either
-def test_a_model_that_does_not_answer_tells_no_secret(ask: Ask, known: dict[str, str]) -> None:
-    """Whether it only fails, is still starting or refuses; by the variables of its own process."""
-    for body in bodies(200):
-        with unsaid():
-            accept(ask, known).http_status(500, body)
-        with unsaid():
-            accept(ask, known).http_status(404, body)
-        assert "hf_" not in str(accept(ask, known).http_status(503, body))
-
-
-@secret_in_either
-def test_a_worker_that_refuses_tells_no_secret(ask: Ask, known: dict[str, str]) -> None:
-    """Its error may be a long one: a traceback."""
-    for body in bodies(QUEUE_CHARACTERS):
-        with unsaid():
-            accept(ask, known).queued(ERROR, body)
-
-
-@pytest.mark.parametrize("status", [500, 200])
 @pytest.mark.parametrize("headers", [HEADERS, None], ids=["of the request", "of the server"])
 def test_triton_s_answer_is_told_without_secrets(
-    served: tuple[Page, int], status: int, headers: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
+    page: Pages, headers: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is an error, and one that is no JSON."""
+    """One that is an error, one that is no JSON, and one that is JSON but no list of models."""
     if headers is None:
         monkeypatch.setenv("HF_TOKEN", SECRET)
-    page, port = served
-    page.status = status
-    for page.body in bodies(200):
-        with unsaid():
-            ask_triton("127.0.0.1", port, "/v2", headers=headers)
-
-
-def test_a_senseless_list_of_models_tells_no_secret(served: tuple[Page, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is JSON, but no list of models."""
-    monkeypatch.setenv("HF_TOKEN", SECRET)
-    page, port = served
-    page.status = 200
     for body in bodies(200):
-        page.body = b'["%s"]' % body
-        with unsaid():
-            read_configs("127.0.0.1", port)
+        for page.status in (500, 200):
+            page.body = body
+            with unsaid():
+                ask_triton("127.0.0.1", page.port, "/v2", headers=headers)
+        if headers is None:
+            page.body = b'["%s"]' % body
+            with unsaid():
+                read_configs("127.0.0.1", page.port)
 
 
 def test_the_names_of_metrics_are_listed_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psutil
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.kserve import Inference, Output, decode_http, http_request, inputs_of
+from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.measure.counters import Counters, counted_between
@@ -25,11 +23,14 @@ from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.process.queue_format import ERROR, GOOD, ask_queue
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Ask
-from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.torch_worker import TorchWorker
+from tests.fakes.children.toolkit import eventually
+from tests.servers.deployments import Starts
+from tests.servers.processes import running as running_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from pytest_gpuserve.servers.instance import Instance
 
@@ -65,51 +66,32 @@ def kind(name: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> 
     return TorchWorker(app, name, **more)
 
 
-@contextmanager
-def running(worker: TorchWorker, first: bytes, log: Path) -> Iterator[Instance]:
+def running(worker: TorchWorker, first: bytes, log: Path) -> AbstractContextManager[Instance]:
     """A started worker."""
-    with started(
-        worker, Ask("POST", "", first, {}), environment={}, log=log, start_timeout_seconds=START_SECONDS
-    ) as found:
-        yield found
+    return Starts(log, START_SECONDS).start(worker, Ask("POST", "", first, {}))
 
 
 def load(worker: Instance, request: bytes, users: int, seconds: float) -> int:
     """Load it with the real engine; returns the good answers, and there is nothing else."""
-    plan = Plan(
-        endpoint=Endpoint("worker", str(worker.site.queue)),
-        payloads=((request,),),
-        schedule=Closed(users),
-        tick_ns=100_000_000,
-        timeout_ns=round(GUARD_SECONDS * 1e9),
-        nanoseconds=round(seconds * 1e9),
-        keep_answers="none",
-    )
-    answered = 0
-    with Engines(plan) as engines:
-        while True:
-            tick = engines.next_tick()
-            assert not tick.errors
-            answered += tick.requests
-            if tick.last:
-                return answered
+    endpoint, timeout_ns = Endpoint("worker", str(worker.site.queue)), round(GUARD_SECONDS * 1e9)
+    plan = Plan(endpoint, ((request,),), Closed(users), 10**8, timeout_ns, nanoseconds=round(seconds * 1e9))
+    totals = run_load(plan).totals
+    assert not totals.errors
+    return totals.requests
 
 
 def settled(worker: Instance) -> Counters:
     """Its counters, once what a load left under way is done."""
-    end = time.monotonic() + GUARD_SECONDS
-    while True:
+    found: list[Counters] = []
+
+    def done() -> bool:
         counters = worker.counters()
         assert counters is not None
-        if not counters.pending and counters.requests == counters.stages[QUEUE].count:
-            return counters
-        assert time.monotonic() < end, counters
-        time.sleep(0.02)
+        found.append(counters)
+        return not counters.pending and counters.requests == counters.stages[QUEUE].count
 
-
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run."""
-    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    eventually(done, "the worker is at rest")
+    return found[-1]
 
 
 @pytest.fixture(scope="module")
@@ -129,9 +111,31 @@ def doubling(logs: Path) -> Iterator[Instance]:
         yield instance
 
 
+@dataclass(frozen=True)
+class Weights:
+    """A state dict, a request for images, and the scores that its model gives when it is called directly."""
+
+    path: Path
+    images: Any
+    scores: Any
+
+    def worker(self, name: str = "scores", **more: Any) -> TorchWorker:  # noqa: ANN401 -- a worker's
+        """A worker with it."""
+        return kind(name, {"classes": 6}, weights=self.path, **more)
+
+    @property
+    def request(self) -> bytes:
+        """For the scores of all images."""
+        return body(x=self.images)
+
+    def check(self, instance: Instance, tolerance: float = 1e-4) -> None:
+        """Fail where a worker gives other scores."""
+        assert np.allclose(ask(instance, self.request)["output"], self.scores, rtol=tolerance, atol=tolerance)
+
+
 @pytest.fixture(scope="module")
-def weights(logs: Path) -> tuple[Path, Any, Any]:
-    """A state dict, images, and the scores that its model gives when it is called directly."""
+def weights(logs: Path) -> Weights:
+    """They, of a small model."""
     from tests.fakes.torch_models import scores
 
     torch.manual_seed(3)
@@ -139,11 +143,14 @@ def weights(logs: Path) -> tuple[Path, Any, Any]:
     torch.save(model.state_dict(), logs / "small.pth")
     images = torch.randn(4, 3, 8, 8)
     with torch.no_grad():
-        return logs / "small.pth", images.numpy(), model(images).numpy()
+        return Weights(logs / "small.pth", images.numpy(), model(images).numpy())
 
 
 def test_how_it_started_and_is_set_up(doubling: Instance) -> None:
-    """Parts of the cold start are told apart and add up to less than the whole; what was asked for is what runs."""
+    """Parts of the cold start are told apart and add up to less than the whole; what was asked for is what runs.
+
+    There is no TCP port, and the queue lies in a folder that is this user's alone.
+    """
     parts = doubling.cold_start_parts
     assert list(parts) == ["import torch", "build model", "load weights", "first request"]
     assert all(seconds > 0 for seconds in parts.values())
@@ -153,10 +160,6 @@ def test_how_it_started_and_is_set_up(doubling: Instance) -> None:
     assert differences(doubling.settings) == []
     assert (doubling.settings["compile"].used, doubling.settings["max_batch_size"].used) == ("False", "8")
     assert doubling.settings["torch"].used == torch.__version__
-
-
-def test_it_listens_on_nothing_but_its_queue(doubling: Instance) -> None:
-    """No TCP port, and the queue lies in a folder that is this user's alone."""
     assert doubling.process is not None
     assert [c for p in doubling.process.tree() for c in p.net_connections("inet")] == []
     assert doubling.site.folder.stat().st_mode & 0o077 == 0
@@ -167,9 +170,8 @@ def test_counters_are_the_models_own(doubling: Instance) -> None:
     first = ask(doubling, ROW)["counts"][0]
     before = settled(doubling)
     answered = load(doubling, ROW, users=12, seconds=1.5)
-    after = settled(doubling)
+    counted = counted_between(before, settled(doubling))
     last = ask(doubling, ROW)["counts"][0]
-    counted = counted_between(before, after)
     # The last ask executed once more.
     assert (counted.batches, counted.items) == (last[0] - first[0] - 1, last[1] - first[1] - 1)
     assert answered <= counted.items <= answered + 12
@@ -179,19 +181,15 @@ def test_counters_are_the_models_own(doubling: Instance) -> None:
     assert max(map(int, counted.batch_sizes)) <= 8
     # 12 users fill batches of 8, or go by turns in halves of 6.
     assert counted.items / counted.batches > 3
-    stages = counted.stages
-    assert (stages[SERVER].count, stages[QUEUE].count, stages[COMPUTE].count) == (
-        counted.requests,
-        counted.requests,
-        counted.batches,
-    )
-    assert stages[COMPUTE].mean >= 0.004
+    server, queue, compute = (counted.stages[stage] for stage in (SERVER, QUEUE, COMPUTE))
+    assert (server.count, queue.count, compute.count) == (counted.requests, counted.requests, counted.batches)
+    assert compute.mean >= 0.004
     # Each request takes as long as its batch, of which there are fewer: only the sums must be in this order.
-    assert stages[SERVER].seconds > stages[QUEUE].seconds + stages[COMPUTE].seconds
+    assert server.seconds > queue.seconds + compute.seconds
 
 
 def test_each_gets_its_own_answer(doubling: Instance) -> None:
-    """Requests of several shapes and batch sizes at the same time: each answer belongs to its request."""
+    """Requests of several shapes and sizes at the same time; one that is larger than a batch is executed alone."""
 
     def one(number: int) -> int:
         rows, width = 1 + number % 3, 1 + number % 2
@@ -201,12 +199,7 @@ def test_each_gets_its_own_answer(doubling: Instance) -> None:
         return int(answer["counts"][0][2])
 
     with ThreadPoolExecutor(16) as pool:
-        sizes = list(pool.map(one, range(96)))
-    assert max(sizes) > 3
-
-
-def test_a_request_larger_than_a_batch_is_one(doubling: Instance) -> None:
-    """It is executed alone and whole."""
+        assert max(pool.map(one, range(96))) > 3
     before = settled(doubling)
     answer = ask(doubling, body(x=np.ones((20, 1), "f4")))
     assert answer["counts"][0][2] == 20
@@ -214,15 +207,13 @@ def test_a_request_larger_than_a_batch_is_one(doubling: Instance) -> None:
 
 
 def test_bad_requests_are_answered_and_it_goes_on(doubling: Instance) -> None:
-    """Garbage, a wrong shape, an unknown output and unknown inputs are error answers, counted as no good ones."""
-    before = settled(doubling)
+    """Garbage, an unknown output and unknown inputs are error answers, counted as no good ones."""
+    before, one = settled(doubling), np.ones((1, 1), "f4")
     assert "no request of KServe v2" in refusal(doubling, b"\0garbage")
-    assert "takes 12 bytes, not 8" in refusal(doubling, ROW[:-4].replace(b'_size":12', b'_size":8'))
     assert "the inputs announce 12 bytes, 11 follow" in refusal(doubling, ROW[:-1])
-    assert "the model has no output 'tripled'" in refusal(doubling, body(("tripled",), x=np.ones((1, 1), "f4")))
-    assert refusal(doubling, body(y=np.ones((1, 1), "f4"), z=np.ones((1, 1), "f4"))).startswith("forward() has no 'y'")
-    answer = ask(doubling, body(("doubled",), x=np.ones((1, 1), "f4")))
-    assert list(answer) == ["doubled"]
+    assert "the model has no output 'tripled'" in refusal(doubling, body(("tripled",), x=one))
+    assert refusal(doubling, body(y=one, z=one)).startswith("forward() has no 'y'")
+    assert list(ask(doubling, body(("doubled",), x=one))) == ["doubled"]
     after = doubling.counters()
     assert after is not None
     assert (after.requests, after.pending) == ((before.requests or 0) + 1, 0)
@@ -230,15 +221,14 @@ def test_bad_requests_are_answered_and_it_goes_on(doubling: Instance) -> None:
     assert after.batches == before.batches + 2
 
 
-def test_a_compiled_model_from_weights(weights: tuple[Path, Any, Any], logs: Path) -> None:
+def test_a_compiled_model_from_weights(weights: Weights, logs: Path) -> None:
     """It gives the direct call's scores and is compiled by dynamo's count, which rises when a new shape is compiled.
 
     It is one of torch's own containers, which their method ``compile()`` leaves as they are. SIGTERM ends it in good
     order.
     """
-    path, images, scores = weights
-    worker = kind("scores", {"classes": 6}, weights=path, compile=True, compile_backend="aot_eager")
-    with running(worker, body(x=images), logs / "compiled.log") as instance:
+    worker = weights.worker(compile=True, compile_backend="aot_eager")
+    with running(worker, weights.request, logs / "compiled.log") as instance:
         assert differences(instance.settings) == []
         used = {name: setting.used for name, setting in instance.settings.items()}
         assert (used["compile"], used["compile_backend"]) == ("True", "aot_eager")
@@ -247,52 +237,45 @@ def test_a_compiled_model_from_weights(weights: tuple[Path, Any, Any], logs: Pat
         assert list(parts) == ["import torch", "build model", "load weights", "compile call", "first request"]
         assert instance.cold_start_seconds is not None
         assert sum(parts.values()) < instance.cold_start_seconds
-        assert np.allclose(ask(instance, body(x=images))["output"], scores, rtol=1e-4, atol=1e-4)
+        weights.check(instance)
         before = settled(instance)
         assert before.stages[COMPILING].count == 1
         assert before.stages[COMPILING].seconds > 0.5 * parts["first request"]
         # Another batch is another shape.
-        ask(instance, body(x=images[:3]))
+        ask(instance, body(x=weights.images[:3]))
         assert counted_between(before, settled(instance)).stages[COMPILING].count == 1
         assert instance.process is not None
         os.kill(instance.process.pid, signal.SIGTERM)
         assert "(exit code 0)" in (instance.death(grace_seconds=GUARD_SECONDS) or "")
-        folder = instance.site.folder
         assert not instance.site.queue.exists()
-    assert not folder.exists()
+    assert not instance.site.folder.exists()
 
 
 @pytest.mark.slow
-def test_what_inductor_compiles_gives_the_same(weights: tuple[Path, Any, Any], logs: Path) -> None:
+def test_what_inductor_compiles_gives_the_same(weights: Weights, logs: Path) -> None:
     """With torch's default backend, too, and whatever that starts to compile ends with the worker."""
-    path, images, scores = weights
-    worker = kind("scores", {"classes": 6}, weights=path, compile=True)
-    with running(worker, body(x=images), logs / "inductor.log") as instance:
+    with running(weights.worker(compile=True), weights.request, logs / "inductor.log") as instance:
         assert (instance.settings["compile"].used, instance.settings["compile_backend"].used) == ("True", "inductor")
-        assert np.allclose(ask(instance, body(x=images))["output"], scores, rtol=1e-4, atol=1e-4)
+        weights.check(instance)
         assert instance.process is not None
         tree = instance.process.tree()
-    assert not alive(tree)
+    assert not running_of(tree)
 
 
-def test_an_eager_model_from_weights(weights: tuple[Path, Any, Any], logs: Path) -> None:
+def test_an_eager_model_from_weights(weights: Weights, logs: Path) -> None:
     """The same weights without compiling: the same scores, and dynamo compiled nothing; then it is killed."""
-    path, images, scores = weights
-    worker = kind("scores", {"classes": 6}, weights=path)
-    with running(worker, body(x=images), logs / "eager.log") as instance:
-        assert np.allclose(ask(instance, body(x=images))["output"], scores, rtol=1e-4, atol=1e-4)
+    with running(weights.worker(), weights.request, logs / "eager.log") as instance:
+        weights.check(instance)
         # What the model itself raises is an answer too, and said to be its own.
         assert refusal(instance, body(x=np.ones((1, 1), "f4"))).startswith("the model raised RuntimeError")
-        assert instance.settings["compile"].used == "False"
-        assert instance.settings["precision"].used == "float32"
+        assert (instance.settings["compile"].used, instance.settings["precision"].used) == ("False", "float32")
         assert COMPILING not in settled(instance).stages
-        process, folder = instance.process, instance.site.folder
-        assert process is not None
-        tree = process.tree()
-        os.kill(process.pid, signal.SIGKILL)
+        assert instance.process is not None
+        tree = instance.process.tree()
+        os.kill(instance.process.pid, signal.SIGKILL)
         assert "died under load" in (instance.death(grace_seconds=GUARD_SECONDS) or "")
-    assert not folder.exists()
-    assert not alive(tree)
+    assert not instance.site.folder.exists()
+    assert not running_of(tree)
 
 
 def test_two_threads_execute_at_the_same_time(logs: Path) -> None:
@@ -314,15 +297,12 @@ def test_a_start_that_fails_says_why(logs: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_card(weights: tuple[Path, Any, Any], logs: Path) -> None:
+def test_on_a_card(weights: Weights, logs: Path) -> None:
     """On CUDA, compiled, with batching: the scores of the CPU, and an execution holds its copies."""
-    path, images, scores = weights
-    worker = kind(
-        "Small", {"classes": 6}, weights=path, compile=True, device="cuda:0", max_batch_size=4, max_wait_ms=2.0
-    )
-    with running(worker, body(x=images), logs / "cuda.log") as instance:
-        assert np.allclose(ask(instance, body(x=images))["output"], scores, rtol=1e-2, atol=1e-2)
+    worker = weights.worker("Small", compile=True, device="cuda:0", max_batch_size=4, max_wait_ms=2.0)
+    with running(worker, weights.request, logs / "cuda.log") as instance:
+        weights.check(instance, tolerance=1e-2)
         assert instance.settings["device"].used == "cuda:0"
-        assert load(instance, body(x=images[:1]), users=8, seconds=1.0) > 0
+        assert load(instance, body(x=weights.images[:1]), users=8, seconds=1.0) > 0
         counters = settled(instance)
         assert sum(int(size) * count for size, count in counters.batch_sizes.items()) == counters.items

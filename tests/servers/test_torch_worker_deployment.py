@@ -69,10 +69,6 @@ def test_wrong_arguments_are_refused_before_anything_starts(app: App, arguments:
     with pytest.raises(UsageProblem) as problem:
         TorchWorker(app, **{"callable": "build", **arguments})
     assert words in str(problem.value)
-
-
-def test_a_command_line_is_refused(app: App) -> None:
-    """Its arguments are the callable's, by name."""
     with pytest.raises(UsageProblem, match="no command line"):
         TorchWorker(dataclasses.replace(app, extra=("--hidden=3",)), "build")
 
@@ -81,72 +77,57 @@ def test_how_it_is_started(app: App, site: Site, tmp_path: Path) -> None:
     """Arguments keep their types on the way, false ones too; this package is there for any interpreter."""
     weights = tmp_path / "w.pth"
     weights.touch()
-    app = dataclasses.replace(
-        app, arguments={"scale": False, "n": 3, "text": "a b", "none": None}, environment={"A": "1"}, python="/py"
-    )
+    arguments: dict[str, Any] = {"scale": False, "n": 3, "text": "a b", "none": None}
+    app = dataclasses.replace(app, arguments=arguments, environment={"A": "1"}, python="/py")
     kind = TorchWorker(app, "Net.build", weights=weights, compile=True, compile_mode="default", max_wait_ms=1.5)
+    assert kind.default_model == "Net.build"
     launch = kind.launch(site)
     assert launch.argv[:3] == ("/py", "-m", "pytest_gpuserve.servers.inside.torch_worker")
     given = options(launch.argv)
-    assert json.loads(given["--arguments"]) == {"scale": False, "n": 3, "text": "a b", "none": None}
-    assert given["--weights"] == str(weights)
-    assert given["--socket"] == str(site.queue)
-    assert (given["--compile-backend"], given["--compile-mode"], given["--max-wait-ms"]) == (
-        "inductor",
-        "default",
-        "1.5",
-    )
+    assert json.loads(given["--arguments"]) == arguments
+    assert (given["--weights"], given["--socket"]) == (str(weights), str(site.queue))
     assert "--compile" in given
-    assert launch.cwd == tmp_path
-    assert launch.environment["A"] == "1"
+    compiled = (given["--compile-backend"], given["--compile-mode"], given["--max-wait-ms"])
+    assert compiled == ("inductor", "default", "1.5")
+    assert (launch.cwd, launch.environment["A"]) == (tmp_path, "1")
     first = Path(launch.environment["PYTHONPATH"].split(os.pathsep)[0])
     assert (first / "pytest_gpuserve").samefile(Path(pytest_gpuserve.__file__).parent)
-
-
-def test_an_inference_needs_no_model_name(app: App) -> None:
-    """There is one model only."""
-    assert TorchWorker(app, "Net.build").default_model == "Net.build"
-
-
-def test_what_is_not_compiled_is_not_told_how(app: App, site: Site) -> None:
-    """Without compile nothing of it is on the command line."""
-    assert not [name for name in options(TorchWorker(app, "build").launch(site).argv) if "compile" in name]
-
-
-def test_a_long_folder_is_refused(app: App, tmp_path: Path) -> None:
-    """A Unix socket's path has a limit, told before a process is started."""
+    plain = TorchWorker(app, "build")
+    assert not [name for name in options(plain.launch(Site(tmp_path)).argv) if "compile" in name]
     with pytest.raises(ServerFailed, match="107 bytes"):
-        TorchWorker(app, "build").launch(Site(tmp_path / ("x" * 120)))
+        plain.launch(Site(tmp_path / ("x" * 120)))
 
 
 def test_workloads_differ_in_what_matters(app: App, tmp_path: Path) -> None:
     """Every argument that changes the measured work is in it; the number of a card and the weights' folder are not."""
-    weights = [tmp_path / "a" / "w.pth", tmp_path / "b" / "w.pth"]
-    for each in weights:
+    first, second = tmp_path / "a" / "w.pth", tmp_path / "b" / "w.pth"
+    for each in (first, second):
         each.parent.mkdir()
         each.touch()
-    plain = TorchWorker(app, "build")
-    others = [
-        TorchWorker(app, "other"),
-        TorchWorker(app, "build", weights=weights[0]),
-        TorchWorker(app, "build", compile=True),
-        TorchWorker(app, "build", compile=True, compile_backend="eager"),
-        TorchWorker(app, "build", compile=True, compile_mode="max-autotune"),
-        TorchWorker(app, "build", device="cuda:0"),
-        TorchWorker(app, "build", workers=2),
-        TorchWorker(app, "build", max_batch_size=2),
-        TorchWorker(app, "build", max_wait_ms=2.0),
-        TorchWorker(app, "build", seed=1),
-        TorchWorker(dataclasses.replace(app, arguments={"scale": False}), "build"),
-        TorchWorker(dataclasses.replace(app, arguments={"scale": None}), "build"),
+
+    def workload(app: App = app, name: str = "build", **arguments: Any) -> str:  # noqa: ANN401 -- a worker's
+        return json.dumps(dict(TorchWorker(app, name, **arguments).workload()))
+
+    texts = [
+        workload(),
+        workload(name="other"),
+        workload(weights=first),
+        workload(compile=True),
+        workload(compile=True, compile_backend="eager"),
+        workload(compile=True, compile_mode="max-autotune"),
+        workload(device="cuda:0"),
+        workload(workers=2),
+        workload(max_batch_size=2),
+        workload(max_wait_ms=2.0),
+        workload(seed=1),
+        workload(dataclasses.replace(app, arguments={"scale": False})),
+        workload(dataclasses.replace(app, arguments={"scale": None})),
     ]
-    texts = [json.dumps(dict(kind.workload())) for kind in (plain, *others)]
     assert len(set(texts)) == len(texts)
     assert all(str(tmp_path) not in text for text in texts)
-    same = TorchWorker(app, "build", device="cuda:1")
-    assert same.workload() == others[5].workload()
-    assert TorchWorker(app, "build", weights=weights[1]).workload() == others[1].workload()
-    assert TorchWorker(app, "build", weights=weights[1]).information()["weights_bytes"] == "0"
+    assert workload(device="cuda:1") == workload(device="cuda:0")
+    assert workload(weights=second) == workload(weights=first)
+    assert TorchWorker(app, "build", weights=second).information()["weights_bytes"] == "0"
 
 
 def test_the_same_worker_of_another_checkout(app: App, tmp_path: Path) -> None:
@@ -154,7 +135,7 @@ def test_the_same_worker_of_another_checkout(app: App, tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     for top in (here, there):
         top.mkdir()
-        (top / "model.py").write_text("")
+        (top / "model.py").touch()
         (top / "w.pth").touch()
     app = dataclasses.replace(app, file=here / "model.py", arguments={"data": str(here / "w.pth")})
     kind = TorchWorker(app, "build", weights=here / "w.pth")
@@ -173,39 +154,30 @@ def test_counters_are_what_was_counted(app: App, site: Site) -> None:
     tally.executed(12, [1_000_000_000] * 3, 2_000_000_000, (1, 1, 0))
     tally.executed(2, [500_000_000], 1_000_000_000, (1, 1, 0))
     tally.answered(4_000_000_000)
+    stages = {SERVER: StageTime(4.0, 1), QUEUE: StageTime(3.5, 4), COMPUTE: StageTime(3.0, 2)}
+    assert TorchWorker(app, "build").read_counters(site).stages == stages
     counters = TorchWorker(app, "build", compile=True).read_counters(site)
     assert (counters.items, counters.batches, counters.requests, counters.pending) == (14, 2, 1, 2)
     assert counters.batch_sizes == {"2": 1, "12": 1}
-    assert counters.stages == {
-        SERVER: StageTime(4.0, 1),
-        QUEUE: StageTime(3.5, 4),
-        COMPUTE: StageTime(3.0, 2),
-        COMPILING: StageTime(2.0, 1),
-    }
-    assert COMPILING not in TorchWorker(app, "build").read_counters(site).stages
+    assert counters.stages == {**stages, COMPILING: StageTime(2.0, 1)}
 
 
 @pytest.mark.parametrize(
-    ("asked", "counted", "told"),
+    ("asked", "frames", "executions", "told"),
     [
-        (True, (0, 1), ["compile: asked for True, the server uses False"]),
-        (False, (1, 1), ["compile: asked for False, the server uses True"]),
-        (True, (2, 1), []),
-        (False, (0, 1), []),
-        (True, (0, 0), []),
+        (True, 0, 1, ["compile: asked for True, the server uses False"]),
+        (False, 1, 1, ["compile: asked for False, the server uses True"]),
+        (True, 2, 1, []),
+        (False, 0, 1, []),
+        (True, 0, 0, []),
     ],
 )
 def test_whether_it_is_compiled_is_counted_not_believed(
-    app: App,
-    site: Site,
-    asked: bool,  # noqa: FBT001 -- parametrised
-    counted: tuple[int, int],
-    told: list[str],
+    app: App, site: Site, frames: int, executions: int, told: list[str], *, asked: bool
 ) -> None:
     """What dynamo counted stands beside what was asked for, and a difference shows; before an execution it is open."""
     (site.folder / FACTS_FILE).write_text('{"cold_start": {"import torch": 1.5}, "settings": {"device": "cpu"}}')
     tally = Tally(site.folder / TALLY_FILE)
-    frames, executions = counted
     for _ in range(executions):
         tally.executed(1, [], 1, (frames, frames, 0))
     kind = TorchWorker(app, "build", compile=asked)
@@ -216,15 +188,14 @@ def test_whether_it_is_compiled_is_counted_not_believed(
     assert kind.read_cold_start(site) == {"import torch": 1.5}
 
 
-@pytest.mark.parametrize(
-    "text", [None, "", "[]", "{}", '{"cold_start": {"a": "b"}, "settings": {}}', '{"cold_start": {}, "settings": 3}']
-)
-def test_facts_that_make_no_sense_are_refused(app: App, site: Site, text: str | None) -> None:
+def test_facts_that_make_no_sense_are_refused(app: App, site: Site) -> None:
     """A worker that does not tell how it started is an error, not a worker without parts."""
-    if text is not None:
-        (site.folder / FACTS_FILE).write_text(text)
-    with pytest.raises(ServerFailed, match="does not tell how it started"):
-        TorchWorker(app, "build").read_cold_start(site)
+    senseless = ("", "[]", "{}", '{"cold_start": {"a": "b"}, "settings": {}}', '{"cold_start": {}, "settings": 3}')
+    for text in (None, *senseless):
+        if text is not None:
+            (site.folder / FACTS_FILE).write_text(text)
+        with pytest.raises(ServerFailed, match="does not tell how it started"):
+            TorchWorker(app, "build").read_cold_start(site)
 
 
 def test_an_interpreter_without_anything_gets_as_far_as_torch(app: App, site: Site) -> None:

@@ -35,17 +35,13 @@ def small() -> Callable[..., Any]:
 
 
 def executed(module: Torch, *requests: Asked, batching: bool = True) -> list[list[Tensor]]:
-    """What a module answers to requests that are put together."""
+    """What a module, or what its ``forward`` does, answers to requests that are put together."""
+    if not isinstance(module, torch.nn.Module):
+        forward, module = module, torch.nn.Module()
+        module.forward = forward
     names = torch_execution.parameter_names(module)
     with torch.no_grad():
         return torch_execution.Execution(module, names, CPU, batching=batching)(requests)
-
-
-def module_of(function: Callable[..., object]) -> Torch:
-    """A module that does this."""
-    module = torch.nn.Module()
-    module.forward = function
-    return module
 
 
 def rows_of(*rows: float) -> Asked:
@@ -73,26 +69,21 @@ def test_weights_from_a_file_make_the_same_model(small: Callable[..., Any], tmp_
     assert not list(torch_model._meta_tensors(model))
 
 
-def test_a_plain_attribute_is_not_left_without_a_value() -> None:
-    """A tensor that is neither parameter nor buffer is in no state dict either."""
+def test_what_no_state_dict_has_is_built(capsys: pytest.CaptureFixture[str]) -> None:
+    """A tensor that is neither parameter nor buffer has its value; a model that looks at its weights is built twice."""
 
-    def build() -> Torch:
+    def table() -> Torch:
         module = torch.nn.Linear(2, 2)
         module.table = torch.arange(3)
         return module
 
-    assert torch_model.empty_model(build, {}, seed=0).table.tolist() == [0, 1, 2]
-
-
-def test_a_model_that_needs_memory_is_built_with_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """One that looks at its weights while it is built, which is impossible on the meta device, is built again."""
-
-    def build() -> Torch:
+    def largest() -> Torch:
         module = torch.nn.Linear(2, 2)
         module.largest = module.weight.abs().max().item()
         return module
 
-    assert torch_model.empty_model(build, {}, seed=0).largest > 0
+    assert torch_model.empty_model(table, {}, seed=0).table.tolist() == [0, 1, 2]
+    assert torch_model.empty_model(largest, {}, seed=0).largest > 0
     assert "it cannot be built on the meta device" in capsys.readouterr().out
 
 
@@ -118,20 +109,6 @@ def test_weights_of_another_model_are_refused_by_name(small: Callable[..., Any],
     )
 
 
-@pytest.mark.parametrize("content", ["garbage", "empty", "list", "module"])
-def test_what_is_no_state_dict_is_refused(small: Callable[..., Any], tmp_path: Path, content: str) -> None:
-    """Garbage, another object and a pickled module, which is not unpickled, are errors that name the file."""
-    path = tmp_path / "w.pth"
-    if content == "garbage":
-        path.write_bytes(b"garbage" * 100)
-    elif content == "empty":
-        path.touch()
-    else:
-        torch.save([1, 2] if content == "list" else torch.nn.Linear(2, 2), path)
-    with pytest.raises(ServerFailed, match=r"w\.pth cannot be read as a state dict"):
-        torch_model.fill(torch_model.empty_model(small, {}, seed=0), path, CPU)
-
-
 class Mischief:
     """What unpickling would run."""
 
@@ -142,17 +119,19 @@ class Mischief:
         return Path.touch, (self.path,)
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_nothing_in_a_file_of_weights_is_run(
-    small: Callable[..., Any],
-    tmp_path: Path,
-    zipped: bool,  # noqa: FBT001 -- parametrised
-) -> None:
-    """Code that is pickled into a file is refused, not executed, in either of torch's formats."""
-    torch.save({"linear.weight": Mischief(tmp_path / "ran")}, tmp_path / "w.pth", _use_new_zipfile_serialization=zipped)
-    with pytest.raises(ServerFailed, match="cannot be read as a state dict"):
-        torch_model.fill(torch_model.empty_model(small, {}, seed=0), tmp_path / "w.pth", CPU)
-    assert not (tmp_path / "ran").exists()
+@pytest.mark.parametrize("content", ["garbage", "empty", "list", "module", "code", "code in the old format"])
+def test_what_is_no_state_dict_is_refused(small: Callable[..., Any], tmp_path: Path, content: str) -> None:
+    """Garbage, another object and a pickled module are errors that name the file; no code in a file is run."""
+    path, ran = tmp_path / "w.pth", tmp_path / "ran"
+    if content in {"garbage", "empty"}:
+        path.write_bytes(b"garbage" * 100 * (content == "garbage"))
+    elif content.startswith("code"):
+        torch.save({"linear.weight": Mischief(ran)}, path, _use_new_zipfile_serialization=content == "code")
+    else:
+        torch.save([1, 2] if content == "list" else torch.nn.Linear(2, 2), path)
+    with pytest.raises(ServerFailed, match=r"w\.pth cannot be read as a state dict"):
+        torch_model.fill(torch_model.empty_model(small, {}, seed=0), path, CPU)
+    assert not ran.exists()
 
 
 def test_weights_in_torchs_old_format_are_read(small: Callable[..., Any], tmp_path: Path) -> None:
@@ -164,18 +143,12 @@ def test_weights_in_torchs_old_format_are_read(small: Callable[..., Any], tmp_pa
     assert torch.equal(model.linear.weight, state["linear.weight"])
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("nothing", "has no callable nothing"), ("torch.nothing", "has no callable torch.nothing")]
-)
-def test_a_missing_callable_is_named(name: str, words: str) -> None:
-    """And what there is instead."""
-    with pytest.raises(ServerFailed, match=words) as problem:
-        torch_model.load_callable(MODELS, name)
-    assert "doubling" in problem.value.found
-
-
-def test_what_is_no_module_is_refused() -> None:
-    """A callable that returns something else is told so."""
+def test_what_makes_no_module_is_named() -> None:
+    """A missing callable with what there is instead; a callable that returns something else is told so."""
+    for name in ("nothing", "torch.nothing"):
+        with pytest.raises(ServerFailed, match=f"has no callable {name}") as problem:
+            torch_model.load_callable(MODELS, name)
+        assert "doubling" in problem.value.found
     with pytest.raises(ServerFailed, match="returned no module"):
         torch_model.random_model(torch_model.load_callable(MODELS, "no_module"), {}, 0)
 
@@ -198,7 +171,7 @@ def test_elements_go_through_unchanged(
         raw = data.draw(st.binary(min_size=size, max_size=size))
         view = memoryview(bytes(shift) + raw)[shift:]
         requests.append(Asked((Tensor("x", datatype, (count, *trailing), view),)))
-    answers = executed(module_of(lambda x: x), *requests)
+    answers = executed(lambda x: x, *requests)
     for request, answer in zip(requests, answers, strict=True):
         sent = bytes(request.inputs[0].data)
         expected = bytes(byte != 0 for byte in sent) if datatype == "BOOL" else sent
@@ -208,49 +181,39 @@ def test_elements_go_through_unchanged(
 def test_a_model_may_spoil_its_inputs() -> None:
     """They are its own: the bytes of a request stay, alone in a batch too."""
     request = rows_of(1, 2)
-    (answer,) = executed(module_of(lambda x: x.add_(1)), request)
-    assert values(answer[0]) == [2, 3]
-    assert values(request.inputs[0]) == [1, 2]
+    (answer,) = executed(lambda x: x.add_(1), request)
+    assert (values(answer[0]), values(request.inputs[0])) == ([2, 3], [1, 2])
 
 
 def test_outputs_that_are_views_are_cut_right() -> None:
-    """Transposed, expanded and sliced outputs are sent as they look."""
+    """Transposed, expanded and sliced outputs are sent as they look; without batching they have any shape."""
 
     def views(x: Torch) -> dict[str, Torch]:
         wide = torch.cat([x, x + 10, x + 20], 1)
         return {"turned": wide.t().contiguous().t(), "spread": x.expand(-1, 2), "middle": wide[:, 1:2]}
 
-    first, second = executed(module_of(views), rows_of(1, 2), rows_of(3))
+    first, second = executed(views, rows_of(1, 2), rows_of(3))
     assert [values(tensor) for tensor in first] == [[1, 11, 21, 2, 12, 22], [1, 1, 2, 2], [11, 12]]
     assert [values(tensor) for tensor in second] == [[3, 13, 23], [3, 3], [13]]
     assert [tensor.shape for tensor in second] == [(1, 3), (1, 2), (1, 1)]
+    (answer,) = executed(lambda x: x.sum(), rows_of(1, 2), batching=False)
+    assert (answer[0].shape, values(answer[0])) == ((), [3])
 
 
 def test_inputs_are_passed_by_name_where_forward_has_them() -> None:
-    """By name whatever their order; several of which one is unknown are refused, for who is to say which is which."""
+    """Whatever their order; of several an unknown one is refused, where a single one may have any name."""
 
     class Minus(torch.nn.Module):  # type: ignore[name-defined, misc]
-        def forward(self, a: Torch, b: Torch) -> Torch:
-            return a - b
+        def forward(self, a: Torch, b: Torch | None = None) -> Torch:
+            return -a if b is None else a - b
 
-    def request(*names: str) -> Asked:
-        return Asked(tuple(rows_of(number).inputs[0]._replace(name=name) for number, name in enumerate(names, 1)))
+    def answer(*names: str) -> list[float]:
+        inputs = (rows_of(number).inputs[0]._replace(name=name) for number, name in enumerate(names, 1))
+        return values(executed(Minus(), Asked(tuple(inputs)))[0][0])
 
-    results = [values(executed(Minus(), request(*names))[0][0]) for names in (("a", "b"), ("b", "a"))]
-    assert results == [[-1], [1]]
+    assert (answer("a", "b"), answer("b", "a"), answer("whatever")) == ([-1], [1], [-1])
     with pytest.raises(BadRequest, match="has no 'x'"):
-        executed(Minus(), request("x", "a"))
-
-
-def test_one_input_may_have_any_name() -> None:
-    """There is no doubt what it is."""
-
-    class Negative(torch.nn.Module):  # type: ignore[name-defined, misc]
-        def forward(self, a: Torch) -> Torch:
-            return -a
-
-    (tensor,) = rows_of(3).inputs
-    assert values(executed(Negative(), Asked((tensor._replace(name="whatever"),)))[0][0]) == [-3]
+        answer("x", "a")
 
 
 @pytest.mark.parametrize(
@@ -268,14 +231,8 @@ def test_one_input_may_have_any_name() -> None:
 def test_outputs_that_cannot_be_sent_are_named(returned: Callable[..., object], words: str) -> None:
     """One that cannot be cut into the requests' rows is no answer to any of them."""
     with pytest.raises(torch_execution.BadOutput) as problem:
-        executed(module_of(returned), rows_of(1, 2), rows_of(3))
+        executed(returned, rows_of(1, 2), rows_of(3))
     assert words in str(problem.value)
-
-
-def test_without_batching_outputs_have_any_shape() -> None:
-    """What is never cut need not have rows."""
-    (answer,) = executed(module_of(lambda x: x.sum()), rows_of(1, 2), batching=False)
-    assert (answer[0].shape, values(answer[0])) == ((), [3])
 
 
 def test_outputs_that_are_asked_for() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from pytest_gpuserve.servers.inside import torch_queue
 from pytest_gpuserve.servers.inside.torch_queue import RequestQueue, Waiting
 from pytest_gpuserve.servers.inside.torch_tally import FIELDS, MOST_SIZES, Tally, read_tally
 from pytest_gpuserve.servers.inside.torch_wire import Asked, Tensor
+from tests.fakes.children.toolkit import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +80,7 @@ def test_every_request_is_in_one_batch_in_order(sender: Sender, waiting: list[tu
 
 
 def test_a_full_batch_does_not_wait(sender: Sender) -> None:
-    """What is full goes at once, past an older one that still waits for others."""
+    """What is full goes at once, past an older one that still waits; what it leaves is not full, and waits again."""
     queue = RequestQueue(2, LONG_NS, lambda _: None)
     queue.put(request(sender, 0, 1, width=9))
     queue.put(request(sender, 1, 1))
@@ -86,6 +88,14 @@ def test_a_full_batch_does_not_wait(sender: Sender) -> None:
         batch = pool.submit(queue.take)
         queue.put(request(sender, 2, 1))
         assert numbers(batch.result(GUARD_SECONDS / 2)) == [1, 2]
+        for number in range(3, 6):
+            queue.put(request(sender, number, 1))
+        assert numbers(queue.take()) == [3, 4]
+        batch = pool.submit(queue.take)
+        time.sleep(0.05)
+        assert not batch.done()
+        queue.put(request(sender, 6, 1))
+        assert numbers(batch.result(GUARD_SECONDS / 2)) == [5, 6]
 
 
 def test_the_oldest_waits_so_long_and_no_longer(sender: Sender) -> None:
@@ -102,25 +112,10 @@ def test_the_oldest_waits_so_long_and_no_longer(sender: Sender) -> None:
     assert numbers(slow.take()) == [0]
 
 
-def test_what_a_full_batch_leaves_is_not_full(sender: Sender) -> None:
-    """The rest of a group waits for others again."""
-    queue = RequestQueue(2, LONG_NS, lambda _: None)
-    for number in range(3):
-        queue.put(request(sender, number, 1))
-    assert numbers(queue.take()) == [0, 1]
-    with ThreadPoolExecutor() as pool:
-        batch = pool.submit(queue.take)
-        time.sleep(0.05)
-        assert not batch.done()
-        queue.put(request(sender, 3, 1))
-        assert numbers(batch.result(GUARD_SECONDS / 2)) == [2, 3]
-
-
 def test_the_end_wakes_who_waits(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     """Takers get nothing and putters into a full queue go on once it is closed; nothing is given out then."""
     monkeypatch.setattr(torch_queue, "MOST_WAITING", 1)
-    empty = RequestQueue(1, 0, lambda _: None)
-    full = RequestQueue(8, LONG_NS, lambda _: None)
+    empty, full = RequestQueue(1, 0, lambda _: None), RequestQueue(8, LONG_NS, lambda _: None)
     full.put(request(sender, 0, 1))
     with ThreadPoolExecutor() as pool:
         batch = pool.submit(empty.take)
@@ -135,41 +130,31 @@ def test_the_end_wakes_who_waits(sender: Sender, monkeypatch: pytest.MonkeyPatch
     assert full.take() == []
 
 
-def test_a_full_queue_lets_the_next_in_when_there_is_room(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits at a full queue goes on after a batch was taken."""
+def test_two_takers_share_a_full_queue(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits at a full queue goes on when there is room; each request is taken once, whoever takes it."""
     monkeypatch.setattr(torch_queue, "MOST_WAITING", 2)
-    queue = RequestQueue(1, 0, lambda _: None)
-    for number in range(2):
-        queue.put(request(sender, number, 1))
-    with ThreadPoolExecutor() as pool:
-        third = pool.submit(queue.put, request(sender, 2, 1))
-        time.sleep(0.05)
-        assert not third.done()
-        assert numbers(queue.take()) == [0]
-        third.result(GUARD_SECONDS)
-    assert [numbers(queue.take()) for _ in range(2)] == [[1], [2]]
-
-
-def test_two_takers_share_a_queue(sender: Sender) -> None:
-    """Each request is taken once, whoever takes it."""
     queue = RequestQueue(3, 100_000, lambda _: None)
+
     found: list[int] = []
 
     def work() -> None:
         while batch := queue.take():
             found.extend(numbers(batch))
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for number in range(200):
-        queue.put(request(sender, number, 1, width=1 + number % 3))
-    end = time.monotonic() + GUARD_SECONDS
-    while len(found) < 200 and time.monotonic() < end:
-        time.sleep(0.01)
-    queue.close()
-    for thread in threads:
-        thread.join()
+    for number in range(2):
+        queue.put(request(sender, number, 1))
+    with ThreadPoolExecutor() as pool:
+        third = pool.submit(queue.put, request(sender, 2, 1))
+        time.sleep(0.05)
+        assert not third.done()
+        takers = [pool.submit(work) for _ in range(2)]
+        third.result(GUARD_SECONDS)
+        for number in range(3, 200):
+            queue.put(request(sender, number, 1, width=1 + number % 3))
+        eventually(lambda: len(found) == 200, "all are taken")
+        queue.close()
+        for taker in takers:
+            taker.result(GUARD_SECONDS)
     assert sorted(found) == list(range(200))
 
 
@@ -189,25 +174,11 @@ def test_what_is_counted_is_read(tmp_path: Path) -> None:
     tally.answered(500)
     tally.answered(600)
     tally.failed(4)
-    values, sizes = read_tally(tmp_path / "tally")
-    assert values == {
-        "arrived": 5,
-        "taken": 3,
-        "answered": 2,
-        "failed": 4,
-        "server_ns": 1100,
-        "queue_ns": 100,
-        "compute_ns": 1150,
-        "executions": 3,
-        "executed": 4,
-        "items": 15,
-        "compiling_ns": 1050,
-        "compiling": 2,
-        "frames": 3,
-        "graphs": 4,
-        "breaks": 1,
-    }
-    assert sizes == {7: 2, 1: 1}
+    requests = {"arrived": 5, "taken": 3, "answered": 2, "failed": 4}
+    times = {"server_ns": 1100, "queue_ns": 100, "compute_ns": 1150, "compiling_ns": 1050}
+    executions = {"executions": 3, "executed": 4, "items": 15}
+    compiled = {"compiling": 2, "frames": 3, "graphs": 4, "breaks": 1}
+    assert read_tally(tmp_path / "tally") == ({**requests, **times, **executions, **compiled}, {7: 2, 1: 1})
 
 
 def test_more_sizes_than_there_is_room_for_are_counted_together(tmp_path: Path) -> None:
@@ -227,41 +198,38 @@ def test_a_reading_is_of_one_moment(tmp_path: Path) -> None:
     ended = threading.Event()
 
     def count() -> None:
-        number = 0
-        while not ended.is_set():
-            number += 1
+        for number in takewhile(lambda _: not ended.is_set(), itertools.count()):
             tally.executed(1 + number % 100, [1], 2, (0, 0, 0))
             # A reading needs a moment in which nothing is written, which a thread that never pauses seldom leaves.
             time.sleep(1e-5)
 
-    thread = threading.Thread(target=count)
-    thread.start()
-    try:
-        for _ in range(300):
-            values, sizes = read_tally(tmp_path / "tally")
-            assert sum(rows * count for rows, count in sizes.items()) == values["items"]
-            assert values["compute_ns"] == 2 * values["executions"] == 2 * values["queue_ns"]
-    finally:
-        ended.set()
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        counting = pool.submit(count)
+        try:
+            for _ in range(300):
+                values, sizes = read_tally(tmp_path / "tally")
+                assert sum(rows * count for rows, count in sizes.items()) == values["items"]
+                assert values["compute_ns"] == 2 * values["executions"] == 2 * values["queue_ns"]
+        finally:
+            ended.set()
+        counting.result()
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "odd", "sizes"])
+@pytest.mark.parametrize("damage", ["gone", "cut", "died in a change", "contradicts itself"])
 def test_a_damaged_tally_is_refused(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No tally, half of one, one whose writer died in a change, one that contradicts itself: an error, no numbers."""
+    """It is an error, and there are no numbers."""
     monkeypatch.setattr("pytest_gpuserve.servers.inside.torch_tally._READ_SECONDS", 0.1)
     path = tmp_path / "tally"
     Tally(path).executed(1, [], 0, (0, 0, 0))
     data = bytearray(path.read_bytes())
+    if damage == "cut":
+        del data[100:]
+    elif damage == "died in a change":
+        data[0] |= 1
+    elif damage == "contradicts itself":
+        data[8 * (1 + len(FIELDS)) + 8] += 1
+    path.write_bytes(data)
     if damage == "gone":
         path.unlink()
-    else:
-        if damage == "cut":
-            del data[100:]
-        elif damage == "odd":
-            data[0] |= 1
-        else:
-            data[8 * (1 + len(FIELDS)) + 8] += 1
-        path.write_bytes(data)
     with pytest.raises(ServerFailed, match="torch worker"):
         read_tally(path)

@@ -95,10 +95,14 @@ def test_damage_is_refused_in_one_line_or_leaves_a_request(
     assert "\n" not in words
 
 
-def described(**changes: object) -> dict[str, object]:
+def described(size: object = 4, **changes: object) -> dict[str, object]:
     """An input of 4 bytes, changed."""
-    whole = {"name": "x", "shape": [1, 4], "datatype": "UINT8", "parameters": {"binary_data_size": 4}}
+    whole = {"name": "x", "shape": [1, 4], "datatype": "UINT8", "parameters": {"binary_data_size": size}}
     return {**whole, **changes}
+
+
+ONE = {"inputs": [described()]}
+SHARED = [{"name": "y", "parameters": {"shared_memory_region": "r"}}]
 
 
 @pytest.mark.parametrize(
@@ -106,38 +110,26 @@ def described(**changes: object) -> dict[str, object]:
     [
         ({}, b"", "a request has a list of inputs, one at least"),
         ({"inputs": []}, b"", "a request has a list of inputs, one at least"),
-        ({"inputs": [described()]}, b"123", "the inputs announce 4 bytes, 3 follow the JSON"),
-        ({"inputs": [described()]}, b"12345", "the inputs announce 4 bytes, 5 follow the JSON"),
+        (ONE, b"123", "the inputs announce 4 bytes, 3 follow the JSON"),
+        (ONE, b"12345", "the inputs announce 4 bytes, 5 follow the JSON"),
         ({"inputs": [7]}, b"", "an input is no object: 7"),
         ({"inputs": [described(parameters={}, data=[1])]}, b"", "input 'x' has no binary_data_size: a torch worker"),
-        ({"inputs": [described(parameters={"binary_data_size": True})]}, b"1", "input 'x' announces True bytes"),
-        ({"inputs": [described(parameters={"binary_data_size": -4})]}, b"", "input 'x' announces -4 bytes"),
+        ({"inputs": [described(size=True)]}, b"1", "input 'x' announces True bytes"),
+        ({"inputs": [described(-4)]}, b"", "input 'x' announces -4 bytes"),
         ({"inputs": [described(name=None)]}, b"1234", "an input has the name None"),
         ({"inputs": [described(datatype="BYTES")]}, b"1234", "input 'x' has the datatype 'BYTES'; a torch worker"),
         ({"inputs": [described(datatype="FP32")]}, b"1234", "input 'x' of FP32 [1, 4] takes 16 bytes, not 4"),
         ({"inputs": [described(shape=[])]}, b"1234", "input 'x' has the shape []; its first dimension is the batch"),
         ({"inputs": [described(shape=[2, True])]}, b"1234", "input 'x' has the shape [2, True]"),
         ({"inputs": [described(shape=[-1, -4])]}, b"1234", "input 'x' has the shape [-1, -4]"),
-        (
-            {"inputs": [described(shape=[1 << 70, 0], parameters={"binary_data_size": 0})]},
-            b"",
-            "input 'x' has the shape [1180591620717411303424, 0]",
-        ),
-        ({"inputs": [described(shape=[0], parameters={"binary_data_size": 0})]}, b"", "a batch of nothing"),
+        ({"inputs": [described(0, shape=[1 << 70, 0])]}, b"", "input 'x' has the shape [1180591620717411303424, 0]"),
+        ({"inputs": [described(0, shape=[0])]}, b"", "a batch of nothing"),
         ({"inputs": [described(), described()]}, b"12341234", "two inputs have the same name"),
-        (
-            {"inputs": [described(), described(name="y", shape=[2, 2])]},
-            b"12341234",
-            "the first dimension is the batch, and must be the same for all inputs: 'x' [1, 4], 'y' [2, 2]",
-        ),
-        ({"inputs": [described()], "outputs": ["y"]}, b"1234", "an output that is asked for has no name of its own"),
-        ({"inputs": [described()], "outputs": {}}, b"1234", "outputs are no list"),
-        (
-            {"inputs": [described()], "outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]},
-            b"1234",
-            "output 'y': a torch worker has no shared memory",
-        ),
-        ({"inputs": [described()], "id": 7}, b"1234", "the request's id is no text: 7"),
+        ({"inputs": [described(), described(name="y", shape=[2, 2])]}, b"12341234", "for all inputs: 'x' [1, 4], 'y'"),
+        ({**ONE, "outputs": ["y"]}, b"1234", "an output that is asked for has no name of its own"),
+        ({**ONE, "outputs": {}}, b"1234", "outputs are no list"),
+        ({**ONE, "outputs": SHARED}, b"1234", "output 'y': a torch worker has no shared memory"),
+        ({**ONE, "id": 7}, b"1234", "the request's id is no text: 7"),
     ],
 )
 def test_what_is_wrong_is_said(header: dict[str, object], data: bytes, words: str) -> None:
@@ -154,15 +146,11 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
         read_request(body)
 
 
-def test_a_long_header_is_read_whole() -> None:
-    """JSON of any length is found, without a look at the tensors behind it."""
+def test_headers_of_any_length_and_in_utf_8_are_read() -> None:
+    """Without a look at the tensors behind them; a client may leave out the escapes of JSON."""
     names = [f"input {number} {'x' * 50}" for number in range(500)]
     body = http_request(Inference("m", inputs_of({name: np.full((2, 3), 7, "u1") for name in names}))).body
     assert [tensor.name for tensor in read_request(body).inputs] == names
     assert all(bytes(tensor.data) == b"\7" * 6 for tensor in read_request(body).inputs)
-
-
-def test_names_in_utf_8_are_read() -> None:
-    """A client may leave out the escapes of JSON."""
     header = json.dumps({"inputs": [described(name="größe")]}, ensure_ascii=False).encode()
     assert read_request(header + b"1234").inputs[0].name == "größe"

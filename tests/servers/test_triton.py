@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,14 @@ from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_config import ModelConfig, Step, Tensor, write_model
 from pytest_gpuserve.servers.triton_install import TritonInstall
+from tests.servers.somebody import FACTORY
 from tests.servers.test_relocation import only_this_git  # noqa: F401 -- a fixture for all tests here
-from tests.servers.unstarted import FACTORY
 from tests.support.plain_git import git
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pytest_gpuserve.process.container import Container
 
 X = (Tensor("X", "FP32", (1,)),)
 PORTS = {"http": 1, "grpc": 2, "metrics": 3}
@@ -58,7 +61,7 @@ def command_line(kind: Triton, folder: Path) -> list[str]:
 
 
 def test_the_command_line(repository: Path, tmp_path: Path, installed: TritonInstall) -> None:
-    """All three ports are on the loopback, all models are loaded, and shared memory has the start's own name."""
+    """Ports are on the loopback, all models are loaded or those that are named, shared memory has a name of ours."""
     kind = Triton(repository, "models", arguments={"http_thread_count": 4, "allow_gpu_metrics": False, "id": None})
     words = command_line(kind, tmp_path / "gpuserve-x")
     assert words[0] == str(installed.server)
@@ -74,10 +77,6 @@ def test_the_command_line(repository: Path, tmp_path: Path, installed: TritonIns
         "--http-thread-count=4",
         "--allow-gpu-metrics=false",
     }
-
-
-def test_only_named_models_are_loaded(repository: Path, tmp_path: Path, installed: TritonInstall) -> None:
-    """With names, exactly those are loaded."""
     words = command_line(Triton(repository, "models", models=("b",)), tmp_path / "site")
     assert [word for word in words if word.startswith("--load-model")] == ["--load-model=b"]
 
@@ -93,7 +92,6 @@ def test_only_named_models_are_loaded(repository: Path, tmp_path: Path, installe
         {"extra": ("--allow-vertex-ai=true",)},
         {"arguments": {"load_model": "x"}},
         {"extra": ("--backend-config=python,shm-region-prefix-name=mine",)},
-        {"arguments": {"backend_config": "python,shm-region-prefix-name=mine"}},
     ],
 )
 def test_what_the_fixture_sets_is_refused(repository: Path, given: dict[str, Any]) -> None:
@@ -113,32 +111,27 @@ def test_what_is_not_there_is_told(repository: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "files", "told"),
     [
-        ('backend: "python"', {}, "a/1/model.py"),
-        ('name: "a"\n  backend : "python"\n', {}, "a/1/model.py"),
-        ("backend: 'python'", {}, "a/1/model.py"),
-        ('backend: "python"', {"1/model.py": "", "2/other.py": ""}, "a/2/model.py"),
-        ('backend: "python"', {"1/model.py": ""}, None),
-        ('backend: "python"\ndefault_model_filename: "x.py"', {"1/x.py": ""}, None),
-        ('backend: "onnxruntime"', {}, None),
-        ("", {}, None),
+        ('backend: "python"', [], "a/1/model.py"),
+        ('name: "a"\n  backend : "python"\n', [], "a/1/model.py"),
+        ("backend: 'python'", [], "a/1/model.py"),
+        ('backend: "python"', ["1/model.py", "2/other.py"], "a/2/model.py"),
+        ('backend: "python"', ["1/model.py"], None),
+        ('backend: "python"\ndefault_model_filename: "x.py"', ["1/x.py"], None),
+        ('backend: "onnxruntime"', [], None),
+        ("", [], None),
     ],
 )
-def test_missing_files(
-    tmp_path: Path, installed: TritonInstall, text: str, files: dict[str, str], told: str | None
-) -> None:
+def test_missing_files(tmp_path: Path, installed: TritonInstall, text: str, files: list[str], told: str | None) -> None:
     """A Python model without its file is told before the start; what other backends need is theirs."""
     models = tmp_path / "models"
     (models / "a").mkdir(parents=True)
     (models / "a" / "config.pbtxt").write_text(text)
-    for name, content in files.items():
+    for name in files:
         (models / "a" / name).parent.mkdir(exist_ok=True)
-        (models / "a" / name).write_text(content)
-    kind = Triton(models, "models")
-    if told is None:
-        kind.launch(Site(tmp_path / "site", PORTS))
-        return
-    with pytest.raises(ServerFailed, match=f"there is no .*{told}"):
-        kind.launch(Site(tmp_path / "site", PORTS))
+        (models / "a" / name).touch()
+    kind, site = Triton(models, "models"), Site(tmp_path / "site", PORTS)
+    with nullcontext() if told is None else pytest.raises(ServerFailed, match=rf"no {models}/{told}[\s\S]*MODEL/1/"):
+        kind.launch(site)
 
 
 def test_an_inference_is_for_the_ensemble(repository: Path) -> None:
@@ -162,47 +155,60 @@ def test_the_workload_tells_no_secrets_and_no_places(repository: Path) -> None:
 
 
 def test_the_information_is_of_the_loaded_models_files(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each file is told by its hash, large ones by size and time; a loaded ensemble brings its models in."""
+    """Each file by its hash, large ones by size and time, many by one hash; a loaded ensemble brings its models in."""
     write_model(repository, ModelConfig("e", X, X, steps=(Step("a", {}, {}),)))
     monkeypatch.setattr("pytest_gpuserve.servers.triton_repository.HASHED_BYTES", 1000)
-    (repository / "a" / "1" / "weights.bin").write_bytes(bytes(1001))
-    (repository / "a" / "1" / "__pycache__").mkdir()
-    (repository / "a" / "1" / "__pycache__" / "model.pyc").touch()
+    code = repository / "a" / "1"
+    (code / "weights.bin").write_bytes(bytes(1001))
+    (code / "__pycache__").mkdir()
+    (code / "__pycache__" / "model.pyc").touch()
     kind = Triton(repository, "models", models=("e",))
     before = kind.information()
     assert sorted(before) == ["a/1/model.py", "a/1/weights.bin", "a/config.pbtxt", "e/config.pbtxt"]
     assert before["a/1/weights.bin"].startswith("1001 bytes, changed at ")
-    (repository / "a" / "1" / "model.py").write_text("two = 2\n")
+    (code / "model.py").write_text("two = 2\n")
     after = kind.information()
     assert {name for name in before if before[name] != after[name]} == {"a/1/model.py"}
-
-
-def test_many_files_are_told_by_one_hash(repository: Path) -> None:
-    """A model with hundreds of files takes one line, which changes with any of them."""
     for number in range(40):
-        (repository / "a" / "1" / f"{number}.bin").write_text("x")
-    before = Triton(repository, "models").information()
-    assert before["a/"].startswith("42 files, sha256:")
-    (repository / "a" / "1" / "7.bin").write_text("y")
-    assert Triton(repository, "models").information()["a/"] != before["a/"]
+        (code / f"{number}.bin").write_text("x")
+    before = kind.information()
+    assert before["a/"].startswith("43 files, sha256:")
+    (code / "7.bin").write_text("y")
+    assert kind.information()["a/"] != before["a/"]
+
+
+def contained(kind: Triton, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Container:
+    """What is run where an engine works."""
+    engine = Engine(("podman",), kind="podman")
+    monkeypatch.setattr(adapter, "find_engine", lambda command, options: engine)
+    launch = kind.launch(Site(folder, PORTS))
+    assert isinstance(launch, ContainerLaunch)
+    assert launch.engine is engine
+    return launch.container
 
 
 def test_a_container_sees_the_repository_alone(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an image its own tritonserver gets the same options; the repository is there, read-only."""
-    engine = Engine(("podman",), kind="podman")
-    monkeypatch.setattr(adapter, "find_engine", lambda command, options: engine)
     kind = Triton(repository, "models", image="triton:24", environment={"A": "b"}, arguments={"log_info": False})
-    launch = kind.launch(Site(tmp_path / "site", PORTS))
-    assert isinstance(launch, ContainerLaunch)
-    assert launch.engine is engine
-    container = launch.container
+    container = contained(kind, tmp_path / "site", monkeypatch)
     assert (container.image, container.argv[0], dict(container.env)) == ("triton:24", "tritonserver", {"A": "b"})
     assert dict(container.read_only) == {repository: "/models"}
     assert not container.writable
     assert {"--model-repository=/models", "--http-address=127.0.0.1", "--log-info=false"} <= set(container.argv)
     assert not any("backend-directory" in word for word in container.argv)
+
+
+def test_a_container_can_follow_the_links(
+    checkout: Path, relocation: Relocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is put together by links works in a container, too: it sees both repositories under their own names."""
+    moved = Triton(checkout / "models", "models", image="triton:24").relocated(relocation)
+    mounted = contained(moved, tmp_path / "site", monkeypatch).read_only
+    assert mounted[tmp_path / "site" / "models"] == "/models"
+    for link in (tmp_path / "site" / "models").rglob("*.*"):
+        assert any(str(link.readlink()).startswith(f"{place}/") for place in mounted.values())
 
 
 @pytest.fixture
@@ -229,50 +235,30 @@ def test_the_other_side_has_its_own_models_and_the_same_weights(
     checkout: Path, relocation: Relocation, tmp_path: Path, installed: TritonInstall
 ) -> None:
     """The other revision's code is served, with weights that git does not track from here; new code stays here."""
-    (checkout / "models" / "a" / "1" / "model.py").write_text("two = 2\n")
-    (checkout / "models" / "a" / "1" / "helper.py").write_text("new\n")
-    fill(checkout / "models", "new")
-    (checkout / "models" / "new" / "1" / "w.bin").write_text("weights")
-    kind = Triton(checkout / "models", "models")
+    ours, there = checkout / "models", tmp_path / "worktree" / "models"
+    (ours / "a" / "1" / "model.py").write_text("two = 2\n")
+    (ours / "a" / "1" / "helper.py").write_text("new\n")
+    fill(ours, "new")
+    (ours / "new" / "1" / "w.bin").write_text("weights")
+    kind = Triton(ours, "models")
     moved = kind.relocated(relocation)
-    assert moved.repository == tmp_path / "worktree" / "models"
+    assert (moved.repository, moved.cwd) == (there, relocation.worktree)
     assert moved.workload() == kind.workload()
-    (served,) = [
-        word.partition("=")[2] for word in command_line(moved, tmp_path / "site") if "--model-repository" in word
-    ]
-    files = {str(file.relative_to(served)): file.read_text() for file in (tmp_path / "site/models").rglob("*.*")}
-    assert served == str(tmp_path / "site" / "models")
+    served = tmp_path / "site" / "models"
+    assert f"--model-repository={served}" in command_line(moved, tmp_path / "site")
+    files = {str(file.relative_to(served)): file.read_text() for file in served.rglob("*.*")}
     assert sorted(files) == ["a/1/model.py", "a/1/weights.bin", "a/config.pbtxt"]
-    assert files["a/1/model.py"] == "one = 1\n"
-    assert files["a/1/weights.bin"] == "weights"
+    assert (files["a/1/model.py"], files["a/1/weights.bin"]) == ("one = 1\n", "weights")
     assert moved.information()["a/1/model.py"] != kind.information()["a/1/model.py"]
+    # Where nothing is missing over there, nothing is put together.
+    (ours / "a" / "1" / "weights.bin").unlink()
+    (ours / "new" / "1" / "w.bin").unlink()
+    moved = Triton(ours, "models").relocated(relocation)
+    assert f"--model-repository={there}" in command_line(moved, tmp_path / "another")
 
 
-def test_a_repository_without_data_is_served_from_where_it_is(
-    checkout: Path, relocation: Relocation, tmp_path: Path, installed: TritonInstall
-) -> None:
-    """Where nothing is missing over there, nothing is put together."""
-    (checkout / "models" / "a" / "1" / "weights.bin").unlink()
-    moved = Triton(checkout / "models", "models").relocated(relocation)
-    assert f"--model-repository={tmp_path}/worktree/models" in command_line(moved, tmp_path / "site")
-
-
-def test_a_container_can_follow_the_links(
-    checkout: Path, relocation: Relocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is put together by links works in a container, too: it sees both repositories under their own names."""
-    monkeypatch.setattr(adapter, "find_engine", lambda command, options: Engine(("docker",), options))
-    moved = Triton(checkout / "models", "models", image="triton:24").relocated(relocation)
-    launch = moved.launch(Site(tmp_path / "site", PORTS))
-    assert isinstance(launch, ContainerLaunch)
-    mounted = launch.container.read_only
-    assert mounted[tmp_path / "site" / "models"] == "/models"
-    for link in (tmp_path / "site" / "models").rglob("*.*"):
-        assert any(str(link.readlink()).startswith(f"{place}/") for place in mounted.values())
-
-
-def test_a_model_that_the_other_revision_lacks(checkout: Path, relocation: Relocation) -> None:
-    """A new model, and a new repository, have nothing to be compared with."""
+def test_what_cannot_be_compared_is_told(checkout: Path, relocation: Relocation, repository: Path) -> None:
+    """A new model, and a new repository, have no other side; what lies outside would be compared with itself."""
     fill(checkout / "models", "new")
     with pytest.raises(NotInRevision, match="has no models with these models"):
         Triton(checkout / "models", "models", models=("new",)).relocated(relocation)
@@ -280,10 +266,6 @@ def test_a_model_that_the_other_revision_lacks(checkout: Path, relocation: Reloc
     git(checkout, "add", ".")
     with pytest.raises(NotInRevision, match="has no other"):
         Triton(checkout / "other", "other").relocated(relocation)
-
-
-def test_a_repository_outside_is_the_same_on_both_sides(repository: Path, relocation: Relocation) -> None:
-    """What lies outside of the checkout would be compared with itself."""
     with pytest.raises(NotInRevision, match="nothing of triton_server"):
         Triton(repository, "models", python=sys.executable).relocated(relocation)
 
@@ -303,9 +285,3 @@ def test_code_that_models_import_moves_too(
     assert moved.repository == repository
     moved.launch(Site(tmp_path / "site", PORTS))
     assert replace(moved, environment=kind.environment).workload() == kind.workload()
-
-
-def test_the_working_folder_moves(checkout: Path, relocation: Relocation) -> None:
-    """Models may import from the working folder, so the other side's is that of its own checkout."""
-    moved = Triton(checkout / "models", "models").relocated(relocation)
-    assert moved.cwd == relocation.worktree

@@ -75,38 +75,29 @@ def test_every_field_is_read_back() -> None:
 
 
 def test_an_ensemble_is_read_back() -> None:
-    """Its steps are there with their maps, and it has a platform instead of a backend."""
+    """Its steps are there with their maps; it has a platform, beside which Triton refuses a backend."""
     model = parsed(ModelConfig("chain", X, Y, steps=(Step("pre", {"A": "X"}, {"B": "Y"}, version=2),)))
     (step,) = model.ensemble_scheduling.step
     assert (model.platform, model.backend, step.model_name, step.model_version) == ("ensemble", "", "pre", 2)
     assert (dict(step.input_map), dict(step.output_map)) == ({"A": "X"}, {"B": "Y"})
-
-
-def test_a_platform_takes_the_place_of_the_backend() -> None:
-    """Triton refuses a backend that contradicts the platform, so only one is written."""
     model = parsed(ModelConfig("m", X, Y, platform="onnxruntime_onnx"))
     assert (model.platform, model.backend) == ("onnxruntime_onnx", "")
 
 
 def test_every_data_type_is_one_of_tritons() -> None:
     """The names of the types are those of the schema; strings are called so there."""
-    assert {f"TYPE_{name}".replace("BYTES", "STRING") for name in DATA_TYPES} == set(
-        model_config_pb2.DataType.keys()
-    ) - {"TYPE_INVALID"}
+    names = set(model_config_pb2.DataType.keys()) - {"TYPE_INVALID"}
+    assert {f"TYPE_{name}".replace("BYTES", "STRING") for name in DATA_TYPES} == names
 
 
 @given(st.text(), st.dictionaries(st.text(), st.text(), max_size=3))
 def test_any_text_survives_the_quoting(tensor: str, parameters: dict[str, str]) -> None:
-    """Names and values of any characters are read back as they were, on a line of their own."""
+    """Names and values of any characters are read back, each on a line of its own; half a character is refused."""
     config = ModelConfig("m", (Tensor(tensor, "INT8", (1,)),), (), parameters=parameters)
     model = parsed(config)
     assert model.input[0].name == tensor
     assert {name: value.string_value for name, value in model.parameters.items()} == parameters
     assert len(config.to_pbtxt().splitlines()) == 5 + len(parameters)
-
-
-def test_half_a_character_is_refused() -> None:
-    """What has no UTF-8 cannot stand in a configuration."""
     with pytest.raises(UsageProblem, match="no text that a configuration can hold"):
         quoted("\ud800")
 
@@ -137,7 +128,7 @@ def test_what_cannot_be_is_refused(wrong: dict[str, Any], message: str) -> None:
 
 
 def test_a_model_is_laid_out(tmp_path: Path) -> None:
-    """Configuration, code and copied weights are where Triton looks for them; an ensemble gets its empty folder."""
+    """Configuration, code and copied weights are where Triton looks for them; no path leads out of their folder."""
     weights = tmp_path / "weights.bin"
     weights.write_bytes(b"\x00\x01")
     config = ModelConfig("m", X, Y)
@@ -147,63 +138,52 @@ def test_a_model_is_laid_out(tmp_path: Path) -> None:
     assert (folder / "3" / "model.py").read_text(encoding="utf-8") == "# größer\n"
     assert (folder / "3" / "data" / "w.bin").read_bytes() == b"\x00\x01"
     assert not (folder / "3" / "data" / "w.bin").is_symlink()
-    assert (write_model(tmp_path / "models", ModelConfig("e", X, Y, steps=(Step("m", {}, {}),))) / "1").is_dir()
-
-
-@pytest.mark.parametrize("name", ["../model.py", "/model.py", "", "a/../../b"])
-def test_files_stay_in_their_folder(tmp_path: Path, name: str) -> None:
-    """A path that leads out of the version's folder is refused."""
-    with pytest.raises(UsageProblem, match="no path in the folder of its version"):
-        write_model(tmp_path, ModelConfig("m", X, Y), {name: "x"})
+    ensemble = ModelConfig("e", X, Y, steps=(Step("m", {}, {}),))
+    assert (write_model(tmp_path / "models", ensemble) / "1").is_dir()
+    for name in ("../model.py", "/model.py", "", "a/../../b"):
+        with pytest.raises(UsageProblem, match="no path in the folder of its version"):
+            write_model(tmp_path, config, {name: "x"})
 
 
 @pytest.mark.parametrize(
-    "config",
+    "given",
     [
-        ModelConfig("m", X, Y),
-        ModelConfig("m", X, Y, max_batch_size=8, dynamic_batching=BATCHING, instances=(InstanceGroup("CPU", 3),)),
-        ModelConfig("m", X, Y, max_batch_size=8, dynamic_batching=DynamicBatching()),
-        ModelConfig("m", X, Y, max_batch_size=2, instances=(InstanceGroup("GPU", 1, (0, 2)), InstanceGroup("MODEL"))),
-        ModelConfig("m", X, Y, max_batch_size=2, steps=(Step("a", {}, {}),)),
+        {},
+        {"max_batch_size": 8, "dynamic_batching": BATCHING, "instances": (InstanceGroup("CPU", 3),)},
+        {"max_batch_size": 8, "dynamic_batching": DynamicBatching()},
+        {"max_batch_size": 2, "instances": (InstanceGroup("GPU", 1, (0, 2)), InstanceGroup("MODEL"))},
+        {"max_batch_size": 2, "steps": (Step("a", {}, {}),)},
     ],
 )
-def test_asked_and_used_are_the_same_words(config: ModelConfig) -> None:
+def test_asked_and_used_are_the_same_words(given: dict[str, Any]) -> None:
     """What a file asks for equals what a server says that was given just that."""
-    used = used_settings(told(config))
-    asked = asked_settings(config.to_pbtxt())
+    config = ModelConfig("m", X, Y, **given)
+    used, asked = used_settings(told(config)), asked_settings(config.to_pbtxt())
     assert asked == config.asked()
     assert {name: used[name] for name in asked} == asked
 
 
-def test_what_is_left_to_triton_is_not_asked_for() -> None:
-    """Where Triton chooses the instances, or on which GPUs they are, its choice is no difference."""
+def test_what_nobody_asked_for_is_not_asked_for() -> None:
+    """Instances and GPUs of Triton's own choice; all of a file that was edited, or has lost our first line."""
     for instances in ((), (InstanceGroup("AUTO"),), (InstanceGroup("GPU"),)):
         assert "instances" not in ModelConfig("m", X, Y, instances=instances).asked()
-
-
-def test_a_file_that_was_edited_is_not_known() -> None:
-    """After a change by hand, or without our first line, nothing is claimed to have been asked for."""
     text = ModelConfig("m", X, Y, max_batch_size=8).to_pbtxt()
     assert asked_settings(text)["max_batch_size"] == "8"
-    assert asked_settings(text.replace("max_batch_size: 8", "max_batch_size: 4")) == {}
-    assert asked_settings(re.sub(r"^.*\n", "", text)) == {}
-    assert asked_settings(text.replace('"of"', "of")) == {}
-    assert asked_settings("# asked for []\n") == {}
-    assert asked_settings("") == {}
+    edited = text.replace("max_batch_size: 8", "max_batch_size: 4"), text.replace('"of"', "of")
+    for other in (*edited, re.sub(r"^.*\n", "", text), "# asked for []\n", ""):
+        assert asked_settings(other) == {}
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
+def test_a_configuration_that_makes_no_sense_is_an_error() -> None:
+    """What is no configuration is not taken for one with other settings."""
+    batches: dict[str, object] = {"max_batch_size": 1}
+    for config in (
         {},
         {"max_batch_size": "many"},
         {"max_batch_size": True},
-        {"max_batch_size": 1, "dynamic_batching": []},
-        {"max_batch_size": 1, "instance_group": [{"kind": "KIND_CPU"}]},
-        {"max_batch_size": 1, "instance_group": {}},
-    ],
-)
-def test_a_configuration_that_makes_no_sense_is_an_error(config: dict[str, object]) -> None:
-    """What is no configuration is not taken for one with other settings."""
-    with pytest.raises((LookupError, TypeError, ValueError)):
-        used_settings(config)
+        {**batches, "dynamic_batching": []},
+        {**batches, "instance_group": [{"kind": "KIND_CPU"}]},
+        {**batches, "instance_group": {}},
+    ):
+        with pytest.raises((LookupError, TypeError, ValueError)):
+            used_settings(config)

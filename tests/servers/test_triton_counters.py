@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -18,42 +20,38 @@ MS = 1_000_000
 CHAIN = Roles(asked="chain", counted="core", pipeline=("pre", "core"))
 
 
+SIZES = st.dictionaries(st.integers(1, 64), st.integers(0, 9), max_size=6)
+"""How many batches there were of each size."""
+
+
 def spent(count: int, milliseconds: int) -> dict[str, int]:
     """A duration as Triton tells it."""
     return {"count": count, "ns": milliseconds * MS}
 
 
-def model(
-    name: str, *, requests: int, queue: int = 0, batches: dict[int, int], each: int = 10, version: str = "1"
-) -> dict[str, Any]:
+def model(name: str, *, requests: int, queue: int = 0, batches: dict[int, int], each: int = 10) -> dict[str, Any]:
     """A model's statistics: ``batches`` by size, each of which computes for ``each`` ms, plus 1 in and 2 out."""
-    executions = sum(batches.values())
+
+    def computed(count: int) -> dict[str, Any]:
+        milliseconds = {"compute_input": 1, "compute_infer": each, "compute_output": 2}
+        return {part: spent(count, time * count) for part, time in milliseconds.items()}
+
     return {
         "name": name,
-        "version": version,
+        "version": "1",
         "last_inference": 1,
         "inference_count": sum(size * count for size, count in batches.items()),
-        "execution_count": executions,
+        "execution_count": sum(batches.values()),
         "inference_stats": {
             "success": spent(requests, 100 * requests),
             "fail": spent(7, 7),
             "queue": spent(requests, queue),
-            "compute_input": spent(requests, requests),
-            "compute_infer": spent(requests, each * requests),
-            "compute_output": spent(requests, 2 * requests),
+            **computed(requests),
             "cache_hit": spent(0, 0),
             "cache_miss": spent(0, 0),
         },
         "response_stats": {},
-        "batch_stats": [
-            {
-                "batch_size": size,
-                "compute_input": spent(count, count),
-                "compute_infer": spent(count, each * count),
-                "compute_output": spent(count, 2 * count),
-            }
-            for size, count in batches.items()
-        ],
+        "batch_stats": [{"batch_size": size, **computed(count)} for size, count in batches.items()],
         "memory_usage": [],
     }
 
@@ -86,11 +84,8 @@ def test_an_ensemble() -> None:
         "request.output": (0.048, 24),
     }
     assert counters.pending is None
-
-
-def test_parts() -> None:
-    """Every model is there by itself, without parts."""
-    parts = counters_of(ENSEMBLE, CHAIN).parts
+    # Every model is there by itself, without parts.
+    parts = counters.parts
     assert {name: (part.items, part.batches, part.requests) for name, part in parts.items()} == {
         "chain": (20, 20, 20),
         "core": (24, 5, 24),
@@ -100,32 +95,14 @@ def test_parts() -> None:
     assert parts["pre"].stages[SERVER].count == 20
 
 
-def test_versions_of_a_model_are_added() -> None:
-    """Two versions of a model count together, size by size."""
-    both = answer(
-        model("core", requests=5, queue=3, batches={4: 1, 1: 1}),
-        model("core", requests=4, queue=2, batches={4: 1}, version="2"),
-    )
-    counters = counters_of(both, Roles("core", "core", ("core",)))
-    assert (counters.items, counters.batches, counters.requests) == (9, 3, 9)
-    assert counters.batch_sizes == {"4": 2, "1": 1}
-    assert counters.stages[QUEUE].seconds == pytest.approx(0.005)
-    assert counters.stages[QUEUE].count == 9
-    assert counters.stages[COMPUTE].count == 3
-
-
 def test_before_the_first_request() -> None:
-    """All is zero, and nothing is missing."""
+    """All is zero, and nothing is missing; but a model that was unloaded has no zero counters: it has none."""
     counters = counters_of(answer(model("core", requests=0, batches={})), Roles("core", "core", ("core",)))
     assert (counters.items, counters.batches, counters.requests, counters.batch_sizes) == (0, 0, 0, {})
     assert counters.stages[COMPUTE] == StageTime(0.0, 0)
-
-
-@pytest.mark.parametrize("roles", [Roles("chain", "other", ()), Roles("other", "core", ())])
-def test_a_model_that_is_not_there_is_an_error(roles: Roles) -> None:
-    """A model that was unloaded has no zero counters: it has none."""
-    with pytest.raises(ServerFailed, match="no statistics of model other"):
-        counters_of(ENSEMBLE, roles)
+    for roles in (Roles("chain", "other", ()), Roles("other", "core", ())):
+        with pytest.raises(ServerFailed, match="no statistics of model other"):
+            counters_of(ENSEMBLE, roles)
 
 
 def places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
@@ -154,12 +131,8 @@ READ = [
 def test_nonsense_is_an_error(path: tuple[str | int, ...], value: object) -> None:
     """Whatever stands where a number, name, list or object belongs, it is an error and never a number."""
     broken: Any = copy.deepcopy(ENSEMBLE)
-    inner = broken
-    for key in path[:-1]:
-        inner = inner[key]
-    if path[-1] == "name" and value == "x":
-        value = 5
-    inner[path[-1]] = value
+    inner = reduce(getitem, path[:-1], broken)
+    inner[path[-1]] = 5 if path[-1] == "name" and value == "x" else value
     with pytest.raises(ServerFailed):
         counters_of(broken, CHAIN)
 
@@ -177,18 +150,18 @@ def test_any_json_is_an_error(value: object) -> None:
             counters_of(whole, CHAIN)
 
 
-@given(
-    st.dictionaries(st.integers(1, 64), st.integers(0, 9), max_size=6),
-    st.dictionaries(st.integers(1, 64), st.integers(0, 9), max_size=6),
-)
-def test_executions_are_counted(first: dict[int, int], second: dict[int, int]) -> None:
-    """Executions and items are the sums over all sizes and versions, whatever the order."""
-    versions = (model("m", requests=3, batches=first), model("m", requests=4, batches=second, version="2"))
-    counters = counters_of(answer(*versions), Roles("m", "m", ("m",)))
-    executions = sum(first.values()) + sum(second.values())
-    assert sum(counters.batch_sizes.values()) == counters.batches == counters.stages[COMPUTE].count == executions
-    assert sum(int(size) * count for size, count in counters.batch_sizes.items()) == counters.items
-    assert counters.stages[COMPUTE].seconds == pytest.approx(0.013 * executions)
+@given(SIZES, SIZES)
+def test_versions_of_a_model_are_added(first: dict[int, int], second: dict[int, int]) -> None:
+    """Executions, items and times are the sums over all sizes and versions, whatever the order."""
+    one, two = model("m", requests=3, queue=3, batches=first), model("m", requests=4, queue=2, batches=second)
+    counters = counters_of(answer(one, {**two, "version": "2"}), Roles("m", "m", ("m",)))
+    both = {str(size): first.get(size, 0) + second.get(size, 0) for size in {*first, *second}}
+    assert counters.batch_sizes == {size: count for size, count in both.items() if count}
+    assert counters.batches == counters.stages[COMPUTE].count == sum(both.values())
+    assert counters.items == sum(int(size) * count for size, count in both.items())
+    assert counters.stages[COMPUTE].seconds == pytest.approx(0.013 * counters.batches)
+    assert (counters.requests, counters.stages[QUEUE].count) == (7, 7)
+    assert counters.stages[QUEUE].seconds == pytest.approx(0.005)
 
 
 BATCHING = {"max_batch_size": 8, "dynamic_batching": {}}
@@ -201,20 +174,24 @@ def ensemble(*steps: str) -> dict[str, Any]:
     return {"max_batch_size": 8, "ensemble_scheduling": {"step": [{"model_name": step} for step in steps]}}
 
 
+OF_AB = {"e": ensemble("a", "b")}
+BOTH = {"a": BATCHING, "b": BATCHING}
+
+
 @pytest.mark.parametrize(
     ("configs", "model", "asked", "roles"),
     [
         ({"m": SINGLE}, None, None, Roles("m", "m", ("m",))),
         ({"a": PLAIN, "b": BATCHING}, None, None, Roles("b", "b", ("b",))),
         ({"a": PLAIN, "b": {"max_batch_size": 4, "sequence_batching": {}}}, None, None, Roles("b", "b", ("b",))),
-        ({"e": ensemble("a", "b"), "a": PLAIN, "b": BATCHING}, None, None, Roles("e", "b", ("a", "b"))),
+        ({**OF_AB, "a": PLAIN, "b": BATCHING}, None, None, Roles("e", "b", ("a", "b"))),
         # A model beside the ensemble batches too, but the ensemble's requests do not reach it.
-        ({"e": ensemble("a", "b"), "a": PLAIN, "b": BATCHING, "c": BATCHING}, None, None, Roles("e", "b", ("a", "b"))),
+        ({**OF_AB, "a": PLAIN, "b": BATCHING, "c": BATCHING}, None, None, Roles("e", "b", ("a", "b"))),
         ({"e": ensemble("a"), "a": PLAIN}, None, None, Roles("e", "a", ("a",))),
-        ({"a": BATCHING, "b": BATCHING}, "a", None, Roles("a", "a", ("a",))),
-        ({"a": BATCHING, "b": BATCHING}, None, "b", Roles("b", "b", ("b",))),
-        ({"e": ensemble("a", "b"), "a": BATCHING, "b": BATCHING}, "a", None, Roles("e", "a", ("a", "b"))),
-        ({"e": ensemble("a"), "f": ensemble("b"), "a": BATCHING, "b": BATCHING}, None, "f", Roles("f", "b", ("b",))),
+        (BOTH, "a", None, Roles("a", "a", ("a",))),
+        (BOTH, None, "b", Roles("b", "b", ("b",))),
+        ({**OF_AB, **BOTH}, "a", None, Roles("e", "a", ("a", "b"))),
+        ({"e": ensemble("a"), "f": ensemble("b"), **BOTH}, None, "f", Roles("f", "b", ("b",))),
         (
             {"e": ensemble("a", "f"), "f": ensemble("b", "a"), "a": PLAIN, "b": BATCHING},
             None,
@@ -234,9 +211,9 @@ def test_what_is_counted(configs: dict[str, Any], model: str | None, asked: str 
 @pytest.mark.parametrize(
     ("configs", "model", "asked", "message"),
     [
-        ({"a": BATCHING, "b": BATCHING}, None, None, "these batch: a, b"),
+        (BOTH, None, None, "these batch: a, b"),
         ({"a": PLAIN, "b": PLAIN}, None, None, "none of a, b has dynamic batching"),
-        ({"e": ensemble("a", "b"), "a": BATCHING, "b": BATCHING}, None, None, "these batch: a, b"),
+        ({**OF_AB, **BOTH}, None, None, "these batch: a, b"),
         ({}, None, None, "no model is loaded"),
         ({"a": PLAIN}, "x", None, "model='x' is none of the loaded models"),
         ({"a": PLAIN}, None, "x", "asked='x' is none of the loaded models"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,21 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.triton_install import find_triton
+from tests.fakes.children.toolkit import printed
 from tests.servers.triton_server import triton_python
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+NO_LIBRARY = [
+    f"needs libpython{VERSION}.so.1.0",
+    f"apt-get install libpython{VERSION}",
+    "{0}/base/lib/x86_64-linux-gnu",
+]
+"""What is said where the shared libpython is missing, and where it was looked for."""
 
 
 @pytest.fixture
@@ -78,40 +86,28 @@ def test_all_is_there(tmp_path: Path, facts: dict[str, Any]) -> None:
     assert not install.environment({})["LD_LIBRARY_PATH"].endswith(os.pathsep)
 
 
-def test_no_package(tmp_path: Path, facts: dict[str, Any]) -> None:
-    """Without nvidia-pytriton the command that installs it there is named, and both other ways."""
-    message = failure(tmp_path, {**facts, "pytriton": None})
-    assert f"{tmp_path}/bin/python -m pip install nvidia-pytriton==0.7.0" in message
-    assert "python=..." in message
-    assert "image=..." in message
-
-
-def test_no_stub(tmp_path: Path, facts: dict[str, Any]) -> None:
-    """A Python that the wheel has nothing for is told with those that it has."""
-    message = failure(tmp_path, {**facts, "version": "3.99"})
-    assert "was not built for Python 3.99" in message
-    assert f"it is there for 3.8, {VERSION}" in message
-
-
-@pytest.mark.parametrize(("numpy", "found"), [("2.1.0", "numpy 2.1.0"), (None, "no numpy"), ("", "no numpy")])
-def test_wrong_numpy(tmp_path: Path, facts: dict[str, Any], numpy: str | None, found: str) -> None:
-    """With numpy 2 Triton would answer 200 with nothing in it, so it is not started."""
-    message = failure(tmp_path, {**facts, "numpy": numpy})
-    assert f"found: {found}" in message
-    assert "pip install 'numpy<2'" in message
-
-
 @pytest.mark.parametrize(
-    ("shared", "found"), [(False, "it was built without --enable-shared"), (True, "its library is not installed")]
+    ("change", "told"),
+    [
+        (
+            {"pytriton": None},
+            ["{0}/bin/python -m pip install nvidia-pytriton==0.7.0", "python=...", "image=..."],
+        ),
+        ({"version": "3.99"}, ["was not built for Python 3.99", f"it is there for 3.8, {VERSION}"]),
+        # With numpy 2 Triton would answer 200 with nothing in it, so it is not started.
+        ({"numpy": "2.1.0"}, ["found: numpy 2.1.0", "pip install 'numpy<2'"]),
+        ({"numpy": None}, ["found: no numpy", "pip install 'numpy<2'"]),
+        ({"numpy": ""}, ["found: no numpy", "pip install 'numpy<2'"]),
+        ({"library_folder": "none", "shared": False}, [*NO_LIBRARY, "it was built without --enable-shared"]),
+        ({"library_folder": "none"}, [*NO_LIBRARY, "its library is not installed", "--enable-shared"]),
+    ],
 )
-def test_no_libpython(tmp_path: Path, facts: dict[str, Any], shared: bool, found: str) -> None:  # noqa: FBT001 -- a case
-    """Without a shared libpython both ways to get one are named, and where it was looked for."""
-    message = failure(tmp_path, {**facts, "library_folder": str(tmp_path / "none"), "shared": shared})
-    assert f"needs libpython{VERSION}.so.1.0" in message
-    assert found in message
-    assert f"apt-get install libpython{VERSION}" in message
-    assert "--enable-shared" in message
-    assert str(tmp_path / "base" / "lib" / "x86_64-linux-gnu") in message
+def test_what_is_missing_is_told(
+    tmp_path: Path, facts: dict[str, Any], change: dict[str, object], told: list[str]
+) -> None:
+    """The package, the stub for its Python, the right numpy, the shared libpython: each with what helps."""
+    message = failure(tmp_path, {**facts, **change})
+    assert all(words.format(tmp_path) in message for words in told), message
 
 
 @pytest.mark.parametrize("place", ["base/lib", "base/lib/x86_64-linux-gnu", "none/x86_64-linux-gnu"])
@@ -131,22 +127,22 @@ def test_a_library_that_does_not_load(tmp_path: Path, facts: dict[str, Any]) -> 
     assert "file too short" in message
     assert "--enable-shared" in message
     stub.unlink()
-    stub.write_text("")
+    stub.touch()
     assert "Permission denied" in failure(tmp_path, facts)
 
 
 def test_another_python3(tmp_path: Path, facts: dict[str, Any]) -> None:
     """The stub looks for a `python3`: where that is another interpreter, its packages would be used."""
-    (tmp_path / "bin" / "python3").unlink()
-    assert f"there is no {tmp_path}/bin/python3" in failure(tmp_path, facts)
-    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
+    python3 = tmp_path / "bin" / "python3"
+    python3.unlink()
+    assert f"there is no {python3}" in failure(tmp_path, facts)
+    python3.symlink_to(sys.executable)
     assert "would find another one" in failure(tmp_path, facts)
 
 
 def test_no_python(tmp_path: Path) -> None:
     """What is no interpreter is told as that."""
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "python"
+    program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho no >&2\nexit 3\n")
     program.chmod(0o755)
     with pytest.raises(ServerFailed, match="could not be asked for its Triton\n  found: no\n"):
@@ -171,13 +167,10 @@ def test_the_backend_is_put_together(tmp_path: Path, facts: dict[str, Any]) -> N
     site = Site(tmp_path / "site")
     backends = install.write_backends(site, searched="")
     assert backends == site.folder / "backends"
-    links = {link.name: link.resolve() for link in (backends / "python").iterdir() if link.is_symlink()}
     source = install.folder / "backends" / "python"
-    assert links == {
-        "triton_python_backend_stub": install.stub,
-        "libtriton_python.so": source / "libtriton_python.so",
-        "triton_python_backend_utils.py": source / "triton_python_backend_utils.py",
-    }
+    files = [install.stub, source / "libtriton_python.so", source / "triton_python_backend_utils.py"]
+    links = {link.name: link.resolve() for link in (backends / "python").iterdir() if link.is_symlink()}
+    assert links == {file.name: file for file in files}
 
 
 def test_pythonpath_counts_for_models(tmp_path: Path, facts: dict[str, Any]) -> None:
@@ -186,12 +179,7 @@ def test_pythonpath_counts_for_models(tmp_path: Path, facts: dict[str, Any]) -> 
     library = tmp_path / "it's a library"
     library.mkdir()
     backend = install.write_backends(Site(tmp_path / "site"), searched=f"{library}::") / "python"
-    script = "import sys; sys.path.insert(0, ''); import triton_python_backend_utils as u; print(sys.path[1], u.NAME)"
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.append({str(backend)!r}); {script}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    script = f"import sys; sys.path.append({str(backend)!r}); sys.path.insert(0, ''); "
+    script += "import triton_python_backend_utils as u; print(sys.path[1], u.NAME)"
     original = install.folder / "backends" / "python" / "triton_python_backend_utils.py"
-    assert done.stdout.strip() == f"{library} {original}"
+    assert printed(script, env=os.environ).strip() == f"{library} {original}"

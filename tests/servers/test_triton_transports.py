@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import http.client
 import os
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load.kserve import Inference, Output, decode_http, http_request, inputs_of
-from pytest_gpuserve.load.kserve_grpc import RPC, decode_grpc, grpc_message
+from pytest_gpuserve.load.kserve import Inference, decode_http, http_request, inputs_of
+from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.request import Request, check_answer
-from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX, SharedTensors, share
+from pytest_gpuserve.load.schedule import Burst, Steps
+from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX, share
 from pytest_gpuserve.load.tensors import close_to, equal_to
+from pytest_gpuserve.servers.remote import Remote, reached
+from pytest_gpuserve.trial.handle import ServerHandle, Target
+from tests.plugin.conftest import is_busy
+from tests.servers.deployments import loaded
 from tests.servers.triton_server import Triton, running_triton
 
 np = pytest.importorskip("numpy")
@@ -24,10 +30,15 @@ pytest.importorskip("tritonclient.grpc")
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_gpuserve.load.schedule import Schedule
+
 X = np.array([[1.5, -2.0, 4.0], [0.0, 0.25, 1e6]], dtype=np.float32)
 TEXT = [["grün", b"\x00ends\x00"], ["", "x"]]
 RIGHT = {"Y": X, "SUM": X.sum(axis=1, keepdims=True), "SAID": TEXT}
 PAYLOADS = (X, X * 2, X[:, :2])
+PLACES = {"Y": 2 * X.nbytes, "SUM": 8}
+
+by_each_protocol = pytest.mark.parametrize("protocol", ["http", "grpc"])
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +48,27 @@ def triton() -> Iterator[Triton]:
         yield server
 
 
+@pytest.fixture
+def handle(triton: Triton) -> ServerHandle:
+    """It, as a server on this host that somebody else runs."""
+    kind = Remote(triton.host, triton.http_port, grpc_port=triton.grpc_port, default_model=triton.model)
+    return ServerHandle(kind, partial(reached, timeout_seconds=20))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(triton: Triton) -> Iterator[None]:
+    """Fail a test after which the server knows a region, or the host has a file of ours."""
+    yield
+    assert not list(FOLDER.glob(f"{PREFIX}{os.getpid()}-*"))
+    assert send_http(triton, Request("GET", "/v2/systemsharedmemory/status")) == (200, b"[]")
+
+
 def send_http(server: Triton, request: Request) -> tuple[int, bytes]:
     """Send a request as it is, and return status and body."""
-    connection = http.client.HTTPConnection(server.host, server.http_port, timeout=20)
-    try:
+    with closing(http.client.HTTPConnection(server.host, server.http_port, timeout=20)) as connection:
         connection.request(request.method, request.path, request.body, dict(request.headers))
         with connection.getresponse() as response:
             return response.status, response.read()
-    finally:
-        connection.close()
 
 
 def send_grpc(server: Triton, message: bytes) -> bytes:
@@ -55,10 +78,15 @@ def send_grpc(server: Triton, message: bytes) -> bytes:
         return answer
 
 
-def test_http(triton: Triton) -> None:
-    """Numbers and strings go and come by HTTP, by a version and with an id, and the comparator finds them right."""
-    inference = Inference(triton.model, inputs_of({"X": X, "TEXT": TEXT}), version="1", request_id="seven")
-    request = http_request(inference, equal_to(RIGHT))
+def trouble(problems: list[str]) -> list[str]:
+    """What a busy machine does not explain."""
+    return [problem for problem in problems if not is_busy(problem)]
+
+
+def test_numbers_and_strings_go_and_come(triton: Triton) -> None:
+    """By HTTP and by gRPC, by a version and with an id, and the comparator finds them right, or says what is wrong."""
+    tensors = inputs_of({"X": X, "TEXT": TEXT})
+    request = http_request(Inference(triton.model, tensors, version="1", request_id="seven"), equal_to(RIGHT))
     status, body = send_http(triton, request)
     assert (status, check_answer(request.expect, body)) == (200, None)
     assert b'"id":"seven"' in body
@@ -66,76 +94,35 @@ def test_http(triton: Triton) -> None:
     wrong = check_answer(close_to({"SUM": RIGHT["SUM"] * 1.1}, rtol=0.01), body)
     assert wrong is not None
     assert "output 'SUM': 2 of 2 are beyond the tolerance" in wrong
-
-
-def test_grpc(triton: Triton) -> None:
-    """The same by gRPC."""
-    inference = Inference(
-        triton.model, inputs_of({"X": X, "TEXT": TEXT}), version="1", request_id="seven", parameters={"priority": 1}
-    )
+    inference = Inference(triton.model, tensors, version="1", request_id="seven", parameters={"priority": 1})
     body = send_grpc(triton, grpc_message(inference))
     assert check_answer(equal_to(RIGHT), body) is None
     assert b"seven" in body
 
 
-def shared_answers(triton: Triton, shared: SharedTensors, protocol: str) -> Iterator[tuple[int, bytes]]:
-    """Send every payload on every lane; return each payload's number with place and answer, read when all are sent."""
-    messages, requests = shared.grpc_messages(), shared.http_requests()
-    answers = []
-    for number, lanes in enumerate(shared.payloads):
-        for lane in range(len(lanes)):
-            if protocol == "grpc":
-                body = send_grpc(triton, messages[number][lane])
-            else:
-                status, body = send_http(triton, requests[number][lane])
-                assert status == 200, body
-            begin = lane * shared.outputs.lane_bytes
-            place = Path(shared.outputs.file).read_bytes()[begin : begin + shared.outputs.lane_bytes]
-            answers.append((number, place + body))
-    yield from answers
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@by_each_protocol
 def test_shared_memory(triton: Triton, protocol: str) -> None:
     """Inputs come from shared memory, each lane's outputs are left in its own place, and the answers carry no data."""
     inferences = [Inference(triton.model, inputs_of({"X": x})) for x in PAYLOADS]
-    places = {"Y": X.nbytes, "SUM": 8}
-    with share(inferences, places, lanes=3, host=triton.host, port=triton.http_port) as shared:
-        for number, answer in shared_answers(triton, shared, protocol):
+    with share(inferences, {"Y": X.nbytes, "SUM": 8}, lanes=3, host=triton.host, port=triton.http_port) as shared:
+        messages, requests, size = shared.grpc_messages(), shared.http_requests(), shared.outputs.lane_bytes
+        answers = []
+        for number, lanes in enumerate(shared.payloads):
+            for lane in range(len(lanes)):
+                if protocol == "grpc":
+                    body = send_grpc(triton, messages[number][lane])
+                else:
+                    status, body = send_http(triton, requests[number][lane])
+                    assert status == 200, body
+                place = Path(shared.outputs.file).read_bytes()[lane * size : (lane + 1) * size]
+                answers.append((number, place + body))
+        # They are looked at when all are sent, so that none is written over.
+        for number, answer in answers:
             x = PAYLOADS[number]
             right = equal_to({"Y": x, "SUM": x.sum(axis=1, keepdims=True)}, decode=shared.decode)
             assert check_answer(right, answer) is None
-            assert len(answer) < shared.outputs.lane_bytes + 200
+            assert len(answer) < size + 200
         assert len(set(Path(shared.outputs.file).read_bytes())) > 2
-    assert not list(FOLDER.glob(f"{PREFIX}{os.getpid()}-*"))
-    connection = http.client.HTTPConnection(triton.host, triton.http_port, timeout=20)
-    connection.request("GET", "/v2/systemsharedmemory/status")
-    assert connection.getresponse().read() == b"[]"
-    connection.close()
-
-
-def test_a_place_that_is_too_small_is_told(triton: Triton) -> None:
-    """A place too small for its output gives the server's error, not a cut tensor."""
-    inference = Inference(triton.model, inputs_of({"X": X}))
-    with share([inference], {"Y": 4}, lanes=1, host=triton.host, port=triton.http_port) as shared:
-        status, body = send_http(triton, shared.http_requests()[0][0])
-    assert status != 200
-    with pytest.raises(ValueError, match=r"the server's error: .*'Y' \(4 bytes\) should be at least 24 bytes"):
-        decode_http(body)
-
-
-def test_memory_that_the_server_cannot_open_is_told(
-    triton: Triton, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Where server and client have no shared memory in common, the server's reason is shown, and nothing is left."""
-    monkeypatch.setattr("pytest_gpuserve.load.shared_memory.FOLDER", tmp_path)
-    inference = Inference(triton.model, inputs_of({"X": X}))
-    with (
-        pytest.raises(LoadFailed, match="Unable to open shared memory region"),
-        share([inference], {"Y": 24}, lanes=1, host=triton.host, port=triton.http_port),
-    ):
-        pytest.fail("it was registered")
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_wrong_shape_shows_the_servers_words(triton: Triton) -> None:
@@ -149,13 +136,32 @@ def test_a_wrong_shape_shows_the_servers_words(triton: Triton) -> None:
         send_grpc(triton, grpc_message(inference))
 
 
-def test_grpc_answers_are_no_http_answers(triton: Triton) -> None:
-    """Read by the wrong protocol's reader, a good answer is an error and no tensor."""
-    inference = Inference(triton.model, inputs_of({"X": X}), (Output("Y"),))
-    body = send_grpc(triton, grpc_message(inference))
-    with pytest.raises(ValueError, match=r"no answer of KServe v2"):
-        decode_http(body)
-    status, body = send_http(triton, http_request(inference))
-    assert status == 200
-    with pytest.raises(ValueError, match=r"no answer of KServe v2|without outputs"):
-        decode_grpc(body)
+# -- a load through shared memory
+
+
+def echo(handle: ServerHandle, protocol: str, x: Any = X, **arguments: Any) -> Target:  # noqa: ANN401 -- as infer takes
+    """A request through shared memory, with its right answer."""
+    right = {"Y": x, "SUM": x.sum(axis=1, keepdims=True)}
+    given = {"expect": right, "shared_memory": PLACES, "grpc": protocol == "grpc", **arguments}
+    return handle.infer({"X": x}, **given)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "protocol"), [(Steps(((1, 0.2), (4, 0.6))), "http"), (Burst(80, max_in_flight=6), "grpc")]
+)
+def test_answers_under_load_are_right(handle: ServerHandle, schedule: Schedule, protocol: str) -> None:
+    """Of several payloads, of several shapes, by turns, while requests are batched."""
+    target = handle.rotate([echo(handle, protocol, x) for x in (X, X * 2, X[:1], np.tile(X, 2))])
+    start, problems, _ = loaded(target, schedule=schedule)
+    assert not trouble(problems)
+    assert start.requests >= 20
+    known = (start.client.sending_seconds, start.client.receiving_seconds)
+    assert (None in known) is (protocol == "grpc")
+
+
+def test_a_place_that_is_too_small_is_told(handle: ServerHandle) -> None:
+    """In the server's words: no tensor is cut."""
+    target = echo(handle, "http", shared_memory={"Y": 4, "SUM": 8})
+    _, problems, _ = loaded(target, schedule=Burst(4, max_in_flight=2))
+    assert any("status 400" in problem or "status 500" in problem for problem in problems), problems
+    assert any("(4 bytes) should be at least 24 bytes" in problem for problem in problems), problems

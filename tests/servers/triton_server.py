@@ -19,9 +19,9 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers import triton
 from pytest_gpuserve.servers.base import Ask
-from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.triton_config import DynamicBatching, InstanceGroup, ModelConfig, Tensor, write_model
 from pytest_gpuserve.servers.triton_install import find_triton
+from tests.servers.deployments import Starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,6 @@ class Triton:
 
     http_port: int
     grpc_port: int
-    pid: int
     model: str = "echo"
     host: str = "127.0.0.1"
 
@@ -91,8 +90,5 @@ def running_triton() -> Iterator[Triton]:
         write_model(repository, CONFIG, {"model.py": MODEL})
         kind = triton.Triton(repository, "models", python=python)
         ask = Ask("GET", "/v2/models/echo/ready", b"", {})
-        log = Path(name) / "log"
-        with started(kind, ask, environment={}, log=log, start_timeout_seconds=START_SECONDS) as instance:
-            assert instance.process is not None
-            ports = instance.site.ports
-            yield Triton(ports["http"], ports["grpc"], instance.process.pid)
+        with Starts(Path(name) / "log", START_SECONDS).start(kind, ask) as instance:
+            yield Triton(instance.site.ports["http"], instance.site.ports["grpc"])

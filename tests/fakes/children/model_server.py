@@ -3,9 +3,8 @@
 It answers GET /health, GET /metrics (items, batches, requests as Prometheus text) and POST /infer, which upper-cases.
 Habits: ``never`` (always 503, with what it knows), ``exit=CODE`` (before it listens), ``chatter=MIB`` (printed first),
 ``immortal`` (ignores SIGTERM), ``breed`` (workers in sessions of their own that ignore SIGTERM), ``die=N`` (kills
-itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``reset=N`` (its counters begin
-anew when they are read for the Nth time), ``broken`` (its model fails with status 500), ``wide`` (listens on all
-addresses), ``segment`` (leaves a segment of shared memory), ``says=TEXT``.
+itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``broken`` (its model fails with
+status 500), ``wide`` (listens on all addresses), ``segment`` (leaves a segment of shared memory), ``says=TEXT``.
 """
 
 import os
@@ -19,7 +18,7 @@ from multiprocessing import resource_tracker, shared_memory
 port = int(sys.argv[1])
 habits = dict(word.partition("=")[::2] for word in sys.argv[2:])
 counting = threading.Lock()
-counts = {"all": 0, "counted": 0, "read": 0}
+counts = {"all": 0, "counted": 0}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -34,9 +33,6 @@ class Handler(BaseHTTPRequestHandler):
             self.tell(200, b"ok")
             return
         with counting:
-            counts["read"] += 1
-            if counts["read"] == int(habits.get("reset", -1)):
-                counts["counted"] = 0
             counted = counts["counted"]
         lines = (f"{name}_total {counted}\n" for name in ("items", "batches", "requests"))
         self.tell(200, "".join(lines).encode())

@@ -2,8 +2,7 @@
 
 One worker serves requests in order, each for an exponential time of mean 1/RATE seconds; with the habit ``constant``
 each for that time. It sleeps instead of working, until moments that it reckons with in advance, so that a busy machine
-does not make it slower for long. Habits: ``slow=FACTOR`` (each start has its service times so many times as long),
-``refuses=N`` (status 503 where N requests are waiting already).
+does not make it slower for long. With ``refuses=N`` it answers with status 503 where N requests are waiting already.
 """
 
 import asyncio
@@ -12,7 +11,7 @@ import sys
 
 port, rate = int(sys.argv[1]), float(sys.argv[2])
 habits = dict(word.partition("=")[::2] for word in sys.argv[3:])
-mean_seconds = float(habits.get("slow", 1)) / rate
+mean_seconds = 1 / rate
 draw = random.Random(port)
 waiting = 0
 free_seconds = 0.0

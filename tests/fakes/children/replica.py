@@ -2,8 +2,7 @@
 
 It upper-cases what is posted, counts that at GET /metrics (items, batches, requests as Prometheus text), and tells at
 GET /seen, as JSON, which ``Host`` and which bodies it was sent, and how often. Habits: ``ms=N`` (how long an answer
-takes), ``refuse=STATUS`` (its answer to every post), ``fail=N`` (of every N posts it fails one with status 503),
-``silent=N`` (from post number N on it never answers).
+takes), ``refuse=STATUS`` (its answer to every post).
 """
 
 import json
@@ -40,15 +39,8 @@ class Handler(BaseHTTPRequestHandler):
         with seeing:
             hosts[str(self.headers.get("Host"))] += 1
             bodies[body.decode()] += 1
-            posts["all"] += 1
-            number = posts["all"]
-        if number >= habits.get("silent", 1 << 60):
-            threading.Event().wait()
         if "refuse" in habits:
             self.tell(habits["refuse"], b"no")
-            return
-        if number % habits.get("fail", 1 << 60) == 0:
-            self.tell(503, b"busy")
             return
         time.sleep(habits.get("ms", 2) / 1000)
         with seeing:
@@ -66,7 +58,4 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-# One that waits for ever must not keep the others.
-server.daemon_threads = True
-server.serve_forever()
+ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()

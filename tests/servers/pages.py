@@ -1,0 +1,64 @@
+"""A real HTTP server on the loopback that shows the pages it is given, to what reads them."""
+
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Pages(ThreadingHTTPServer):
+    """The server; what it shows next may be set at any time.
+
+    Attributes:
+        status: Of each answer.
+        body: Of each answer, but for paths that have pages of their own.
+        pages: These; with them any other path is unknown.
+        token: A header that has to have this value for statistics.
+        close_early: Hang up instead.
+        asked: The paths that were asked for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.status = 200
+        self.body = b""
+        self.pages: Mapping[str, bytes] = {}
+        self.token: tuple[str, str] | None = None
+        self.close_early = False
+        self.asked: list[str] = []
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self.server_port
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Shows a page."""
+
+    server: Pages
+
+    def do_GET(self) -> None:
+        """Answer, or hang up."""
+        shown = self.server
+        shown.asked.append(self.path)
+        if shown.close_early:
+            self.close_connection = True
+            return
+        status, body = shown.status, shown.body
+        if shown.pages:
+            status, body = (200, shown.pages[self.path]) if self.path in shown.pages else (404, b"")
+        if shown.token and self.path.endswith("/stats") and self.headers.get(shown.token[0]) != shown.token[1]:
+            status, body = 403, b""
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815 -- the name that http.server looks for
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""

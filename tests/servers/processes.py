@@ -1,0 +1,109 @@
+"""What tests share that look at processes of servers: where they listen, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from tests.fakes.children.toolkit import eventually, segments_of_nobody
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+REPOSITORY = Path(__file__).parents[2]
+GONE_SECONDS = 20.0
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """All below a process."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def listening(processes: Iterable[psutil.Process], kind: str = "tcp") -> set[tuple[str, int]]:
+    """Addresses and ports at which they listen."""
+    found = set()
+    for process in processes:
+        with suppress(psutil.Error):
+            connections = [each for each in process.net_connections(kind) if each.status == psutil.CONN_LISTEN]
+            found |= {(each.laddr.ip.removeprefix("::ffff:"), each.laddr.port) for each in connections}
+    return found
+
+
+def running(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that are neither gone nor only waiting to be collected."""
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def command_lines(processes: Iterable[psutil.Process]) -> str:
+    """What they run."""
+    lines = []
+    for process in processes:
+        with suppress(psutil.Error):
+            lines.append(" ".join(process.cmdline()))
+    return "\n".join(lines)
+
+
+def check_all_end(processes: Iterable[psutil.Process], seconds: float = GONE_SECONDS) -> None:
+    """Fail where they run on after so long."""
+    deadline = time.monotonic() + seconds
+    while (left := running(processes)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left, command_lines(left)
+
+
+def end_and_look(
+    process: subprocess.Popen[bytes],
+    how: signal.Signals,
+    below: list[psutil.Process],
+    folder: Path,
+    memory: set[str],
+) -> None:
+    """End a process; of what ran below it no process, port, folder or shared memory may be left, but for ``memory``."""
+    ports = listening(below)
+    process.send_signal(how)
+    process.wait(60)
+    check_all_end(below, 5.0)
+    assert not ports & listening(psutil.process_iter())
+    eventually(lambda: not segments_of_nobody() - memory, "no shared memory is left")
+    assert not list(folder.glob("gpuserve-*"))
+
+
+def owner_killed(test: str, folder: Path, **arguments: object) -> list[int]:
+    """Kill a process that runs a test module's ``Project``; what the server's processes were.
+
+    Neither they nor the folder of the start may be left.
+    """
+    program = f"""
+import sys, time
+from pathlib import Path
+from {test} import Project
+with Project(Path(sys.argv[1])).running(**{arguments!r}) as instance:
+    print(instance.site.folder, *[member.pid for member in instance.process.tree()], flush=True)
+    time.sleep(600)
+"""
+    command = [sys.executable, "-c", program, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY) as owner:
+        try:
+            assert owner.stdout is not None
+            place, *pids = owner.stdout.readline().decode().split()
+            family = [psutil.Process(int(pid)) for pid in pids]
+        finally:
+            owner.send_signal(signal.SIGKILL)
+    check_all_end(family)
+    eventually(lambda: not Path(place).exists(), "the folder of its start is gone")
+    return [int(pid) for pid in pids]
