@@ -14,35 +14,12 @@ import pytest
 
 from tests.fakes.scripted_sessions import Script
 from tests.fakes.terminal import in_a_terminal
-from tests.plugin.conftest import busy_machine, says_no_traceback, text_of
+from tests.plugin.conftest import WEB, busy_machine, says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.plugin.conftest import Project
-
-WEB = """
-import sys, time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-class Answer(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(0.002)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.upper())
-
-    def log_message(self, *_):
-        pass
-
-ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
-"""
-"""A server that is up at once."""
 
 SHAPES = """
 import pytest
