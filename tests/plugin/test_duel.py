@@ -41,7 +41,7 @@ def write(project: Project, body: str, *, speed: float) -> None:
 
 
 def test_a_faster_first_server_passes(project: Project, checkout: Checkout) -> None:
-    """10 % faster passes a limit of 5 % without a baseline and leaves nothing running; the slower first server fails."""
+    """10 % faster passes a limit of 5 % without a baseline and leaves nothing running; a slower first server fails."""
     write(project, "assert d.throughput >= 1.05\n    assert d.latency.p50 <= 0.95", speed=1.1)
     project.run(JSON).assert_outcomes(passed=1)
     throughput, p50 = project.result()["verdicts"]
