@@ -108,4 +108,5 @@ def test_the_closest_marker_counts(pytester: pytest.Pytester) -> None:
     }
     assert [one_at_a_time(item, "T4") for item in items] == [True, False, False]
     assert not one_at_a_time(items[0], "cpu")
-    assert "one_at_a_time=True: the two servers" in text_of(pytester.runpytest("-p", "pytest_gpuserve.plugin", "--markers"))
+    described = text_of(pytester.runpytest("-p", "pytest_gpuserve.plugin", "--markers"))
+    assert "one_at_a_time=True: the two servers" in described
