@@ -70,7 +70,7 @@ def test_full_matrix_is_left_out_on_cpu(project: Project) -> None:
 
 
 def test_who_names_one_is_told(project: Project) -> None:
-    """A marked test that is asked for by its id does not vanish in silence, nor from a list; of a card none is left out."""
+    """A marked test that is asked for by its id does not vanish in silence, nor from a list; a card leaves out none."""
     project.test_file.write_text(TWO)
     for quiet in ((), ("-q",)):
         for names, status in (
