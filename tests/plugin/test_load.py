@@ -60,8 +60,7 @@ def test_until(fox, load):
 
 ONE = """
 import pytest
-from pytest_gpuserve.load import Burst, Poisson, Trace
-
+from pytest_gpuserve.load import Burst, Poisson, Steps, Trace
 @pytest.fixture(scope="module")
 def server(mosec_server):
     return mosec_server("app.py")
@@ -109,8 +108,7 @@ def test_every_schedule_loads_a_real_server(real_project: Project) -> None:
 
 def test_cores_of_others_are_counted(real_project: Project) -> None:
     """While a server is loaded, the core that another process takes is counted as taken by others."""
-    body = "load(fox, schedule=Steps(((4, 1.0),)), warmup_seconds=0.1)"
-    real_project.test_file.write_text(ONE.format(body=body).replace("import Burst", "import Steps, Burst"))
+    real_project.test_file.write_text(ONE.format(body="load(fox, schedule=Steps(((4, 1.0),)), warmup_seconds=0.1)"))
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as burner:
         try:
             real_project.run("--gpuserve-json=out.json")
@@ -141,7 +139,6 @@ WRONG = {
     "load(fox, concurrency=10**6)": "ulimit -Hn",
     "load(fox, schedule=Poisson(0))": "Poisson(rate=...) is a plain number above 0, not 0",
     "load(fox, schedule='poisson')": "is a schedule of pytest_gpuserve.load, not 'poisson'",
-    "load(fox, schedule=Burst(9), requests=5)": "a Burst schedule ends by itself",
     "load(fox, schedule=Burst(9), seconds=5)": "a Burst schedule ends by itself",
     "load(fox, schedule=Trace(((0.0, 1),)))": "a Trace names request 1 (from 0), but the load has 1",
     "load(fox, concurrency=4, requests=5, until=len)": "one of them says when a start ends",
@@ -169,24 +166,14 @@ def test_wrong_arguments(real_project: Project) -> None:
     assert says_no_traceback(result)
 
 
-def _environment(project: Project, **more: str) -> dict[str, str]:
+def _environment(project: Project) -> dict[str, str]:
     dropped = {"CI", "PYTEST_ADDOPTS", "NO_COLOR", "PY_COLORS"}
     ours = {**os.environ, **project.environment, "TERM": "xterm"}
-    kept = {name: value for name, value in ours.items() if value is not None and name not in dropped}
-    return {**kept, **more}
+    return {name: value for name, value in ours.items() if value is not None and name not in dropped}
 
 
 def _pytest(project: Project, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", *project.options(), *arguments]
-
-
-def test_a_run_without_a_terminal_reporter_measures_all_the_same(project: Project) -> None:
-    """Nobody to show progress to is no reason to fail."""
-    project.test_file.write_text(ONE.format(body="load(fox, concurrency=4)"))
-    result = project.run("-p", "no:terminal", "--gpuserve-json=out.json")
-    assert result.ret == 0
-    assert says_no_traceback(result)
-    assert project.result()["run"]["requests"] > 0
 
 
 def test_ctrl_c_tells_what_was_measured(real_project: Project) -> None:
@@ -239,36 +226,15 @@ def _wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
         time.sleep(0.05)
 
 
-def _shown(output: str) -> list[str]:
-    """The progress lines in what was written to a terminal."""
-    return [piece.partition("\x1b8")[0] for piece in output.split("\x1b7")[1:]]
-
-
 def test_progress_line(real_project: Project) -> None:
     """On a terminal a real load of more than 2 s shows how it gets on, and removes the line again."""
     real_project.test_file.write_text(ONE.format(body="load(fox, concurrency=4, seconds=2)"))
     output = in_a_terminal(_pytest(real_project), real_project.path, _environment(real_project), seconds=180)
     assert "1 passed" in output
-    shown = _shown(output)
+    shown = [piece.partition("\x1b8")[0] for piece in output.split("\x1b7")[1:]]
     assert shown
     assert all("/s  p99 " in text and text.endswith("\x1b[K") and "\n" not in text for text in shown)
     # The cursor is where pytest left it, and the rest of the line is erased before pytest goes on.
     after = output.rpartition("\x1b8")[2]
     assert after.startswith("\x1b[K")
     assert "/s  p99" not in after
-
-
-@pytest.mark.parametrize(
-    ("more", "options", "wanted"),
-    [({}, (), True), ({"CI": "true"}, (), False), ({}, ("-q",), False), ({}, ("-p", "no:terminal"), False)],
-)
-def test_who_sees_no_progress_line(
-    project: Project, more: dict[str, str], options: tuple[str, ...], *, wanted: bool
-) -> None:
-    """In CI, and where pytest is to be quiet, no progress is shown of a load that else would show it."""
-    (project.path / "conftest.py").write_text(
-        "from pytest_gpuserve import progress\n\nprogress.QUIET_SECONDS = progress.EVERY_SECONDS = 0\n"
-    )
-    project.test_file.write_text(ONE.format(body="load(fox, concurrency=4)"))
-    output = in_a_terminal(_pytest(project, *options), project.path, _environment(project, **more), seconds=180)
-    assert bool(_shown(output)) is wanted

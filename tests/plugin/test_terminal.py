@@ -18,7 +18,7 @@ from pytest_gpuserve.store.schema import Entry
 from tests.fakes.nvml import cards
 from tests.fakes.scripted_sessions import Script
 from tests.fakes.terminal import RESTORE, SAVE, Screen, in_a_terminal
-from tests.plugin.conftest import REPOSITORY, text_of
+from tests.plugin.conftest import REPOSITORY, says_no_traceback, text_of
 from tests.plugin.test_cards import SECOND_T4, Machine
 
 if TYPE_CHECKING:
@@ -117,10 +117,7 @@ def test_progress_leaves_no_trace(project: Project, columns: int, options: tuple
 
 
 def test_progress_says_which_test_and_look(project: Project) -> None:
-    """Which test, which look of how many, and what is left of its budget, while there is room for it.
-
-    In a window that was made narrower meanwhile the line is cut off, and goes on in no other row.
-    """
+    """Which test, which look of how many, and what is left of its budget; cut off where the window became narrower."""
     output = on_a_terminal(eager(project), columns=160)
     texts = [line.strip() for line in progress_of(output)]
     assert {text.partition("  ")[0] for text in texts} == {"test_it[1]", "test_it[2]", "test_it[3]"}
@@ -143,7 +140,6 @@ def test_progress_says_which_test_and_look(project: Project) -> None:
         ((), False),
         (("--capture=sys",), False),
         (("-p", "no:logging"), False),
-        (("-s",), True),
         (("--capture=tee-sys",), True),
         (("-o", "log_cli=true"), True),
         (("--log-cli-level=INFO",), True),
@@ -169,24 +165,17 @@ def test_where_others_write_nothing_is_rewritten(project: Project) -> None:
 
 
 def test_a_log_has_lines_of_its_own(project: Project) -> None:
-    """Each stands alone, so that the lines of pytest's own are whole."""
+    """Each stands alone beside pytest's, in CI on a terminal too, whose log keeps all; a quiet run has none."""
     result = eager(project).run("-v")
     result.assert_outcomes(passed=3)
     told = TOLD.findall(text_of(result))
     assert {(name, look) for name, look, _ in told} == {(f"test_it[{n}]", "session 1 of 6") for n in (1, 2, 3)}
     result.stdout.fnmatch_lines([f"suites/perf/test_perf.py::test_it?{n}? PASSED*" for n in (1, 2, 3)])
-
-
-def test_who_wants_no_progress_has_none(project: Project) -> None:
-    """A quiet run: neither on a terminal nor in a log, nor is there a header."""
-    assert "gpuserve: " not in text_of(eager(project).run("-q"))
-
-
-def test_ci_has_lines_on_a_terminal_too(project: Project) -> None:
-    """Its log keeps all that was ever written, so that nothing is rewritten in it."""
-    output = on_a_terminal(eager(project), columns=160, CI="true").replace("\r", "")
-    assert SAVE not in output
-    assert TOLD.findall(output)
+    in_ci = on_a_terminal(project, columns=160, CI="true").replace("\r", "")
+    assert SAVE not in in_ci
+    assert TOLD.findall(in_ci)
+    assert "gpuserve: " not in text_of(project.run("-q"))
+    assert SAVE not in on_a_terminal(project, "-q")
 
 
 def test_the_estimate_so_far_is_told(project: Project, recorded: Path) -> None:
@@ -236,17 +225,13 @@ def test_workers_say_nothing_meanwhile(
 
 
 def test_a_report_has_the_header_without_a_terminal(project: Project) -> None:
-    """A report says on what was measured, whether or not a line of it was printed."""
-    (project.path / "conftest.py").write_text(
-        f"{EAGER}\n"
-        "def pytest_unconfigure(config):\n"
-        "    session = config.pluginmanager.get_plugin('gpuserve-session')\n"
-        "    with open('header', 'w') as file:\n"
-        "        file.write(session.closing().header)\n"
-    )
-    result = project.run("-p", "no:terminal")
-    assert ", gating against " in (project.path / "header").read_text()
+    """A run is measured, and its report says on what, whether or not a line of it can be printed."""
+    (project.path / "conftest.py").write_text(EAGER)
+    result = project.run("-p", "no:terminal", "--gpuserve-markdown=out.md", "--gpuserve-json=out.json")
+    assert ", gating against " in (project.path / "out.md").read_text()
+    assert project.result()["run"]["requests"] > 0
     assert "session 1 of" not in text_of(result)
+    assert says_no_traceback(result)
 
 
 def test_the_worst_is_on_top_and_what_comes_next_below(project: Project) -> None:
