@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.merge.command import main
-from pytest_gpuserve.report.results import SessionResult
-from pytest_gpuserve.workers import Worker
 from tests.plugin.conftest import text_of
 from tests.plugin.test_cards import Machine
 from tests.plugin.test_xdist import Workers
@@ -23,15 +20,16 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def workers(project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Workers:
-    """Two tests for two workers on two T4s."""
+def workers(
+    project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Workers:
+    """Two tests for two workers on two T4s, in whose project the results are merged."""
     machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
+    monkeypatch.chdir(project.path)
     return Workers(machine, tmp_path_factory.mktemp("meetings"))
 
 
-def test_workers_have_one_header_and_one_report(
-    workers: Workers, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_have_one_header_and_one_report(workers: Workers) -> None:
     """What is measured against what is said once, before the first test, and in the one page and the one comment."""
     files = ("--gpuserve-json=out.json", "--gpuserve-report=out.html", "--gpuserve-markdown=out.md")
     result = workers.run("--gpu=T4", "--baseline-update", *files)
@@ -39,18 +37,15 @@ def test_workers_have_one_header_and_one_report(
     (header,) = [line for line in result.errlines if "gpuserve: T4" in line]
     assert header.startswith("[gw0] gpuserve: T4 (Tesla T4), recording into ")
     assert header.endswith("2 comparisons planned, 2 workers")
-    said = header.removeprefix("[gw0] gpuserve: ")
     folder = workers.project.path
     page = Page((folder / "out.html").read_text())
-    assert said in page.text
+    assert header.removeprefix("[gw0] gpuserve: ") in page.text
     assert all(f"throughput test_it[{users}]" in page.text for users in (4, 8))
     assert {"Latency distribution", "Windows over time"} <= set(page.titles())
     comment = (folder / "out.md").read_text()
     assert "2 of 2 tests passed" in comment
     assert "2 workers" in comment
     assert sorted(path.name for path in folder.glob("out.*")) == ["out.html", "out.json", "out.md"]
-    monkeypatch.chdir(folder)
-    capsys.readouterr()
     assert main(["out.json", "--json=merged.json"]) == 0
     merged, own = (json.loads((folder / name).read_text()) for name in ("merged.json", "out.json"))
     assert own["ending"] == {"exit_status": 0, "complete": True, "unlisted_failures": 0}
@@ -58,40 +53,19 @@ def test_workers_have_one_header_and_one_report(
     assert set(merged["gpu"]["workers"]) == {"gw0", "gw1"}
 
 
-def test_a_failure_that_is_not_listed(
-    workers: Workers, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A test that measures nothing fails in a worker, and a file is not collected: the one result counts both."""
-    monkeypatch.chdir(workers.project.path)
+def test_a_failure_that_is_not_listed(workers: Workers, capsys: pytest.CaptureFixture[str]) -> None:
+    """A test that measures nothing fails in a worker, and a file is not collected: the one result counts both.
+
+    With ``-q`` no worker says the header.
+    """
     besides = workers.project.test_file.with_name("test_z.py")
     besides.write_text("def test_plain():\n    assert False\n")
     workers.project.test_file.with_name("test_odd.py").write_text("import absent_module\n")
-    result = workers.run("--gpu=T4", "--baseline-update", "--gpuserve-json=out.json", "--continue-on-collection-errors")
+    more = ("--gpuserve-json=out.json", "--continue-on-collection-errors", "-q")
+    result = workers.run("--gpu=T4", "--baseline-update", *more)
     assert result.ret == pytest.ExitCode.TESTS_FAILED, text_of(result)
+    assert "gpuserve: T4" not in result.stderr.str()
     ending = json.loads((workers.project.path / "out.json").read_text())["ending"]
     assert ending == {"exit_status": 1, "complete": True, "unlisted_failures": 2}
     assert main(["out.json"]) == 1
     assert "2 failures of tests that measure nothing" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("worker", "verbosity", "header", "said"),
-    [
-        ("gw0", 0, "T4, gating", "[gw0] gpuserve: T4, gating, 2 workers\n"),
-        ("gw0", 1, "T4, gating", "[gw0] gpuserve: T4, gating, 2 workers\n"),
-        ("gw1", 0, "T4, gating", ""),
-        ("gw0", -1, "T4, gating", ""),
-        ("gw0", 0, "", ""),
-    ],
-)
-def test_one_worker_says_the_header(
-    worker: str, verbosity: int, header: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first one, unless `-q` is asked for."""
-    config: Any = SimpleNamespace(
-        workerinput={"workerid": worker, "workercount": 2},
-        get_verbosity=lambda: verbosity,
-        pluginmanager=SimpleNamespace(get_plugin=lambda name: None),
-    )
-    Worker(config, lambda: SessionResult({}, {}, (), header=header)).pytest_runtestloop()
-    assert capsys.readouterr().err == said

@@ -15,18 +15,16 @@ import psutil
 import pytest
 
 from pytest_gpuserve.device.contention import read_cpu
-from pytest_gpuserve.items import MEASURING, NODEID
 from pytest_gpuserve.outputs import STEP_SUMMARY, Form, Output
-from pytest_gpuserve.report.results import SessionResult, TestResult
+from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.settings import Update
 from pytest_gpuserve.units import digest
-from pytest_gpuserve.workers import Controller, Worker, pack, unpack
+from pytest_gpuserve.workers import Controller, pack, unpack
 from tests.fakes.nvml import cards
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
 from tests.plugin.test_cards import SECOND_T4, Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from tests.plugin.conftest import Project
@@ -164,33 +162,26 @@ def test_more_workers_than_cards_are_refused(workers: Workers) -> None:
     assert says_no_traceback(mixed)
 
 
-def test_each_is_refused(workers: Workers) -> None:
-    """Under `--dist=each` every test would have two results, so nothing is measured."""
-    result = workers.run("--gpu=T4", "--dist=each")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--dist=load" in text_of(result)
-
-
-def test_an_absent_card_is_told_once(workers: Workers) -> None:
-    """`--gpu=T4` beside an H200 is refused by the controller alone, in the words of any run."""
+def test_what_no_worker_can_do_is_told_once(workers: Workers) -> None:
+    """By the controller: `--dist=each`, where all have two results, an absent card, and one that another keeps."""
+    each = workers.run("--gpu=T4", "--dist=each")
+    assert each.ret == pytest.ExitCode.USAGE_ERROR
+    assert "--dist=load" in text_of(each)
     workers.machine.script(cards.H200)
-    result = workers.run("--gpu=T4")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert text_of(result).count("--gpu=T4 asks for a card that is not on this machine") == 1
-    assert says_no_traceback(result)
-
-
-def test_a_card_that_another_session_keeps(workers: Workers) -> None:
-    """The worker without a card says whom it waits for; when that was too long the run ends with exit code 4, once."""
+    absent = workers.run("--gpu=T4")
+    assert absent.ret == pytest.ExitCode.USAGE_ERROR
+    assert text_of(absent).count("--gpu=T4 asks for a card that is not on this machine") == 1
+    assert says_no_traceback(absent)
+    workers.machine.script(cards.T4, SECOND_T4)
     workers.project.ini(gpuserve_lock_wait="0.25")
     with workers.machine.lock(SECOND_T4).acquire(wait_seconds=0, on_wait=lambda *notice: None):
-        result = workers.run("--gpu=T4")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    text = text_of(result)
+        taken = workers.run("--gpu=T4")
+    assert taken.ret == pytest.ExitCode.USAGE_ERROR
+    text = text_of(taken)
     assert "] gpuserve: waiting for one of 2 devices: " in text
     assert f"process {os.getpid()} of" in text
     assert text.count("and two measurements at once would spoil each other") == 1
-    assert says_no_traceback(result)
+    assert says_no_traceback(taken)
 
 
 def test_a_worker_that_is_killed(workers: Workers) -> None:
@@ -235,12 +226,14 @@ def test_a_worker_that_is_killed_in_a_run_that_measures_nothing(project: Project
 
 
 def test_a_group_leaves_an_id_as_it_can_be_typed(project: Project) -> None:
-    """The result and the next step name a test without its group."""
+    """The result, the next step and a mistake in a marker name a test without its group."""
     (project.path / "conftest.py").write_text(GROUPED)
     result = project.run("--gpuserve-json=out.json")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["next: * suites/perf/test_perf.py::test_it --gpu=cpu *"])
     assert project.result()["nodeid"] == "suites/perf/test_perf.py::test_it"
+    project.write(marker="@pytest.mark.gpuserve(thruput=0.05)")
+    assert "suites/perf/test_perf.py::test_it: @pytest.mark.gpuserve" in text_of(project.run())
 
 
 def test_comparing_side_by_side(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -258,30 +251,6 @@ def test_comparing_side_by_side(workers: Workers, tmp_path_factory: pytest.TempP
     assert len(list(kept.glob("*.rounds.json"))) == 2
 
 
-def phase(nodeid: str, when: str) -> Any:  # noqa: ANN401 -- pytest knows no phase "???", and no node
-    """A report as the controller gets it; by "???" pytest-xdist tells of a crash."""
-    named: Any = when
-    return pytest.TestReport(nodeid, ("x.py", None, "x.py"), {}, "failed" if when == "???" else "passed", None, named)
-
-
-def gathered(path: Path, reports: Iterable[Any], *, dist: str) -> dict[str, str]:
-    """What a controller writes that hears these reports: the outcomes of tests by their ids; each is there once."""
-    config: Any = SimpleNamespace(option=SimpleNamespace(dist=dist))
-    output = Output("--gpuserve-json", Form.JSON, path)
-    settings: Any = SimpleNamespace(outputs=(output,), update=Update.NOTHING)
-    controller = Controller(config, settings)
-    worker = SimpleNamespace(gateway=SimpleNamespace(id="gw0"))
-    controller.pytest_configure_node(SimpleNamespace(gateway=worker.gateway, workerinput={}))
-    for report in reports:
-        report.node = worker
-        controller.pytest_runtest_logreport(report)
-    session: Any = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()))
-    controller.pytest_sessionfinish(session)
-    tests = [(test["nodeid"], test["outcome"]) for test in json.loads(path.read_text())["tests"]]
-    assert len(dict(tests)) == len(tests)
-    return dict(tests)
-
-
 @pytest.mark.parametrize(
     ("dist", "nodeid", "plain"),
     [
@@ -293,27 +262,20 @@ def gathered(path: Path, reports: Iterable[Any], *, dist: str) -> dict[str, str]
 )
 def test_a_crash_before_any_report(dist: str, nodeid: str, plain: str, tmp_path: Path) -> None:
     """All that is heard of the test is what pytest-xdist calls it: with its group, which is no part of its id."""
-    assert gathered(tmp_path / "out.json", [phase(nodeid, "???")], dist=dist) == {plain: "error"}
-
-
-@pytest.mark.parametrize(
-    ("phases", "outcome"), [(("setup", "call", "teardown"), "passed"), (("setup", "???"), "error")]
-)
-def test_a_group_makes_no_second_test(phases: Sequence[str], outcome: str, tmp_path: Path) -> None:
-    """What a worker hands over and what is heard of a test are of one test, whatever its group is called."""
-    grouped, plain = "x.py::test_it[4]@a::@[a]", "x.py::test_it[4]"
-    item: Any = SimpleNamespace(nodeid=grouped, stash=pytest.Stash(), fixturenames=[MEASURING])
-    item.stash[NODEID] = plain
-    config: Any = SimpleNamespace()
-    worker = Worker(config, lambda: SessionResult({}, {}, (TestResult(plain, outcome),)))
-    reports = []
-    for name in phases:
-        made = worker.pytest_runtest_makereport(item)
-        next(made)
-        with pytest.raises(StopIteration) as ended:
-            made.send(phase(grouped, name))
-        reports.append(phase(grouped, name) if name == "???" else ended.value.value)
-    assert gathered(tmp_path / "out.json", reports, dist="loadgroup") == {plain: outcome}
+    output = Output("--gpuserve-json", Form.JSON, tmp_path / "out.json")
+    config: Any = SimpleNamespace(option=SimpleNamespace(dist=dist))
+    settings: Any = SimpleNamespace(outputs=(output,), update=Update.NOTHING)
+    controller = Controller(config, settings)
+    node = SimpleNamespace(gateway=SimpleNamespace(id="gw0"))
+    controller.pytest_configure_node(SimpleNamespace(gateway=node.gateway, workerinput={}))
+    crash: Any = "???"
+    report: Any = pytest.TestReport(nodeid, ("x.py", None, "x.py"), {}, "failed", None, crash)
+    report.node = node
+    controller.pytest_runtest_logreport(report)
+    session: Any = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()))
+    controller.pytest_sessionfinish(session)
+    (test,) = json.loads(output.path.read_text())["tests"]
+    assert (test["nodeid"], test["outcome"]) == (plain, "error")
 
 
 def test_what_is_handed_over_is_nothing_else() -> None:
