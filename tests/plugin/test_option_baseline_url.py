@@ -122,18 +122,8 @@ def test_baselines_are_recorded_at_an_address_and_read_offline(project: Project,
     offline.stdout.re_match_lines([rf".*gating against {url}/cpu \(1 entry.*", r"baselines as of 20.*"])
 
 
-def test_a_run_that_measures_nothing_asks_no_storage(project: Project, s3: S3, url: str) -> None:
-    """Its tests run whether the storage answers or not, and nothing is said of what is in it."""
-    project.test_file.write_text("def test_it(device):\n    assert device.name == 'cpu'\n")
-    s3.faults(silent=True)
-    result = project.run(f"--baseline-dir={url}")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([f"*gating against {url}/cpu, at most *"])
-    assert not s3.faults()
-
-
-def test_a_folder_may_be_written_as_an_address(project: Project, tmp_path: Path) -> None:
-    """``file://`` is a folder like any other: no copy, no library."""
+def test_no_storage_is_asked_without_need(project: Project, s3: S3, url: str, tmp_path: Path) -> None:
+    """``file://`` is a folder like any other: no copy, no library; tests that measure nothing need no answer."""
     (project.path / "conftest.py").write_text(
         "import sys\ndef pytest_unconfigure():\n    print('FSSPEC', 'fsspec' in sys.modules, 's3fs' in sys.modules)\n"
     )
@@ -141,6 +131,12 @@ def test_a_folder_may_be_written_as_an_address(project: Project, tmp_path: Path)
     result.assert_outcomes(passed=1)
     assert (tmp_path / "elsewhere" / FILE).exists()
     assert "FSSPEC False False" in text_of(result)
+    project.test_file.write_text("def test_it(device):\n    assert device.name == 'cpu'\n")
+    s3.faults(silent=True)
+    result = project.run(f"--baseline-dir={url}")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"*gating against {url}/cpu, at most *"])
+    assert not s3.faults()
 
 
 def test_two_runs_do_not_overwrite_each_other(project: Project, s3: S3, url: str, tmp_path: Path) -> None:
@@ -217,10 +213,9 @@ def test_a_half_written_file_fails_its_test(project: Project, s3: S3, url: str, 
     """It is an error that names the address, and neither MISSING nor a pass."""
     s3.put(path_of(url), recorded.read_bytes()[:-100])
     result = project.run(f"--baseline-dir={url}")
-    assert result.ret == 1
-    text = text_of(result)
-    assert f"baseline file {url}/{FILE} is not whole JSON" in text
-    assert "MISSING" not in text
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert f"baseline file {url}/{FILE} is not whole JSON" in text_of(result)
+    assert "MISSING" not in text_of(result)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +230,7 @@ def test_a_half_written_file_fails_its_test(project: Project, s3: S3, url: str, 
 def test_wrong_options_are_usage_errors(project: Project, arguments: list[str], said: str) -> None:
     """Exit code 4 with what is wrong, before anything is measured, and without what may be secret."""
     result = project.run(*arguments)
-    assert result.ret == 4
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert said in text_of(result)
     assert "hunter22" not in text_of(result)
     assert says_no_traceback(result)
