@@ -5,63 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.device import DeviceLock
 from tests.fakes.nvml import cards
-from tests.fakes.nvml.cards import Error, Script, second
-from tests.fakes.own_locks import LOCKS_VARIABLE
-from tests.plugin.conftest import Checkout, says_no_traceback, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.plugin.conftest import Project
+from tests.fakes.nvml.cards import Error, second
+from tests.plugin.conftest import Checkout, Machine, says_no_traceback, text_of
 
 SECOND_T4 = second(cards.T4)
-
-
-class Machine:
-    """A project on a machine whose cards are scripted.
-
-    Args:
-        project: The project.
-        library: Where the fake library is.
-        folder: For scripts and locks.
-    """
-
-    def __init__(self, project: Project, library: Path, folder: Path) -> None:
-        self.project = project
-        self.locks = folder / "locks"
-        self.locks.mkdir()
-        self._library, self._folder = library, folder
-        project.environment[LOCKS_VARIABLE] = str(self.locks)
-        project.baseline = project.path / "baselines" / "T4" / "perf" / "test_perf.json"
-
-    def script(self, *fakes: cards.FakeCard, errors: Sequence[Error] = (), driver: str = "570.133.20") -> None:
-        """Let the machine have these cards from the next run on."""
-        environment = cards.write(Script(fakes, tuple(errors), driver), self._folder, library=self._library)
-        for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
-            self.project.environment[name] = environment[name]
-        self.project.environment["CUDA_VISIBLE_DEVICES"] = None
-
-    def lock(self, fake: cards.FakeCard) -> DeviceLock:
-        """The lock of a card, for this process."""
-        return DeviceLock(fake.uuid, command="the other suite", folder=self.locks)
-
-
-@pytest.fixture
-def machine(project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """A machine with one T4."""
-    made = Machine(project, library, tmp_path_factory.mktemp("machine"))
-    made.script(cards.T4)
-    return made
 
 
 @pytest.fixture
@@ -169,9 +122,8 @@ def test_two_runs_take_a_card_each(machine: Machine, tmp_path_factory: pytest.Te
     machine.script(cards.T4, SECOND_T4)
     project.test_file.write_text(MEETING)
     meeting = tmp_path_factory.mktemp("meeting")
-    changes = {**project.environment, "MEETING": str(meeting)}
-    environment = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
-    command = [sys.executable, "-m", "pytest", *project.options(), "--gpu=T4", "-p", "no:cacheprovider"]
+    command = project.command("--gpu=T4", "-p", "no:cacheprovider")
+    environment = project.variables(MEETING=str(meeting))
     runs = [
         subprocess.Popen(command, cwd=project.path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for _ in range(2)

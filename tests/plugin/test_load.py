@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fakes.children.toolkit import eventually
 from tests.fakes.scripted_sessions import Script
-from tests.fakes.terminal import in_a_terminal
 from tests.plugin.conftest import WEB, busy_machine, says_no_traceback, text_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.plugin.conftest import Project
 
 SHAPES = """
@@ -166,31 +162,21 @@ def test_wrong_arguments(real_project: Project) -> None:
     assert says_no_traceback(result)
 
 
-def _environment(project: Project) -> dict[str, str]:
-    dropped = {"CI", "PYTEST_ADDOPTS", "NO_COLOR", "PY_COLORS"}
-    ours = {**os.environ, **project.environment, "TERM": "xterm"}
-    return {name: value for name, value in ours.items() if value is not None and name not in dropped}
-
-
-def _pytest(project: Project, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pytest", *project.options(), *arguments]
-
-
 def test_ctrl_c_tells_what_was_measured(real_project: Project) -> None:
     """Ctrl-C under a real load ends pytest with its own exit code, and what was measured is told as not decided."""
     marks = real_project.path / "marks"
     body = f"load(fox, concurrency=4, until=lambda windows: open({str(marks)!r}, 'w').close())"
     real_project.test_file.write_text(ONE.format(body=body))
     with subprocess.Popen(
-        _pytest(real_project, "--gpuserve-json=out.json"),
+        real_project.command("--gpuserve-json=out.json"),
         cwd=real_project.path,
-        env=_environment(real_project),
+        env=real_project.variables(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
         try:
-            _wait_for(marks, process)
+            eventually(lambda: process.poll() is not None or marks.exists(), "a window has ended", seconds=90)
             process.send_signal(signal.SIGINT)
             output, _ = process.communicate(timeout=60)
         finally:
@@ -218,18 +204,10 @@ def test_ctrl_c_records_nothing(project: Project) -> None:
     assert not project.baseline.exists()
 
 
-def _wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
-    end = time.monotonic() + 90
-    while not path.exists():
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_progress_line(real_project: Project) -> None:
     """On a terminal a real load of more than 2 s shows how it gets on, and removes the line again."""
     real_project.test_file.write_text(ONE.format(body="load(fox, concurrency=4, seconds=2)"))
-    output = in_a_terminal(_pytest(real_project), real_project.path, _environment(real_project), seconds=180)
+    output = real_project.on_a_terminal()
     assert "1 passed" in output
     shown = [piece.partition("\x1b8")[0] for piece in output.split("\x1b7")[1:]]
     assert shown

@@ -10,12 +10,12 @@ from pytest_gpuserve.process.ports import free_port
 from tests.fakes.nvml import cards
 from tests.fakes.ray_nodes import folder_of_ray
 from tests.plugin.conftest import busy_machine, says_no_traceback, text_of
-from tests.plugin.test_cards import SECOND_T4, Machine
+from tests.plugin.test_cards import SECOND_T4
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.plugin.conftest import Project
+    from tests.plugin.conftest import Machine, Project
 
 STARTED = """
 import pytest
@@ -97,12 +97,10 @@ def test_the_engine_is_named_in_header_and_result(project: Project, recorded: Pa
     assert "engine" not in project.result()["run"]["load"]
 
 
-def test_workers_of_xdist_tell_it_once(
-    project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_workers_of_xdist_tell_it_once(machine: Machine) -> None:
     """Each looks at the cluster, and the controller tells what they found, with exit code 4."""
-    Machine(project, library, tmp_path_factory.mktemp("machine")).script(cards.T4, SECOND_T4)
-    told = refused(project, "-p", "xdist.plugin", "-n2", f"--load-engine=127.0.0.1:{free_port()}")
+    machine.script(cards.T4, SECOND_T4)
+    told = refused(machine.project, "-p", "xdist.plugin", "-n2", f"--load-engine=127.0.0.1:{free_port()}")
     assert told.count("could not be joined") == 1
 
 

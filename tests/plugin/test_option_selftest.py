@@ -69,12 +69,6 @@ def test_a_short_one(real_project: Project, own_folder: Path) -> None:
     assert left_behind(own_folder) == []
 
 
-def environment_of(project: Project, **more: str) -> dict[str, str]:
-    """All environment variables of a run of a project that is started by hand."""
-    ours = {**os.environ, **project.environment, **more}
-    return {name: value for name, value in ours.items() if value is not None}
-
-
 def serves(pid: int) -> bool:
     """Whether a process below this one listens, as a server does."""
     for process in psutil.Process(pid).children(recursive=True):
@@ -86,11 +80,11 @@ def serves(pid: int) -> bool:
 
 def test_killed_it_leaves_nothing_behind(real_project: Project, own_folder: Path) -> None:
     """After kill -9 of pytest, while a server runs, neither a temporary file is left nor a process."""
-    command = [sys.executable, "-m", "pytest", *real_project.options(), "--gpu=cpu", "--gpuserve-selftest=5"]
+    command = real_project.command("--gpu=cpu", "--gpuserve-selftest=5")
     with subprocess.Popen(
         command,
         cwd=real_project.path,
-        env=environment_of(real_project),
+        env=real_project.variables(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
@@ -106,9 +100,8 @@ def test_killed_it_leaves_nothing_behind(real_project: Project, own_folder: Path
 def test_ctrl_c_on_a_terminal(real_project: Project, own_folder: Path) -> None:
     """One line says how it gets on; cut short it prints what is known, decides nothing and leaves nothing behind."""
     leader, follower = pty.openpty()
-    environment = environment_of(real_project, TERM="xterm", PY_COLORS="1", COLUMNS="100")
-    options = ("--gpu=cpu", "--gpuserve-selftest=5", "--gpuserve-budget=10")
-    command = [sys.executable, "-m", "pytest", *real_project.options(), *options]
+    environment = real_project.variables(TERM="xterm", PY_COLORS="1", COLUMNS="100")
+    command = real_project.command("--gpu=cpu", "--gpuserve-selftest=5", "--gpuserve-budget=10")
     with subprocess.Popen(
         command, cwd=real_project.path, env=environment, stdin=follower, stdout=follower, stderr=follower
     ) as process:

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.outputs import EXPORTS, STEP_SUMMARY, Form, Output, read_outputs
-from tests.fakes.nvml import cards
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
-from tests.plugin.test_cards import Machine
 from tests.support.html_page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.plugin.conftest import Project
+    from tests.plugin.conftest import Machine, Project
 
     Read = Callable[..., tuple[Output, ...]]
 
@@ -216,12 +214,9 @@ def test_the_files_of_a_recording_say_what_its_terminal_says(project: Project) -
         assert f"<p><code>{line}</code></p>" in comment
 
 
-def test_under_xdist_the_controller_writes(
-    project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_under_xdist_the_controller_writes(machine: Machine) -> None:
     """Once, with all tests in it, whatever the workers would take the path to be; no worker touches the files."""
-    machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
-    machine.script(cards.T4)
+    project = machine.project
     summary = project.path / "summary"
     project.environment[STEP_SUMMARY] = str(summary)
     project.write(marker='@pytest.mark.parametrize("number", [1, 2])')

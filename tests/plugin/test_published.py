@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.nvml import cards
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
 from tests.support.published_files import published_file, record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.plugin.conftest import Project
+    from tests.plugin.conftest import Machine, Project
 
 JSON = "--gpuserve-json=out.json"
 
@@ -32,15 +31,11 @@ THROUGHPUT = "assert run.throughput >= number.throughput"
 
 
 @pytest.fixture
-def project_on_t4(project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project_on_t4(machine: Machine) -> Project:
     """A project on a machine with a T4, of which numbers were published: 1400/s, p50 6 ms, no p99."""
-    folder = tmp_path_factory.mktemp("card")
-    environment = cards.write(cards.Script((cards.T4,)), folder, library=library)
-    project.environment.update({name: environment[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT")})
-    project.environment["CUDA_VISIBLE_DEVICES"] = None
-    publish(project)
-    write(project)
-    return project
+    publish(machine.project)
+    write(machine.project)
+    return machine.project
 
 
 def publish(project: Project, *, suite: str = "perf", throughput: float = 1400.0, **changes: Any) -> Path:  # noqa: ANN401 -- fields of a record

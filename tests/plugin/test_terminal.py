@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,14 +15,14 @@ from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.schema import Entry
 from tests.fakes.nvml import cards
 from tests.fakes.scripted_sessions import Script
-from tests.fakes.terminal import RESTORE, SAVE, Screen, in_a_terminal
-from tests.plugin.conftest import REPOSITORY, says_no_traceback, text_of
-from tests.plugin.test_cards import SECOND_T4, Machine
+from tests.fakes.terminal import RESTORE, SAVE, Screen
+from tests.plugin.conftest import says_no_traceback, text_of
+from tests.plugin.test_cards import SECOND_T4
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.plugin.conftest import Checkout, Project
+    from tests.plugin.conftest import Checkout, Machine, Project
 
 EAGER = """
 from pytest_gpuserve import progress
@@ -68,16 +66,6 @@ TOLD = re.compile(r"^gpuserve: (test_\S+)  ((?:session|round) \d of \d)  (.*)$",
 """A line of progress in a log: the test, the look, and the rest."""
 
 
-def on_a_terminal(project: Project, *arguments: str, columns: int = 100, **more: str) -> str:
-    """All that pytest wrote to a terminal."""
-    dropped = {"CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "NO_COLOR", "PY_COLORS", "FORCE_COLOR", "TERM"}
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    ours = {name: value for name, value in project.environment.items() if value is not None}
-    environment = {**kept, **ours, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm", **more}
-    argv = [sys.executable, "-m", "pytest", *project.options(), *arguments]
-    return in_a_terminal(argv, project.path, environment, columns=columns)
-
-
 def progress_of(output: str) -> list[str]:
     """The rewritten lines in what was written to a terminal, without what moves the cursor."""
     lines = [piece.partition(RESTORE)[0] for piece in output.split(SAVE)[1:]]
@@ -101,7 +89,7 @@ def test_progress_leaves_no_trace(project: Project, columns: int, options: tuple
     And whenever a line was written, it was no longer than the window allows, the cursor went back to where pytest had
     left it, and the line was removed before pytest went on.
     """
-    output = on_a_terminal(eager(project), *options, columns=columns)
+    output = eager(project).on_a_terminal(*options, columns=columns)
     screen, plain = Screen(columns), Screen(columns)
     screen.write(output)
     first, *others = re.split(f"{SAVE}.*?{RESTORE}", output, flags=re.DOTALL)
@@ -118,7 +106,7 @@ def test_progress_leaves_no_trace(project: Project, columns: int, options: tuple
 
 def test_progress_says_which_test_and_look(project: Project) -> None:
     """Which test, which look of how many, and what is left of its budget; cut off where the window became narrower."""
-    output = on_a_terminal(eager(project), columns=160)
+    output = eager(project).on_a_terminal(columns=160)
     texts = [line.strip() for line in progress_of(output)]
     assert {text.partition("  ")[0] for text in texts} == {"test_it[1]", "test_it[2]", "test_it[3]"}
     told = re.compile(r"  session 1 of 6  \S+/s  p99 .* left  budget: (4 min|5 min).* left$")
@@ -153,7 +141,7 @@ def test_who_else_writes(pytester: pytest.Pytester, options: tuple[str, ...], *,
 def test_where_others_write_nothing_is_rewritten(project: Project) -> None:
     """Then progress has lines of its own, and a test's output is whole."""
     test = THREE.replace("capsys, ", "").partition('    print("more"')[0]
-    output = on_a_terminal(eager(project, test), "-s", columns=160).replace("\r", "")
+    output = eager(project, test).on_a_terminal("-s", columns=160).replace("\r", "")
     assert SAVE not in output
     assert RESTORE not in output
     assert {name for name, _, _ in TOLD.findall(output)} == {"test_it[1]", "test_it[2]", "test_it[3]"}
@@ -171,11 +159,11 @@ def test_a_log_has_lines_of_its_own(project: Project) -> None:
     told = TOLD.findall(text_of(result))
     assert {(name, look) for name, look, _ in told} == {(f"test_it[{n}]", "session 1 of 6") for n in (1, 2, 3)}
     result.stdout.fnmatch_lines([f"suites/perf/test_perf.py::test_it?{n}? PASSED*" for n in (1, 2, 3)])
-    in_ci = on_a_terminal(project, columns=160, CI="true").replace("\r", "")
+    in_ci = project.on_a_terminal(columns=160, CI="true").replace("\r", "")
     assert SAVE not in in_ci
     assert TOLD.findall(in_ci)
     assert "gpuserve: " not in text_of(project.run("-q"))
-    assert SAVE not in on_a_terminal(project, "-q")
+    assert SAVE not in project.on_a_terminal("-q")
 
 
 def test_the_estimate_so_far_is_told(project: Project, recorded: Path) -> None:
@@ -210,13 +198,10 @@ def test_rounds_are_told_side_by_side(project: Project, checkout: Checkout) -> N
 
 
 @pytest.mark.slow
-def test_workers_say_nothing_meanwhile(
-    project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_workers_say_nothing_meanwhile(machine: Machine) -> None:
     """What workers of pytest-xdist wrote would stand in the middle of the controller's lines."""
-    machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
     machine.script(cards.T4, SECOND_T4)
-    result = eager(project).run("-p", "xdist.plugin", "-n2", "--gpu=T4")
+    result = eager(machine.project).run("-p", "xdist.plugin", "-n2", "--gpu=T4")
     result.assert_outcomes(passed=3)
     assert "session 1 of" not in text_of(result)
 
@@ -316,10 +301,10 @@ def test_colours_are_as_pytest_has_them(project: Project, recorded: Path) -> Non
     """
     project.store(recorded)
     project.script = Script(speed=0.7)
-    output = on_a_terminal(project, "--no-confirm", columns=160)
+    output = project.on_a_terminal("--no-confirm", columns=160)
     assert re.search(r"\x1b\[31mREGRESSED *\x1b\[0m", output)
     assert "\x1b[31mcomparisons: 1 regressed\x1b[0m" in output
-    plain = on_a_terminal(project, "--no-confirm", "-v", "--color=no", columns=50).replace("\r", "")
+    plain = project.on_a_terminal("--no-confirm", "-v", "--color=no", columns=50).replace("\r", "")
     assert "\x1b" not in plain
     (row,) = re.findall(r"^ *test_it .*throughput .*REGRESSED$", plain, re.MULTILINE)
     assert len(row) <= 50

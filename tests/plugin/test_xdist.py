@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from pytest_gpuserve.device.contention import read_cpu
+from pytest_gpuserve.merge.command import main
 from pytest_gpuserve.outputs import STEP_SUMMARY, Form, Output
 from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.settings import Update
@@ -22,12 +23,13 @@ from pytest_gpuserve.units import digest
 from pytest_gpuserve.workers import Controller, pack, unpack
 from tests.fakes.nvml import cards
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
-from tests.plugin.test_cards import SECOND_T4, Machine
+from tests.plugin.test_cards import SECOND_T4
+from tests.support.html_page import Page
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.plugin.conftest import Project
+    from tests.plugin.conftest import Machine, Project
 
 TWO = """
 import os
@@ -105,9 +107,8 @@ class Workers:
 
 
 @pytest.fixture
-def workers(project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Workers:
+def workers(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Workers:
     """Two tests for two workers on two T4s."""
-    machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
     return Workers(machine, tmp_path_factory.mktemp("meetings"))
 
 
@@ -144,6 +145,49 @@ def test_two_workers_record_and_gate_on_two_cards(workers: Workers) -> None:
     assert {test["nodeid"][-3:]: test["outcome"] for test in tests} == {"[4]": "failed", "[8]": "failed"}
     assert all(test["verdicts"][0]["verdict"] == "REGRESSED" and test["run"]["requests"] for test in tests)
     assert says_no_traceback(gated)
+
+
+def test_workers_have_one_header_and_one_report(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured against what is said once, before the first test, and in the one page and the one comment."""
+    files = ("--gpuserve-json=out.json", "--gpuserve-report=out.html", "--gpuserve-markdown=out.md")
+    result = workers.run("--gpu=T4", "--baseline-update", *files)
+    assert result.ret == 0, text_of(result)
+    (header,) = [line for line in result.errlines if "gpuserve: T4" in line]
+    assert header.startswith("[gw0] gpuserve: T4 (Tesla T4), recording into ")
+    assert header.endswith("2 comparisons planned, 2 workers")
+    folder = workers.project.path
+    monkeypatch.chdir(folder)
+    page = Page((folder / "out.html").read_text())
+    assert header.removeprefix("[gw0] gpuserve: ") in page.text
+    assert all(f"throughput test_it[{users}]" in page.text for users in (4, 8))
+    assert {"Latency distribution", "Windows over time"} <= set(page.titles())
+    comment = (folder / "out.md").read_text()
+    assert "2 of 2 tests passed" in comment
+    assert "2 workers" in comment
+    assert sorted(path.name for path in folder.glob("out.*")) == ["out.html", "out.json", "out.md"]
+    assert main(["out.json", "--json=merged.json"]) == 0
+    merged, own = (json.loads((folder / name).read_text()) for name in ("merged.json", "out.json"))
+    assert own["ending"] == {"exit_status": 0, "complete": True, "unlisted_failures": 0}
+    assert merged["tests"] == own["tests"]
+    assert set(merged["gpu"]["workers"]) == {"gw0", "gw1"}
+
+
+def test_a_failure_that_is_not_listed(workers: Workers, capsys: pytest.CaptureFixture[str]) -> None:
+    """A test that measures nothing fails in a worker, and a file is not collected: the one result counts both.
+
+    With ``-q`` no worker says the header.
+    """
+    besides = workers.project.test_file.with_name("test_z.py")
+    besides.write_text("def test_plain():\n    assert False\n")
+    workers.project.test_file.with_name("test_odd.py").write_text("import absent_module\n")
+    more = ("--gpuserve-json=out.json", "--continue-on-collection-errors", "-q")
+    result = workers.run("--gpu=T4", "--baseline-update", *more)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, text_of(result)
+    assert "gpuserve: T4" not in result.stderr.str()
+    ending = json.loads((workers.project.path / "out.json").read_text())["ending"]
+    assert ending == {"exit_status": 1, "complete": True, "unlisted_failures": 2}
+    assert main([str(workers.project.path / "out.json")]) == 1
+    assert "2 failures of tests that measure nothing" in capsys.readouterr().out
 
 
 def test_more_workers_than_cards_are_refused(workers: Workers) -> None:
