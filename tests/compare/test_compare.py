@@ -13,6 +13,7 @@ from pytest_gpuserve.compare.side import baseline_key
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.store.baseline import read, write
 from pytest_gpuserve.trial.stored_verdict import stored_judgement
+from tests.compare.conftest import SLOWER
 from tests.support.baseline_repository import FILE, STEADY, TEST, WORKLOAD, anchored_on, entry_of, on_device
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.store.schema import Entry
 
-SLOWER = tuple(0.6 * speed for speed in STEADY)
 SKIPPING = ("--on-missing=skip", "--on-inconclusive=skip")
 THROUGHPUT = "--metric=throughput"
 
@@ -65,7 +65,6 @@ class Two:
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Two:
     """An empty project, which is the current folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
     return Two(tmp_path, capsys)
 
 

@@ -17,6 +17,7 @@ from pytest_gpuserve.compare.command import main
 from pytest_gpuserve.compare.result_file import is_result, key_of, read_result
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.trial.ledger import Ledger
+from tests.compare.conftest import SAME, SLOWER
 from tests.support.baseline_repository import (
     FILE,
     NODEID,
@@ -28,45 +29,11 @@ from tests.support.baseline_repository import (
     result_text,
 )
 from tests.support.builders import here
-from tests.support.plain_git import only_below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tests.compare.conftest import Said
 
-    Said = Callable[..., tuple[int, str]]
-
-SLOWER = tuple(0.6 * speed for speed in STEADY)
 OTHER_LOAD = {**WORKLOAD, "concurrency": "80"}
-SAME = f"the same sessions in both: cpu {FILE}::{TEST}"
-
-
-@pytest.fixture(autouse=True)
-def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration of the machine, and no repository around."""
-    only_below(tmp_path, monkeypatch)
-    monkeypatch.setenv("COLUMNS", "160")
-
-
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepository:
-    """A repository whose baseline became slower with its second commit; it is the current folder."""
-    made = BaselineRepository(tmp_path / "project")
-    made.record(entry_of(), 1)
-    made.record(entry_of(SLOWER, day=2), 2)
-    monkeypatch.chdir(made.root)
-    return made
-
-
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Said:
-    """Runs the command; its exit status and what it said."""
-
-    def run(*arguments: str) -> tuple[int, str]:
-        status = main(arguments)
-        captured = capsys.readouterr()
-        return status, captured.out + captured.err
-
-    return run
 
 
 # -- revisions

@@ -7,32 +7,18 @@ from uuid import uuid4
 
 import pytest
 
-from pytest_gpuserve.compare.command import main
 from pytest_gpuserve.store.elsewhere.filesystem import ReadFolder
-from tests.support.baseline_repository import FILE, STEADY, TEST, BaselineRepository, entry_of, result_text
-from tests.support.plain_git import only_below
+from tests.compare.conftest import SAME
+from tests.support.baseline_repository import FILE, TEST, BaselineRepository, entry_of, result_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    Said = Callable[..., tuple[int, str]]
+    from tests.compare.conftest import Said
 
+pytestmark = pytest.mark.usefixtures("repository")
 fsspec = pytest.importorskip("fsspec")
-
-SLOWER = tuple(0.6 * speed for speed in STEADY)
-SAME = f"the same sessions in both: cpu {FILE}::{TEST}"
-
-
-@pytest.fixture(autouse=True)
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepository:
-    """A checkout whose baseline has become slower; it is the current folder."""
-    only_below(tmp_path, monkeypatch)
-    made = BaselineRepository(tmp_path / "project")
-    made.record(entry_of(SLOWER, day=2), 1)
-    monkeypatch.chdir(made.root)
-    monkeypatch.setenv("COLUMNS", "160")
-    return made
 
 
 @pytest.fixture
@@ -49,18 +35,6 @@ def bucket(tmp_path: Path) -> Iterator[str]:
 def put(path: str, data: bytes) -> None:
     """Let the storage hold a file."""
     fsspec.filesystem("memory").pipe_file(f"/{path}", data)
-
-
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Said:
-    """Runs the command; its exit status and what it said."""
-
-    def run(*arguments: str) -> tuple[int, str]:
-        status = main(arguments)
-        captured = capsys.readouterr()
-        return status, captured.out + captured.err
-
-    return run
 
 
 def test_an_address_is_a_side(repository: BaselineRepository, bucket: str, said: Said) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.plugin.conftest import Machine, Project
+    from tests.plugin.conftest import Project
 
     Read = Callable[..., tuple[Output, ...]]
 
@@ -212,21 +211,3 @@ def test_the_files_of_a_recording_say_what_its_terminal_says(project: Project) -
     for line in (totals, step):
         assert line in page
         assert f"<p><code>{line}</code></p>" in comment
-
-
-def test_under_xdist_the_controller_writes(machine: Machine) -> None:
-    """Once, with all tests in it, whatever the workers would take the path to be; no worker touches the files."""
-    project = machine.project
-    summary = project.path / "summary"
-    project.environment[STEP_SUMMARY] = str(summary)
-    project.write(marker='@pytest.mark.parametrize("number", [1, 2])')
-    project.test_file.write_text(project.test_file.read_text().replace("baseline):", "baseline, number):"))
-    result = project.run(
-        "-p", "xdist.plugin", "-n1", "--gpu=T4", "--gpuserve-json=out.json", "--gpuserve-markdown=out.md"
-    )
-    assert result.ret == pytest.ExitCode.TESTS_FAILED, text_of(result)
-    document = json.loads((project.path / "out.json").read_text())
-    assert len(document["tests"]) == 2
-    assert (project.path / "out.md").read_text().count("<h3>") == 1
-    assert summary.read_text().count("<h3>") == 1
-    assert text_of(result).count(f"results: {project.path}/out.json") == 1

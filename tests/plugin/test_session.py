@@ -100,22 +100,6 @@ def test_looking_ends_without_a_decision(project: Project, recorded: Path) -> No
     assert "INCONCLUSIVE" in text_of(skipped)
 
 
-def test_several_loads_of_a_test_have_entries_of_their_own(project: Project) -> None:
-    """Loads of one test are told apart by their name, or by their number."""
-    project.write(
-        "assert run.throughput >= baseline.throughput\n"
-        "    dog = server.post('/inference', body=b'dog', expect=b'DOG')\n"
-        "    other = load(dog, concurrency=2, seconds=2, name='few')\n"
-        "    assert other.throughput >= baseline.throughput"
-    )
-    project.ini(gpuserve_sessions="1")
-    result = project.run("--baseline-update")
-    result.assert_outcomes(passed=1)
-    text = project.baseline.read_text()
-    assert '"test_it":' in text
-    assert '"test_it few":' in text
-
-
 def test_mistakes_of_a_test_are_found(project: Project) -> None:
     """A comparison whose `assert` was forgotten fails; `load` that is asked for too late to take the lock does too."""
     project.write("run.throughput >= 1e9")

@@ -150,6 +150,8 @@ def test_two_workers_record_and_gate_on_two_cards(workers: Workers) -> None:
 def test_workers_have_one_header_and_one_report(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured against what is said once, before the first test, and in the one page and the one comment."""
     files = ("--gpuserve-json=out.json", "--gpuserve-report=out.html", "--gpuserve-markdown=out.md")
+    summary = workers.project.path / "summary"
+    workers.project.environment[STEP_SUMMARY] = str(summary)
     result = workers.run("--gpu=T4", "--baseline-update", *files)
     assert result.ret == 0, text_of(result)
     (header,) = [line for line in result.errlines if "gpuserve: T4" in line]
@@ -164,7 +166,9 @@ def test_workers_have_one_header_and_one_report(workers: Workers, monkeypatch: p
     comment = (folder / "out.md").read_text()
     assert "2 of 2 tests passed" in comment
     assert "2 workers" in comment
-    assert sorted(path.name for path in folder.glob("out.*")) == ["out.html", "out.json", "out.md"]
+    assert comment.count("<h3>") == summary.read_text().count("<h3>") == 1
+    assert text_of(result).count(f"results: {folder}/out.json") == 1
+
     assert main(["out.json", "--json=merged.json"]) == 0
     merged, own = (json.loads((folder / name).read_text()) for name in ("merged.json", "out.json"))
     assert own["ending"] == {"exit_status": 0, "complete": True, "unlisted_failures": 0}
