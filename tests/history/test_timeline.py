@@ -54,11 +54,14 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepos
 
 
 @pytest.fixture
-def lines(capsys: pytest.CaptureFixture[str]) -> Lines:
-    """Runs the command; the lines of throughput that it drew, and the notes as the last one's ``notes``."""
+def lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Lines:
+    """Runs the command with these results by name: the lines of throughput that it drew, each with the notes."""
 
-    def run(*arguments: str, status: int = 0) -> list[dict[str, Any]]:
-        assert main([*QUICK, "--json", *arguments]) == status
+    def run(*arguments: str, **results: str) -> list[dict[str, Any]]:
+        for name, text in results.items():
+            (tmp_path / f"{name}.json").write_text(text)
+        files = [str(tmp_path / f"{name}.json") for name in results]
+        assert main([*QUICK, "--json", *files, *arguments]) == 0
         plain = json.loads(capsys.readouterr().out)
         found: list[dict[str, Any]] = plain["lines"]
         return [{**line, "notes": plain["notes"]} for line in found]
@@ -143,18 +146,22 @@ def test_a_merge_counts_by_what_it_brought(repository: BaselineRepository, lines
     assert line["points"][-1]["label"] == f"{merge[:7]} 2025-01-05"
 
 
-def test_results_stand_where_they_were_measured(repository: BaselineRepository, lines: Lines, tmp_path: Path) -> None:
-    """By their time, in whatever order they are named; a commit that is dated before its parent comes after it."""
+def test_results_stand_where_they_were_measured(repository: BaselineRepository, lines: Lines) -> None:
+    """By their time, however they are named, last and with a note where nobody knows it; commits keep their order."""
     repository.record(entry_of([1.0]), 4)
     repository.record(entry_of([0.8], day=2), 2)
-    (tmp_path / "b.json").write_text(result_text([0.7, 0.71], day=6))
-    (tmp_path / "a.json").write_text(result_text([0.9], day=3))
-    (line,) = lines(str(tmp_path / "b.json"), str(tmp_path / "a.json"))
+    (line,) = lines(b=result_text([0.7, 0.71], day=6), a=result_text([0.9], day=3))
     assert values(line) == [900, 1000, 800, 705]
     assert [point["label"] for point in line["points"]][::3] == ["a.json 2025-01-03", "b.json 2025-01-06"]
     assert line["points"][3]["low"] == pytest.approx(700, rel=1e-3)
     assert line["points"][3]["high"] == pytest.approx(710, rel=1e-3)
     assert line["notes"] == []
+    plain = json.loads(result_text([0.5], samples=False))
+    unknown = {"a": None, "b": "yesterday", "c": "2025-01-01T00:00:00"}
+    (line,) = lines(**{name: json.dumps({**plain, "at": at}) for name, at in unknown.items()})
+    assert [point["label"] for point in line["points"]][2:] == [f"{name}.json" for name in unknown]
+    told = [note.partition(" does not say")[0] for note in line["notes"]]
+    assert [file.rpartition("/")[2] for file in told] == [f"{name}.json" for name in unknown]
 
 
 def test_a_file_is_followed_where_its_test_is(repository: BaselineRepository, lines: Lines) -> None:
@@ -168,24 +175,19 @@ def test_a_file_is_followed_where_its_test_is(repository: BaselineRepository, li
     assert {line["file"]: values(line) for line in lines()} == {"z/test_3.json": [1000, 900], "z/test_4.json": [800]}
 
 
-def test_another_workload_is_another_part(repository: BaselineRepository, lines: Lines) -> None:
-    """The line is broken where the load changes, and says what changed."""
+def test_another_workload_or_device_is_another_part(repository: BaselineRepository, lines: Lines) -> None:
+    """The line is broken where the load or a card's power limit changes, and says so; a newer driver is none."""
     repository.record(entry_of([1.0]), 1)
     repository.record(entry_of([2.0], day=2, workload={**WORKLOAD, "concurrency": "80"}), 2)
     first, second = lines()
     assert (values(first), first["part"], first["parts"], first["begins_because"]) == ([1000], 1, 2, None)
     assert (values(second), second["part"]) == ([2000], 2)
     assert second["begins_because"] == "another workload: concurrency 50 -> 80"
-
-
-def test_another_device_is_another_part(repository: BaselineRepository, lines: Lines) -> None:
-    """A card with another power limit is not the one that was measured before; a newer driver is."""
-    card = {"name": "T4", "product": "Tesla T4"}
-    for day, (driver, watts) in enumerate((("550", 70.0), ("560", 70.0), ("560", 60.0)), 1):
-        entry = on_device(entry_of([1.0], day=day), **card, driver=driver, power_limit_watts=watts)
-        repository.write({TEST: entry}, device="T4")
+    for day, (driver, watts) in enumerate((("550", 70.0), ("560", 70.0), ("560", 60.0)), 3):
+        facts = {"name": "T4", "product": "Tesla T4", "driver": driver, "power_limit_watts": watts}
+        repository.write({TEST: on_device(entry_of([1.0], day=day), **facts)}, device="T4")
         repository.commit(day)
-    first, second = lines()
+    first, second = lines("--device=T4")
     assert (len(first["points"]), len(second["points"])) == (2, 1)
     assert second["begins_because"].startswith("another device: ")
     assert "power_limit_watts 70.0 -> 60.0" in second["begins_because"]
@@ -262,61 +264,35 @@ def test_of_a_shallow_clone_it_is_said(
     assert "git fetch --unshallow" in line["notes"][0]
 
 
-# -- results
-
-
-def test_a_result_without_a_time_comes_last(repository: BaselineRepository, lines: Lines, tmp_path: Path) -> None:
-    """Nobody knows when it was measured, which is said."""
-    repository.record(entry_of([1.0]), 9)
-    for name, at in (("a", None), ("b", "yesterday"), ("c", "2025-01-01T00:00:00")):
-        plain = json.loads(result_text([0.5], samples=False))
-        plain["at"] = at
-        (tmp_path / f"{name}.json").write_text(json.dumps(plain))
-    (line,) = lines(*(str(tmp_path / f"{name}.json") for name in "abc"))
-    assert [point["label"] for point in line["points"]][1:] == ["a.json", "b.json", "c.json"]
-    assert [note.partition(" does not say")[0] for note in line["notes"]] == [
-        str(tmp_path / f"{name}.json") for name in "abc"
-    ]
-
-
-def test_a_run_is_drawn_once(repository: BaselineRepository, lines: Lines, tmp_path: Path) -> None:
-    """The result of a run that recorded a baseline has a point there already, and so has one that is named twice."""
+def test_what_is_left_out_is_said(repository: BaselineRepository, lines: Lines) -> None:
+    """A run that has a point already, an invalid one, one beside another server, and one of an unknown load."""
     repository.record(entry_of([1.0, 0.99], day=2), 2)
     plain = json.loads(result_text([1.0, 0.99], day=2))
-    (tmp_path / "same.json").write_text(json.dumps(plain))
+    same = json.dumps(plain)
     del plain["tests"][0]["run"]["sessions_at"]
-    (tmp_path / "older.json").write_text(json.dumps(plain))
-    (tmp_path / "next.json").write_text(result_text([0.9], day=3))
-    (line,) = lines(*(str(tmp_path / f"{name}.json") for name in ("same", "older", "next", "next")))
+    (line,) = lines(
+        same=same,
+        older=json.dumps(plain),
+        next=result_text([0.9], day=3),
+        twice=result_text([0.9], day=3),
+        bad=result_text([0.5], problems=["the client was late"]),
+        beside=result_text([0.5], base={"name": "origin/main"}),
+        unknown=result_text([0.5], workload=None),
+    )
     assert values(line) == [995, 900]
-    assert len(line["notes"]) == 3
-    assert all(note.endswith("is left out: its sessions have a point already") for note in line["notes"])
+    why = sorted(note.partition(" is left out: ")[2] for note in line["notes"])
+    assert why[:3] == ["its sessions have a point already"] * 3
+    assert why[3:5] == ["it was measured beside origin/main", "the client was late"]
+    assert why[5].startswith("the file does not say what its workload was")
 
 
-def test_a_result_that_decides_nothing_has_no_point(
-    repository: BaselineRepository, lines: Lines, tmp_path: Path
-) -> None:
-    """An invalid run, and one beside another server, are left out, and it is said why."""
-    repository.record(entry_of([1.0]), 1)
-    (tmp_path / "bad.json").write_text(result_text([0.5], problems=["the client was late"]))
-    (tmp_path / "beside.json").write_text(result_text([0.5], base={"name": "origin/main"}))
-    (tmp_path / "older.json").write_text(result_text([0.5], workload=None))
-    (line,) = lines(*(str(tmp_path / f"{name}.json") for name in ("bad", "beside", "older")))
-    assert values(line) == [1000]
-    assert line["notes"][0].endswith("is left out: the client was late")
-    assert line["notes"][1].endswith("is left out: it was measured beside origin/main")
-    assert "is left out: the file does not say what its workload was" in line["notes"][2]
-
-
-def test_what_is_no_measurement_adds_nothing(repository: BaselineRepository, lines: Lines, tmp_path: Path) -> None:
+def test_what_is_no_measurement_adds_nothing(repository: BaselineRepository, lines: Lines) -> None:
     """Neither numbers that others printed nor a result without tests; a folder may be called like the device."""
     (repository.baselines / "cpu" / "published").mkdir(parents=True)
     (repository.baselines / "cpu" / "published" / "x.json").write_text("{}")
     repository.record(entry_of([1.0]), 1, file="cpu/test_y.json")
     result = json.loads(result_text([0.9], day=3, nodeid=f"suites/cpu/test_y.py::{TEST}"))
-    for name, plain in (("a", result), ("idle", {**result, "gpu": {}, "host": {}, "tests": []})):
-        (tmp_path / f"{name}.json").write_text(json.dumps(plain))
-    (line,) = lines(*(str(tmp_path / f"{name}.json") for name in ("a", "idle")))
+    (line,) = lines(a=json.dumps(result), idle=json.dumps({**result, "gpu": {}, "host": {}, "tests": []}))
     assert (line["file"], values(line), line["notes"]) == ("cpu/test_y.json", [1000, 900], [])
 
 
@@ -364,8 +340,7 @@ def test_what_is_wrong_is_told(
             before()
         assert main([*QUICK, *arguments]) == status
         assert says in capsys.readouterr().err
-    (tmp_path / "a.json").write_text(result_text([0.9]))
-    (line,) = lines("a.json")
+    (line,) = lines(a=result_text([0.9]))
     assert values(line) == [900]
     assert line["notes"][0].startswith("no history of baselines: ")
 

@@ -166,8 +166,16 @@ def test_a_log_has_lines_of_its_own(project: Project) -> None:
     assert SAVE not in project.on_a_terminal("-q")
 
 
-def test_the_estimate_so_far_is_told(project: Project, recorded: Path) -> None:
-    """From the second look on, the change of the metric that is being decided, and its interval."""
+def test_the_estimate_so_far_is_told(project: Project, checkout: Checkout, recorded: Path) -> None:
+    """From the second look on, the change of the metric that is being decided; side by side looks are rounds."""
+    (project.path / "conftest.py").write_text(EAGER)
+    project.speed(0.97)
+    told = TOLD.findall(text_of(project.run("--against=HEAD", "--gpuserve-budget=600")))
+    first = [rest for _, look, rest in told if look == "round 1 of 8"]
+    assert first
+    assert not first[0].startswith("throughput")
+    assert all(re.search(r"  budget: (9 min|10 min).* left$", rest) for _, _, rest in told)
+    project.speed(1)
     project.store(recorded)
     entry = project.entry()
     # So far apart that nothing between them is worse or better.
@@ -175,26 +183,12 @@ def test_the_estimate_so_far_is_told(project: Project, recorded: Path) -> None:
         for window in start["windows"]:
             window["seconds"] *= 2
     project.baseline.write_text(render({"test_it": msgspec.convert(entry, Entry)}))
-    (project.path / "conftest.py").write_text(EAGER)
-    result = project.run()
-    told = TOLD.findall(text_of(result))
+    told = TOLD.findall(text_of(project.run("--no-confirm")))
     assert {look for _, look, _ in told} == {f"session {number} of 6" for number in range(1, 7)}
     for _, look, rest in told:
         estimate = re.match(r"throughput [+-]\d+\.\d % \([+-]\d+\.\d % \.\. [+-]\d+\.\d %\)  \S+/s  ", rest)
         assert (estimate is None) is (look == "session 1 of 6")
         assert re.search(r"  budget: [45] min.* left$", rest)
-
-
-def test_rounds_are_told_side_by_side(project: Project, checkout: Checkout) -> None:
-    """A comparison with a revision counts rounds; before the first look there is no estimate."""
-    (project.path / "conftest.py").write_text(EAGER)
-    project.speed(0.97)
-    result = project.run("--against=HEAD", "--gpuserve-budget=600")
-    told = TOLD.findall(text_of(result))
-    first = [rest for _, look, rest in told if look == "round 1 of 8"]
-    assert first
-    assert not first[0].startswith("throughput")
-    assert all(re.search(r"  budget: (9 min|10 min).* left$", rest) for _, _, rest in told)
 
 
 @pytest.mark.slow
@@ -219,13 +213,27 @@ def test_a_report_has_the_header_without_a_terminal(project: Project) -> None:
     assert says_no_traceback(result)
 
 
-def test_the_worst_is_on_top_and_what_comes_next_below(project: Project) -> None:
-    """Before the tests what is measured; after them the red line first, the totals, and the command that comes next.
+def test_what_comes_next_works(project: Project) -> None:
+    """The command of a missing baseline records it, in the sessions that it was asked for, without a budget.
 
-    Quiet, there is nothing of what passed, and verbose, all that verdicts rest on. Of quick tests there is no progress.
+    Then the worst is on top, and the command that comes next below; quiet, there is nothing of what passed, and
+    verbose, all that verdicts rest on. Of quick tests there is no progress.
     """
-    project.test_file.write_text(TWO)
-    project.run("--baseline-update").assert_outcomes(passed=2)
+    missing = eager(project, TWO).run()
+    missing.assert_outcomes(failed=2)
+    missing.stdout.fnmatch_lines(["MISSING: * has no entry '...' (2 tests: test_fine, test_slow)"])
+    (step,) = re.findall(r"^next: record what is missing: pytest (.*)$", text_of(missing), re.MULTILINE)
+    recorded = project.run(*shlex.split(step))
+    recorded.assert_outcomes(passed=2)
+    recorded.stdout.fnmatch_lines(
+        ["gpuserve: cpu (*), recording what is missing in */baselines/cpu (no entries), *", "comparisons: * recorded"]
+    )
+    told = TOLD.findall(text_of(recorded))
+    assert {look for _, look, _ in told} == {"session 1 of 2", "session 2 of 2"}
+    assert not any("budget" in rest for _, _, rest in told)
+    assert "next: " not in text_of(recorded)
+    assert set(json.loads(project.baseline.read_text())["entries"]) == {"test_fine", "test_slow"}
+    (project.path / "conftest.py").unlink()
     project.script = Script(speed=0.7)
     result = project.run("--no-confirm")
     result.assert_outcomes(passed=1, failed=1)
@@ -248,27 +256,6 @@ def test_the_worst_is_on_top_and_what_comes_next_below(project: Project) -> None
     assert "comparisons: 1 passed, 1 regressed\nnext: " in section
     verbose = project.run("--no-confirm", "-v")
     verbose.stdout.fnmatch_lines(["*test_slow *session*REGRESSED", "*test_fine *session*PASS"])
-
-
-def test_what_comes_next_works(project: Project) -> None:
-    """The command of a missing baseline records it; after it nothing more has to be done.
-
-    A recording takes the sessions that it was asked for, and has no budget.
-    """
-    missing = eager(project, TWO).run()
-    missing.assert_outcomes(failed=2)
-    missing.stdout.fnmatch_lines(["MISSING: * has no entry '...' (2 tests: test_fine, test_slow)"])
-    (step,) = re.findall(r"^next: record what is missing: pytest (.*)$", text_of(missing), re.MULTILINE)
-    recorded = project.run(*shlex.split(step))
-    recorded.assert_outcomes(passed=2)
-    recorded.stdout.fnmatch_lines(
-        ["gpuserve: cpu (*), recording what is missing in */baselines/cpu (no entries), *", "comparisons: * recorded"]
-    )
-    told = TOLD.findall(text_of(recorded))
-    assert {look for _, look, _ in told} == {"session 1 of 2", "session 2 of 2"}
-    assert not any("budget" in rest for _, _, rest in told)
-    assert "next: " not in text_of(recorded)
-    assert set(json.loads(project.baseline.read_text())["entries"]) == {"test_fine", "test_slow"}
 
 
 def test_an_error_before_any_verdict_is_told(project: Project) -> None:
