@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,18 +163,7 @@ def test_a_server_that_does_not_start(project: Project, checkout: Checkout) -> N
 
 
 def test_what_cannot_be_trusted_is_invalid(project: Project, checkout: Checkout) -> None:
-    """A problem of either server in a round fails the test as INVALID, and is not remembered as evidence."""
-    project.script = Script(paired_problems=("wrong answers: 3 of 90",))
-    result = project.run("--against=HEAD", JSON)
-    result.assert_outcomes(failed=1)
-    assert the_verdict(project)["verdict"] == "INVALID"
-    assert "wrong answers: 3 of 90" in text_of(result)
-    project.script = Script()
-    project.run("--against=HEAD").assert_outcomes(passed=1)
-
-
-def test_a_load_that_is_lost_in_mid_round_is_invalid(project: Project, checkout: Checkout) -> None:
-    """That test alone fails, no server is left, and the tests after it are measured and decided."""
+    """A problem of either server, or a load lost in mid-round, fails that test alone, and is no evidence later."""
     project.test_file.with_name("test_second.py").write_text(project.test_file.read_text())
     checkout.commit("another test")
     project.script = Script(lost_turn=5)
@@ -184,6 +174,14 @@ def test_a_load_that_is_lost_in_mid_round_is_invalid(project: Project, checkout:
     assert "lost in mid-load: the load engine died: exit status -9" in text_of(result)
     assert says_no_traceback(result)
     assert checkout.left_behind() == []
+    project.test_file.with_name("test_second.py").unlink()
+    project.script = Script(paired_problems=("wrong answers: 3 of 90",))
+    result = project.run("--against=HEAD", "--cache-clear", JSON)
+    result.assert_outcomes(failed=1)
+    assert the_verdict(project)["verdict"] == "INVALID"
+    assert "wrong answers: 3 of 90" in text_of(result)
+    project.script = Script()
+    project.run("--against=HEAD").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["by marker", "out of memory"])
@@ -202,19 +200,16 @@ def test_servers_that_do_not_fit_run_by_turns(project: Project, checkout: Checko
     assert rounds <= {"bccb", "cbbc"}
 
 
-@pytest.mark.parametrize("revision", ["nothing", "--help"])
-def test_an_unknown_revision_is_exit_4(project: Project, checkout: Checkout, revision: str) -> None:
-    """It is told before anything is measured or waited for, with what git says."""
-    result = project.run(f"--against={revision}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"git does not know the revision '{revision}'" in text_of(result)
-    assert "test_perf.py" not in result.stdout.str()
-    assert says_no_traceback(result)
-    assert checkout.left_behind() == []
-
-
-def test_without_git_it_is_exit_4(project: Project) -> None:
-    """A project that is no checkout cannot be compared with a revision, and is told what would do."""
+def test_an_unknown_revision_is_exit_4(project: Project, checkout: Checkout) -> None:
+    """It is told before anything is measured or waited for, with what git says; without git, what would do."""
+    for revision in ("nothing", "--help"):
+        result = project.run(f"--against={revision}")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert f"git does not know the revision '{revision}'" in text_of(result)
+        assert "test_perf.py" not in result.stdout.str()
+        assert says_no_traceback(result)
+        assert checkout.left_behind() == []
+    shutil.rmtree(project.path / ".git")
     project.environment["GIT_CEILING_DIRECTORIES"] = str(project.path.parent)
     result = project.run("--against=HEAD")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
