@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         (("--gpuserve-budget=-1",), "-1"),
         (("--gpuserve-budget=nan",), "nan"),
         (("--gpu=",), "--gpu="),
+        (("--gpuserve-json=no/such/folder/out.json",), "no/such/folder"),
         (("--baseline-update", "--baseline-update-new"), "exclude each other"),
         *(
             (("-o", f"{name}=often"), "often")
