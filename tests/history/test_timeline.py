@@ -24,13 +24,12 @@ from tests.support.baseline_repository import (
     on_device,
     result_text,
 )
+from tests.support.html_page import Page
 from tests.support.plain_git import only_below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
-
-    from pytest_gpuserve.report.html.lines import MetricLine
 
     Lines = Callable[..., list[dict[str, Any]]]
 
@@ -349,26 +348,19 @@ def test_what_is_wrong_is_told(
 def test_a_page_is_drawn_of_the_same_lines(
     repository: BaselineRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``--html`` hands over each line with its points and their notes, and masks secrets."""
-    handed: list[MetricLine] = []
-
-    def draw(drawn: Sequence[MetricLine], title: str, shown: Callable[[str], str]) -> str:
-        handed.extend(drawn)
-        return f"{title} {shown('hunter22')}\ud800"
-
-    monkeypatch.setattr(command, "history_document", draw)
+    """``--html`` draws each part of a line with the notes of its points, and masks secrets."""
     monkeypatch.setenv("A_TOKEN", "hunter22")
-    repository.record(entry_of([1.0, 1.1]), 1)
-    repository.record(entry_of([0.5], day=2, reason="x", workload={"server": "triton"}), 2)
+    repository.record(entry_of([1.0, 1.1], reason="hunter22"), 1)
+    repository.record(entry_of([0.5], day=2, workload={"server": "triton"}), 2)
     page = tmp_path / "page.html"
     assert main([*QUICK, f"--html={page}"]) == 0
-    assert page.read_text() == "History of the baselines <A_TOKEN>\\ud800"
-    first, second = handed
-    assert first.title == f"cpu {FILE}::{TEST} throughput on host host-a, part 1 of 2"
-    assert (first.unit, first.changes, first.points[0].note) == ("1/s", (), "")
-    (point,) = second.points
-    assert (round(point.value), point.low, point.high) == (500, None, None)
-    assert point.note == "another workload: concurrency 50 -> nothing, server mosec -> triton; reason: x"
+    drawn = Page(page.read_text())
+    first, second = (json.dumps(plot) for plot in drawn.plots)
+    assert "History of the baselines" in drawn.text
+    assert drawn.titles() == [f"cpu {FILE}::{TEST} throughput on host host-a, part {part} of 2" for part in (1, 2)]
+    assert "another workload: concurrency 50 -&gt; nothing, server mosec" in second
+    assert "reason: &lt;A_TOKEN&gt;" in first
+    assert "hunter22" not in first + second + drawn.text
     assert main([*QUICK, f"--html={tmp_path}"]) == 2
 
 
