@@ -19,6 +19,7 @@ from tests.support.builders import OTHER_COMMIT, judgement
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pytest_gpuserve.gate.verdict import ReferenceKind
     from pytest_gpuserve.merge.shard import Plain
 
 UNHURRIED = settings(deadline=None, max_examples=15)  # a busy machine may stall any example
@@ -118,6 +119,12 @@ def test_what_differs_without_forbidding_it_is_noted() -> None:
     assert both.plain()["clean"] is False
     unknown = merged(shard(a_test("test_a"), commit=None), shard(a_test("test_b"), began=1, commit=None))
     assert any("code under test is not known" in note for note in unknown.notes)
+
+
+@pytest.mark.parametrize(("kind", "stored"), [("baseline", True), ("against", False)])
+def test_whether_baselines_are_asked_is_known_by_a_verdict(kind: ReferenceKind, *, stored: bool) -> None:
+    """Where a run did not say what it did."""
+    assert merged(shard(regressed("test_a", kind=kind))).result().stored is stored
 
 
 def test_a_test_with_two_results_is_refused() -> None:

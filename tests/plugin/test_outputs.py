@@ -89,6 +89,13 @@ def test_a_runner_asks_for_a_summary(pytester: pytest.Pytester, read: Read, tmp_
         read(f"--gpuserve-markdown={summary}", environment={STEP_SUMMARY: summary})
 
 
+def test_a_worker_of_xdist_is_asked_for_nothing(pytester: pytest.Pytester) -> None:
+    """It may run where the controller's folders are not, and must not fail for want of them."""
+    config = pytester.parseconfig("--gpuserve-json=no/such/out.json")
+    config.workerinput = {}  # type: ignore[attr-defined]
+    assert read_outputs(config, {STEP_SUMMARY: "summary"}) == ()
+
+
 # -- what cannot be
 
 

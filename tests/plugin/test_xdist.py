@@ -15,18 +15,20 @@ import psutil
 import pytest
 
 from pytest_gpuserve.device.contention import read_cpu
+from pytest_gpuserve.items import MEASURING, NODEID
 from pytest_gpuserve.merge.command import main
 from pytest_gpuserve.outputs import STEP_SUMMARY, Form, Output
-from pytest_gpuserve.report.results import SessionResult
+from pytest_gpuserve.report.results import SessionResult, TestResult
 from pytest_gpuserve.settings import Update
 from pytest_gpuserve.units import digest
-from pytest_gpuserve.workers import Controller, pack, unpack
+from pytest_gpuserve.workers import Controller, Worker, pack, unpack
 from tests.fakes.nvml import cards
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
 from tests.plugin.test_cards import SECOND_T4
 from tests.support.html_page import Page
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from tests.plugin.conftest import Machine, Project
@@ -299,6 +301,27 @@ def test_comparing_side_by_side(workers: Workers, tmp_path_factory: pytest.TempP
     assert len(list(kept.glob("*.rounds.json"))) == 2
 
 
+def phase(nodeid: str, when: str) -> Any:  # noqa: ANN401 -- pytest knows no phase "???", and no node
+    """A report as the controller gets it; by "???" pytest-xdist tells of a crash."""
+    named: Any = when
+    return pytest.TestReport(nodeid, ("x.py", None, "x.py"), {}, "failed" if when == "???" else "passed", None, named)
+
+
+def gathered(path: Path, reports: Iterable[Any], *, dist: str) -> list[tuple[str, str]]:
+    """What a controller writes that hears these reports: ids of tests and their outcomes."""
+    config: Any = SimpleNamespace(option=SimpleNamespace(dist=dist))
+    settings: Any = SimpleNamespace(outputs=(Output("--gpuserve-json", Form.JSON, path),), update=Update.NOTHING)
+    controller = Controller(config, settings)
+    worker = SimpleNamespace(gateway=SimpleNamespace(id="gw0"))
+    controller.pytest_configure_node(SimpleNamespace(gateway=worker.gateway, workerinput={}))
+    for report in reports:
+        report.node = worker
+        controller.pytest_runtest_logreport(report)
+    session: Any = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()))
+    controller.pytest_sessionfinish(session)
+    return [(test["nodeid"], test["outcome"]) for test in json.loads(path.read_text())["tests"]]
+
+
 @pytest.mark.parametrize(
     ("dist", "nodeid", "plain"),
     [
@@ -310,20 +333,27 @@ def test_comparing_side_by_side(workers: Workers, tmp_path_factory: pytest.TempP
 )
 def test_a_crash_before_any_report(dist: str, nodeid: str, plain: str, tmp_path: Path) -> None:
     """All that is heard of the test is what pytest-xdist calls it: with its group, which is no part of its id."""
-    output = Output("--gpuserve-json", Form.JSON, tmp_path / "out.json")
-    config: Any = SimpleNamespace(option=SimpleNamespace(dist=dist))
-    settings: Any = SimpleNamespace(outputs=(output,), update=Update.NOTHING)
-    controller = Controller(config, settings)
-    node = SimpleNamespace(gateway=SimpleNamespace(id="gw0"))
-    controller.pytest_configure_node(SimpleNamespace(gateway=node.gateway, workerinput={}))
-    crash: Any = "???"
-    report: Any = pytest.TestReport(nodeid, ("x.py", None, "x.py"), {}, "failed", None, crash)
-    report.node = node
-    controller.pytest_runtest_logreport(report)
-    session: Any = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()))
-    controller.pytest_sessionfinish(session)
-    (test,) = json.loads(output.path.read_text())["tests"]
-    assert (test["nodeid"], test["outcome"]) == (plain, "error")
+    assert gathered(tmp_path / "out.json", [phase(nodeid, "???")], dist=dist) == [(plain, "error")]
+
+
+@pytest.mark.parametrize(
+    ("phases", "outcome"), [(("setup", "call", "teardown"), "passed"), (("setup", "???"), "error")]
+)
+def test_a_group_makes_no_second_test(phases: Sequence[str], outcome: str, tmp_path: Path) -> None:
+    """What a worker hands over and what is heard of a test are of one test, whatever its group is called."""
+    grouped, plain = "x.py::test_it[4]@a::@[a]", "x.py::test_it[4]"
+    item: Any = SimpleNamespace(nodeid=grouped, stash=pytest.Stash(), fixturenames=[MEASURING])
+    item.stash[NODEID] = plain
+    config: Any = SimpleNamespace()
+    worker = Worker(config, lambda: SessionResult({}, {}, (TestResult(plain, outcome),)))
+    reports = []
+    for name in phases:
+        made = worker.pytest_runtest_makereport(item)
+        next(made)
+        with pytest.raises(StopIteration) as ended:
+            made.send(phase(grouped, name))
+        reports.append(phase(grouped, name) if name == "???" else ended.value.value)
+    assert gathered(tmp_path / "out.json", reports, dist="loadgroup") == [(plain, outcome)]
 
 
 def test_what_is_handed_over_is_nothing_else() -> None:
