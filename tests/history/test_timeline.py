@@ -16,7 +16,6 @@ from pytest_gpuserve.history.command import fits, main
 from pytest_gpuserve.history.text import BLOCKS
 from tests.support.baseline_repository import (
     FILE,
-    STEADY,
     TEST,
     WORKLOAD,
     BaselineRepository,
@@ -25,13 +24,12 @@ from tests.support.baseline_repository import (
     on_device,
     result_text,
 )
+from tests.support.html_page import Page
 from tests.support.plain_git import only_below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
-
-    from pytest_gpuserve.report.html.lines import MetricLine
 
     Lines = Callable[..., list[dict[str, Any]]]
 
@@ -55,11 +53,14 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepos
 
 
 @pytest.fixture
-def lines(capsys: pytest.CaptureFixture[str]) -> Lines:
-    """Runs the command; the lines of throughput that it drew, and the notes as the last one's ``notes``."""
+def lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Lines:
+    """Runs the command with these results by name: the lines of throughput that it drew, each with the notes."""
 
-    def run(*arguments: str, status: int = 0) -> list[dict[str, Any]]:
-        assert main([*QUICK, "--json", *arguments]) == status
+    def run(*arguments: str, **results: str) -> list[dict[str, Any]]:
+        for name, text in results.items():
+            (tmp_path / f"{name}.json").write_text(text)
+        files = [str(tmp_path / f"{name}.json") for name in results]
+        assert main([*QUICK, "--json", *files, *arguments]) == 0
         plain = json.loads(capsys.readouterr().out)
         found: list[dict[str, Any]] = plain["lines"]
         return [{**line, "notes": plain["notes"]} for line in found]
@@ -73,62 +74,34 @@ def values(line: dict[str, Any]) -> list[float]:
 
 
 def test_each_commit_that_measured_is_a_point(repository: BaselineRepository, lines: Lines) -> None:
-    """A point has the commit, its day, the value over all sessions, and their least and greatest."""
-    hashes = [repository.record(entry_of([speed, 1.1 * speed], day=day), day) for day, speed in ((1, 1.0), (2, 0.5))]
-    repository.commit(3)
+    """A point has the commit, its day, the value over all sessions, and their range; of one session that is null."""
+    speeds = ([1.0, 1.1], [0.5, 0.55], [1.0])
+    hashes = [repository.record(entry_of(each, day=day), day) for day, each in enumerate(speeds, 1)]
+    repository.commit(4)
     (line,) = lines()
     assert (line["device"], line["file"], line["test"], line["host"]) == ("cpu", FILE, TEST, "host-a")
-    assert (line["metric"], line["unit"], line["parts"]) == ("throughput", "1/s", 1)
-    assert [point["commit"] for point in line["points"]] == hashes
-    assert [point["label"] for point in line["points"]] == [
-        f"{name[:7]} 2025-01-0{day}" for day, name in enumerate(hashes, 1)
+    assert (line["metric"], line["unit"], line["parts"], line["changes"]) == ("throughput", "1/s", 1, None)
+    assert [(point["commit"], point["label"]) for point in line["points"]] == [
+        (name, f"{name[:7]} 2025-01-0{day}") for day, name in enumerate(hashes, 1)
     ]
-    first, last = line["points"]
+    first, second, alone = line["points"]
     assert (first["low"], first["high"]) == (pytest.approx(1000, rel=1e-4), pytest.approx(1100, rel=1e-4))
     assert first["low"] < first["value"] < first["high"]
-    assert last["value"] == pytest.approx(first["value"] / 2, rel=1e-3)
-    assert first["sessions"] == 2
-
-
-def test_a_single_session_has_no_spread(repository: BaselineRepository, lines: Lines) -> None:
-    """What is not known is null, not a range of zero."""
-    repository.record(entry_of([1.0]), 1)
-    ((point,),) = [line["points"] for line in lines()]
-    assert (point["low"], point["high"], point["sessions"]) == (None, None, 1)
+    assert second["value"] == pytest.approx(first["value"] / 2, rel=1e-3)
+    assert (first["sessions"], alone["sessions"], alone["low"], alone["high"]) == (2, 1, None, None)
 
 
 def test_sessions_are_counted_once(repository: BaselineRepository, lines: Lines) -> None:
-    """An entry that grows makes a point of what was added; one that is only shortened or edited makes none."""
-    repository.record(entry_of([1.0]), 1)
+    """What is added to an entry makes a point; shortening, editing or going back makes none."""
+    first, last = entry_of([1.0]), entry_of([0.9], day=6)
     grown = entry_of([1.0])
     grown.sessions.extend(entry_of([0.8], day=2).sessions)
-    repository.record(grown, 2)
-    repository.record(msgspec.structs.replace(grown, reason="edited"), 3)
-    repository.record(msgspec.structs.replace(grown, sessions=grown.sessions[1:]), 4)
-    (line,) = lines()
-    assert values(line) == [1000, 800]
-
-
-def test_going_back_is_no_new_measurement(repository: BaselineRepository, lines: Lines) -> None:
-    """A revert brings back sessions that have a point already; the next recording goes on after them."""
-    first, second, third = (entry_of([speed], day=day) for day, speed in ((1, 1.0), (2, 0.5), (3, 0.9)))
-    for day, entry in enumerate((first, second, first, third), 1):
+    edited = msgspec.structs.replace(grown, reason="edited")
+    shortened = msgspec.structs.replace(grown, sessions=grown.sessions[1:])
+    for day, entry in enumerate((first, grown, edited, shortened, first, last), 1):
         repository.record(entry, day)
     (line,) = lines()
-    assert values(line) == [1000, 500, 900]
-
-
-def test_what_was_measured_last_need_not_be_what_counts_now(
-    repository: BaselineRepository, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """After a revert the checkout has the older baseline; the last point is not said to be that of now."""
-    first = entry_of([1.0])
-    for day, entry in enumerate((first, entry_of([0.5], day=2), first), 1):
-        repository.record(entry, day)
-    assert main([*QUICK]) == 0
-    told = capsys.readouterr().out
-    assert "; last measured 500/s at " in told
-    assert "now" not in told
+    assert values(line) == [1000, 800, 900]
 
 
 def test_a_metric_on_request_is_drawn_where_it_is_anchored(
@@ -157,16 +130,6 @@ def test_a_metric_on_request_is_drawn_where_it_is_anchored(
     assert len(drawn(str(tmp_path / "b.json"))["x/test_w.json", "cold_start"]) == 2
 
 
-def test_a_folder_that_is_called_like_the_device_keeps_its_name(
-    repository: BaselineRepository, lines: Lines, tmp_path: Path
-) -> None:
-    """The line of a baseline goes on with the results of the same test, wherever that lies."""
-    repository.record(entry_of([1.0]), 1, file="cpu/test_y.json")
-    (tmp_path / "a.json").write_text(result_text([0.9], day=3, nodeid=f"suites/cpu/test_y.py::{TEST}"))
-    (line,) = lines(str(tmp_path / "a.json"))
-    assert (line["file"], values(line)) == ("cpu/test_y.json", [1000, 900])
-
-
 def test_a_merge_counts_by_what_it_brought(repository: BaselineRepository, lines: Lines) -> None:
     """A branch's commits are not points of the main line, its merge is one, at the day of the merge."""
     repository.record(entry_of([1.0]), 1)
@@ -182,52 +145,48 @@ def test_a_merge_counts_by_what_it_brought(repository: BaselineRepository, lines
     assert line["points"][-1]["label"] == f"{merge[:7]} 2025-01-05"
 
 
-def test_commits_keep_their_order(repository: BaselineRepository, lines: Lines, tmp_path: Path) -> None:
-    """A commit that is dated before its parent still comes after it, and a result after both comes last."""
-    repository.record(entry_of([1.0], day=1), 5)
-    repository.record(entry_of([0.9], day=2), 2)
-    (tmp_path / "a.json").write_text(result_text([0.8], day=6))
-    (line,) = lines(str(tmp_path / "a.json"))
-    assert values(line) == [1000, 900, 800]
+def test_results_stand_where_they_were_measured(repository: BaselineRepository, lines: Lines) -> None:
+    """By their time, however they are named, last and with a note where nobody knows it; commits keep their order."""
+    repository.record(entry_of([1.0]), 4)
+    repository.record(entry_of([0.8], day=2), 2)
+    (line,) = lines(b=result_text([0.7, 0.71], day=6), a=result_text([0.9], day=3))
+    assert values(line) == [900, 1000, 800, 705]
+    assert [point["label"] for point in line["points"]][::3] == ["a.json 2025-01-03", "b.json 2025-01-06"]
+    assert line["points"][3]["low"] == pytest.approx(700, rel=1e-3)
+    assert line["points"][3]["high"] == pytest.approx(710, rel=1e-3)
+    assert line["notes"] == []
+    plain = json.loads(result_text([0.5], samples=False))
+    unknown = {"a": None, "b": "yesterday", "c": "2025-01-01T00:00:00"}
+    (line,) = lines(**{name: json.dumps({**plain, "at": at}) for name, at in unknown.items()})
+    assert [point["label"] for point in line["points"]][2:] == [f"{name}.json" for name in unknown]
+    told = [note.partition(" does not say")[0] for note in line["notes"]]
+    assert [file.rpartition("/")[2] for file in told] == [f"{name}.json" for name in unknown]
 
 
-def test_a_renamed_file_stays_the_same_line(repository: BaselineRepository, lines: Lines) -> None:
-    """A file that was moved, and one that was moved and recorded anew at once, keep their history."""
+def test_a_file_is_followed_where_its_test_is(repository: BaselineRepository, lines: Lines) -> None:
+    """A file that was moved, or moved and recorded anew at once, keeps its history; one with other tests does not."""
     repository.record(entry_of([1.0]), 1)
     repository.git("mv", f"baselines/cpu/{FILE}", "baselines/cpu/x/test_moved.json")
     repository.commit(2)
-    repository.git("rm", "--quiet", "-r", "baselines")
-    repository.record(entry_of([0.9], day=3), 3, file="z/test_again.json")
-    (line,) = lines()
-    assert (line["file"], values(line)) == ("z/test_again.json", [1000, 900])
+    for day, (speed, more) in enumerate(((0.9, {}), (0.8, {"test": "test_w"})), 3):
+        repository.git("rm", "--quiet", "-r", "baselines")
+        repository.record(entry_of([speed], day=day), day, file=f"z/test_{day}.json", **more)
+    assert {line["file"]: values(line) for line in lines()} == {"z/test_3.json": [1000, 900], "z/test_4.json": [800]}
 
 
-def test_another_file_is_another_line(repository: BaselineRepository, lines: Lines) -> None:
-    """A file that comes as another one goes is not taken for it where they have no test in common."""
-    repository.record(entry_of([1.0]), 1)
-    repository.git("rm", "--quiet", "-r", "baselines")
-    repository.record(entry_of([0.9], day=2), 2, file="z/test_w.json", test="test_w")
-    assert {line["file"]: values(line) for line in lines()} == {FILE: [1000], "z/test_w.json": [900]}
-
-
-def test_another_workload_is_another_part(repository: BaselineRepository, lines: Lines) -> None:
-    """The line is broken where the load changes, and says what changed."""
+def test_another_workload_or_device_is_another_part(repository: BaselineRepository, lines: Lines) -> None:
+    """The line is broken where the load or a card's power limit changes, and says so; a newer driver is none."""
     repository.record(entry_of([1.0]), 1)
     repository.record(entry_of([2.0], day=2, workload={**WORKLOAD, "concurrency": "80"}), 2)
     first, second = lines()
     assert (values(first), first["part"], first["parts"], first["begins_because"]) == ([1000], 1, 2, None)
     assert (values(second), second["part"]) == ([2000], 2)
     assert second["begins_because"] == "another workload: concurrency 50 -> 80"
-
-
-def test_another_device_is_another_part(repository: BaselineRepository, lines: Lines) -> None:
-    """A card with another power limit is not the one that was measured before; a newer driver is."""
-    card = {"name": "T4", "product": "Tesla T4"}
-    for day, (driver, watts) in enumerate((("550", 70.0), ("560", 70.0), ("560", 60.0)), 1):
-        entry = on_device(entry_of([1.0], day=day), **card, driver=driver, power_limit_watts=watts)
-        repository.write({TEST: entry}, device="T4")
+    for day, (driver, watts) in enumerate((("550", 70.0), ("560", 70.0), ("560", 60.0)), 3):
+        facts = {"name": "T4", "product": "Tesla T4", "driver": driver, "power_limit_watts": watts}
+        repository.write({TEST: on_device(entry_of([1.0], day=day), **facts)}, device="T4")
         repository.commit(day)
-    first, second = lines()
+    first, second = lines("--device=T4")
     assert (len(first["points"]), len(second["points"])) == (2, 1)
     assert second["begins_because"].startswith("another device: ")
     assert "power_limit_watts 70.0 -> 60.0" in second["begins_because"]
@@ -240,22 +199,17 @@ def test_hosts_have_lines_of_their_own(repository: BaselineRepository, lines: Li
     assert {line["host"]: values(line) for line in lines()} == {"host-a": [1000, 1000], "host-b": [500, 500]}
 
 
-def test_since_begins_with_what_was_there(repository: BaselineRepository, lines: Lines) -> None:
-    """The level at that commit is the first point, whichever commit made it."""
+def test_since_begins_with_what_was_there(
+    repository: BaselineRepository, lines: Lines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The level at that commit is the first point, whoever made it; a commit of another branch is refused."""
     for day, speed in enumerate((1.0, 0.9, 0.8, 0.7), 1):
         repository.record(entry_of([speed], day=day), day)
     repository.git("tag", "v1", "HEAD~2")
     (line,) = lines("--since=v1")
     assert values(line) == [900, 800, 700]
-
-
-def test_since_what_is_not_in_the_past_is_refused(
-    repository: BaselineRepository, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A commit of another branch is no beginning of this line; the one where they parted is named."""
-    repository.record(entry_of([1.0]), 1)
     repository.git("checkout", "--quiet", "-b", "feature")
-    repository.record(entry_of([0.7], day=2), 2)
+    repository.record(entry_of([0.7], day=5), 5)
     repository.git("checkout", "--quiet", "main")
     assert main([*QUICK, "--since=feature"]) == 2
     assert "--since=$(git merge-base HEAD feature)" in capsys.readouterr().err
@@ -309,185 +263,123 @@ def test_of_a_shallow_clone_it_is_said(
     assert "git fetch --unshallow" in line["notes"][0]
 
 
-def test_published_numbers_have_no_history(repository: BaselineRepository, lines: Lines) -> None:
-    """Numbers that others printed lie in the same folder, and are no measurements of ours."""
-    (repository.baselines / "cpu" / "published").mkdir(parents=True)
-    (repository.baselines / "cpu" / "published" / "x.json").write_text("{}")
-    repository.record(entry_of([1.0]), 1)
-    (line,) = lines()
-    assert line["notes"] == []
-
-
-# -- results
-
-
-def test_results_stand_where_they_were_measured(repository: BaselineRepository, lines: Lines, tmp_path: Path) -> None:
-    """Results are put between the commits by their time, in whatever order they are named."""
-    repository.record(entry_of([1.0]), 1)
-    repository.record(entry_of([0.8], day=4), 4)
-    (tmp_path / "b.json").write_text(result_text([0.7, 0.71], day=6))
-    (tmp_path / "a.json").write_text(result_text([0.9], day=3))
-    (line,) = lines(str(tmp_path / "b.json"), str(tmp_path / "a.json"))
-    assert values(line) == [1000, 900, 800, 705]
-    assert [point["label"] for point in line["points"]][1::2] == ["a.json 2025-01-03", "b.json 2025-01-06"]
-    assert line["points"][3]["low"] == pytest.approx(700, rel=1e-3)
-    assert line["points"][3]["high"] == pytest.approx(710, rel=1e-3)
-    assert line["notes"] == []
-
-
-def test_a_result_without_a_time_comes_last(repository: BaselineRepository, lines: Lines, tmp_path: Path) -> None:
-    """Nobody knows when it was measured, which is said."""
-    repository.record(entry_of([1.0]), 9)
-    for name, at in (("a", None), ("b", "yesterday"), ("c", "2025-01-01T00:00:00")):
-        plain = json.loads(result_text([0.5], samples=False))
-        plain["at"] = at
-        (tmp_path / f"{name}.json").write_text(json.dumps(plain))
-    (line,) = lines(*(str(tmp_path / f"{name}.json") for name in "abc"))
-    assert [point["label"] for point in line["points"]][1:] == ["a.json", "b.json", "c.json"]
-    assert [note.partition(" does not say")[0] for note in line["notes"]] == [
-        str(tmp_path / f"{name}.json") for name in "abc"
-    ]
-
-
-def test_a_run_is_drawn_once(repository: BaselineRepository, lines: Lines, tmp_path: Path) -> None:
-    """The result of a run that recorded a baseline has a point there already, and so has one that is named twice."""
+def test_what_is_left_out_is_said(repository: BaselineRepository, lines: Lines) -> None:
+    """A run that has a point already, an invalid one, one beside another server, and one of an unknown load."""
     repository.record(entry_of([1.0, 0.99], day=2), 2)
     plain = json.loads(result_text([1.0, 0.99], day=2))
-    (tmp_path / "same.json").write_text(json.dumps(plain))
+    same = json.dumps(plain)
     del plain["tests"][0]["run"]["sessions_at"]
-    (tmp_path / "older.json").write_text(json.dumps(plain))
-    (tmp_path / "next.json").write_text(result_text([0.9], day=3))
-    (line,) = lines(*(str(tmp_path / f"{name}.json") for name in ("same", "older", "next", "next")))
+    (line,) = lines(
+        same=same,
+        older=json.dumps(plain),
+        next=result_text([0.9], day=3),
+        twice=result_text([0.9], day=3),
+        bad=result_text([0.5], problems=["the client was late"]),
+        beside=result_text([0.5], base={"name": "origin/main"}),
+        unknown=result_text([0.5], workload=None),
+    )
     assert values(line) == [995, 900]
-    assert len(line["notes"]) == 3
-    assert all(note.endswith("is left out: its sessions have a point already") for note in line["notes"])
+    why = sorted(note.partition(" is left out: ")[2] for note in line["notes"])
+    beside, *again, late, unknown = why
+    assert again == ["its sessions have a point already"] * 3
+    assert (beside, late) == ("it was measured beside origin/main", "the client was late")
+    assert unknown.startswith("the file does not say what its workload was")
 
 
-def test_a_result_that_decides_nothing_has_no_point(
-    repository: BaselineRepository, lines: Lines, tmp_path: Path
-) -> None:
-    """An invalid run, and one beside another server, are left out, and it is said why."""
-    repository.record(entry_of([1.0]), 1)
-    (tmp_path / "bad.json").write_text(result_text([0.5], problems=["the client was late"]))
-    (tmp_path / "beside.json").write_text(result_text([0.5], base={"name": "origin/main"}))
-    (tmp_path / "older.json").write_text(result_text([0.5], workload=None))
-    (line,) = lines(*(str(tmp_path / f"{name}.json") for name in ("bad", "beside", "older")))
-    assert values(line) == [1000]
-    assert line["notes"][0].endswith("is left out: the client was late")
-    assert line["notes"][1].endswith("is left out: it was measured beside origin/main")
-    assert "is left out: the file does not say what its workload was" in line["notes"][2]
-
-
-def test_a_result_without_tests_adds_nothing(repository: BaselineRepository, lines: Lines, tmp_path: Path) -> None:
-    """Of a runner without a test that measures there is a file all the same, which names no device."""
-    repository.record(entry_of([1.0]), 1)
-    plain = json.loads(result_text([0.5]))
-    (tmp_path / "idle.json").write_text(json.dumps({**plain, "gpu": {}, "host": {}, "tests": []}))
-    (line,) = lines(str(tmp_path / "idle.json"))
-    assert values(line) == [1000]
-    assert line["notes"] == []
-
-
-def test_results_alone_need_no_git(lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outside of a checkout the results that are named are drawn, with a note."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.json").write_text(result_text([0.9]))
-    (line,) = lines("a.json")
-    assert values(line) == [900]
-    assert line["notes"][0].startswith("no history of baselines: ")
+def test_what_is_no_measurement_adds_nothing(repository: BaselineRepository, lines: Lines) -> None:
+    """Neither numbers that others printed nor a result without tests; a folder may be called like the device."""
+    (repository.baselines / "cpu" / "published").mkdir(parents=True)
+    (repository.baselines / "cpu" / "published" / "x.json").write_text("{}")
+    repository.record(entry_of([1.0]), 1, file="cpu/test_y.json")
+    result = json.loads(result_text([0.9], day=3, nodeid=f"suites/cpu/test_y.py::{TEST}"))
+    (line,) = lines(a=json.dumps(result), idle=json.dumps({**result, "gpu": {}, "host": {}, "tests": []}))
+    assert (line["file"], values(line), line["notes"]) == ("cpu/test_y.json", [1000, 900], [])
 
 
 # -- the command
 
 
 def test_the_text_is_for_people(repository: BaselineRepository, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line has its title, a chart, its range, its first and last value with their commits, and why it begins."""
-    repository.record(entry_of([1.0, 1.1]), 1)
+    """A line has title, chart, range and the last measurement, which is not said to be what counts now, and why."""
+    first = entry_of([1.0, 1.1])
+    repository.record(first, 1)
     hash_ = repository.record(entry_of([0.5], day=2, reason="worth it"), 2)
+    repository.record(first, 3)
     assert main([*QUICK]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == f"cpu {FILE}::{TEST} throughput on host host-a"
-    assert told[1] == "  █▁"
-    assert told[2].startswith("  2 points, 500/s .. 10")
-    assert told[3].endswith(f"; last measured 500/s at {hash_[:7]} 2025-01-02")
-    assert told[4] == "  change points were not looked for"
-    assert told[5] == f"  {hash_[:7]} 2025-01-02: reason: worth it"
-
-
-def test_nothing_to_draw_is_no_success(repository: BaselineRepository, capsys: pytest.CaptureFixture[str]) -> None:
-    """A pattern that fits nothing, or a history without baselines, ends with status 1."""
-    repository.commit(1)
-    assert main([*QUICK]) == 1
-    repository.record(entry_of([1.0]), 2)
-    assert main([*QUICK, "--test=nothing"]) == 1
-    assert main([*QUICK, "--device=T4"]) == 1
-    assert "there is nothing to draw" in capsys.readouterr().err
+    told = capsys.readouterr().out
+    assert "now" not in told
+    title, signs, span, last, unlooked, reason = told.splitlines()[:6]
+    assert title == f"cpu {FILE}::{TEST} throughput on host host-a"
+    assert signs == "  █▁"
+    assert span.startswith("  2 points, 500/s .. 10")
+    assert last.endswith(f"; last measured 500/s at {hash_[:7]} 2025-01-02")
+    assert unlooked == "  change points were not looked for"
+    assert reason == f"  {hash_[:7]} 2025-01-02: reason: worth it"
 
 
 def test_what_is_wrong_is_told(
-    repository: BaselineRepository, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: BaselineRepository,
+    lines: Lines,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An unknown revision, a missing or broken result, a folder outside, and no history at all end with status 2."""
-    assert main([*QUICK]) == 2
-    assert "git does not know the revision 'HEAD'" in capsys.readouterr().err
-    repository.record(entry_of([1.0]), 1)
-    (tmp_path / "broken.json").write_text("{")
-    for arguments, says in (
-        (["--since=nowhere"], "git does not know the revision 'nowhere'"),
-        (["nowhere.json"], "nowhere.json cannot be read"),
-        ([str(tmp_path / "broken.json")], "is no result of --gpuserve-json"),
-        (["--baseline-dir=/"], "is not in the checkout"),
+    """Nothing to draw is exit status 1, a wrong argument or no history 2; without git results alone are drawn."""
+    for before, arguments, status, says in (
+        (None, [], 2, "git does not know the revision 'HEAD'"),
+        (lambda: repository.commit(1), [], 1, "there is nothing to draw"),
+        (lambda: repository.record(entry_of([1.0]), 2), ["--test=nothing"], 1, "there is nothing to draw"),
+        (None, ["--device=T4"], 1, "there is nothing to draw"),
+        (None, ["--since=nowhere"], 2, "git does not know the revision 'nowhere'"),
+        (None, ["nowhere.json"], 2, "nowhere.json cannot be read"),
+        (lambda: (tmp_path / "x.json").write_text("{"), [str(tmp_path / "x.json")], 2, "is no result of --gpuserve"),
+        (None, ["--baseline-dir=/"], 2, "is not in the checkout"),
+        (lambda: monkeypatch.chdir(tmp_path), [], 2, "the history of baselines needs git and a checkout"),
     ):
-        assert main([*QUICK, *arguments]) == 2
+        if before is not None:
+            before()
+        assert main([*QUICK, *arguments]) == status
         assert says in capsys.readouterr().err
-    monkeypatch.chdir(tmp_path)
-    assert main([*QUICK]) == 2
-    assert "the history of baselines needs git and a checkout" in capsys.readouterr().err
+    (line,) = lines(a=result_text([0.9]))
+    assert values(line) == [900]
+    assert line["notes"][0].startswith("no history of baselines: ")
 
 
 def test_a_page_is_drawn_of_the_same_lines(
     repository: BaselineRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``--html`` hands over each line with its points and their notes, and masks secrets."""
-    handed: list[MetricLine] = []
-
-    def draw(drawn: Sequence[MetricLine], title: str, shown: Callable[[str], str]) -> str:
-        handed.extend(drawn)
-        return f"{title} {shown('hunter22')}\ud800"
-
-    monkeypatch.setattr(command, "history_document", draw)
+    """``--html`` draws each part of a line with the notes of its points, and masks secrets."""
     monkeypatch.setenv("A_TOKEN", "hunter22")
-    repository.record(entry_of([1.0, 1.1]), 1)
-    repository.record(entry_of([0.5], day=2, reason="x", workload={"server": "triton"}), 2)
+    repository.record(entry_of([1.0, 1.1], reason="hunter22"), 1)
+    repository.record(entry_of([0.5], day=2, workload={"server": "triton"}), 2)
     page = tmp_path / "page.html"
     assert main([*QUICK, f"--html={page}"]) == 0
-    assert page.read_text() == "History of the baselines <A_TOKEN>\\ud800"
-    first, second = handed
-    assert first.title == f"cpu {FILE}::{TEST} throughput on host host-a, part 1 of 2"
-    assert (first.unit, first.changes, first.points[0].note) == ("1/s", (), "")
-    (point,) = second.points
-    assert (round(point.value), point.low, point.high) == (500, None, None)
-    assert point.note == "another workload: concurrency 50 -> nothing, server mosec -> triton; reason: x"
+    drawn = Page(page.read_text())
+    first, second = (json.dumps(plot) for plot in drawn.plots)
+    assert "History of the baselines" in drawn.text
+    assert drawn.titles() == [f"cpu {FILE}::{TEST} throughput on host host-a, part {part} of 2" for part in (1, 2)]
+    assert "another workload: concurrency 50 -&gt; nothing, server mosec" in second
+    assert "reason: &lt;A_TOKEN&gt;" in first
+    assert "hunter22" not in first + second + drawn.text
     assert main([*QUICK, f"--html={tmp_path}"]) == 2
 
 
-def test_a_secret_does_not_break_the_json(
-    repository: BaselineRepository, lines: Lines, monkeypatch: pytest.MonkeyPatch
+def test_texts_of_others_harm_nothing(
+    repository: BaselineRepository,
+    lines: Lines,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A secret that is a word of ours is masked in texts of the baselines, and no field is called otherwise."""
+    """A secret that is a word of ours renames no field; what a terminal would obey is spelled out."""
     monkeypatch.setenv("A_TOKEN", "points")
     repository.record(entry_of([1.0], reason="more points"), 1, test="test_points")
     (line,) = lines()
     assert line["test"] == "test_<A_TOKEN>"
     assert line["points"][0]["notes"] == ["reason: more <A_TOKEN>"]
-
-
-def test_hostile_names_reach_no_terminal(repository: BaselineRepository, capsys: pytest.CaptureFixture[str]) -> None:
-    """A test's id, a reason and a workload are spelled out where a terminal would obey them."""
     name = "test_z[\x1b[2J]"
-    repository.record(entry_of([1.0], reason="\x1b]0;x\x07"), 1, test=name)
-    repository.record(entry_of([0.5], day=2, workload={"server": "\x1b[1m"}), 2, test=name)
-    assert main([*QUICK]) == 0
+    repository.record(entry_of([1.0], reason="\x1b]0;x\x07"), 2, test=name)
+    repository.record(entry_of([0.5], day=3, workload={"server": "\x1b[1m"}), 3, test=name)
+    assert main([*QUICK, "--test=test_z"]) == 0
     told = capsys.readouterr().out
     assert "\x1b" not in told
     assert "\x07" not in told
@@ -497,20 +389,14 @@ def test_hostile_names_reach_no_terminal(repository: BaselineRepository, capsys:
 def test_a_terminal_without_blocks_gets_plain_signs(
     repository: BaselineRepository, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An ASCII log shows a chart, not question marks."""
+    """An ASCII log, or one of an encoding that nobody knows, shows a chart, not question marks."""
+    known = {encoding: command._is_known(BLOCKS, encoding) for encoding in ("utf-8", "ascii", "latin-1", None, "odd")}
+    assert known == {"utf-8": True, "ascii": False, "latin-1": False, None: False, "odd": False}
     repository.record(entry_of([1.0]), 1)
     repository.record(entry_of([0.5], day=2), 2)
     monkeypatch.setattr(command, "_is_known", lambda signs, encoding: False)
     assert main([*QUICK]) == 0
     assert "  #_" in capsys.readouterr().out.splitlines()
-
-
-@pytest.mark.parametrize(
-    ("encoding", "known"), [("utf-8", True), ("ascii", False), ("latin-1", False), (None, False), ("nonsense", False)]
-)
-def test_what_a_terminal_knows(encoding: str | None, known: bool) -> None:  # noqa: FBT001 -- a parameter
-    """Encodings that lack the blocks, and those that nobody knows, get the plain signs."""
-    assert command._is_known(BLOCKS, encoding) is known
 
 
 @settings(deadline=None)
@@ -523,16 +409,6 @@ def test_a_pattern_is_a_text(file: str, name: str) -> None:
     assert fits(key, name)
     assert fits(key, f"{plain[:3]}*{plain[-3:]}") or len(plain) < 6
     assert not fits(key, f"{plain}x")
-
-
-def test_baselines_of_steady_speed_make_a_line_without_changes(repository: BaselineRepository, lines: Lines) -> None:
-    """Several sessions a commit are one point, with their spread about it."""
-    for day in (1, 2):
-        repository.record(entry_of(STEADY, day=day), day)
-    (line,) = lines()
-    assert [point["sessions"] for point in line["points"]] == [4, 4]
-    assert all(point["low"] < point["value"] < point["high"] for point in line["points"])
-    assert line["changes"] is None
 
 
 def test_each_metric_is_what_a_baseline_says(

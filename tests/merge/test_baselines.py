@@ -51,7 +51,7 @@ def entries(folder: Path, file: str = FILE) -> dict[str, Entry]:
 
 
 def test_each_runners_recordings_are_taken(project: Path) -> None:
-    """Of what all began with each has recorded something else; entries are taken whole, with their anchors."""
+    """Entries are taken whole, with their anchors; merged again, what a runner has as before is named and not taken."""
     store(project / "into", {"a": OLD, "b": OLD, "c": OLD})
     store(project / "one", {"a": NEW_A, "b": OLD, "c": OLD})
     store(project / "two", {"a": OLD, "b": NEW_B, "c": OLD})
@@ -59,79 +59,50 @@ def test_each_runners_recordings_are_taken(project: Path) -> None:
     assert said == [f"{FILE}: a of one", f"{FILE}: b of two", "2 entries merged into into"]
     assert entries(project / "into") == {"a": NEW_A, "b": NEW_B, "c": OLD}
     assert entries(project / "into")["a"].anchors == NEW_A.anchors != []
-
-
-def test_merging_again_changes_nothing(project: Path) -> None:
-    """What a runner has as it was before is no recording: it is older than what is there now, and it is named."""
-    store(project / "into", {"a": OLD, "b": OLD})
-    store(project / "one", {"a": NEW_A, "b": OLD})
-    store(project / "two", {"a": OLD, "b": NEW_B})
-    merge_baselines(["one", "two"], "into")
     before = (project / "into" / FILE).read_bytes()
     a_of_two, b_of_one = (
         f"{FILE}: {key} of {folder} is not taken: --into has a newer one"
         for key, folder in (("a", "two"), ("b", "one"))
     )
-    for folders, passed_over in (
-        (["one", "two"], [b_of_one, a_of_two]),
-        (["two", "one"], [a_of_two, b_of_one]),
-        (["one"], [b_of_one]),
-        (["into"], []),
-    ):
+    for folders, passed_over in ((["one", "two"], [b_of_one, a_of_two]), (["one"], [b_of_one]), (["into"], [])):
         assert merge_baselines(folders, "into") == [*passed_over, "nothing is new"]
     assert (project / "into" / FILE).read_bytes() == before
 
 
 def test_new_files_are_taken(project: Path) -> None:
-    """A folder that is not there yet is made; nothing of published numbers is a baseline."""
+    """A folder that is not there yet is made; one entry in two folders is no conflict; published numbers stay."""
     store(project / "one", {"a": NEW_A})
+    store(project / "two", {"a": NEW_A, "b": NEW_B})
     store(project / "two", {"b": NEW_B}, OTHER)
     (project / "one" / "T4" / "published").mkdir()
     (project / "one" / "T4" / "published" / "paper.json").write_text("{}")
     merge_baselines(["one", "two"], "into")
-    assert entries(project / "into") == {"a": NEW_A}
+    assert entries(project / "into") == {"a": NEW_A, "b": NEW_B}
     assert entries(project / "into", OTHER) == {"b": NEW_B}
     assert not (project / "into" / "T4" / "published").exists()
 
 
-@pytest.mark.parametrize("began_with", [{"a": OLD}, {}])
-def test_two_recordings_of_one_entry_are_a_conflict(project: Path, began_with: dict[str, Entry]) -> None:
+@pytest.mark.parametrize(
+    ("began_with", "two", "says"),
+    [
+        ({"a": OLD}, NEW_B, f"{FILE}: a of one and of two"),
+        ({}, NEW_B, f"{FILE}: a of one and of two"),
+        # What was measured at the same time and is not the same was changed, here or there.
+        ({"a": NEW_A}, msgspec.structs.replace(NEW_A, anchors=[]), "a of --into and of two"),
+    ],
+)
+def test_two_recordings_of_one_entry_are_a_conflict(
+    project: Path, began_with: dict[str, Entry], two: Entry, says: str
+) -> None:
     """Both folders and the entry are named, and nothing is written, of other entries neither."""
     if began_with:
         store(project / "into", began_with)
     store(project / "one", {"a": NEW_A, "other": NEW_A})
-    store(project / "two", {"a": NEW_B})
+    store(project / "two", {"a": two})
     with pytest.raises(UsageProblem, match="recorded differently") as problem:
         merge_baselines(["one", "two"], "into")
-    assert f"{FILE}: a of one and of two" in str(problem.value)
+    assert says in str(problem.value)
     assert entries(project / "into") == began_with
-
-
-def test_the_same_recording_twice_is_none(project: Path) -> None:
-    """Two folders with one and the same entry do not contradict each other."""
-    store(project / "one", {"a": NEW_A})
-    store(project / "two", {"a": NEW_A, "b": NEW_B})
-    merge_baselines(["one", "two"], "into")
-    assert entries(project / "into") == {"a": NEW_A, "b": NEW_B}
-
-
-def test_another_entry_of_the_same_moment_is_a_conflict(project: Path) -> None:
-    """What was measured at the same time and is not the same was changed, here or there."""
-    store(project / "into", {"a": NEW_A})
-    store(project / "one", {"a": msgspec.structs.replace(NEW_A, anchors=[])})
-    with pytest.raises(UsageProblem, match="a of --into and of one"):
-        merge_baselines(["one"], "into")
-    assert entries(project / "into") == {"a": NEW_A}
-
-
-def test_a_damaged_file_is_told(project: Path) -> None:
-    """It is named, and nothing is written, of other files neither."""
-    store(project / "one", {"a": NEW_A})
-    path = store(project / "two", {"b": NEW_B}, OTHER)
-    path.write_text(path.read_text()[:-100])
-    with pytest.raises(BaselineUnusable, match=r"two/T4/z\.json"):
-        merge_baselines(["one", "two"], "into")
-    assert not (project / "into").exists()
 
 
 @pytest.mark.parametrize("problem", [BaselineUnusable("the disk is full"), KeyboardInterrupt()])
@@ -155,31 +126,27 @@ def test_all_or_nothing(project: Path, monkeypatch: pytest.MonkeyPatch, problem:
     assert not (project / "into" / "T4" / "new.json").exists()
 
 
-def test_a_folder_without_baselines_is_refused(project: Path) -> None:
-    """A name that was mistyped is not taken for a runner that has recorded nothing."""
+def test_what_is_no_folder_of_baselines_is_refused(project: Path) -> None:
+    """A mistyped name, an address, the folder above and a damaged file are told; nothing is written."""
     store(project / "one", {"a": NEW_A})
-    for name in ("absent", "locks"):
-        with pytest.raises(UsageProblem, match=f"{name} has no baselines"):
-            merge_baselines(["one", name], "into")
-
-
-@pytest.mark.parametrize("folders", [(["one"], "s3://bucket/baselines"), (["one", "s3://bucket/baselines"], "into")])
-def test_an_address_is_no_folder(project: Path, folders: tuple[list[str], str]) -> None:
-    """Neither to read from nor to write to: no folder of such a name is made, and nothing is said to be merged."""
-    store(project / "one", {"a": NEW_A})
-    with pytest.raises(UsageProblem, match="s3://bucket/baselines is an address"):
-        merge_baselines(*folders)
-    assert not list(project.glob("s3*"))
-    assert not (project / "into").exists()
-
-
-def test_the_folder_above_is_refused(project: Path) -> None:
-    """An artifact with the folder in it would go to where no run looks; the folder that is meant is named."""
     store(project / "part-1" / "baselines", {"a": NEW_A})
-    with pytest.raises(UsageProblem, match="part-1/baselines") as problem:
-        merge_baselines(["part-1"], "into")
-    assert "baselines of T4 at baselines/T4/x/test_y.json" in str(problem.value)
-    assert not (project / "into").exists()
+    path = store(project / "two", {"b": NEW_B}, OTHER)
+    path.write_text(path.read_text()[:-100])
+    address = "s3://bucket/baselines"
+    for folders, into, says in (
+        (["one", "absent"], "into", "absent has no baselines"),
+        (["one", "locks"], "into", "locks has no baselines"),
+        (["one"], address, f"{address} is an address"),
+        (["one", address], "into", f"{address} is an address"),
+        (["part-1"], "into", "part-1/baselines"),
+        (["part-1"], "into", "baselines of T4 at baselines/T4/x/test_y.json"),
+        (["one", "two"], "into", "two/T4/z.json"),
+    ):
+        with pytest.raises((UsageProblem, BaselineUnusable)) as problem:
+            merge_baselines(folders, into)
+        assert says in str(problem.value)
+        assert not list(project.glob("s3*"))
+        assert not (project / "into").exists()
     assert merge_baselines(["part-1/baselines"], "into")[-1] == "1 entry merged into into"
 
 

@@ -23,7 +23,8 @@ def ending(status: int = 0, *, complete: bool = True, unlisted_failures: int = 0
     return {"exit_status": status, "complete": complete, "unlisted_failures": unlisted_failures}
 
 
-ODD: list[tuple[dict[str, Any], str]] = [
+ODD: list[tuple[dict[str, Any] | None, str]] = [
+    (None, "older pytest-gpuserve"),
     (ending(2), "exit status 2: it was interrupted"),
     (ending(3), "exit status 3: an internal error"),
     (ending(4), "exit status 4"),
@@ -38,10 +39,11 @@ ODD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("ended", "said"), ODD)
 @pytest.mark.parametrize("listed", [True, False])
-def test_a_run_that_did_not_end_well_is_no_pass(ended: dict[str, Any], said: str, listed: bool) -> None:  # noqa: FBT001 -- a parameter
+def test_a_run_that_did_not_end_well_is_no_pass(ended: dict[str, Any] | None, said: str, *, listed: bool) -> None:
     """Whatever its tests say, and where it lists none: it is named with what is wrong, in what is merged again too."""
-    tests = [a_test("test_b")] if listed else []
-    both = merged(shard(a_test("test_a")), shard(*tests, began=1, ending=ended), expected=2)
+    odd = shard(*([a_test("test_b")] if listed else []), began=1)
+    odd["ending"] = ended
+    both = merged(shard(a_test("test_a")), odd, expected=2)
     assert not both.has_passed
     *_, problem = both.result().tests
     assert (problem.nodeid, problem.outcome) == ("result 2 of 2", "error")
@@ -49,15 +51,6 @@ def test_a_run_that_did_not_end_well_is_no_pass(ended: dict[str, Any], said: str
     assert said in problem.problem
     assert any("result 2 of 2 is no pass: " in note and said in note for note in both.notes)
     assert not merged(again(both)).has_passed
-
-
-def test_an_older_file_does_not_say_it() -> None:
-    """What is not known is no pass."""
-    old = shard(a_test("test_b"), began=1)
-    old.pop("ending")
-    both = merged(shard(a_test("test_a")), old)
-    assert not both.has_passed
-    assert "older pytest-gpuserve" in both.result().tests[-1].problem
 
 
 def test_the_command_says_which_file(
@@ -82,7 +75,7 @@ def group(number: int, *names: str, began: int = 0, **head: Any) -> Plain:  # no
 
 
 def test_a_group_that_was_run_again_ended_as_it_did_in_the_end() -> None:
-    """With `--rerun` the whole of it; one that has less in it does not speak for the first, and without it none."""
+    """With `--rerun` the whole of it; one that has less does not speak for the first, nor one without a number."""
     known = {"planned": 2, "among": 3}
     stopped = group(1, "test_a", ending=ending(2), comparisons=known)
     other = group(2, "test_c", began=1, comparisons={"planned": 1, "among": 3})
@@ -95,15 +88,11 @@ def test_a_group_that_was_run_again_ended_as_it_did_in_the_end() -> None:
         group(1, "test_a", "test_b", began=10, comparisons=known, ending=ending(2)),
     ):
         assert not merged(stopped, other, part, rerun=True).has_passed
-
-
-def test_a_run_without_tests_may_be_any_runners() -> None:
-    """Where nothing numbers the runners, a later result of others does not speak for it."""
     assert not merged(shard(ending=ending(2)), shard(a_test("test_a"), began=10), rerun=True).has_passed
 
 
 def test_a_test_that_no_runner_ran_is_missed() -> None:
-    """Runners that deal out differently leave tests to nobody, which are named; what one alone knows of too."""
+    """Runners that deal out differently leave tests to nobody, which are named; a runner that was stopped has not."""
     dealt = [a_test(f"test_{name}").nodeid for name in "abcd"]
     one, other = group(1, "test_a", "test_b", dealt=dealt), group(2, "test_d", began=1, dealt=dealt[:2])
     with pytest.raises(UsageProblem, match="1 test was run by none") as problem:
@@ -111,13 +100,11 @@ def test_a_test_that_no_runner_ran_is_missed() -> None:
     assert dealt[2] in str(problem.value)
     assert dealt[3] not in str(problem.value)
     assert merged(one, group(2, "test_c", "test_d", began=1, dealt=dealt)).has_passed
-
-
-def test_why_a_test_was_not_run_is_said_first() -> None:
-    """A runner that was stopped has not dealt out differently."""
-    dealt = [a_test(f"test_{name}").nodeid for name in "ab"]
-    both = merged(group(1, "test_a", dealt=dealt), group(2, began=1, dealt=dealt, ending=ending(2)))
-    assert not both.has_passed
+    assert not merged(one, group(2, began=1, dealt=dealt, ending=ending(2))).has_passed
+    # One without a test that measures writes a result too.
+    with pytest.raises(UsageProblem, match="missing") as missing:
+        merged(group(1, "test_a"))
+    assert "--gpuserve-json" in str(missing.value)
 
 
 def test_two_attempts_of_one_runner_are_one() -> None:
@@ -160,13 +147,6 @@ def test_what_was_measured_beside_different_code_is_not_one() -> None:
     assert merged(one, other).plain()["against"] == "main (aaaaaaaaaaaa)"
 
 
-def test_a_group_that_wrote_no_result_is_looked_for() -> None:
-    """One without a test that measures writes one too, so that the runner has broken down, or was not asked to."""
-    with pytest.raises(UsageProblem, match="missing") as problem:
-        merged(group(1, "test_a"))
-    assert "--gpuserve-json" in str(problem.value)
-
-
 # -- runners to which no test that measures was dealt
 
 
@@ -201,10 +181,15 @@ def test_a_group_without_a_test_that_measures_is_counted() -> None:
 
 
 def test_what_fails_where_nothing_measures_is_no_pass() -> None:
-    """A test that measures nothing counts there as anywhere else, and so does a run that was stopped."""
+    """A failed test counts there, a run that was stopped and other code too; alone such groups are no result."""
     measured = busy(2, "test_a")
     assert not merged(idle(1, ending=ending(1, unlisted_failures=1)), measured).has_passed
     assert not merged(idle(1, ending=ending(2)), measured).has_passed
+    with pytest.raises(UsageProblem, match="not of the same code"):
+        merged(idle(1, commit=OTHER_COMMIT), measured)
+    with pytest.raises(UsageProblem, match="none of the results has a test that measures") as problem:
+        merged(idle(1, "plain_a"), idle(2, "plain_b"))
+    assert "a.json, b.json" in str(problem.value)
 
 
 def test_what_measures_nothing_has_to_be_run_again_as_well() -> None:
@@ -225,19 +210,6 @@ def test_what_measures_nothing_has_to_be_run_again_as_well() -> None:
     assert not merged(failed, measured, busy(1, "test_b", began=10, dealt=["plain_a"]), rerun=True).has_passed
 
 
-def test_other_code_is_refused_where_nothing_measures_too() -> None:
-    """Its tests would be of another suite."""
-    with pytest.raises(UsageProblem, match="not of the same code"):
-        merged(idle(1, commit=OTHER_COMMIT), busy(2, "test_a"))
-
-
-def test_nothing_but_groups_in_which_nothing_measures_is_refused() -> None:
-    """There is no device, and no result."""
-    with pytest.raises(UsageProblem, match="none of the results has a test that measures") as problem:
-        merged(idle(1, "plain_a"), idle(2, "plain_b"))
-    assert "a.json, b.json" in str(problem.value)
-
-
 @pytest.mark.parametrize(
     ("without", "passes"),
     [
@@ -255,18 +227,13 @@ def test_a_group_to_which_nothing_was_dealt_is_well(without: Plain, passes: bool
 
 
 def test_a_test_that_measures_nothing_and_was_nobodys_is_missed() -> None:
-    """Runners that deal out differently leave such tests to nobody too, and they are named."""
+    """Runners that deal out differently leave such tests to nobody, and they are named; so is what is not known."""
     one = busy(1, "test_a", "plain_a", dealt=["plain_b", "plain_c"])
     with pytest.raises(UsageProblem, match="1 test was run by none") as problem:
         merged(one, idle(2, "plain_c", dealt=["plain_a", "plain_b"]))
     assert problem.value.found == "plain_b"
     assert merged(one, idle(2, "plain_b", "plain_c", dealt=["plain_a"])).has_passed
-
-
-def test_what_is_not_known_of_other_tests_is_said() -> None:
-    """A file of an older version does not say which it had: it may have had any."""
-    old = group(1, "test_a")
-    both = merged(old, busy(2, "test_b", "plain_a", dealt=["plain_b"], began=1))
+    both = merged(group(1, "test_a"), busy(2, "test_b", "plain_a", dealt=["plain_b"], began=1))
     assert both.has_passed
     assert both.notes[-1].endswith("it is not known which there were in group 1")
     assert not merged(shard(a_test("test_a")), shard(a_test("test_b"), began=1)).notes

@@ -19,6 +19,7 @@ from tests.support.builders import OTHER_COMMIT, judgement
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pytest_gpuserve.gate.verdict import ReferenceKind
     from pytest_gpuserve.merge.shard import Plain
 
 UNHURRIED = settings(deadline=None, max_examples=15)  # a busy machine may stall any example
@@ -28,31 +29,23 @@ OTHER_HOST = {"id": "host-b", "cores": 8}
 
 
 def test_two_shards_are_one_result() -> None:
-    """Tests of both are there, each with its verdicts; the earliest begin is that of all."""
-    both = merged(
-        shard(a_test("test_a"), began=5),
-        shard(regressed("test_b"), began=1, gpu=OTHER_CARD, host=OTHER_HOST, comparisons={"planned": 1, "among": 2}),
-    )
+    """Tests of both are there, as their shards wrote them, later versions' fields too, in a file that is a result."""
+    one = shard(a_test("test_a"), began=5)
+    one["tests"][0]["run"]["of_a_later_version"] = {"x": [1.5, None]}
+    other = shard(regressed("test_b"), began=1, gpu=OTHER_CARD, host=OTHER_HOST, comparisons={"planned": 1, "among": 2})
+    both = merged(one, other)
     assert verdicts_of(both) == {"test_b": "REGRESSED", "test_a": "PASS"}
     assert not both.has_passed
     plain = both.plain()
-    assert (plain["at"], plain["commit"]) == ("2025-01-02T03:00:01+00:00", both.joined.shards[0].head.commit)
-    assert [test["nodeid"] for test in plain["tests"]] == [
-        "suites/x/test_x.py::test_b",
-        "suites/x/test_x.py::test_a",
-    ]
+    assert (plain["at"], plain["commit"]) == ("2025-01-02T03:00:01+00:00", one["commit"])
+    assert again(both)["tests"] == [*other["tests"], *one["tests"]]
     assert plain["comparisons"] == {"planned": 2, "among": 2}
-
-
-def test_all_that_a_shard_has_measured_is_kept() -> None:
-    """A test's record is what its shard has written, field by field, those of later versions too."""
-    one, other = shard(a_test("test_a")), shard(a_test("test_b"), began=1)
-    one["tests"][0]["run"]["of_a_later_version"] = {"x": [1.5, None]}
-    assert again(merged(one, other))["tests"] == [*one["tests"], *other["tests"]]
+    read = read_result("both.json", json.dumps(plain).encode())
+    assert [test.outcome for test in read.tests] == ["failed", "passed"]
 
 
 def test_cards_of_one_name_are_listed() -> None:
-    """Several cards on several hosts are told apart; of the facts those stay that are the same."""
+    """Several cards on several hosts are told apart; only facts that are the same stay, so that no host is named."""
     both = merged(
         shard(a_test("test_a"), shard={"number": 1, "of": 2}),
         shard(a_test("test_b"), began=1, gpu=OTHER_CARD, host=OTHER_HOST, shard={"number": 2, "of": 2}),
@@ -61,39 +54,19 @@ def test_cards_of_one_name_are_listed() -> None:
         "result 1 of 2: group 1 of 2, T4 at 0000:00:1e.0 on host host-a, 1 test, began 2025-01-02T03:00:00+00:00",
         "result 2 of 2: group 2 of 2, T4 at 0000:00:1f.0 on host host-b, 1 test, began 2025-01-02T03:00:01+00:00",
     )
-    plain = both.plain()
-    assert plain["gpu"] == {"name": "T4", "product": "Tesla T4"}
-    assert plain["host"] == {"cores": 8}
     assert both.header == "T4, 2 results merged, 2 comparisons planned"
-
-
-def test_what_several_hosts_have_measured_is_no_sample_of_one() -> None:
-    """The merged file names a host only where all are on it: who compares by hosts must not take them for one."""
-    same = merged(shard(a_test("test_a")), shard(a_test("test_b"), began=1))
-    assert same.plain()["host"] == HOST
-    mixed = merged(shard(a_test("test_a")), shard(a_test("test_b"), began=1, host=OTHER_HOST))
-    assert "id" not in mixed.plain()["host"]
-
-
-def test_a_merged_file_is_a_result_file() -> None:
-    """Whoever reads results of ``--gpuserve-json`` reads it."""
-    both = merged(shard(a_test("test_a")), shard(a_test("test_b"), began=1))
-    read = read_result("both.json", json.dumps(both.plain()).encode())
-    assert [test.outcome for test in read.tests] == ["passed", "passed"]
+    assert both.plain()["gpu"] == {"name": "T4", "product": "Tesla T4"}
+    assert both.plain()["host"] == {"cores": 8}
+    assert merged(shard(a_test("test_a")), shard(a_test("test_b"), began=1)).plain()["host"] == HOST
 
 
 @pytest.mark.parametrize(
     ("outcome", "passes"),
-    [("passed", True), ("skipped", True), ("failed", False), ("error", False), ("interrupted", False), ("odd", False)],
+    [("skipped", True), ("failed", False), ("error", False), ("interrupted", False), ("odd", False)],
 )
-def test_only_what_is_known_to_pass_passes(outcome: str, passes: bool) -> None:  # noqa: FBT001 -- a parameter
-    """One test that did not is enough, and an outcome that nobody knows is none."""
-    both = merged(shard(a_test("test_a")), shard(a_test("test_b", outcome=outcome), began=1))
-    assert both.has_passed is passes
-
-
-def test_nothing_is_no_pass() -> None:
-    """Shards without a test do not pass."""
+def test_only_what_is_known_to_pass_passes(outcome: str, *, passes: bool) -> None:
+    """One test that did not is enough, an outcome that nobody knows is none, and shards without a test do not pass."""
+    assert merged(shard(a_test("test_a")), shard(a_test("test_b", outcome=outcome), began=1)).has_passed is passes
     assert not merged(shard(), shard(began=1)).has_passed
 
 
@@ -116,32 +89,23 @@ def test_results_of_different_runs_are_refused(head: Mapping[str, Any], said: st
 
 
 def test_a_shard_that_is_missing_is_missed() -> None:
-    """Of three groups two are no result: what the third would have found nobody knows."""
-    two = [shard(a_test(f"test_{each}"), began=each, shard={"number": each, "of": 3}) for each in (1, 3)]
+    """By numbers of one split, which all have, or by `--expect`, for which a file given twice is one."""
+    one, three = (shard(a_test(f"test_{each}"), began=each, shard={"number": each, "of": 3}) for each in (1, 3))
     with pytest.raises(UsageProblem, match="of 3 results 1 is missing") as problem:
-        merged(*two)
+        merged(one, three)
     assert "--group=2" in str(problem.value)
-    assert merged(*two, shard(a_test("test_2"), began=2, shard={"number": 2, "of": 3})).has_passed
-
-
-def test_numbers_of_another_split_are_refused() -> None:
-    """Group 1 of 2 and group 2 of 3 are not one suite, and neither is a shard that has no number."""
-    one = shard(a_test("test_a"), shard={"number": 1, "of": 2})
-    for number in ({"number": 2, "of": 3}, None):
+    assert merged(one, three, shard(a_test("test_2"), began=2, shard={"number": 2, "of": 3})).has_passed
+    for number in ({"number": 2, "of": 2}, None):
         with pytest.raises(UsageProblem, match="not of one suite"):
             merged(one, shard(a_test("test_b"), began=1, shard=number))
-
-
-def test_fewer_than_expected_are_refused() -> None:
-    """`--expect` says how many there must be, where the files do not; one file given twice is one."""
-    one, other = shard(a_test("test_a")), shard(a_test("test_b"), began=1)
-    assert merged(one, other, expected=2).has_passed
+    plain = shard(a_test("test_a"))
+    assert merged(plain, shard(a_test("test_b"), began=1), expected=2).has_passed
     with pytest.raises(UsageProblem, match="only 1 results"):
-        merged(one, one, expected=2)
+        merged(plain, plain, expected=2)
 
 
 def test_what_differs_without_forbidding_it_is_noted() -> None:
-    """Other versions, uncommitted changes and notes of the shards are told, each once."""
+    """Other versions, uncommitted changes, unknown code and notes of the shards are told, each once."""
     both = merged(
         shard(a_test("test_a"), clean=False, notes=["a note"], software={"torch": "2.4", "mosec": "0.9"}),
         shard(a_test("test_b"), began=1, notes=["a note"], software={"torch": "2.5", "mosec": "0.9"}),
@@ -153,12 +117,14 @@ def test_what_differs_without_forbidding_it_is_noted() -> None:
     )
     assert both.plain()["software"] == {"mosec": "0.9"}
     assert both.plain()["clean"] is False
+    unknown = merged(shard(a_test("test_a"), commit=None), shard(a_test("test_b"), began=1, commit=None))
+    assert any("code under test is not known" in note for note in unknown.notes)
 
 
-def test_unknown_code_is_said() -> None:
-    """Outside of git nobody can say that it was the same."""
-    both = merged(shard(a_test("test_a"), commit=None), shard(a_test("test_b"), began=1, commit=None))
-    assert any("code under test is not known" in note for note in both.notes)
+@pytest.mark.parametrize(("kind", "stored"), [("baseline", True), ("against", False)])
+def test_whether_baselines_are_asked_is_known_by_a_verdict(kind: ReferenceKind, *, stored: bool) -> None:
+    """Where a run did not say what it did."""
+    assert merged(shard(regressed("test_a", kind=kind))).result().stored is stored
 
 
 def test_a_test_with_two_results_is_refused() -> None:

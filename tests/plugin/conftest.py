@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.outputs import STEP_SUMMARY
+from tests.fakes.nvml import cards
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.fakes.scripted_sessions import SCRIPT_NAME, STARTS_NAME, Script
+from tests.fakes.terminal import in_a_terminal
 from tests.support.forked_pytest import ForkedPytest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -41,6 +44,29 @@ def test_it(server, load, baseline):
     run = load(server.post("/inference", body=b"fox", expect={expect}), concurrency=8, seconds=2, warmup_seconds=0.5)
     {assertion}
 """
+
+WEB = """
+import sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(0.002)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.upper())
+
+    def log_message(self, *_):
+        pass
+
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+"""A server that is up at once."""
 
 
 BUSY = (
@@ -65,7 +91,8 @@ class Project:
     """A project with one measuring test.
 
     Args:
-        pytester: Where it lives.
+        path: Where it lives.
+        pytester: Runs pytest where loads are real, or the library is another; None where neither is ever so.
         monkeypatch: For its environment.
         temporary: For its locks, and for what all projects remember of this host, as those of a user do.
         forked: Runs pytest where loads are scripted, and no library is another.
@@ -74,15 +101,16 @@ class Project:
 
     def __init__(
         self,
-        pytester: pytest.Pytester,
+        path: Path,
+        pytester: pytest.Pytester | None,
         monkeypatch: pytest.MonkeyPatch,
         temporary: pytest.TempPathFactory,
         forked: ForkedPytest,
+        *,
         script: Script | None,
     ) -> None:
-        self.pytester = pytester
-        self._forked = forked
-        self.path = pytester.path
+        self._pytester, self._forked = pytester, forked
+        self.path = path
         self.test_file = self.path / "suites" / "perf" / "test_perf.py"
         self.app_file = self.path / "suites" / "perf" / "app.py"
         self.baseline = self.path / "baselines" / "cpu" / "perf" / "test_perf.json"
@@ -141,7 +169,8 @@ class Project:
         self._monkeypatch.setenv("COLUMNS", "160")
         # The loader reads where libraries lie once, as a program begins: a fork knows no other NVML.
         if self.script is None or "LD_LIBRARY_PATH" in self.environment:
-            return self.pytester.runpytest_subprocess(*options, *arguments, timeout=seconds)
+            assert self._pytester is not None
+            return self._pytester.runpytest_subprocess(*options, *arguments, timeout=seconds)
         temporary = f"--basetemp={self.path / f'runpytest-{self._runs}'}"
         return self._forked.run([temporary, *options, *arguments], folder=self.path, seconds=seconds)
 
@@ -153,6 +182,21 @@ class Project:
         script = msgspec.structs.replace(self.script, seed=self._runs)
         (self.path / SCRIPT_NAME).write_bytes(msgspec.json.encode(script))
         return ["-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "tests.fakes.scripted_sessions"]
+
+    def command(self, *arguments: str) -> list[str]:
+        """What runs pytest in the project by hand, with the script of the next run."""
+        return [sys.executable, "-m", "pytest", *self.options(), *arguments]
+
+    def variables(self, **more: str) -> dict[str, str]:
+        """The whole environment of a run that is started by hand."""
+        ours = {**os.environ, **self.environment, **more}
+        return {name: value for name, value in ours.items() if value is not None}
+
+    def on_a_terminal(self, *arguments: str, columns: int = 100, **more: str) -> str:
+        """All that a run writes to a terminal."""
+        unset = ("BUILD_NUMBER", "NO_COLOR", "PY_COLORS", "FORCE_COLOR")
+        environment = {name: value for name, value in self.variables(TERM="xterm", **more).items() if name not in unset}
+        return in_a_terminal(self.command(*arguments), self.path, environment, columns=columns, seconds=180)
 
     def entry(self) -> dict[str, Any]:
         """The one entry of the baseline file."""
@@ -256,7 +300,7 @@ def project(
     forked_pytest: ForkedPytest,
 ) -> Project:
     """A fresh project whose loads are scripted: no server is started, and nothing depends on the machine."""
-    return Project(pytester, monkeypatch, tmp_path_factory, forked_pytest, Script())
+    return Project(pytester.path, pytester, monkeypatch, tmp_path_factory, forked_pytest, script=Script())
 
 
 @pytest.fixture
@@ -267,7 +311,7 @@ def real_project(
     forked_pytest: ForkedPytest,
 ) -> Project:
     """A fresh project that really loads servers, for tests that are about just that."""
-    return Project(pytester, monkeypatch, tmp_path_factory, forked_pytest, None)
+    return Project(pytester.path, pytester, monkeypatch, tmp_path_factory, forked_pytest, script=None)
 
 
 @pytest.fixture
@@ -277,33 +321,49 @@ def checkout(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Chec
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(tmp_path_factory: pytest.TempPathFactory, forked_pytest: ForkedPytest) -> Path:
     """A baseline file, recorded once for all tests that only need one to start from."""
-    root = tmp_path_factory.mktemp("recorded")
-    folder = root / "suites" / "perf"
-    folder.mkdir(parents=True)
-    shutil.copy(APP, folder / "app.py")
-    (folder / "test_perf.py").write_text(
-        TEST.format(arguments={}, assertion="assert run.throughput >= baseline.throughput", expect='b"FOX"', marker="")
-    )
-    (root / "pytest.ini").write_text("[pytest]\ngpuserve_foreign_cores = 1000\ngpuserve_sessions = 2\n")
-    (root / SCRIPT_NAME).write_bytes(msgspec.json.encode(Script()))
-    plugins = ("-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "tests.fakes.scripted_sessions")
-    environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugins, "--baseline-update"],
-        cwd=root,
-        env={
-            **environment,
-            "PYTHONPATH": str(REPOSITORY),
-            "GPUSERVE_HOST": "test-host",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            LOCKS_VARIABLE: str(root),
-        },
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return root / "baselines" / "cpu" / "perf" / "test_perf.json"
+    with pytest.MonkeyPatch.context() as patch:
+        project = Project(
+            tmp_path_factory.mktemp("recorded"), None, patch, tmp_path_factory, forked_pytest, script=Script()
+        )
+        result = project.run("--baseline-update")
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    return project.baseline
+
+
+class Machine:
+    """A project on a machine whose cards are scripted.
+
+    Args:
+        project: The project.
+        library: Where the fake library is.
+        folder: For scripts and locks.
+    """
+
+    def __init__(self, project: Project, library: Path, folder: Path) -> None:
+        self.project = project
+        self.locks = folder / "locks"
+        self.locks.mkdir()
+        self._library, self._folder = library, folder
+        project.environment[LOCKS_VARIABLE] = str(self.locks)
+        project.baseline = project.path / "baselines" / "T4" / "perf" / "test_perf.json"
+
+    def script(self, *fakes: cards.FakeCard, errors: Sequence[cards.Error] = (), driver: str = "570.133.20") -> None:
+        """Let the machine have these cards from the next run on."""
+        environment = cards.write(cards.Script(fakes, tuple(errors), driver), self._folder, library=self._library)
+        for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
+            self.project.environment[name] = environment[name]
+        self.project.environment["CUDA_VISIBLE_DEVICES"] = None
+
+    def lock(self, fake: cards.FakeCard) -> DeviceLock:
+        """The lock of a card, for this process."""
+        return DeviceLock(fake.uuid, command="the other suite", folder=self.locks)
+
+
+@pytest.fixture
+def machine(project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """A machine with one T4."""
+    made = Machine(project, library, tmp_path_factory.mktemp("machine"))
+    made.script(cards.T4)
+    return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.fakes.scripted_sessions import Script
-from tests.plugin.conftest import Checkout, busy_machine, says_no_traceback, text_of
+from tests.plugin.conftest import WEB, Checkout, busy_machine, says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
@@ -53,8 +54,7 @@ def test_a_slower_build_fails_and_names_its_base(project: Project, checkout: Che
         ]
     )
     verdict, run = the_verdict(project), project.result()["run"]
-    assert verdict["verdict"] == "REGRESSED"
-    assert verdict["reference_kind"] == "against"
+    assert (verdict["verdict"], verdict["reference_kind"]) == ("REGRESSED", "against")
     assert verdict["change"] == pytest.approx(-0.2, abs=0.02)
     assert verdict["reference"] == pytest.approx(run["base"]["throughput"])
     assert verdict["value"] == pytest.approx(run["throughput"])
@@ -63,24 +63,18 @@ def test_a_slower_build_fails_and_names_its_base(project: Project, checkout: Che
     assert run["base"]["latency"]["p99"] < run["latency"]["p99"]
 
 
-def test_each_side_runs_its_own_files(project: Project, checkout: Checkout) -> None:
-    """The base is run from a folder of its own, the candidate from the checkout; both are ended."""
-    project.run("--against=HEAD")
+def test_the_same_build_passes_without_a_baseline(project: Project, checkout: Checkout) -> None:
+    """The base runs from a folder of its own, nothing is stored, and the change that would be seen is told."""
+    assert project.run("--against=HEAD", JSON).ret == pytest.ExitCode.OK
+    assert the_verdict(project)["verdict"] == "PASS"
+    assert the_verdict(project)["detectable"] > 0
+    assert not project.baseline.parent.exists()
+    assert checkout.git("status", "--porcelain") == ""
     servers = [line.split() for line in checkout.servers()]
     apps = {line[1]: Path(line[2]) for line in servers if line[0] == "start"}
     assert apps["candidate"] == project.app_file
     assert not apps["base"].is_relative_to(project.path)
     assert apps["base"].parts[-3:] == ("suites", "perf", "app.py")
-
-
-def test_the_same_build_passes_without_a_baseline(project: Project, checkout: Checkout) -> None:
-    """Nothing is stored for it or by it, and the summary says which change would have been seen."""
-    result = project.run("--against=HEAD", JSON)
-    assert result.ret == pytest.ExitCode.OK
-    assert the_verdict(project)["verdict"] == "PASS"
-    assert the_verdict(project)["detectable"] > 0
-    assert not project.baseline.parent.exists()
-    assert checkout.git("status", "--porcelain") == ""
 
 
 def test_a_baseline_that_is_there_is_neither_asked_nor_changed(
@@ -96,46 +90,30 @@ def test_a_baseline_that_is_there_is_neither_asked_nor_changed(
     assert project.baseline.read_bytes() == before
 
 
-def test_uncommitted_changes_are_the_candidate(project: Project, checkout: Checkout) -> None:
-    """Against HEAD itself a change that is not committed is found, and stays as it is."""
-    project.speed(0.8)
+@pytest.mark.parametrize(("speed", "verdict"), [(0.8, "REGRESSED"), (1.3, "IMPROVED")])
+def test_uncommitted_changes_are_the_candidate(
+    project: Project, checkout: Checkout, speed: float, verdict: str
+) -> None:
+    """Against HEAD itself a change that is not committed is found, and stays as it is; nothing else is left."""
+    project.speed(speed)
     edited = project.app_file.read_bytes()
-    project.run("--against=HEAD", JSON)
-    assert the_verdict(project)["verdict"] == "REGRESSED"
+    result = project.run("--against=HEAD", JSON)
+    assert the_verdict(project)["verdict"] == verdict
+    assert "--baseline-update" not in text_of(result)
     assert project.app_file.read_bytes() == edited
     assert checkout.git("status", "--porcelain") == "M suites/perf/app.py"
-
-
-def test_a_faster_build_is_improved(project: Project, checkout: Checkout) -> None:
-    """What is sure to be better passes as IMPROVED, and nobody is asked to record it."""
-    project.speed(1.3)
-    result = project.run("--against=HEAD", JSON)
-    result.assert_outcomes(passed=1)
-    assert the_verdict(project)["verdict"] == "IMPROVED"
-    assert "--baseline-update" not in text_of(result)
-
-
-def test_nothing_is_left_behind(project: Project, checkout: Checkout) -> None:
-    """After a test that passes and one that fails, worktree, temporary folders and servers are gone."""
-    project.run("--against=HEAD")
-    assert checkout.left_behind() == []
-    project.speed(0.8)
-    assert project.run("--against=HEAD").ret == pytest.ExitCode.TESTS_FAILED
     assert checkout.left_behind() == []
 
 
-def test_ctrl_c_leaves_nothing_behind(project: Project, checkout: Checkout) -> None:
-    """Interrupted in the middle of a block, a run says what it had and that it decides nothing, and tidies up."""
+def test_a_run_that_breaks_off_leaves_nothing_behind(project: Project, checkout: Checkout) -> None:
+    """Interrupted in a block it says what it had and decides nothing; where pytest itself breaks, all ends too."""
     project.script = Script(interrupted_turn=20)
     result = project.run("--against=HEAD", JSON)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert "interrupted by Ctrl-C, not decided" in text_of(result)
     assert project.result()["outcome"] == "interrupted"
     assert checkout.left_behind() == []
-
-
-def test_an_internal_error_leaves_nothing_behind(project: Project, checkout: Checkout) -> None:
-    """Where another plugin breaks pytest itself, worktree and servers end all the same."""
+    project.script = Script()
     (project.path / "conftest.py").write_text(FAILING_PLUGIN)
     result = project.run("--against=HEAD")
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
@@ -143,19 +121,13 @@ def test_an_internal_error_leaves_nothing_behind(project: Project, checkout: Che
     assert checkout.left_behind() == []
 
 
-@pytest.fixture
-def new_app(project: Project, checkout: Checkout) -> Project:
-    """A project whose test loads an app that the last commit does not have, and has a plain limit besides."""
+def test_an_app_that_the_base_lacks_is_missing(project: Project, checkout: Checkout) -> None:
+    """A new app is MISSING with that reason, or skips where asked; what else the test asserts is still looked at."""
+    base = checkout.git("rev-parse", "HEAD")[:12]
     project.write("assert run.throughput >= baseline.throughput\n    assert run.latency.p50 <= 0.02")
     project.test_file.write_text(project.test_file.read_text().replace('"app.py"', '"new.py"'))
     project.speed(1, app="new.py")
-    return project
-
-
-def test_an_app_that_the_base_lacks_is_missing(new_app: Project, checkout: Checkout) -> None:
-    """A new app fails as MISSING with that reason, and with no word about recording."""
-    base = checkout.git("rev-parse", "HEAD")[:12]
-    result = new_app.run("--against=HEAD")
+    result = project.run("--against=HEAD")
     result.assert_outcomes(failed=1)
     text = text_of(result)
     assert "MISSING: throughput is " in text
@@ -163,57 +135,35 @@ def test_an_app_that_the_base_lacks_is_missing(new_app: Project, checkout: Check
     assert "--baseline-update" not in text
     assert says_no_traceback(result)
     assert checkout.left_behind() == []
-
-
-def test_a_missing_base_skips_where_that_was_asked(new_app: Project) -> None:
-    """``--on-missing=skip`` skips it, but what else the test asserts is still looked at."""
-    skipped = new_app.run("--against=HEAD", "--on-missing=skip", "-rs")
+    skipped = project.run("--against=HEAD", "--on-missing=skip", "-rs")
     skipped.assert_outcomes(skipped=1)
     assert "has no suites/perf/new.py" in text_of(skipped)
-    new_app.test_file.write_text(new_app.test_file.read_text().replace("0.02", "0.0001"))
-    failed = new_app.run("--against=HEAD", "--on-missing=skip")
+    project.test_file.write_text(project.test_file.read_text().replace("0.02", "0.0001"))
+    failed = project.run("--against=HEAD", "--on-missing=skip")
     failed.assert_outcomes(failed=1)
     assert re.search(r"REGRESSED: latency.p50 is .*, limit ", text_of(failed))
 
 
-def test_a_base_that_does_not_start_is_missing(project: Project, checkout: Checkout) -> None:
-    """What its server said is the reason; the candidate, which runs, is still held to plain limits."""
+def test_a_server_that_does_not_start(project: Project, checkout: Checkout) -> None:
+    """A base that does not is MISSING, beside which plain limits hold; a candidate that does not fails its test."""
     project.write("assert run.latency.p50 <= 0.02\n    assert run.throughput >= baseline.throughput")
-    project.script = Script(fails={"base": "no weights here"})
-    result = project.run("--against=HEAD")
-    result.assert_outcomes(failed=1)
-    text = text_of(result)
-    assert "MISSING: throughput" in text
-    assert "the base of the comparison could not be started" in text
-    assert "no weights here" in text
-    assert re.search(r"latency.p50 .*PASS", text)
-    assert checkout.left_behind() == []
-
-
-def test_a_candidate_that_does_not_start_fails(project: Project, checkout: Checkout) -> None:
-    """A server of this checkout that does not start fails its test with what it said: it is nobody else's fault."""
-    project.script = Script(fails={"candidate": "no weights here"})
-    result = project.run("--against=HEAD", "--on-missing=skip")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "no weights here" in text_of(result)
-    assert "MISSING" not in text_of(result)
-    assert says_no_traceback(result)
-    assert checkout.left_behind() == []
+    for side, expected in (
+        ("base", ("MISSING: throughput", "the base of the comparison could not be started")),
+        ("candidate", ()),
+    ):
+        project.script = Script(fails={side: "no weights here"})
+        result = project.run("--against=HEAD", *(() if side == "base" else ("--on-missing=skip",)))
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        text = text_of(result)
+        assert "no weights here" in text
+        assert all(words in text for words in expected)
+        assert bool(re.search(r"latency.p50 .*PASS", text)) is ("MISSING" in text) is (side == "base")
+        assert says_no_traceback(result)
+        assert checkout.left_behind() == []
 
 
 def test_what_cannot_be_trusted_is_invalid(project: Project, checkout: Checkout) -> None:
-    """A problem of either server in a round fails the test as INVALID, and is not remembered as evidence."""
-    project.script = Script(paired_problems=("wrong answers: 3 of 90",))
-    result = project.run("--against=HEAD", JSON)
-    result.assert_outcomes(failed=1)
-    assert the_verdict(project)["verdict"] == "INVALID"
-    assert "wrong answers: 3 of 90" in text_of(result)
-    project.script = Script()
-    project.run("--against=HEAD").assert_outcomes(passed=1)
-
-
-def test_a_load_that_is_lost_in_mid_round_is_invalid(project: Project, checkout: Checkout) -> None:
-    """That test alone fails, no server is left, and the tests after it are measured and decided."""
+    """A problem of either server, or a load lost in mid-round, fails that test alone, and is no evidence later."""
     project.test_file.with_name("test_second.py").write_text(project.test_file.read_text())
     checkout.commit("another test")
     project.script = Script(lost_turn=5)
@@ -224,6 +174,14 @@ def test_a_load_that_is_lost_in_mid_round_is_invalid(project: Project, checkout:
     assert "lost in mid-load: the load engine died: exit status -9" in text_of(result)
     assert says_no_traceback(result)
     assert checkout.left_behind() == []
+    project.test_file.with_name("test_second.py").unlink()
+    project.script = Script(paired_problems=("wrong answers: 3 of 90",))
+    result = project.run("--against=HEAD", "--cache-clear", JSON)
+    result.assert_outcomes(failed=1)
+    assert the_verdict(project)["verdict"] == "INVALID"
+    assert "wrong answers: 3 of 90" in text_of(result)
+    project.script = Script()
+    project.run("--against=HEAD").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["by marker", "out of memory"])
@@ -242,19 +200,16 @@ def test_servers_that_do_not_fit_run_by_turns(project: Project, checkout: Checko
     assert rounds <= {"bccb", "cbbc"}
 
 
-@pytest.mark.parametrize("revision", ["nothing", "--help", "0123456789abcdef"])
-def test_an_unknown_revision_is_exit_4(project: Project, checkout: Checkout, revision: str) -> None:
-    """It is told before anything is measured or waited for, with what git says."""
-    result = project.run(f"--against={revision}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"git does not know the revision '{revision}'" in text_of(result)
-    assert "test_perf.py" not in result.stdout.str()
-    assert says_no_traceback(result)
-    assert checkout.left_behind() == []
-
-
-def test_without_git_it_is_exit_4(project: Project) -> None:
-    """A project that is no checkout cannot be compared with a revision, and is told what would do."""
+def test_an_unknown_revision_is_exit_4(project: Project, checkout: Checkout) -> None:
+    """It is told before anything is measured or waited for, with what git says; without git, what would do."""
+    for revision in ("nothing", "--help"):
+        result = project.run(f"--against={revision}")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert f"git does not know the revision '{revision}'" in text_of(result)
+        assert "test_perf.py" not in result.stdout.str()
+        assert says_no_traceback(result)
+        assert checkout.left_behind() == []
+    shutil.rmtree(project.path / ".git")
     project.environment["GIT_CEILING_DIRECTORIES"] = str(project.path.parent)
     result = project.run("--against=HEAD")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -262,33 +217,22 @@ def test_without_git_it_is_exit_4(project: Project) -> None:
     assert says_no_traceback(result)
 
 
-@pytest.fixture
-def other_python(tmp_path: Path) -> str:
-    """Another name of this interpreter, which has the same packages."""
-    link = tmp_path / "python-of-before"
-    link.symlink_to(sys.executable)
-    return str(link)
-
-
-def test_another_interpreter_is_the_base(project: Project, checkout: Checkout, other_python: str) -> None:
-    """With other packages alone the code is this checkout's on both sides, and the base is named by its interpreter."""
-    project.script = Script(pythons={other_python: 1.3})
-    result = project.run(f"--against-python={other_python}", JSON)
+def test_another_interpreter_is_the_base(project: Project, checkout: Checkout, tmp_path: Path) -> None:
+    """By its packages alone, of this checkout's code; with a revision its code and packages make up for each other."""
+    other_python = tmp_path / "python-of-before"
+    other_python.symlink_to(sys.executable)
+    python = f"--against-python={other_python}"
+    project.script = Script(pythons={str(other_python): 1.25})
+    result = project.run(python, JSON)
     result.assert_outcomes(failed=1)
-    assert the_verdict(project)["change"] == pytest.approx(-0.23, abs=0.03)
+    assert the_verdict(project)["change"] == pytest.approx(-0.2, abs=0.03)
     assert project.result()["run"]["base"]["name"] == f"the packages of {other_python}"
     assert f"side by side with the packages of {other_python}" in text_of(result)
     assert {line.split()[2] for line in checkout.servers() if line.startswith("start")} == {str(project.app_file)}
-
-
-def test_a_revision_with_another_interpreter_is_both(project: Project, checkout: Checkout, other_python: str) -> None:
-    """Code and packages of the base make up for each other here, so that neither of them was left out."""
-    base = checkout.git("rev-parse", "HEAD")[:12]
     project.speed(1.25)
-    project.script = Script(pythons={other_python: 1.25})
-    result = project.run("--against=HEAD", f"--against-python={other_python}", JSON)
-    result.assert_outcomes(passed=1)
+    project.run("--against=HEAD", python, JSON).assert_outcomes(passed=1)
     assert the_verdict(project)["change"] == pytest.approx(0, abs=0.02)
+    base = checkout.git("rev-parse", "HEAD")[:12]
     assert project.result()["run"]["base"]["name"] == f"HEAD ({base}) with the packages of {other_python}"
     assert checkout.left_behind() == []
 
@@ -300,8 +244,7 @@ def test_an_undecided_comparison_says_what_to_do(project: Project, checkout: Che
     result.assert_outcomes(failed=1)
     assert the_verdict(project)["verdict"] == "INCONCLUSIVE"
     result.stdout.fnmatch_lines(["E*INCONCLUSIVE: throughput is */s, base */s*", "E*--gpuserve-budget=SECONDS*"])
-    skipped = project.run("--against=HEAD", UNDECIDED, "--on-inconclusive=skip", "--cache-clear")
-    skipped.assert_outcomes(skipped=1)
+    project.run("--against=HEAD", UNDECIDED, "--on-inconclusive=skip", "--cache-clear").assert_outcomes(skipped=1)
 
 
 PLAIN = "assert run.throughput >= baseline.throughput\n    assert run.latency.p99 <= baseline.latency.p99"
@@ -319,24 +262,37 @@ def test_one_file_passes_under_baselines_against_and_duel(project: Project, chec
     project.test_file.write_text(text.replace("load, baseline)", "load, baseline, duel)") + WITH_DUEL)
     checkout.commit("a suite")
     written = project.test_file.read_bytes()
-    recorded = project.run("--baseline-update")
-    recorded.assert_outcomes(passed=1)
+    project.run("--baseline-update").assert_outcomes(passed=1)
     for arguments, kind in ((("--no-confirm",), "baseline"), (("--against=HEAD",), "against")):
-        result = project.run(*arguments, JSON)
-        result.assert_outcomes(passed=1)
-        kinds = {verdict["reference_kind"] for verdict in project.result()["verdicts"]}
-        assert kinds == {kind, "duel"}
+        project.run(*arguments, JSON).assert_outcomes(passed=1)
+        assert {verdict["reference_kind"] for verdict in project.result()["verdicts"]} == {kind, "duel"}
     assert project.test_file.read_bytes() == written
     assert checkout.left_behind() == []
 
 
+REAL = """
+import pytest
+
+@pytest.fixture(scope="module")
+def server(command_server):
+    return command_server(["{python}", "web.py", "{port}"])
+
+@pytest.mark.gpuserve(throughput=0.33)
+def test_it(server, load, baseline):
+    fox = server.post("/inference", body=b"fox", expect=b"FOX")
+    run = load(fox, concurrency=4, seconds=1, warmup_seconds=0.3)
+    assert run.throughput >= baseline.throughput
+"""
+
+
 def test_a_real_server_three_times_slower(real_project: Project) -> None:
-    """Two real mosec servers side by side, the candidate not committed and three times slower: REGRESSED, all gone."""
-    real_project.write(marker="@pytest.mark.gpuserve(throughput=0.33)", work_ms=40)
+    """Two real servers side by side, the candidate not committed and three times slower: REGRESSED, all gone."""
+    web = real_project.test_file.with_name("web.py")
+    web.write_text(WEB.replace("sleep(0.002)", "sleep(0.02)"))
+    real_project.test_file.write_text(REAL)
     checkout = Checkout(real_project, None)
-    app = real_project.app_file
-    app.write_text(app.read_text().replace("options().work_ms / 1000", "3 * options().work_ms / 1000"))
-    result = real_project.run("--against=HEAD", JSON)
+    web.write_text(WEB.replace("sleep(0.002)", "sleep(0.06)"))
+    result = real_project.run("--against=HEAD", "--gpuserve-budget=1", JSON)
     result.assert_outcomes(failed=1)
     if not busy_machine(real_project.result()["run"]):
         verdict = the_verdict(real_project)

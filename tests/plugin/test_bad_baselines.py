@@ -24,53 +24,26 @@ def window_of(file: dict[str, Any]) -> dict[str, Any]:
     return window
 
 
-def with_negative_number(file: dict[str, Any]) -> str:
-    """A negative duration."""
-    window_of(file)["seconds"] = -0.5
-    return json.dumps(file)
-
-
-def with_nan(file: dict[str, Any]) -> str:
-    """A NaN, as Python's json module would write it."""
-    window_of(file)["latency_sum_seconds"] = float("nan")
-    return json.dumps(file)
-
-
-def with_newer_schema(file: dict[str, Any]) -> str:
-    """A file of a later version."""
-    return json.dumps({**file, "schema": 99})
-
-
-def with_older_schema(file: dict[str, Any]) -> str:
-    """A file of an earlier version."""
-    return json.dumps({**file, "schema": 0})
-
-
-def truncated(file: dict[str, Any]) -> str:
-    """A file whose writing was cut off."""
-    return json.dumps(file)[: len(json.dumps(file)) // 2]
-
-
-def not_json(_file: dict[str, Any]) -> str:
-    """A merge conflict."""
-    return "<<<<<<< HEAD\n{}\n=======\n"
-
-
-def with_edited_summary(file: dict[str, Any]) -> str:
-    """A summary that was made prettier by hand."""
-    file["summary"]["test_it"]["throughput"] *= 2
-    return json.dumps(file)
-
-
-DAMAGE: dict[Callable[[dict[str, Any]], str], str] = {
-    with_negative_number: "entries['test_it'].sessions[0].starts[0].windows[0].seconds",
-    with_nan: "not whole JSON",
-    with_newer_schema: "upgrade",
-    with_older_schema: "schema 0",
-    truncated: "truncated",
-    not_json: "not whole JSON",
-    with_edited_summary: "summary['test_it'].throughput",
+DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "negative": (
+        lambda file: window_of(file).update(seconds=-0.5),
+        "entries['test_it'].sessions[0].starts[0].windows[0].seconds",
+    ),
+    "nan": (lambda file: window_of(file).update(latency_sum_seconds=float("nan")), "not whole JSON"),
+    "newer": (lambda file: file.update(schema=99), "upgrade"),
+    "older": (lambda file: file.update(schema=0), "schema 0"),
+    "edited": (lambda file: file["summary"]["test_it"].update(throughput=1.0), "summary['test_it'].throughput"),
+    "truncated": (lambda file: None, "truncated"),
+    "conflict": (lambda file: None, "not whole JSON"),
 }
+"""What is wrong with a file, and what is said of it."""
+
+
+def damaged(file: dict[str, Any], damage: str) -> str:
+    """The text of a file that was damaged so."""
+    DAMAGE[damage][0](file)
+    text = json.dumps(file)
+    return {"truncated": text[: len(text) // 2], "conflict": f"<<<<<<< HEAD\n{text}"}.get(damage, text)
 
 
 @pytest.mark.parametrize("options", [(), ("--baseline-update",)], ids=["gating", "recording"])
@@ -81,54 +54,34 @@ def test_damage_is_named_and_nothing_is_lost(project: Project, recorded: Path, o
     project.baseline.parent.mkdir(parents=True)
     texts = {}
     for damage in DAMAGE:
-        file = project.baseline.with_name(f"test_{damage.__name__}.json")
-        texts[file] = damage(json.loads(recorded.read_text()))
+        file = project.baseline.with_name(f"test_{damage}.json")
+        texts[file] = damaged(json.loads(recorded.read_text()), damage)
         file.write_text(texts[file])
-        shutil.copy(project.test_file, project.test_file.with_name(f"test_{damage.__name__}.py"))
+        shutil.copy(project.test_file, project.test_file.with_name(f"test_{damage}.py"))
     project.test_file.unlink()
     result = project.run(*options)
     result.assert_outcomes(failed=len(DAMAGE))
     assert result.ret == 1
     assert says_no_traceback(result)
     told = text_of(result).split("baseline file ")
-    for (file, text), named in zip(texts.items(), DAMAGE.values(), strict=True):
+    for (file, text), (_, named) in zip(texts.items(), DAMAGE.values(), strict=True):
         assert any(part.startswith(str(file)) and named in part for part in told), (file.name, told)
         assert file.read_text() == text
 
 
-def test_another_workload_is_missing(project: Project, recorded: Path) -> None:
-    """A baseline of the same test with another load is MISSING, and what differs is said with both values."""
+def test_a_baseline_that_does_not_fit_is_missing(project: Project, recorded: Path) -> None:
+    """Of another load, which is named with both values, or too thin for a tighter tolerance, with what helps."""
     project.store(recorded)
-    project.test_file.write_text(project.test_file.read_text().replace("concurrency=8", "concurrency=9"))
-    result = project.run()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
+    text = project.test_file.read_text()
+    project.test_file.write_text(text.replace("concurrency=8", "concurrency=9"))
+    other = project.run()
+    other.assert_outcomes(failed=1)
+    other.stdout.fnmatch_lines(
         ["*MISSING: throughput*", "*has another workload*", "*concurrency: baseline has '8', this run has '9'*"]
     )
-
-
-@pytest.mark.parametrize(
-    ("options", "ci", "outcome"),
-    [((), None, "skipped"), ((), "true", "failed"), (("--on-missing=fail",), None, "failed")],
-)
-def test_another_host_is_missing(
-    project: Project, recorded: Path, options: tuple[str, ...], ci: str | None, outcome: str
-) -> None:
-    """A baseline that only another host recorded is MISSING on the CPU: skipped on a laptop, failed in CI."""
-    project.store(recorded)
-    project.environment.update({"GPUSERVE_HOST": "another-host", "CI": ci})
-    result = project.run("-rs", *options)
-    result.assert_outcomes(**{outcome: 1})
-    assert "only recorded on 'test-host', this host is 'another-host'" in text_of(result)
-    assert "MISSING" in text_of(result)
-
-
-def test_a_baseline_too_thin_for_the_tolerance_is_missing(project: Project, recorded: Path) -> None:
-    """A baseline with too few requests for a tighter tolerance fails as MISSING, also on a laptop, with what helps."""
-    project.store(recorded)
     project.write(marker="@pytest.mark.gpuserve(throughput=0.0001)")
-    result = project.run()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
+    thin = project.run()
+    thin.assert_outcomes(failed=1)
+    thin.stdout.fnmatch_lines(
         ["*MISSING: throughput*", "*needs 20000 requests a server start*", "*load(..., seconds=*"]
     )

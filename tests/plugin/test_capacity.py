@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
+from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
 
 if TYPE_CHECKING:
@@ -75,17 +75,13 @@ def test_a_capacity_is_recorded_gated_and_told(searched: Project) -> None:
     assert page.count('<td class="number">missed</td>') == 2 * run["starts"]
 
 
-def test_a_lower_capacity_is_a_regression(searched: Project) -> None:
-    """A build with 40 % less fails, with both numbers."""
+def test_a_capacity_is_compared_with_its_like(searched: Project) -> None:
+    """A build with 40 % less is REGRESSED; a baseline of another objective is MISSING, and the difference is named."""
     searched.speed(0.6)
     result = searched.run("--no-confirm")
     result.assert_outcomes(failed=1)
     assert "REGRESSED: capacity is " in text_of(result)
     assert says_no_traceback(result)
-
-
-def test_another_objective_is_another_workload(searched: Project) -> None:
-    """A baseline of p99 <= 50 ms says nothing of p99 <= 40 ms: MISSING, and it names the difference."""
     write(searched, arguments="p99=40 * ms")
     result = searched.run()
     result.assert_outcomes(failed=1)
@@ -115,19 +111,14 @@ def test_limits_and_refusals(project: Project) -> None:
     assert says_no_traceback(result)
 
 
-def test_a_load_has_no_capacity(project: Project) -> None:
-    """A run of one load is INVALID where its capacity is asked for, and told what finds it."""
+def test_what_cannot_be_trusted_is_no_pass(project: Project) -> None:
+    """A run of one load has no capacity and is told what finds it; a search with a problem is INVALID, limits too."""
     project.write("assert run.capacity >= 5")
     result = project.run()
     result.assert_outcomes(failed=1)
     assert "INVALID" in text_of(result)
     assert "load.capacity(" in text_of(result)
-
-
-def test_what_cannot_be_trusted_is_no_pass(project: Project) -> None:
-    """A search with a problem is INVALID, against a limit too."""
-    assert project.script is not None
-    project.script = msgspec.structs.replace(project.script, problems=("client saturated: by a test",))
+    project.script = Script(problems=("client saturated: by a test",))
     write(project, "assert run.capacity >= 1")
     result = project.run()
     result.assert_outcomes(failed=1)

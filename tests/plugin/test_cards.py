@@ -5,77 +5,67 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.device import DeviceLock
 from tests.fakes.nvml import cards
-from tests.fakes.nvml.cards import Error, Script, second
-from tests.fakes.own_locks import LOCKS_VARIABLE
-from tests.plugin.conftest import Checkout, says_no_traceback, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.plugin.conftest import Project
+from tests.fakes.nvml.cards import Error, second
+from tests.plugin.conftest import Checkout, Machine, says_no_traceback, text_of
 
 SECOND_T4 = second(cards.T4)
 
 
-class Machine:
-    """A project on a machine whose cards are scripted.
-
-    Args:
-        project: The project.
-        library: Where the fake library is.
-        folder: For scripts and locks.
-    """
-
-    def __init__(self, project: Project, library: Path, folder: Path) -> None:
-        self.project = project
-        self.locks = folder / "locks"
-        self.locks.mkdir()
-        self._library, self._folder = library, folder
-        project.environment[LOCKS_VARIABLE] = str(self.locks)
-        project.baseline = project.path / "baselines" / "T4" / "perf" / "test_perf.json"
-
-    def script(self, *fakes: cards.FakeCard, errors: Sequence[Error] = (), driver: str = "570.133.20") -> None:
-        """Let the machine have these cards from the next run on."""
-        environment = cards.write(Script(fakes, tuple(errors), driver), self._folder, library=self._library)
-        for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
-            self.project.environment[name] = environment[name]
-        self.project.environment["CUDA_VISIBLE_DEVICES"] = None
-
-    def lock(self, fake: cards.FakeCard) -> DeviceLock:
-        """The lock of a card, for this process."""
-        return DeviceLock(fake.uuid, command="the other suite", folder=self.locks)
-
-
 @pytest.fixture
-def machine(project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """A machine with one T4."""
-    made = Machine(project, library, tmp_path_factory.mktemp("machine"))
-    made.script(cards.T4)
-    return made
+def recorded_on_t4(machine: Machine) -> Machine:
+    """The same, with a baseline."""
+    assert machine.project.run("--gpu=T4", "--baseline-update").ret == 0
+    return machine
 
 
-def test_a_card_is_recorded_and_gated(machine: Machine) -> None:
+def test_a_card_is_recorded_and_gated(recorded_on_t4: Machine) -> None:
     """`--gpu=T4` records what the card is, without its UUID, and a later run on another T4 is judged by it."""
-    project = machine.project
-    assert project.run("--gpu=T4", "--baseline-update").ret == 0
+    project = recorded_on_t4.project
     device = project.entry()["sessions"][0]["device"]
     known = {"name": "T4", "product": "Tesla T4", "power_limit_watts": 70.0, "ecc": True, "compute_capability": "7.5"}
     assert {field: device[field] for field in known} == known
     assert cards.T4.uuid.removeprefix("GPU-") not in project.baseline.read_text()
-    machine.script(SECOND_T4)
+    recorded_on_t4.script(SECOND_T4)
     result = project.run("--gpu=T4")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["gpuserve: T4 (Tesla T4)*gating against*baselines/T4*", "*throughput*PASS*"])
     assert "the baseline's is" not in text_of(result)
+
+
+def test_a_card_that_is_set_up_otherwise_has_no_baseline(recorded_on_t4: Machine) -> None:
+    """Another power limit, or one that NVML does not tell, is MISSING for that reason; a new driver is a warning."""
+    project = recorded_on_t4.project
+    recorded_on_t4.script(replace(cards.T4, power_limit_watts=35))
+    half = project.run("--gpu=T4")
+    half.assert_outcomes(failed=1)
+    half.stdout.fnmatch_lines(
+        ["*MISSING*cannot be compared with this one*", "*power limit: the baseline's is 70 W, this run's is 35 W*"]
+    )
+    recorded_on_t4.script(cards.T4, errors=[Error("nvmlDeviceGetPowerManagementLimit", 999)])
+    unread = project.run("--gpu=T4", "--gpuserve-json=out.json")
+    unread.assert_outcomes(failed=1)
+    told = "*power limit: the baseline's is 70 W, this run's is unknown*"
+    unread.stdout.fnmatch_lines([told, "unknown of T4: power_limit_watts: NVML said: *"])
+    gpu = json.loads((project.path / "out.json").read_text())["gpu"]
+    assert (gpu["power_limit_watts"], "power_limit_watts" in gpu["unknown"]) == (None, True)
+    recorded_on_t4.script(cards.T4, driver="580.1")
+    newer = project.run("--gpu=T4")
+    newer.assert_outcomes(passed=1)
+    newer.stdout.fnmatch_lines(["PASS: driver: the baseline's is 570.133.20, this run's is 580.1 *"])
+    # A baseline from before ECC was recorded.
+    whole = json.loads(project.baseline.read_text())
+    for session in whole["entries"]["test_it"]["sessions"]:
+        del session["device"]["ecc"]
+    project.baseline.write_text(json.dumps(whole))
+    older = project.run("--gpu=T4")
+    older.assert_outcomes(passed=1)
+    older.stdout.fnmatch_lines(["PASS: the baseline was recorded before these facts were*ECC (on here)*"])
 
 
 @pytest.mark.parametrize(("driver", "sessions"), [("570.133.20", 4), ("580.1", 2)])
@@ -88,76 +78,18 @@ def test_cards_of_a_kind_record_together(machine: Machine, driver: str, sessions
     assert len(machine.project.entry()["sessions"]) == sessions
 
 
-def test_a_card_that_is_set_up_otherwise_has_no_baseline(machine: Machine) -> None:
-    """At half the power limit there is nothing to compare with: MISSING, for that reason, and the run fails."""
-    project = machine.project
-    assert project.run("--gpu=T4", "--baseline-update").ret == 0
-    machine.script(replace(cards.T4, power_limit_watts=35))
-    result = project.run("--gpu=T4")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*MISSING*cannot be compared with this one*", "*power limit: the baseline's is 70 W, this run's is 35 W*"]
-    )
-
-
-def test_a_new_driver_is_a_warning(machine: Machine) -> None:
-    """Another driver does not lose the baseline, and its verdict says that there is one."""
-    project = machine.project
-    assert project.run("--gpu=T4", "--baseline-update").ret == 0
-    machine.script(cards.T4, driver="580.1")
-    result = project.run("--gpu=T4")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["PASS: driver: the baseline's is 570.133.20, this run's is 580.1 *"])
-
-
-def test_an_old_baseline_is_used_with_a_warning(machine: Machine) -> None:
-    """A baseline from before ECC was recorded is compared, and the verdict says that it may have differed."""
-    project = machine.project
-    assert project.run("--gpu=T4", "--baseline-update").ret == 0
-    whole = json.loads(project.baseline.read_text())
-    for session in whole["entries"]["test_it"]["sessions"]:
-        del session["device"]["ecc"]
-    project.baseline.write_text(json.dumps(whole))
-    result = project.run("--gpu=T4")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["PASS: the baseline was recorded before these facts were*ECC (on here)*"])
-
-
-def test_what_cannot_be_read_is_told(machine: Machine) -> None:
-    """A run goes on without its power limit, says what NVML said, and its result too; its baseline is another one."""
-    project = machine.project
-    assert project.run("--gpu=T4", "--baseline-update").ret == 0
-    machine.script(cards.T4, errors=[Error("nvmlDeviceGetPowerManagementLimit", 999)])
-    result = project.run("--gpu=T4", "--gpuserve-json=out.json")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "*power limit: the baseline's is 70 W, this run's is unknown*",
-            "unknown of T4: power_limit_watts: NVML said: *",
-        ]
-    )
-    gpu = json.loads((project.path / "out.json").read_text())["gpu"]
-    assert gpu["power_limit_watts"] is None
-    assert "power_limit_watts" in gpu["unknown"]
-
-
 # -- instances of a divided card
 
 
-def test_a_divided_card_is_not_the_whole_one(machine: Machine) -> None:
-    """`--gpu=A100-SXM4-80GB` beside a divided A100 is exit code 4, and its instances are offered."""
-    machine.script(cards.DIVIDED_A100)
-    result = machine.project.run("--gpu=A100-SXM4-80GB")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert says_no_traceback(result)
-    assert "--gpu=A100-SXM4-80GB-MIG-1g.10gb" in text_of(result)
-    assert "--gpu=A100-SXM4-80GB-MIG-3g.40gb" in text_of(result)
-
-
 def test_an_instance_has_baselines_of_its_own(machine: Machine) -> None:
-    """Servers get the instance by its UUID, and what is recorded on it stands in a folder of its own."""
+    """A divided card is not the whole one: its instances are offered, go to servers by UUID, and have a folder each."""
     project = machine.project
     machine.script(cards.DIVIDED_A100)
+    whole = project.run("--gpu=A100-SXM4-80GB")
+    assert whole.ret == pytest.ExitCode.USAGE_ERROR
+    assert says_no_traceback(whole)
+    assert "--gpu=A100-SXM4-80GB-MIG-1g.10gb" in text_of(whole)
+    assert "--gpu=A100-SXM4-80GB-MIG-3g.40gb" in text_of(whole)
     project.test_file.write_text(
         project.test_file.read_text()
         + "\ndef test_device(device):\n    print('SEES', device.environment()['CUDA_VISIBLE_DEVICES'])\n"
@@ -190,9 +122,8 @@ def test_two_runs_take_a_card_each(machine: Machine, tmp_path_factory: pytest.Te
     machine.script(cards.T4, SECOND_T4)
     project.test_file.write_text(MEETING)
     meeting = tmp_path_factory.mktemp("meeting")
-    changes = {**project.environment, "MEETING": str(meeting)}
-    environment = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
-    command = [sys.executable, "-m", "pytest", *project.options(), "--gpu=T4", "-p", "no:cacheprovider"]
+    command = project.command("--gpu=T4", "-p", "no:cacheprovider")
+    environment = project.variables(MEETING=str(meeting))
     runs = [
         subprocess.Popen(command, cwd=project.path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for _ in range(2)
@@ -207,30 +138,21 @@ def test_two_runs_take_a_card_each(machine: Machine, tmp_path_factory: pytest.Te
     assert {path.read_text() for path in meeting.iterdir()} == {cards.T4.uuid, SECOND_T4.uuid}
 
 
-def test_the_free_one_of_two_is_taken_at_once(machine: Machine) -> None:
-    """While the first T4 is measured on, a run takes the second without waiting."""
-    machine.script(cards.T4, SECOND_T4)
-    machine.project.ini(gpuserve_lock_wait="0.25")
-    with machine.lock(cards.T4).acquire(wait_seconds=0, on_wait=lambda *notice: None):
-        result = machine.project.run("--gpu=T4", "--baseline-update")
-    assert result.ret == 0
-    assert "waiting for" not in text_of(result)
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_taken_kind_is_waited_for(machine: Machine, count: int) -> None:
-    """With every T4 taken a run says who has them, waits as long as it says, and ends with exit code 4."""
-    fakes = (cards.T4, SECOND_T4)[:count]
+@pytest.mark.parametrize("taken", [1, 2])
+def test_a_free_card_is_taken_and_a_taken_kind_waited_for(machine: Machine, taken: int) -> None:
+    """Of two T4s the free one at once; with both taken a run says who has them, waits as long as it says, and ends."""
+    fakes = (cards.T4, SECOND_T4)
     machine.script(*fakes, cards.H200)
     machine.project.ini(gpuserve_lock_wait="0.25")
-    locks = [machine.lock(fake).acquire(wait_seconds=0, on_wait=lambda *notice: None) for fake in fakes]
-    try:
-        result = machine.project.run("--gpu=T4")
-    finally:
-        for lock in locks:
-            lock.release()
+    with ExitStack() as stack:
+        for fake in fakes[:taken]:
+            stack.enter_context(machine.lock(fake).acquire(wait_seconds=0, on_wait=lambda *notice: None))
+        result = machine.project.run("--gpu=T4", "--baseline-update")
+    if taken == 1:
+        assert result.ret == 0
+        assert "waiting for" not in text_of(result)
+        return
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert says_no_traceback(result)
-    what = "the device" if count == 1 else "one of 2 devices"
-    assert f"waiting for {what}: process {os.getpid()} of" in text_of(result)
+    assert f"waiting for one of 2 devices: process {os.getpid()} of" in text_of(result)
     assert all(fake.uuid in text_of(result) for fake in fakes)

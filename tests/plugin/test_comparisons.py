@@ -5,16 +5,13 @@ from __future__ import annotations
 import functools
 import operator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from pytest_gpuserve.comparisons import compared_metrics, planned_comparisons
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.items import MEASURING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 USUAL = frozenset(METRICS) - {"energy_per_inference", "gpu_memory", "gpu_utilisation", "cold_start", "capacity"}
 
@@ -25,21 +22,17 @@ def item(function: object, *, fixtures: tuple[str, ...] = (MEASURING,), is_skipp
     return cast("pytest.Item", SimpleNamespace(function=function, fixturenames=fixtures, get_closest_marker=marks.get))
 
 
-def plain(run: Any, baseline: Any) -> None:  # noqa: ANN401 -- a test's fixtures
-    """Compare two metrics."""
+def plain(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103 -- a test's fixtures
     assert run.throughput >= baseline.throughput
     assert run.latency.p99 <= baseline.latency.p99
 
 
-def of_the_card(run: Any, baseline: Any) -> None:  # noqa: ANN401
-    """Compare what is only judged on request."""
+def of_the_card(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103
     assert run.gpu_memory <= baseline.gpu_memory
     assert run.cold_start <= 20
 
 
-def nested(run: Any, baseline: Any) -> None:  # noqa: ANN401
-    """Compare inside of a function, a lambda and a comprehension."""
-
+def nested(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103
     def inner() -> None:
         assert run.latency.p90 <= baseline.latency.p90
 
@@ -48,47 +41,28 @@ def nested(run: Any, baseline: Any) -> None:  # noqa: ANN401
     assert all(side.latency.p50 for side in (run, baseline))
 
 
-def check(run: Any, baseline: Any) -> None:  # noqa: ANN401
-    """Compare on behalf of tests."""
-    assert run.throughput >= baseline.throughput
+def through_a_helper(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103
+    plain(run, baseline)
 
 
-def through_a_helper(run: Any, baseline: Any) -> None:  # noqa: ANN401
-    """Compare elsewhere."""
-    check(run, baseline)
-
-
-def by_text(run: Any, baseline: Any) -> None:  # noqa: ANN401
-    """Compare what is known at run time only."""
+def by_text(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103
     get = operator.attrgetter("latency.p95")
     assert get(run) <= get(baseline)
 
 
-def decorated(function: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a test in one that mentions another metric."""
-
-    @functools.wraps(function)
-    def wrapper(run: Any, baseline: Any) -> None:  # noqa: ANN401
-        assert run.latency.p95 <= baseline.latency.p95
-        function(run, baseline)
-
-    return wrapper
+@functools.wraps(plain)
+def decorated(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103
+    assert run.latency.p95 <= baseline.latency.p95
+    plain(run, baseline)
 
 
 class Group:
     """Tests in a class."""
 
-    def method(self, run: Any, baseline: Any) -> None:  # noqa: ANN401
-        """Compare one metric."""
+    def method(self, run: Any, baseline: Any) -> None:  # noqa: ANN401, D102
         assert run.latency.p95 <= baseline.latency.p95
 
-    @staticmethod
-    def static(run: Any, baseline: Any) -> None:  # noqa: ANN401
-        """Compare one metric."""
-        assert run.throughput >= baseline.throughput
-
-    def __call__(self, run: Any, baseline: Any) -> None:  # noqa: ANN401
-        """Compare one metric."""
+    def __call__(self, run: Any, baseline: Any) -> None:  # noqa: ANN401, D102
         assert run.throughput >= baseline.throughput
 
 
@@ -100,8 +74,7 @@ class Group:
         (of_the_card, {"gpu_memory", "cold_start"}),
         (Group.method, {"latency.p95"}),
         (Group().method, {"latency.p95"}),
-        (Group().static, {"throughput"}),
-        (decorated(plain), {"throughput", "latency.p99", "latency.p95"}),
+        (decorated, {"throughput", "latency.p99", "latency.p95"}),
     ],
 )
 def test_the_metrics_that_the_code_names(function: object, expected: set[str]) -> None:
@@ -117,11 +90,7 @@ def test_the_metrics_that_the_code_names(function: object, expected: set[str]) -
 def test_code_that_names_none_may_compare_all_usual_ones(function: object) -> None:
     """A helper, a name made at run time, or what has no code that could be read: what all loads have is counted."""
     assert compared_metrics(item(function)) == USUAL
-
-
-def test_what_is_no_function_may_compare_all() -> None:
-    """An item that another plugin collects has no function, and measures if it asks for our fixtures."""
-    assert compared_metrics(cast("pytest.Item", SimpleNamespace())) == USUAL
+    assert compared_metrics(cast("pytest.Item", SimpleNamespace())) == USUAL, "an item of another plugin"
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -140,7 +109,7 @@ def test_comparisons_are_planned_for_tests_that_measure() -> None:
         item(plain),
         item(plain, is_skipped=True),
         item(plain),
-        item(check),
+        item(Group.method),
         item(plain, fixtures=("tmp_path",)),
         item(through_a_helper),
     ]

@@ -45,83 +45,44 @@ def rewrite(project: Project, **changes: Any) -> None:  # noqa: ANN401 -- any fi
     project.baseline.write_text(render({"test_it": entry}))
 
 
-def test_a_slower_build_is_told_by_both(gated: Project, checkout: Checkout) -> None:
-    """Where both say REGRESSED it fails, and both rows stand in the table with the commit's short hash below."""
+@pytest.mark.parametrize(("speed", "verdict", "outcome"), [(0.8, "REGRESSED", "failed"), (1.5, "IMPROVED", "passed")])
+def test_another_build_is_told_by_both(
+    gated: Project, checkout: Checkout, speed: float, verdict: str, outcome: str
+) -> None:
+    """What both call worse, or better, is so; both rows stand in the table with the commit's short hash below."""
     recorded_at = gated.entry()["commit"][:12]
-    gated.speed(0.8)
-    checkout.commit("slower")
+    gated.speed(speed)
+    checkout.commit("another")
     result = gated.run(JSON)
-    result.assert_outcomes(failed=1)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert verdicts(gated) == [("baseline", "REGRESSED"), ("against", "REGRESSED")]
+    result.assert_outcomes(**{outcome: 1})
+    assert verdicts(gated) == [("baseline", verdict), ("against", verdict)]
     assert gated.result()["run"]["base"]["name"] == f"{COMMIT} ({recorded_at})"
-    result.stdout.fnmatch_lines(["*assert REGRESSED: throughput is */s, base */s: -*", f"*{COMMIT} ({recorded_at})*"])
+    result.stdout.fnmatch_lines([f"*{COMMIT} ({recorded_at})*"])
+    if outcome == "failed":
+        result.stdout.fnmatch_lines(["*assert REGRESSED: throughput is */s, base */s: -*"])
     assert checkout.left_behind() == []
 
 
 def test_a_slow_hour_is_no_regression(gated: Project, checkout: Checkout) -> None:
-    """On a machine that got slower as a whole the stored numbers say REGRESSED, the pair says PASS, and that counts."""
+    """On a machine that got slower the stored numbers say REGRESSED, the pair PASS, and that counts; if it is asked."""
     gated.script = SLOW_HOUR
+    alone = gated.run("--no-confirm", JSON)
+    alone.assert_outcomes(failed=1)
+    assert verdicts(gated) == [("baseline", "REGRESSED")]
+    assert checkout.servers() == []
     result = gated.run(JSON)
     result.assert_outcomes(passed=1)
-    assert result.ret == pytest.ExitCode.OK
     assert verdicts(gated) == [("baseline", "REGRESSED"), ("against", "PASS")]
-    assert (
-        "the stored baseline alone says REGRESSED; side by side with the baseline's commit it is PASS, and that counts"
-        in text_of(result)
+    says = (
+        "the stored baseline alone says REGRESSED; side by side with the baseline's commit it is PASS, and that count"
     )
+    assert says in text_of(result)
     # Two rows of one metric: which of them is of the pair is seen by its reference.
     result.stdout.fnmatch_lines(["*test_it*throughput*REGRESSED", "*throughput*base */s*PASS"])
     assert checkout.left_behind() == []
-
-
-def test_it_can_be_left_out(gated: Project, checkout: Checkout) -> None:
-    """With ``--no-confirm`` the stored baseline has the last word, and nothing is started for another opinion."""
-    gated.script = SLOW_HOUR
-    result = gated.run("--no-confirm", JSON)
-    result.assert_outcomes(failed=1)
-    assert verdicts(gated) == [("baseline", "REGRESSED")]
-    assert checkout.servers() == []
-
-
-def test_a_better_build_is_told_by_both(gated: Project, checkout: Checkout) -> None:
-    """What is better by the stored baseline is IMPROVED only where its commit says so too."""
-    gated.speed(1.5)
-    gated.run(JSON).assert_outcomes(passed=1)
-    assert verdicts(gated) == [("baseline", "IMPROVED"), ("against", "IMPROVED")]
-    assert checkout.left_behind() == []
-
-
-def test_a_fast_machine_hides_nothing(gated: Project, checkout: Checkout) -> None:
-    """On a machine twice as fast a slower build fails, by the pair alone, and the result says how fast the machine is.
-
-    The same build passes there, and is not called better.
-    """
-    gated.script = Script(speed=2.0, yardstick=2.0)
-    result = gated.run(JSON)
-    result.assert_outcomes(passed=1)
-    assert verdicts(gated) == [("against", "PASS")]
-    assert "this machine is 2 times as fast as when the baseline was recorded" in text_of(result)
-    assert gated.result()["run"]["yardstick"] == {"interpreter": [2000.0]}
-    gated.speed(0.7)
-    result = gated.run(JSON)
-    result.assert_outcomes(failed=1)
-    assert verdicts(gated) == [("against", "REGRESSED")]
-    assert checkout.left_behind() == []
-
-
-def test_a_fast_machine_without_the_commit_is_inconclusive(gated: Project, checkout: Checkout) -> None:
-    """Where git does not have the commit nobody can tell the machine from the code, and what helps is said."""
-    gated.script = Script(speed=2.0, yardstick=2.0)
-    rewrite(gated, commit="0" * 40)
-    result = gated.run(JSON)
-    result.assert_outcomes(failed=1)
-    assert verdicts(gated) == [("baseline", "INCONCLUSIVE")]
-    text = text_of(result)
-    assert "this machine is 2 times as fast as when the baseline was recorded" in text
-    assert "help: `git branch --all` and `git tag` list what there is" in text
-    assert "metrics that moved with it" not in text
-    assert checkout.servers() == []
+    shutil.rmtree(gated.path / "baselines")
+    gated.run("--baseline-update").assert_outcomes(passed=1)
+    assert checkout.servers() == [], "a recording measures what it writes, and no more"
 
 
 def test_a_pair_that_is_undecided_overrules_nothing(gated: Project, checkout: Checkout) -> None:
@@ -132,6 +93,30 @@ def test_a_pair_that_is_undecided_overrules_nothing(gated: Project, checkout: Ch
     result.assert_outcomes(failed=1)
     assert "REGRESSED: throughput is" in text_of(result)
     assert "not settled side by side with the baseline's commit either: INCONCLUSIVE" in text_of(result)
+
+
+def test_a_fast_machine_hides_nothing(gated: Project, checkout: Checkout) -> None:
+    """On a machine twice as fast the pair alone tells a slower build from the same; without the commit nobody can."""
+    fast = "this machine is 2 times as fast as when the baseline was recorded"
+    gated.script = Script(speed=2.0, yardstick=2.0)
+    result = gated.run(JSON)
+    result.assert_outcomes(passed=1)
+    assert verdicts(gated) == [("against", "PASS")]
+    assert fast in text_of(result)
+    assert gated.result()["run"]["yardstick"] == {"interpreter": [2000.0]}
+    gated.speed(0.7)
+    gated.run(JSON).assert_outcomes(failed=1)
+    assert verdicts(gated) == [("against", "REGRESSED")]
+    assert checkout.left_behind() == []
+    rewrite(gated, commit="0" * 40)
+    result = gated.run(JSON)
+    result.assert_outcomes(failed=1)
+    assert verdicts(gated) == [("baseline", "INCONCLUSIVE")]
+    text = text_of(result)
+    assert fast in text
+    assert "help: `git branch --all` and `git tag` list what there is" in text
+    assert "metrics that moved with it" not in text
+    assert checkout.servers() == []
 
 
 def test_a_shallow_clone_says_what_it_lacks(gated: Project, checkout: Checkout, tmp_path: Path) -> None:
@@ -165,8 +150,8 @@ def test_a_baseline_of_uncommitted_code_cannot_be_run_again(project: Project, ch
     assert checkout.servers() == []
 
 
-def test_a_commit_whose_server_fails_is_no_excuse(gated: Project, checkout: Checkout) -> None:
-    """Where the baseline's commit does not start here, the stored verdict stays and that is said beside it."""
+def test_a_commit_that_cannot_be_run_is_no_excuse(gated: Project, checkout: Checkout) -> None:
+    """Where it does not start here, or lacks the app under this name, the stored verdict stays, with that reason."""
     gated.script = msgspec.structs.replace(SLOW_HOUR, fails={"base": "no weights here"})
     result = gated.run(JSON)
     result.assert_outcomes(failed=1)
@@ -174,10 +159,6 @@ def test_a_commit_whose_server_fails_is_no_excuse(gated: Project, checkout: Chec
     assert "it could not be settled side by side" in text_of(result)
     assert "no weights here" in text_of(result)
     assert checkout.left_behind() == []
-
-
-def test_an_app_that_moved_since_is_no_excuse(gated: Project, checkout: Checkout) -> None:
-    """A baseline whose commit lacks the app under this name cannot be settled: its verdict stays, with that reason."""
     checkout.git("rm", "--quiet", "--cached", "suites/perf/app.py")
     without = checkout.git("commit-tree", checkout.git("write-tree"), "-m", "without the app")
     checkout.git("reset", "--quiet")
@@ -201,56 +182,36 @@ def test_a_baseline_of_another_host_is_settled(gated: Project, checkout: Checkou
 
 
 def test_another_host_without_a_commit_skips_as_ever(project: Project, recorded: Path) -> None:
-    """A baseline that was recorded elsewhere and outside of git can be neither compared nor settled: it skips."""
+    """A baseline of elsewhere and outside of git can be neither compared nor settled: it skips, and fails in CI."""
     project.store(recorded)
     project.environment["GPUSERVE_HOST"] = "another-host"
     result = project.run("-rs")
     result.assert_outcomes(skipped=1)
-    assert "only recorded on 'test-host', this host is 'another-host'" in text_of(result)
-    assert "it was recorded outside of git" in text_of(result)
-
-
-def test_in_ci_it_fails_as_ever(project: Project, recorded: Path) -> None:
-    """The same in CI is a gate that is not there, and fails."""
-    project.store(recorded)
-    project.environment["GPUSERVE_HOST"] = "another-host"
+    text = text_of(result)
+    assert "MISSING" in text
+    assert "only recorded on 'test-host', this host is 'another-host'" in text
+    assert "it was recorded outside of git" in text
+    project.run("--on-missing=fail").assert_outcomes(failed=1)
     project.environment["CI"] = "true"
     project.run().assert_outcomes(failed=1)
 
 
-@pytest.fixture
-def upgraded(gated: Project, checkout: Checkout) -> Project:
-    """The same, but since the recording a package has another version."""
-    entry = gated.entry()
-    for session in entry["sessions"]:
+def test_new_packages_are_seen_by_neither_side_of_a_pair(gated: Project) -> None:
+    """Both sides have them: a PASS overrules no stored REGRESSED, a REGRESSED says what it could not see."""
+    sessions = gated.entry()["sessions"]
+    for session in sessions:
         session["software"]["mosec"] = "0.0.1"
-    rewrite(gated, sessions=entry["sessions"])
-    return gated
-
-
-def test_new_packages_are_not_excused_by_a_pair_that_shares_them(upgraded: Project) -> None:
-    """Both sides of the pair have the new package, so its PASS cannot overrule that the stored numbers got worse."""
-    upgraded.script = SLOW_HOUR
-    result = upgraded.run(JSON)
+    rewrite(gated, sessions=sessions)
+    gated.script = SLOW_HOUR
+    result = gated.run(JSON)
     result.assert_outcomes(failed=1)
     text = text_of(result)
     assert "cannot see what both sides share now: mosec 0.0.1 -> " in text
     assert "--against-python=EXE" in text
-    assert verdicts(upgraded) == [("baseline", "REGRESSED"), ("against", "PASS")]
-
-
-def test_new_packages_do_not_hide_worse_code(upgraded: Project) -> None:
-    """A pair that says REGRESSED in spite of what it shares is right, and says what it could not see."""
-    upgraded.speed(0.8)
-    result = upgraded.run(JSON)
+    assert verdicts(gated) == [("baseline", "REGRESSED"), ("against", "PASS")]
+    gated.script = Script()
+    gated.speed(0.8)
+    result = gated.run(JSON)
     result.assert_outcomes(failed=1)
-    assert verdicts(upgraded) == [("baseline", "REGRESSED"), ("against", "REGRESSED")]
+    assert verdicts(gated) == [("baseline", "REGRESSED"), ("against", "REGRESSED")]
     assert "only the code was compared" in text_of(result)
-
-
-def test_a_recording_confirms_nothing(gated: Project, checkout: Checkout) -> None:
-    """An update compares with nothing side by side: it measures what it writes, and no more."""
-    gated.script = SLOW_HOUR
-    shutil.rmtree(gated.path / "baselines")
-    gated.run("--baseline-update").assert_outcomes(passed=1)
-    assert checkout.servers() == []

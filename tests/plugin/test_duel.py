@@ -41,21 +41,22 @@ def write(project: Project, body: str, *, speed: float) -> None:
 
 
 def test_a_faster_first_server_passes(project: Project, checkout: Checkout) -> None:
-    """10 % faster passes a limit of 5 %: needs no baseline, no commit, and leaves nothing running."""
+    """10 % faster passes a limit of 5 % without a baseline and leaves nothing running; a slower first server fails."""
     write(project, "assert d.throughput >= 1.05\n    assert d.latency.p50 <= 0.95", speed=1.1)
-    result = project.run(JSON)
-    result.assert_outcomes(passed=1)
+    project.run(JSON).assert_outcomes(passed=1)
     throughput, p50 = project.result()["verdicts"]
     assert throughput["verdict"] == p50["verdict"] == "PASS"
     assert throughput["reference_kind"] == "duel"
     assert throughput["value"] == pytest.approx(1.1, abs=0.02)
     assert p50["value"] == pytest.approx(1 / 1.1, abs=0.02)
     assert throughput["reference"] == pytest.approx(1.05)
-    assert throughput["rounds"] >= 1
-    assert throughput["windows"] >= 12
+    assert throughput["windows"] >= 12 * throughput["rounds"] > 0
     assert project.result()["run"]["base"]["throughput"] < project.result()["run"]["throughput"]
     assert not project.baseline.exists()
     assert checkout.left_behind() == []
+    write(project, "assert d.throughput >= 0.95", speed=0.8)
+    project.run(JSON).assert_outcomes(failed=1)
+    assert project.result()["verdicts"][0]["value"] == pytest.approx(0.8, abs=0.02)
 
 
 def test_equal_servers_are_not_faster(project: Project, checkout: Checkout) -> None:
@@ -77,13 +78,6 @@ def test_equal_servers_are_not_faster(project: Project, checkout: Checkout) -> N
     assert checkout.left_behind() == []
 
 
-def test_the_first_server_is_the_one_that_is_judged(project: Project, checkout: Checkout) -> None:
-    """A ratio is the first server's value to the second's: turned round, the same pair fails."""
-    write(project, "assert d.throughput >= 0.95", speed=0.8)
-    project.run(JSON).assert_outcomes(failed=1)
-    assert project.result()["verdicts"][0]["value"] == pytest.approx(0.8, abs=0.02)
-
-
 def test_a_ratio_at_its_limit_is_undecided(project: Project, checkout: Checkout) -> None:
     """Just at the limit nothing is shown in all looks: INCONCLUSIVE fails, or skips where that was asked."""
     write(project, "assert d.throughput >= 1.05", speed=1.05)
@@ -98,32 +92,25 @@ def test_a_ratio_at_its_limit_is_undecided(project: Project, checkout: Checkout)
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("assert d.throughput <= 1.05", "write `assert duel.throughput >= 1.05`"),
         ("assert d.latency.p99 >= 1.05", "write `assert duel.latency.p99 <= 0.95`"),
         ("assert d.throughput > 1.05", "write `assert duel.throughput >= 1.05`"),
         ("assert d.throughput >= baseline.throughput", "baseline is for what load(...) returns"),
         ("assert d.throughput >= 0", "a number above 0"),
         ("assert d.throughput", "neither true nor false"),
+        ("d.throughput >= 3.0", "nothing asserted it"),
     ],
 )
 def test_what_gates_nothing_is_told_at_its_line(project: Project, checkout: Checkout, body: str, told: str) -> None:
-    """A comparison that makes no sense is a failure that names the user's line and shows how to write it."""
+    """What makes no sense names the user's line and shows how to write it; a forgotten assert fails all the same."""
     write(project, body, speed=1.0)
     result = project.run()
     result.assert_outcomes(failed=1)
-    line = project.test_file.read_text().splitlines().index(f"    {body}") + 1
-    assert f"test_perf.py:{line}: " in text_of(result)
     assert told in text_of(result)
+    if body.startswith("assert"):
+        line = project.test_file.read_text().splitlines().index(f"    {body}") + 1
+        assert f"test_perf.py:{line}: " in text_of(result)
     assert says_no_traceback(result)
     assert checkout.left_behind() == []
-
-
-def test_a_forgotten_assert_is_found(project: Project, checkout: Checkout) -> None:
-    """A ratio that does not hold fails its test also where the ``assert`` before it was forgotten."""
-    write(project, "d.throughput >= 3.0", speed=1.0)
-    result = project.run()
-    result.assert_outcomes(failed=1)
-    assert "nothing asserted it" in text_of(result)
 
 
 def test_two_duels_are_told_apart_by_their_names(project: Project, checkout: Checkout) -> None:
@@ -169,21 +156,16 @@ def test_a_duel_beside_a_load(project: Project, checkout: Checkout) -> None:
     assert checkout.left_behind() == []
 
 
-@pytest.mark.parametrize("side", ["base", "candidate"])
-def test_a_server_that_does_not_start_fails_the_test(project: Project, checkout: Checkout, side: str) -> None:
-    """Neither side of a duel may be absent: both are this checkout's, and nothing skips."""
+def test_a_duel_that_breaks_off_leaves_nothing_running(project: Project, checkout: Checkout) -> None:
+    """Neither side may be absent, so nothing skips where one does not start; Ctrl-C in a block ends both."""
     write(project, "assert d.throughput >= 1.05", speed=1.1)
-    project.script = Script(fails={side: "no weights here"})
-    result = project.run("--on-missing=skip")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "no weights here" in text_of(result)
-    assert says_no_traceback(result)
-    assert checkout.left_behind() == []
-
-
-def test_ctrl_c_in_a_duel_leaves_nothing_running(project: Project, checkout: Checkout) -> None:
-    """Interrupted in a block, both servers end."""
-    write(project, "assert d.throughput >= 1.05", speed=1.1)
+    for side in ("base", "candidate"):
+        project.script = Script(fails={side: "no weights here"})
+        result = project.run("--on-missing=skip")
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        assert "no weights here" in text_of(result)
+        assert says_no_traceback(result)
+        assert checkout.left_behind() == []
     project.script = Script(interrupted_turn=3)
     assert project.run().ret == pytest.ExitCode.INTERRUPTED
     assert checkout.left_behind() == []
@@ -192,10 +174,8 @@ def test_ctrl_c_in_a_duel_leaves_nothing_running(project: Project, checkout: Che
 def test_servers_that_do_not_fit_duel_by_turns(project: Project, checkout: Checkout) -> None:
     """By the marker, starts alternate and never two servers run."""
     write(project, "assert d.throughput >= 1.05", speed=1.3)
-    text = project.test_file.read_text().replace(
-        "def test_it", "@pytest.mark.gpuserve(one_at_a_time=True)\ndef test_it"
-    )
-    project.test_file.write_text(text)
+    marked = project.test_file.read_text().replace("def test", "@pytest.mark.gpuserve(one_at_a_time=True)\ndef test")
+    project.test_file.write_text(marked)
     project.run().assert_outcomes(passed=1)
     servers = [line.split()[0] for line in checkout.servers()]
     assert servers == ["start", "end"] * (len(servers) // 2) != []

@@ -32,7 +32,7 @@ def full(kind: type[GpuserveError] = GpuserveError) -> GpuserveError:
 
 
 def test_the_text_says_what_was_found_where_and_what_helps() -> None:
-    """Each part has its line, the log's last lines stand apart."""
+    """Each known part has its lines; further lines of what a file or server said cannot pose as our advice."""
     assert str(full()).splitlines() == [
         "the server did not start",
         "  found: exit code 3",
@@ -43,29 +43,15 @@ def test_the_text_says_what_was_found_where_and_what_helps() -> None:
         "    | first",
         "    | last",
     ]
-
-
-def test_what_is_not_known_is_not_shown() -> None:
-    """An error of one sentence is one line."""
     assert str(GpuserveError("that is all")) == "that is all"
-
-
-def test_a_finding_of_several_lines_stays_one_finding() -> None:
-    """Further lines are indented, so that what a file or a server said cannot pose as our advice."""
     text = str(GpuserveError("no", found="bad\n  help: rm -rf", remedies=["one\ntwo"]))
     assert [line for line in text.splitlines() if line.startswith("  help: ")] == ["  help: one"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_error_is_one_of_ours(kind: type[GpuserveError]) -> None:
-    """Whoever catches the base catches all, and only wrong usage and a missing device are usage problems."""
-    assert issubclass(kind, GpuserveError)
-    assert issubclass(kind, UsageProblem) is (kind in {UsageProblem, DeviceProblem})
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_an_error_survives_copying(kind: type[GpuserveError]) -> None:
-    """Nothing of an error is lost on the way through another process or a copy."""
+    """Nothing is lost on the way through another process; only wrong usage and a missing device are usage problems."""
+    assert issubclass(kind, UsageProblem) is (kind in {UsageProblem, DeviceProblem})
     error = full(kind)
     for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(other) is kind

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
@@ -11,40 +13,52 @@ if TYPE_CHECKING:
     from tests.plugin.conftest import Project
 
 
-def test_wrong_answers(real_project: Project) -> None:
-    """A server that is fast and sometimes wrong does not pass, and the message shows the wrong answer."""
-    real_project.write(wrong_every=20)
+FOXY = "lambda body: (_ for _ in ()).throw(AssertionError('too foxy')) if body == b'FOX' else True"
+
+
+@pytest.mark.parametrize(
+    ("faults", "says"),
+    [
+        ({"wrong_every": 20}, ["*INVALID: throughput*", "*wrong answers:*expected b'FOX', got b'nonsense'*"]),
+        # A check given as a function may raise; its words are in the message.
+        ({"expect": FOXY}, ["*wrong answers:*AssertionError: too foxy*"]),
+        # Not a pile of resets.
+        ({"die_after": 100}, ["*INVALID: throughput*", "*died under load (killed by SIGKILL)*", "*fallen over*"]),
+        # The server's queue holds two, eight users send.
+        ({"capacity": 2}, ["*INVALID: throughput*", "*request errors (status 429: *"]),
+    ],
+    ids=["wrong answers", "a check that raises", "death under load", "refused requests"],
+)
+def test_faults_under_load_are_invalid(real_project: Project, faults: dict[str, Any], says: list[str]) -> None:
+    """A server that is fast and wrong, dies or refuses does not pass; the message shows it, nothing is recorded."""
+    real_project.write(**faults)
     result = real_project.run("--baseline-update")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*INVALID: throughput*", "*wrong answers:*expected b'FOX', got b'nonsense'*"])
+    result.stdout.fnmatch_lines(says)
     assert not real_project.baseline.exists()
-
-
-def test_expect_function_says_what_is_wrong(real_project: Project) -> None:
-    """A check given as a function may raise; its words are in the message."""
-    real_project.write(
-        expect="lambda body: (_ for _ in ()).throw(AssertionError('too foxy')) if body == b'FOX' else True"
-    )
-    result = real_project.run()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*wrong answers:*AssertionError: too foxy*"])
-
-
-def test_server_dies_under_load(real_project: Project) -> None:
-    """A server that dies under load is INVALID with its exit and the last lines of its log, not a pile of resets."""
-    real_project.write(die_after=100)
-    result = real_project.run()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*INVALID: throughput*", "*died under load (killed by SIGKILL)*", "*fallen over*"])
     assert says_no_traceback(result)
 
 
-def test_request_errors(real_project: Project) -> None:
-    """Refused requests (the server's queue holds two, eight users send) are errors by status, and INVALID."""
-    real_project.write(capacity=2)
+@pytest.mark.parametrize(
+    ("faults", "says"),
+    [
+        ({"exit_at_start": 3}, ["exit code 3", "no weights here"]),
+        ({"exit_at_start": 0}, ["exit code 0"]),
+        ({"start_seconds": 60, "start_timeout": 1}, ["start_timeout"]),
+        ({}, ["refuses POST /no/such/route", "status 404"]),
+    ],
+    ids=["failure", "success", "too late", "a wrong path"],
+)
+def test_a_server_that_does_not_start_is_told(real_project: Project, faults: dict[str, Any], says: list[str]) -> None:
+    """With its exit code and log, or what gives it longer; a wrong path is told as that, and at once."""
+    real_project.write(**faults)
+    if not faults:
+        test = real_project.test_file
+        test.write_text(test.read_text().replace('"/inference"', '"/no/such/route"'))
     result = real_project.run()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*INVALID: throughput*", "*request errors (status 429: *"])
+    assert all(words in text_of(result) for words in says)
+    assert says_no_traceback(result)
 
 
 def test_a_test_without_assertions_does_not_hide_it(project: Project) -> None:
@@ -55,40 +69,3 @@ def test_a_test_without_assertions_does_not_hide_it(project: Project) -> None:
     result.assert_outcomes(passed=1, errors=1)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*INVALID: nothing can be concluded*", "*wrong answers: 3 of 9*"])
-
-
-def test_server_that_cannot_start(real_project: Project) -> None:
-    """A server that leaves at once ends the wait at once, with its exit code and its log."""
-    real_project.write(exit_at_start=3)
-    result = real_project.run()
-    result.assert_outcomes(failed=1)
-    assert "exit code 3" in text_of(result)
-    assert "no weights here" in text_of(result)
-    assert says_no_traceback(result)
-
-
-def test_server_that_leaves_with_success_has_not_started(real_project: Project) -> None:
-    """Exit code 0 before the first answer is a failure too."""
-    real_project.write(exit_at_start=0)
-    result = real_project.run()
-    result.assert_outcomes(failed=1)
-    assert "exit code 0" in text_of(result)
-
-
-def test_server_that_is_late(real_project: Project) -> None:
-    """A server that does not answer within start_timeout is told as late, with the argument that gives it longer."""
-    real_project.write(start_seconds=60, start_timeout=1)
-    result = real_project.run()
-    result.assert_outcomes(failed=1)
-    assert "start_timeout" in text_of(result)
-    assert says_no_traceback(result)
-
-
-def test_request_that_the_server_refuses(real_project: Project) -> None:
-    """A wrong path is told as that, at once, not as a server that is not ready."""
-    test = real_project.test_file
-    test.write_text(test.read_text().replace('"/inference"', '"/no/such/route"'))
-    result = real_project.run()
-    result.assert_outcomes(failed=1)
-    assert "refuses POST /no/such/route" in text_of(result)
-    assert "status 404" in text_of(result)

@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fakes.children.toolkit import eventually
 from tests.fakes.scripted_sessions import Script
-from tests.fakes.terminal import in_a_terminal
-from tests.plugin.conftest import busy_machine, says_no_traceback, text_of
+from tests.plugin.conftest import WEB, busy_machine, says_no_traceback, text_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.plugin.conftest import Project
-
-WEB = """
-import sys, time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-class Answer(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(0.002)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.upper())
-
-    def log_message(self, *_):
-        pass
-
-ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
-"""
-"""A server that is up at once."""
 
 SHAPES = """
 import pytest
@@ -83,8 +56,7 @@ def test_until(fox, load):
 
 ONE = """
 import pytest
-from pytest_gpuserve.load import Burst, Poisson, Trace
-
+from pytest_gpuserve.load import Burst, Poisson, Steps, Trace
 @pytest.fixture(scope="module")
 def server(mosec_server):
     return mosec_server("app.py")
@@ -132,8 +104,7 @@ def test_every_schedule_loads_a_real_server(real_project: Project) -> None:
 
 def test_cores_of_others_are_counted(real_project: Project) -> None:
     """While a server is loaded, the core that another process takes is counted as taken by others."""
-    body = "load(fox, schedule=Steps(((4, 1.0),)), warmup_seconds=0.1)"
-    real_project.test_file.write_text(ONE.format(body=body).replace("import Burst", "import Steps, Burst"))
+    real_project.test_file.write_text(ONE.format(body="load(fox, schedule=Steps(((4, 1.0),)), warmup_seconds=0.1)"))
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as burner:
         try:
             real_project.run("--gpuserve-json=out.json")
@@ -164,7 +135,6 @@ WRONG = {
     "load(fox, concurrency=10**6)": "ulimit -Hn",
     "load(fox, schedule=Poisson(0))": "Poisson(rate=...) is a plain number above 0, not 0",
     "load(fox, schedule='poisson')": "is a schedule of pytest_gpuserve.load, not 'poisson'",
-    "load(fox, schedule=Burst(9), requests=5)": "a Burst schedule ends by itself",
     "load(fox, schedule=Burst(9), seconds=5)": "a Burst schedule ends by itself",
     "load(fox, schedule=Trace(((0.0, 1),)))": "a Trace names request 1 (from 0), but the load has 1",
     "load(fox, concurrency=4, requests=5, until=len)": "one of them says when a start ends",
@@ -192,41 +162,21 @@ def test_wrong_arguments(real_project: Project) -> None:
     assert says_no_traceback(result)
 
 
-def _environment(project: Project, **more: str) -> dict[str, str]:
-    dropped = {"CI", "PYTEST_ADDOPTS", "NO_COLOR", "PY_COLORS"}
-    ours = {**os.environ, **project.environment, "TERM": "xterm"}
-    kept = {name: value for name, value in ours.items() if value is not None and name not in dropped}
-    return {**kept, **more}
-
-
-def _pytest(project: Project, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pytest", *project.options(), *arguments]
-
-
-def test_a_run_without_a_terminal_reporter_measures_all_the_same(project: Project) -> None:
-    """Nobody to show progress to is no reason to fail."""
-    project.test_file.write_text(ONE.format(body="load(fox, concurrency=4)"))
-    result = project.run("-p", "no:terminal", "--gpuserve-json=out.json")
-    assert result.ret == 0
-    assert says_no_traceback(result)
-    assert project.result()["run"]["requests"] > 0
-
-
 def test_ctrl_c_tells_what_was_measured(real_project: Project) -> None:
     """Ctrl-C under a real load ends pytest with its own exit code, and what was measured is told as not decided."""
     marks = real_project.path / "marks"
     body = f"load(fox, concurrency=4, until=lambda windows: open({str(marks)!r}, 'w').close())"
     real_project.test_file.write_text(ONE.format(body=body))
     with subprocess.Popen(
-        _pytest(real_project, "--gpuserve-json=out.json"),
+        real_project.command("--gpuserve-json=out.json"),
         cwd=real_project.path,
-        env=_environment(real_project),
+        env=real_project.variables(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
         try:
-            _wait_for(marks, process)
+            eventually(lambda: process.poll() is not None or marks.exists(), "a window has ended", seconds=90)
             process.send_signal(signal.SIGINT)
             output, _ = process.communicate(timeout=60)
         finally:
@@ -254,44 +204,15 @@ def test_ctrl_c_records_nothing(project: Project) -> None:
     assert not project.baseline.exists()
 
 
-def _wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
-    end = time.monotonic() + 90
-    while not path.exists():
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def _shown(output: str) -> list[str]:
-    """The progress lines in what was written to a terminal."""
-    return [piece.partition("\x1b8")[0] for piece in output.split("\x1b7")[1:]]
-
-
 def test_progress_line(real_project: Project) -> None:
     """On a terminal a real load of more than 2 s shows how it gets on, and removes the line again."""
     real_project.test_file.write_text(ONE.format(body="load(fox, concurrency=4, seconds=2)"))
-    output = in_a_terminal(_pytest(real_project), real_project.path, _environment(real_project), seconds=180)
+    output = real_project.on_a_terminal()
     assert "1 passed" in output
-    shown = _shown(output)
+    shown = [piece.partition("\x1b8")[0] for piece in output.split("\x1b7")[1:]]
     assert shown
     assert all("/s  p99 " in text and text.endswith("\x1b[K") and "\n" not in text for text in shown)
     # The cursor is where pytest left it, and the rest of the line is erased before pytest goes on.
     after = output.rpartition("\x1b8")[2]
     assert after.startswith("\x1b[K")
     assert "/s  p99" not in after
-
-
-@pytest.mark.parametrize(
-    ("more", "options", "wanted"),
-    [({}, (), True), ({"CI": "true"}, (), False), ({}, ("-q",), False), ({}, ("-p", "no:terminal"), False)],
-)
-def test_who_sees_no_progress_line(
-    project: Project, more: dict[str, str], options: tuple[str, ...], *, wanted: bool
-) -> None:
-    """In CI, and where pytest is to be quiet, no progress is shown of a load that else would show it."""
-    (project.path / "conftest.py").write_text(
-        "from pytest_gpuserve import progress\n\nprogress.QUIET_SECONDS = progress.EVERY_SECONDS = 0\n"
-    )
-    project.test_file.write_text(ONE.format(body="load(fox, concurrency=4)"))
-    output = in_a_terminal(_pytest(project, *options), project.path, _environment(project, **more), seconds=180)
-    assert bool(_shown(output)) is wanted

@@ -44,30 +44,52 @@ def besides(project: Project, text: str, name: str = "test_a.py") -> None:
     (project.test_file.parent / name).write_text(text)
 
 
-def test_all_is_well(gated: Project) -> None:
-    """Nothing failed, and nothing was left out."""
-    besides(gated, "def test_plain(): pass")
-    assert ending(gated, status=0) == WELL
+BROKEN = """
+import pytest
+
+@pytest.fixture
+def broken():
+    yield
+    assert False
+
+def test_plain(): assert False
+
+def test_teardown(broken): pass
+
+@pytest.mark.xfail
+def test_known(): assert False
+"""
 
 
-def test_a_failure_that_is_not_listed(gated: Project) -> None:
-    """A test that measures nothing is not in the list, and fails pytest; a broken teardown too."""
-    besides(
-        gated,
-        "import pytest\n@pytest.fixture\ndef broken():\n    yield\n    assert False\n\n"
-        "def test_plain(): assert False\n\ndef test_teardown(broken): pass\n\n"
-        "@pytest.mark.xfail\ndef test_known(): assert False\n",
-    )
-    assert ending(gated, status=1) == {"exit_status": 1, "complete": True, "unlisted_failures": 2}
+@pytest.mark.parametrize(
+    ("text", "arguments", "ended"),
+    [
+        ("def test_plain(): pass", (), (0, True, 0)),
+        # What measures nothing is in no list, and fails pytest.
+        (BROKEN, (), (1, True, 2)),
+        ("def test_plain(): assert False\n\ndef test_other(): pass\n", ("-x",), (1, False, 1)),
+        ("import absent_module", ("--continue-on-collection-errors",), (1, True, 1)),
+        ("", ("--setup-only",), (0, False, 0)),
+    ],
+    ids=["well", "failures", "stopped at the first", "not collected", "only set up"],
+)
+def test_what_is_not_listed_counts(
+    gated: Project, text: str, arguments: tuple[str, ...], ended: tuple[int, bool, int]
+) -> None:
+    """A test that measures nothing, a teardown or a file may fail, or was not run: the result says so."""
+    besides(gated, text, "test_z.py")
+    expected = dict(zip(WELL, ended, strict=True))
+    assert ending(gated, *arguments, status=ended[0]) == expected
 
 
-def test_a_file_that_cannot_be_collected(gated: Project) -> None:
-    """Nothing is run, so that nothing is listed; and where all else is run, it is counted."""
+def test_it_broke_off(gated: Project) -> None:
+    """By a file that cannot be collected, after which nothing is listed, or by Ctrl-C in a test that measures."""
     besides(gated, "import absent_module")
     assert not ending(gated, status=2)["complete"]
     assert json.loads((gated.path / "out.json").read_text())["tests"] == []
-    found = ending(gated, "--continue-on-collection-errors", status=1)
-    assert found == {"exit_status": 1, "complete": True, "unlisted_failures": 1}
+    besides(gated, "")
+    gated.script = Script(interrupted_session=1)
+    assert not ending(gated, status=2)["complete"]
 
 
 @pytest.mark.parametrize(("returncode", "status"), [("0", 0), ("None", 2), ("7", 7)])
@@ -77,18 +99,6 @@ def test_it_was_ended_early(gated: Project, returncode: str, status: int) -> Non
     found = ending(gated, status=status)
     assert not found["complete"]
     assert json.loads((gated.path / "out.json").read_text())["tests"][0]["outcome"] == "passed"
-
-
-def test_it_stopped_at_the_first_failure(gated: Project) -> None:
-    """With `-x` the rest was not run."""
-    besides(gated, "def test_plain(): assert False\n\ndef test_other(): pass\n", "test_z.py")
-    assert ending(gated, "-x", status=1) == {"exit_status": 1, "complete": False, "unlisted_failures": 1}
-
-
-def test_it_was_interrupted(gated: Project) -> None:
-    """By Ctrl-C, in a test that measures."""
-    gated.script = Script(interrupted_session=1)
-    assert not ending(gated, status=2)["complete"]
 
 
 def test_whom_it_was_measured_beside(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,11 +116,6 @@ def test_whom_it_was_measured_beside(checkout: Checkout, capsys: pytest.CaptureF
     assert [json.loads(file.read_text())["against"] for file in files] == commits
     assert main(list(map(str, files))) == 2
     assert "not measured beside the same code" in capsys.readouterr().err
-
-
-def test_tests_that_were_only_set_up(gated: Project) -> None:
-    """With `--setup-only` pytest ends well, and nothing was measured."""
-    assert not ending(gated, "--setup-only", status=0)["complete"]
 
 
 def test_another_file_could_not_be_written(gated: Project) -> None:

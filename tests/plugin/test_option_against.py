@@ -15,18 +15,16 @@ if TYPE_CHECKING:
     from tests.plugin.conftest import Project
 
 
-@pytest.mark.parametrize("arguments", [("--against=HEAD",), (f"--against-python={sys.executable}",)])
-@pytest.mark.parametrize("update", ["--baseline-update", "--baseline-update-new"])
-def test_comparing_and_recording_are_two_runs(project: Project, arguments: tuple[str, ...], update: str) -> None:
-    """A run that compares with another revision records nothing, and says so."""
-    result = project.run(update, *arguments)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"{arguments[0].partition('=')[0]} and an update of baselines are two runs" in text_of(result)
-    assert says_no_traceback(result)
-
-
-def test_an_ini_file_is_named_as_the_cause(project: Project) -> None:
-    """What the ini file sets is left out with an option that the message names; then the run may record."""
+def test_comparing_and_recording_are_two_runs(project: Project) -> None:
+    """A run that compares records nothing, and says so; of an ini file with the option that leaves it out."""
+    for option, update in (
+        ("--against=HEAD", "--baseline-update"),
+        (f"--against-python={sys.executable}", "--baseline-update-new"),
+    ):
+        result = project.run(update, option)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert f"{option.partition('=')[0]} and an update of baselines are two runs" in text_of(result)
+        assert says_no_traceback(result)
     project.ini(against="HEAD")
     result = project.run("--baseline-update")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -34,46 +32,38 @@ def test_an_ini_file_is_named_as_the_cause(project: Project) -> None:
     assert project.run("--baseline-update", "-o", "against=", "--collect-only").ret == pytest.ExitCode.OK
 
 
-@pytest.mark.parametrize("option", ["--against=", "--against= "])
-def test_an_empty_revision_is_exit_4(project: Project, option: str) -> None:
-    """As from a variable that is not set: never taken for no comparison."""
-    result = project.run(option)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--against=origin/main" in text_of(result)
-    assert says_no_traceback(result)
-
-
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("option", "found"),
     [
-        ("", "no name"),
-        ("no/such/python", "there is no such file"),
-        ("no-such-python", "there is no such file"),
-        ("suites", "there is no such file"),
-        ("plain.txt", "Permission denied"),
-        ("broken.sh", "this broke"),
+        # As from a variable that is not set: never taken for no comparison.
+        ("--against=", "--against=origin/main"),
+        ("--against= ", "--against=origin/main"),
+        ("--against-python=", "no name"),
+        ("--against-python=no-such-python", "there is no such file"),
+        ("--against-python=suites", "there is no such file"),
+        ("--against-python=./plain.txt", "Permission denied"),
+        ("--against-python=./broken.sh", "this broke"),
     ],
 )
-def test_what_is_no_python_is_exit_4(project: Project, name: str, found: str) -> None:
+def test_what_is_no_revision_or_python_is_exit_4(project: Project, option: str, found: str) -> None:
     """An interpreter that is not there, cannot be executed or is none is told with what it did."""
     (project.path / "plain.txt").write_text("")
     (project.path / "broken.sh").write_text("#!/bin/sh\necho this broke >&2\nexit 1\n")
     (project.path / "broken.sh").chmod(0o755)
-    result = project.run(f"--against-python={'./' * ('.' in name)}{name}")
+    result = project.run(option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert found in text_of(result)
-    assert "--against-python=/path/to/.venv/bin/python" in text_of(result)
+    assert ("--against-python=/path/to/.venv/bin/python" in text_of(result)) is ("python" in option)
     assert says_no_traceback(result)
 
 
-@pytest.mark.parametrize("arguments", [("--against=HEAD",), (f"--against-python={sys.executable}",)])
-def test_xdist_is_exit_4(real_project: Project, arguments: tuple[str, ...]) -> None:
+def test_xdist_is_exit_4(real_project: Project) -> None:
     """On `cpu` workers of pytest-xdist would measure each other; without workers it is no matter."""
-    result = real_project.run("-n2", *arguments)
+    result = real_project.run("-n2", "--against=HEAD")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "run it with -n0" in text_of(result)
     assert says_no_traceback(result)
-    assert real_project.run("-n0", "--collect-only", *arguments).ret == pytest.ExitCode.OK
+    assert real_project.run("-n0", "--collect-only", "--against=HEAD").ret == pytest.ExitCode.OK
 
 
 def test_values_by_option_and_ini(pytester: pytest.Pytester) -> None:
@@ -91,32 +81,8 @@ def test_values_by_option_and_ini(pytester: pytest.Pytester) -> None:
     assert read_settings(pytester.parseconfig("-o", "no_confirm=false")).confirm
 
 
-def test_one_at_a_time_is_read_from_the_closest_marker(pytester: pytest.Pytester) -> None:
-    """A class may set it and a test take it back; tolerances beside it are read as ever."""
-    items = pytester.getitems(
-        """
-        import pytest
-        class TestMarked:
-            pytestmark = pytest.mark.gpuserve(one_at_a_time=True, p99=0.3)
-
-            def test_class(self): pass
-
-            @pytest.mark.gpuserve(one_at_a_time=False, throughput=0.1)
-            def test_own(self): pass
-
-        def test_plain(): pass
-        """
-    )
-    assert [one_at_a_time(item, "cpu") for item in items] == [True, False, False]
-    assert [tolerances(item, "cpu") for item in items] == [
-        {"latency.p99": 0.3},
-        {"throughput": 0.1, "latency.p99": 0.3},
-        {},
-    ]
-
-
-def test_a_marker_for_a_device_counts_there_alone(pytester: pytest.Pytester) -> None:
-    """Before one of the same place that names none, in whatever order; a closer one comes before both."""
+def test_the_closest_marker_counts(pytester: pytest.Pytester) -> None:
+    """A test's own before its class's, whatever is in it; of one place the device's own, in whatever order."""
     items = pytester.getitems(
         """
         import pytest
@@ -127,30 +93,20 @@ def test_a_marker_for_a_device_counts_there_alone(pytester: pytest.Pytester) -> 
         class TestMarked:
             def test_class(self): pass
 
-            @pytest.mark.gpuserve(throughput=0.5)
+            @pytest.mark.gpuserve(throughput=0.5, one_at_a_time=False)
             def test_own(self): pass
+
+        def test_plain(): pass
         """
     )
-    assert [tolerances(item, "cpu")["throughput"] for item in items] == [0.3, 0.5]
-    assert [tolerances(item, "T4")["throughput"] for item in items] == [0.02, 0.5]
-    assert [tolerances(item, "H200") for item in items] == [
-        {"throughput": 0.1, "latency.p99": 0.2},
-        {"throughput": 0.5, "latency.p99": 0.2},
-    ]
-    assert [one_at_a_time(items[0], gpu) for gpu in ("cpu", "T4")] == [False, True]
-
-
-@pytest.mark.parametrize("value", ["1", "'yes'", "None"])
-def test_one_at_a_time_is_true_or_false(project: Project, value: str) -> None:
-    """Another value is a usage error that names the test."""
-    project.write(marker=f"@pytest.mark.gpuserve(one_at_a_time={value})")
-    result = project.run()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "one_at_a_time=...): it is True or False" in text_of(result)
-    assert "test_it" in text_of(result)
-    assert says_no_traceback(result)
-
-
-def test_the_marker_is_described(project: Project) -> None:
-    """``pytest --markers`` says what it does."""
-    assert "one_at_a_time=True: the two servers" in text_of(project.run("--markers"))
+    found = {gpu: [tolerances(item, gpu) for item in items] for gpu in ("cpu", "T4", "H200")}
+    own = {"throughput": 0.5, "latency.p99": 0.2}
+    assert found == {
+        "cpu": [{"throughput": 0.3, "latency.p99": 0.2}, own, {}],
+        "T4": [{"throughput": 0.02, "latency.p99": 0.2}, own, {}],
+        "H200": [{"throughput": 0.1, "latency.p99": 0.2}, own, {}],
+    }
+    assert [one_at_a_time(item, "T4") for item in items] == [True, False, False]
+    assert not one_at_a_time(items[0], "cpu")
+    described = text_of(pytester.runpytest("-p", "pytest_gpuserve.plugin", "--markers"))
+    assert "one_at_a_time=True: the two servers" in described

@@ -69,12 +69,11 @@ def path_of(url: str) -> str:
     return f"{url}/{FILE}".removeprefix("s3://")
 
 
-def entries(s3: S3, url: str) -> dict[str, dict[str, object]]:
-    """The entries of the project's baseline file in the storage."""
+def entries(s3: S3, url: str) -> list[str]:
+    """The names of the entries of the project's baseline file in the storage."""
     data = s3.get(path_of(url))
     assert data is not None
-    found: dict[str, dict[str, object]] = json.loads(data)["entries"]
-    return found
+    return sorted(json.loads(data)["entries"])
 
 
 def then(project: Project, *command: str, **environment: str) -> None:
@@ -83,9 +82,14 @@ def then(project: Project, *command: str, **environment: str) -> None:
     project.test_file.write_text(project.test_file.read_text() + text)
 
 
-def pytest_command(project: Project, *arguments: str) -> list[str]:
-    """A run of pytest beside one of the project, with the same script."""
-    return [sys.executable, "-m", "pytest", *project.options(), *arguments]
+def send_later(project: Project, text: str) -> str:
+    """Send what a run kept, by the command that it told; what that says."""
+    (command,) = set(re.findall(r"to send it later: python (-m pytest_gpuserve\.store\.elsewhere [^\s;]*)", text))
+    sent = subprocess.run(
+        [sys.executable, *shlex.split(command)], cwd=project.path, capture_output=True, text=True, check=False
+    )
+    assert sent.returncode == 0, sent.stderr
+    return sent.stdout
 
 
 def test_baselines_are_gated_at_an_address(project: Project, s3: S3, url: str, recorded: Path) -> None:
@@ -106,7 +110,7 @@ def test_baselines_are_recorded_at_an_address_and_read_offline(project: Project,
     written = project.run("--baseline-update", f"--baseline-dir={url}")
     written.assert_outcomes(passed=1)
     written.stdout.fnmatch_lines([f"*recording into {url}/cpu (no entries)*", f"*test_it: recorded * in {url}/{FILE}"])
-    assert list(entries(s3, url)) == ["test_it"]
+    assert entries(s3, url) == ["test_it"]
     assert not (project.path / "baselines").exists()
 
     s3.faults(silent=True)
@@ -122,8 +126,15 @@ def test_baselines_are_recorded_at_an_address_and_read_offline(project: Project,
     offline.stdout.re_match_lines([rf".*gating against {url}/cpu \(1 entry.*", r"baselines as of 20.*"])
 
 
-def test_a_run_that_measures_nothing_asks_no_storage(project: Project, s3: S3, url: str) -> None:
-    """Its tests run whether the storage answers or not, and nothing is said of what is in it."""
+def test_no_storage_is_asked_without_need(project: Project, s3: S3, url: str, tmp_path: Path) -> None:
+    """``file://`` is a folder like any other: no copy, no library; tests that measure nothing need no answer."""
+    (project.path / "conftest.py").write_text(
+        "import sys\ndef pytest_unconfigure():\n    print('FSSPEC', 'fsspec' in sys.modules, 's3fs' in sys.modules)\n"
+    )
+    result = project.run("--baseline-update", f"--baseline-dir=file://{tmp_path}/elsewhere")
+    result.assert_outcomes(passed=1)
+    assert (tmp_path / "elsewhere" / FILE).exists()
+    assert "FSSPEC False False" in text_of(result)
     project.test_file.write_text("def test_it(device):\n    assert device.name == 'cpu'\n")
     s3.faults(silent=True)
     result = project.run(f"--baseline-dir={url}")
@@ -132,23 +143,12 @@ def test_a_run_that_measures_nothing_asks_no_storage(project: Project, s3: S3, u
     assert not s3.faults()
 
 
-def test_a_folder_may_be_written_as_an_address(project: Project, tmp_path: Path) -> None:
-    """``file://`` is a folder like any other: no copy, no library."""
-    (project.path / "conftest.py").write_text(
-        "import sys\ndef pytest_unconfigure():\n    print('FSSPEC', 'fsspec' in sys.modules, 's3fs' in sys.modules)\n"
-    )
-    result = project.run("--baseline-update", f"--baseline-dir=file://{tmp_path}/elsewhere")
-    result.assert_outcomes(passed=1)
-    assert (tmp_path / "elsewhere" / FILE).exists()
-    assert "FSSPEC False False" in text_of(result)
-
-
 def test_two_runs_do_not_overwrite_each_other(project: Project, s3: S3, url: str, tmp_path: Path) -> None:
     """Two runs of pytest at once: of different tests both entries are kept, of the same one the second is refused."""
     loads = "(server, load, baseline):\n    test_it(server, load, baseline)\n"
     project.test_file.write_text(f"{project.test_file.read_text()}\n\ndef test_mine{loads}\n\ndef test_other{loads}")
     update = ("--baseline-update", f"--baseline-dir={url}")
-    then(project, *pytest_command(project, *update, "-k", "test_it or test_other"), **{LOCKS_VARIABLE: str(tmp_path)})
+    then(project, *project.command(*update, "-k", "test_it or test_other"), **{LOCKS_VARIABLE: str(tmp_path)})
     result = project.run(*update, "-k", "test_it or test_mine")
     result.assert_outcomes(passed=2, errors=1, deselected=1)
     assert result.ret == 1
@@ -158,7 +158,7 @@ def test_two_runs_do_not_overwrite_each_other(project: Project, s3: S3, url: str
     assert "on host 'test-host'" in text
     assert f"test_mine: recorded (2 sessions) in {url}" in text
     assert says_no_traceback(result)
-    assert sorted(entries(s3, url)) == ["test_it", "test_mine", "test_other"]
+    assert entries(s3, url) == ["test_it", "test_mine", "test_other"]
 
 
 def test_what_cannot_be_written_is_kept_and_sent_later(project: Project, s3: S3, url: str) -> None:
@@ -166,21 +166,15 @@ def test_what_cannot_be_written_is_kept_and_sent_later(project: Project, s3: S3,
     deny = f'import urllib.request as u; u.urlopen(u.Request({s3.endpoint + "/-faults"!r}, b\'{{"denied": ["PUT"]}}\'))'
     then(project, sys.executable, "-c", deny)
     result = project.run("--baseline-update", f"--baseline-dir={url}")
-    assert result.ret == 1
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     text = text_of(result)
     assert "PermissionError" in text
     assert says_no_traceback(result)
     assert SECRET not in text
-    (command,) = set(re.findall(r"to send it later: python (.*)", text))
     assert s3.get(path_of(url)) is None
-
     s3.faults()
-    sent = subprocess.run(
-        [sys.executable, *shlex.split(command)], cwd=project.path, capture_output=True, text=True, check=False
-    )
-    assert sent.returncode == 0, sent.stderr
-    assert sent.stdout == f"test_it: sent to {url}/{FILE}\n"
-    assert list(entries(s3, url)) == ["test_it"]
+    assert send_later(project, text) == f"test_it: sent to {url}/{FILE}\n"
+    assert entries(s3, url) == ["test_it"]
 
 
 INTERRUPTED = """
@@ -205,22 +199,18 @@ def test_what_is_measured_outlives_ctrl_c(project: Project, s3: S3, url: str) ->
     project.write(f"{held.format('run')}\n    few = {few}\n    {held.format('few')}")
     project.test_file.write_text(project.test_file.read_text() + INTERRUPTED)
     result = project.run("--baseline-update", f"--baseline-dir={url}")
-    assert result.ret == 2
-    found = re.search(r"to send it later: python (-m pytest_gpuserve\.store\.elsewhere [^\s;]*)", text_of(result))
-    assert found is not None
-    sent = subprocess.run([sys.executable, *found[1].split()], cwd=project.path, check=False)
-    assert sent.returncode == 0
-    assert sorted(entries(s3, url)) == ["test_it", "test_it few"]
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    send_later(project, text_of(result))
+    assert entries(s3, url) == ["test_it", "test_it few"]
 
 
 def test_a_half_written_file_fails_its_test(project: Project, s3: S3, url: str, recorded: Path) -> None:
     """It is an error that names the address, and neither MISSING nor a pass."""
     s3.put(path_of(url), recorded.read_bytes()[:-100])
     result = project.run(f"--baseline-dir={url}")
-    assert result.ret == 1
-    text = text_of(result)
-    assert f"baseline file {url}/{FILE} is not whole JSON" in text
-    assert "MISSING" not in text
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert f"baseline file {url}/{FILE} is not whole JSON" in text_of(result)
+    assert "MISSING" not in text_of(result)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +225,7 @@ def test_a_half_written_file_fails_its_test(project: Project, s3: S3, url: str, 
 def test_wrong_options_are_usage_errors(project: Project, arguments: list[str], said: str) -> None:
     """Exit code 4 with what is wrong, before anything is measured, and without what may be secret."""
     result = project.run(*arguments)
-    assert result.ret == 4
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert said in text_of(result)
     assert "hunter22" not in text_of(result)
     assert says_no_traceback(result)

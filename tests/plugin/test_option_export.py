@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.plugin.conftest import TEST, says_no_traceback, text_of
+from tests.plugin.conftest import TEST
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,13 +64,3 @@ def test_secrets_are_in_no_form(project: Project) -> None:
         written = (project.path / f"{name}.out").read_text(encoding="utf-8")
         assert "sesame-opens" not in written
         assert "test_it[<MY_TOKEN>]" in written
-
-
-@pytest.mark.parametrize("asked", ["github-action-benchmark:x.json", "prometheus:nowhere/x.txt"])
-def test_a_form_or_file_that_is_not_there_ends_the_run(project: Project, asked: str) -> None:
-    """A form that there is not, or a file that cannot be, is told before anything is measured, with what there is."""
-    result = project.run(f"--gpuserve-export={asked}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert says_no_traceback(result)
-    words = ("nowhere",) if "nowhere" in asked else FORMATS
-    assert all(word in text_of(result) for word in words)

@@ -12,7 +12,6 @@ from tests.plugin.conftest import text_of
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
 
-MARKED = "@pytest.mark.gpuserve_full"
 
 SIZES = """
 import pytest
@@ -50,7 +49,10 @@ def test_plain():
 
 
 def test_full_matrix_is_left_out_on_cpu(project: Project) -> None:
-    """A marked test is deselected on cpu, a line says so and how to ask for it, and it makes no comparison."""
+    """A marked test is deselected on cpu, a line says so and how to ask for it, and it makes no comparison.
+
+    The line is about what ``-k`` has selected; with ``-q`` it is left out where tests are left that nobody named.
+    """
     project.test_file.write_text(TWO)
     result = project.run("--baseline-update", "--gpuserve-json=out.json")
     result.assert_outcomes(passed=2, deselected=2)
@@ -59,33 +61,25 @@ def test_full_matrix_is_left_out_on_cpu(project: Project) -> None:
     assert "collected 4 items / 2 deselected / 2 selected" in text
     assert "1 comparison planned" in text
     assert project.result()["nodeid"].endswith("test_it[8]")
+    selected = project.run("-k", "16 or plain")
+    selected.assert_outcomes(passed=1, deselected=3)
+    assert ONE in text_of(selected)
+    quiet = project.run("-q")
+    quiet.assert_outcomes(passed=2, deselected=2)
+    assert "published sizes" not in text_of(quiet)
 
 
-def test_quiet_runs_are_told_by_the_count_alone(project: Project) -> None:
-    """With ``-q`` the line is left out where tests are left that nobody had to name."""
+def test_who_names_one_is_told(project: Project) -> None:
+    """A marked test that is asked for by its id does not vanish in silence, nor from a list; a card leaves out none."""
     project.test_file.write_text(TWO)
-    result = project.run("-q", "--baseline-update")
-    result.assert_outcomes(passed=2, deselected=2)
-    assert "published sizes" not in text_of(result)
-
-
-@pytest.mark.parametrize("quiet", [[], ["-q"]], ids=["plain", "quiet"])
-@pytest.mark.parametrize(
-    ("named", "status"),
-    [(["test_it[16]"], pytest.ExitCode.NO_TESTS_COLLECTED), (["test_it[16]", "test_plain"], pytest.ExitCode.OK)],
-    ids=["alone", "beside another"],
-)
-def test_who_names_one_is_told(project: Project, quiet: list[str], named: list[str], status: pytest.ExitCode) -> None:
-    """A marked test that is asked for by its id does not vanish in silence; alone, there is no test to run."""
-    project.test_file.write_text(TWO)
-    result = project.run(*quiet, *(f"suites/perf/test_perf.py::{name}" for name in named))
-    assert result.ret == status
-    assert text_of(result).count(ONE) == 1
-
-
-def test_a_list_of_tests_is_of_those_that_would_run(project: Project) -> None:
-    """So is the one of ``--collect-only``, for which the device need not be there: of a card nothing is left out."""
-    project.test_file.write_text(TWO)
+    for quiet in ((), ("-q",)):
+        for names, status in (
+            (["test_it[16]"], pytest.ExitCode.NO_TESTS_COLLECTED),
+            (["test_it[16]", "test_plain"], pytest.ExitCode.OK),
+        ):
+            result = project.run(*quiet, *(f"suites/perf/test_perf.py::{name}" for name in names))
+            assert result.ret == status
+            assert text_of(result).count(ONE) == 1
     listed = text_of(project.run("--collect-only"))
     assert "test_it[8]" in listed
     assert "test_it[16]" not in listed
@@ -93,18 +87,10 @@ def test_a_list_of_tests_is_of_those_that_would_run(project: Project) -> None:
     assert "test_it[16]" in text_of(project.run("--collect-only", "--gpu=T4"))
 
 
-def test_what_other_selections_have_left_is_counted(project: Project) -> None:
-    """The line is about the tests that ``-k`` has selected."""
-    project.test_file.write_text(TWO)
-    result = project.run("-k", "16 or plain")
-    result.assert_outcomes(passed=1, deselected=3)
-    assert ONE in text_of(result)
-
-
 def test_workers_leave_out_alike(real_project: Project) -> None:
     """Workers of pytest-xdist deselect the same ones, and the controller tells it once."""
     pytest.importorskip("xdist")
-    real_project.test_file.write_text(f"{SIZES.format(wanted=False)}")
+    real_project.test_file.write_text(SIZES.format(wanted=False))
     result = real_project.run("-n2")
     result.assert_outcomes(passed=2)
     assert text_of(result).count(ONE) == 1
@@ -137,16 +123,8 @@ def test_its_baselines_are_not_unused(project: Project) -> None:
     assert "test_it[16]: unused" not in text
 
 
-def test_full_matrix_is_measured_where_it_is_asked_for(project: Project) -> None:
-    """With the option a marked test is like any other, on cpu too: here it records."""
-    project.write(marker=MARKED)
-    result = project.run("--gpuserve-full", "--baseline-update")
-    result.assert_outcomes(passed=1)
-    assert project.entry()
-
-
 @pytest.mark.parametrize("asked", [False, True])
-def test_tests_know_the_size_that_is_wanted(project: Project, asked: bool) -> None:  # noqa: FBT001 -- a parameter
+def test_tests_know_the_size_that_is_wanted(project: Project, *, asked: bool) -> None:
     """``full_size`` says whether the option was given, and the marker holds for tests that only ask for the device."""
     project.test_file.write_text(SIZES.format(wanted=asked))
     result = project.run(*(["--gpuserve-full"] if asked else []))
@@ -154,16 +132,12 @@ def test_tests_know_the_size_that_is_wanted(project: Project, asked: bool) -> No
 
 
 def test_artifacts_lie_where_they_are_wanted(project: Project) -> None:
-    """The folder is made, relative to where the command is typed; the default is in pytest's cache."""
+    """In pytest's cache, or relative to where the command is typed; a file in the folder's place is a usage error."""
     project.test_file.write_text(SIZES.format(wanted=False))
     project.run("--gpuserve-artifacts=made/here")
     assert (project.path / "made" / "here" / "table.csv").read_text() == "a,b"
     project.run()
     assert (project.path / ".pytest_cache" / "d" / "gpuserve-artifacts" / "table.csv").is_file()
-
-
-def test_a_file_is_no_folder(project: Project) -> None:
-    """A file in the place of the folder is a usage error that names both, before anything is measured."""
     (project.path / "taken").write_text("mine")
     result = project.run("--gpuserve-artifacts=taken")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -14,61 +14,41 @@ if TYPE_CHECKING:
 SECRET = "hunter2secret"
 
 
-def read(project: Project, name: str = "report.html") -> Page:
-    """The page that a run wrote."""
-    return Page((project.path / name).read_text(encoding="utf-8"))
-
-
 def test_report_of_a_failed_run(project: Project, recorded: Path) -> None:
-    """A build that got slower is told with its change, its interval and what to type next."""
+    """A slower build is told with its change, its interval and what to type next, and no secret of a failure's text."""
     project.store(recorded)
+    project.environment["MODEL_TOKEN"] = SECRET
+    project.write(
+        "assert run.throughput >= baseline.throughput, 'called with ' + __import__('os').environ['MODEL_TOKEN']"
+    )
     project.speed(0.7)
     result = project.run("--gpuserve-report=report.html")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["report: *report.html"])
-    page = read(project)
+    source = (project.path / "report.html").read_text(encoding="utf-8")
+    assert SECRET not in source
+    assert "called with &lt;MODEL_TOKEN&gt;" in source
+    page = Page(source)
     assert "REGRESSED throughput test_it" in page.text
     assert "suites/perf/test_perf.py::test_it" in page.text
     assert "--baseline-update --reason=" in page.text
-    titles = page.titles
+    titles = page.titles()
     assert titles[:2] == ["Changes and how surely they are known", "Throughput against p99"]
     assert {"Latency distribution", "Windows over time", "Batch sizes"} <= set(titles)
 
 
-def test_report_by_the_ini_file(project: Project) -> None:
-    """The setting is relative to the root, as that of the JSON result; a run without a baseline has a page too."""
-    project.ini(gpuserve_report="from-ini.html")
+def test_report_without_a_comparison(project: Project) -> None:
+    """Also by the ini file, relative to the root: a run without a baseline has a page, and one of a broken server."""
+    project.ini(gpuserve_report="report.html")
     project.run().assert_outcomes(failed=1)
-    assert "MISSING throughput test_it" in read(project, "from-ini.html").text
-
-
-def test_report_of_a_server_that_does_not_start(project: Project) -> None:
-    """The page has the problem; there is nothing to draw."""
-    project.app_file.write_text("SPEED = 1\n")
-    project.write("assert run.throughput > 0")
+    page = project.path / "report.html"
+    assert "MISSING throughput test_it" in Page(page.read_text(encoding="utf-8")).text
     project.test_file.write_text(
         "import pytest\n\n@pytest.fixture\ndef broken(mosec_server):\n    raise RuntimeError('no such model')\n\n"
         "def test_it(broken, load): pass\n"
     )
-    project.run("--gpuserve-report=report.html").assert_outcomes(errors=1)
-    page = read(project)
-    assert "1 error" in page.text
-    assert "no such model" in page.text
-    assert page.titles == []
-
-
-def test_secrets_are_masked(project: Project) -> None:
-    """The value of a secret variable that a failure's text holds is not in the file."""
-    project.environment["MODEL_TOKEN"] = SECRET
-    project.write("import os; assert run.throughput >= 1e9, 'called with ' + os.environ['MODEL_TOKEN']")
-    project.run("--gpuserve-report=report.html").assert_outcomes(failed=1)
-    source = (project.path / "report.html").read_text(encoding="utf-8")
-    assert SECRET not in source
-    assert "called with &lt;MODEL_TOKEN&gt;" in source
-
-
-def test_a_session_without_measuring_writes_no_report(project: Project) -> None:
-    """A run that measures nothing does not leave a page that looks like a result."""
-    project.test_file.write_text("def test_plain(): pass\n")
-    project.run("--gpuserve-report=report.html").assert_outcomes(passed=1)
-    assert not (project.path / "report.html").exists()
+    project.run().assert_outcomes(errors=1)
+    broken = Page(page.read_text(encoding="utf-8"))
+    assert "1 error" in broken.text
+    assert "no such model" in broken.text
+    assert broken.titles == []

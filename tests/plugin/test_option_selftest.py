@@ -69,12 +69,6 @@ def test_a_short_one(real_project: Project, own_folder: Path) -> None:
     assert left_behind(own_folder) == []
 
 
-def environment_of(project: Project, **more: str) -> dict[str, str]:
-    """All environment variables of a run of a project that is started by hand."""
-    ours = {**os.environ, **project.environment, **more}
-    return {name: value for name, value in ours.items() if value is not None}
-
-
 def serves(pid: int) -> bool:
     """Whether a process below this one listens, as a server does."""
     for process in psutil.Process(pid).children(recursive=True):
@@ -86,11 +80,11 @@ def serves(pid: int) -> bool:
 
 def test_killed_it_leaves_nothing_behind(real_project: Project, own_folder: Path) -> None:
     """After kill -9 of pytest, while a server runs, neither a temporary file is left nor a process."""
-    command = [sys.executable, "-m", "pytest", *real_project.options(), "--gpu=cpu", "--gpuserve-selftest=5"]
+    command = real_project.command("--gpu=cpu", "--gpuserve-selftest=5")
     with subprocess.Popen(
         command,
         cwd=real_project.path,
-        env=environment_of(real_project),
+        env=real_project.variables(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
@@ -106,9 +100,8 @@ def test_killed_it_leaves_nothing_behind(real_project: Project, own_folder: Path
 def test_ctrl_c_on_a_terminal(real_project: Project, own_folder: Path) -> None:
     """One line says how it gets on; cut short it prints what is known, decides nothing and leaves nothing behind."""
     leader, follower = pty.openpty()
-    environment = environment_of(real_project, TERM="xterm", PY_COLORS="1", COLUMNS="100")
-    options = ("--gpu=cpu", "--gpuserve-selftest=5", "--gpuserve-budget=10")
-    command = [sys.executable, "-m", "pytest", *real_project.options(), *options]
+    environment = real_project.variables(TERM="xterm", PY_COLORS="1", COLUMNS="100")
+    command = real_project.command("--gpu=cpu", "--gpuserve-selftest=5", "--gpuserve-budget=10")
     with subprocess.Popen(
         command, cwd=real_project.path, env=environment, stdin=follower, stdout=follower, stderr=follower
     ) as process:
@@ -149,38 +142,51 @@ def read_until(terminal: int, pattern: str | None) -> str:
     return text
 
 
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "nan", "inf", ""])
+def test_a_length_that_is_none_is_exit_4(project: Project, value: str) -> None:
+    """A positive number of minutes, told at once, before any server is started."""
+    result = project.run(f"--gpuserve-selftest={value}", seconds=30)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"--gpuserve-selftest={value}: it is a number of minutes" in text_of(result)
+    assert says_no_traceback(result)
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--gpuserve-selftest=soon",), "--gpuserve-selftest=soon: it is a number of minutes"),
-        (("--gpuserve-selftest=0",), "--gpuserve-selftest=0: "),
-        (("--gpuserve-selftest=-1",), "--gpuserve-selftest=-1: "),
-        (("--gpuserve-selftest=nan",), "--gpuserve-selftest=nan: "),
-        (("--gpuserve-selftest=inf",), "--gpuserve-selftest=inf: "),
-        (("--gpuserve-selftest=",), "--gpuserve-selftest=: "),
+        (("suites",), "--gpuserve-selftest=suites: it is a number of minutes above 0, and no test"),
+        (("--baseline-update",), "does not go together with an update of baselines"),
+        (("--baseline-update-new",), "does not go together with an update of baselines"),
+        (("--against=HEAD",), "does not go together with --against"),
+        (("-o", "against=HEAD"), "-o against="),
+        ((f"--against-python={sys.executable}",), "does not go together with --against"),
+        (("--collect-only",), "does not go together with --collect-only"),
         (
-            ("--gpuserve-selftest", "suites"),
-            "--gpuserve-selftest=suites: it is a number of minutes above 0, and no test",
-        ),
-        (("--gpuserve-selftest", "--baseline-update"), "does not go together with an update of baselines"),
-        (("--gpuserve-selftest", "--baseline-update-new"), "does not go together with an update of baselines"),
-        (("--gpuserve-selftest", "--against=HEAD"), "does not go together with --against"),
-        (("--gpuserve-selftest", f"--against-python={sys.executable}"), "does not go together with --against"),
-        (("--gpuserve-selftest", "--collect-only"), "does not go together with --collect-only"),
-        (
-            ("--gpuserve-selftest", "--gpuserve-json=a", "--gpuserve-export=csv:b"),
+            ("--gpuserve-json=a", "--gpuserve-export=csv:b"),
             "runs no tests, so it does not go together with --gpuserve-json and --gpuserve-export",
         ),
-        (("--gpuserve-selftest", "-p", "no:terminal"), "-p no:terminal"),
-        (("--gpuserve-selftest", "--gpu=H100"), "H100"),
+        # Workers would measure each other.
+        (("-p", "xdist.plugin", "-n2"), "cannot measure under pytest-xdist: run it with -n0"),
+        (("--gpu=H100",), "H100"),
     ],
 )
-def test_mistakes_are_exit_4(project: Project, arguments: tuple[str, ...], named: str) -> None:
+def test_what_does_not_go_with_it_is_exit_4(project: Project, arguments: tuple[str, ...], named: str) -> None:
     """Told at once, before any server is started."""
-    result = project.run(*arguments, seconds=30)
+    result = project.run("--gpuserve-selftest", *arguments, seconds=60)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert named in text_of(result)
     assert says_no_traceback(result)
+
+
+def test_its_length(pytester: pytest.Pytester, project: Project) -> None:
+    """A default for the option alone, else what is given; without it nothing of it is imported."""
+    assert read_settings(pytester.parseconfig()).selftest_minutes is None
+    assert read_settings(pytester.parseconfig("--gpuserve-selftest")).selftest_minutes == float(SELFTEST_MINUTES)
+    assert read_settings(pytester.parseconfig("--gpuserve-selftest=2.5")).selftest_minutes == 2.5
+    project.test_file.write_text(
+        "import sys\ndef test_it():\n    assert not [name for name in sys.modules if 'selftest' in name]\n"
+    )
+    project.run().assert_outcomes(passed=1)
 
 
 def test_it_waits_for_the_device(project: Project) -> None:
@@ -197,22 +203,6 @@ def test_it_waits_for_the_device(project: Project) -> None:
     assert says_no_traceback(result)
 
 
-def test_xdist_is_exit_4(real_project: Project) -> None:
-    """Workers would measure each other."""
-    result = real_project.run("-n2", "--gpuserve-selftest", seconds=60)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--gpuserve-selftest cannot measure under pytest-xdist: run it with -n0" in text_of(result)
-    assert says_no_traceback(result)
-
-
-def test_an_ini_file_is_named_as_the_cause(project: Project) -> None:
-    """What the ini file compares with is left out with an option that the message names."""
-    project.ini(against="HEAD")
-    result = project.run("--gpuserve-selftest", seconds=30)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "-o against=" in text_of(result)
-
-
 def test_it_keeps_the_results_of_tests(project: Project) -> None:
     """It writes none, so it removes none that an older run wrote where the ini file says, nor minds where that is."""
     project.ini(gpuserve_json="out.json", gpuserve_report="gone/out.html")
@@ -222,19 +212,3 @@ def test_it_keeps_the_results_of_tests(project: Project) -> None:
     result = project.run("--gpuserve-selftest", "-p", "no:terminal", seconds=30)
     assert "--gpuserve-selftest has nowhere to print its result" in text_of(result)
     assert written.read_text() == "an older run's"
-
-
-def test_its_length(pytester: pytest.Pytester) -> None:
-    """None without the option, a default for the option alone, else what is given."""
-    assert read_settings(pytester.parseconfig()).selftest_minutes is None
-    assert read_settings(pytester.parseconfig("--gpuserve-selftest")).selftest_minutes == float(SELFTEST_MINUTES)
-    assert read_settings(pytester.parseconfig("--gpuserve-selftest=2.5")).selftest_minutes == 2.5
-
-
-def test_nothing_is_imported_for_it_unless_asked(project: Project) -> None:
-    """Another run of pytest does not pay for it."""
-    project.test_file.write_text(
-        "import sys\ndef test_it():\n    assert not [name for name in sys.modules if 'selftest' in name]\n"
-    )
-    result = project.run()
-    result.assert_outcomes(passed=1)

@@ -13,65 +13,28 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("option", "named"),
+    ("options", "named"),
     [
-        ("--on-missing=maybe", "maybe"),
-        ("--on-inconclusive=pass", "pass"),
-        ("--gpuserve-budget=soon", "soon"),
-        ("--gpuserve-budget=-1", "-1"),
-        ("--gpuserve-budget=nan", "nan"),
-        ("--gpuserve-json=no/such/folder/out.json", "no/such/folder"),
-        ("--gpuserve-json=.", "a folder"),
-        ("--gpu=", "--gpu="),
+        (("--on-missing=maybe",), "maybe"),
+        (("--on-inconclusive=pass",), "pass"),
+        (("--gpuserve-budget=soon",), "soon"),
+        (("--gpuserve-budget=-1",), "-1"),
+        (("--gpuserve-budget=nan",), "nan"),
+        (("--gpu=",), "--gpu="),
+        (("--gpuserve-json=no/such/folder/out.json",), "no/such/folder"),
+        (("--baseline-update", "--baseline-update-new"), "exclude each other"),
+        *(
+            (("-o", f"{name}=often"), "often")
+            for name in ("gpuserve_budget", "gpuserve_sessions", "on_missing", "gpuserve_lock_wait")
+        ),
     ],
 )
-def test_wrong_option_is_exit_4(project: Project, option: str, named: str) -> None:
-    """A wrong option value ends the session before it starts, and the message names the value."""
-    result = project.run(option)
+def test_wrong_option_is_exit_4(project: Project, options: tuple[str, ...], named: str) -> None:
+    """A wrong value of an option or ini setting ends the session before it starts, and the message names the value."""
+    result = project.run(*options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert named in text_of(result)
     assert says_no_traceback(result)
-
-
-@pytest.mark.parametrize("name", ["gpuserve_budget", "gpuserve_sessions", "on_missing", "gpuserve_lock_wait"])
-def test_wrong_ini_value_is_exit_4(project: Project, name: str) -> None:
-    """A wrong ini value is found like a wrong option."""
-    project.ini(**{name: "often"})
-    result = project.run()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "often" in text_of(result)
-    assert says_no_traceback(result)
-
-
-@pytest.mark.parametrize(
-    ("marker", "named"),
-    [
-        ("@pytest.mark.gpuserve(thruput=0.05)", "thruput"),
-        ("@pytest.mark.gpuserve(p99=0)", "p99"),
-        ("@pytest.mark.gpuserve(p99=float('nan'))", "nan"),
-        ("@pytest.mark.gpuserve(p99='5%')", "5%"),
-        ("@pytest.mark.gpuserve(throughput=1.0)", "throughput cannot fall by 100%: its tolerance must be below 1"),
-        ("@pytest.mark.gpuserve(0.05)", "0.05"),
-        ("@pytest.mark.gpuserve(gpu=4, p99=0.1)", "gpu=...): it is the name of a device"),
-        ("@pytest.mark.gpuserve(gpu='Tesla T4', p99=0.1)", "'Tesla T4'"),
-        ("@pytest.mark.gpuserve(gpu='T4', thruput=0.05)", "thruput"),
-    ],
-)
-def test_wrong_marker_is_exit_4(project: Project, marker: str, named: str) -> None:
-    """A marker with an unknown metric or a value that is no tolerance is found before anything is measured."""
-    project.write(marker=marker)
-    result = project.run()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert named in text_of(result)
-    assert "test_it" in text_of(result)
-    assert says_no_traceback(result)
-
-
-def test_both_updates_are_exit_4(project: Project) -> None:
-    """The two ways to update exclude each other."""
-    result = project.run("--baseline-update", "--baseline-update-new")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "exclude each other" in text_of(result)
 
 
 def test_ci_updates_only_when_spelled_out(project: Project) -> None:
@@ -83,8 +46,34 @@ def test_ci_updates_only_when_spelled_out(project: Project) -> None:
     assert not project.baseline.exists()
 
 
-def test_bad_load_arguments_name_the_line(project: Project) -> None:
-    """A wrong argument of load() is told at the user's line, without a traceback through the package."""
+@pytest.mark.parametrize(
+    ("marker", "named"),
+    [
+        ("thruput=0.05", "thruput"),
+        ("p99=0", "p99"),
+        ("p99=float('nan')", "nan"),
+        ("p99='5%'", "5%"),
+        ("throughput=1.0", "throughput cannot fall by 100%: its tolerance must be below 1"),
+        ("0.05", "0.05"),
+        ("gpu=4, p99=0.1", "gpu=...): it is the name of a device"),
+        ("gpu='Tesla T4', p99=0.1", "'Tesla T4'"),
+        ("gpu='T4', thruput=0.05", "thruput"),
+        ("one_at_a_time=1", "one_at_a_time=...): it is True or False"),
+        ("one_at_a_time=None", "one_at_a_time=...): it is True or False"),
+    ],
+)
+def test_wrong_marker_is_exit_4(project: Project, marker: str, named: str) -> None:
+    """A marker with an unknown metric or a value that is no tolerance is found before anything is measured."""
+    project.write(marker=f"@pytest.mark.gpuserve({marker})")
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert named in text_of(result)
+    assert "test_it" in text_of(result)
+    assert says_no_traceback(result)
+
+
+def test_bad_arguments_name_the_line(project: Project) -> None:
+    """Of load(), or an app file that is not there: at the user's line, without a traceback through the package."""
     for wrong, named in (("concurrency=0", "concurrency"), ("concurrency=8, starts=1", "starts=1")):
         project.write()
         project.test_file.write_text(project.test_file.read_text().replace("concurrency=8", wrong))
@@ -92,10 +81,6 @@ def test_bad_load_arguments_name_the_line(project: Project) -> None:
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines([f"*test_perf.py:*{named}*"])
         assert says_no_traceback(result)
-
-
-def test_missing_app_is_told(project: Project) -> None:
-    """An app file that is not there is an error that names it."""
     project.app_file.unlink()
     result = project.run()
     result.assert_outcomes(errors=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import TYPE_CHECKING
@@ -10,10 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.outputs import EXPORTS, STEP_SUMMARY, Form, Output, read_outputs
-from tests.fakes.nvml import cards
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
-from tests.plugin.test_cards import Machine
 from tests.support.html_page import Page
 
 if TYPE_CHECKING:
@@ -38,13 +35,11 @@ def read(pytester: pytest.Pytester) -> Read:
 # -- what is asked for
 
 
-def test_nothing_is_written_unless_it_is_asked_for(read: Read) -> None:
-    """A plain run leaves no file."""
+def test_every_form_has_its_option(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, read: Read
+) -> None:
+    """A plain run leaves no file; the first colon alone ends a format's name; a home folder is understood behind it."""
     assert read() == ()
-
-
-def test_every_form_has_its_option(pytester: pytest.Pytester, read: Read) -> None:
-    """JSON, HTML and markdown have an option each, other tools' formats share one that may be repeated."""
     files = ("--gpuserve-json=a", "--gpuserve-report=b", "--gpuserve-markdown=c")
     exports = [f"--gpuserve-export={name}:{name}.out" for name in EXPORTS]
     found = read(*files, *exports)
@@ -55,12 +50,9 @@ def test_every_form_has_its_option(pytester: pytest.Pytester, read: Read) -> Non
         *((form, f"{name}.out") for name, form in EXPORTS.items()),
     ]
     assert all(output.ours and output.path.parent == pytester.path for output in found)
-
-
-def test_a_path_may_have_colons_and_spaces(read: Read) -> None:
-    """Only the first colon ends the format's name."""
-    (found,) = read("--gpuserve-export=csv:a b:c.csv")
-    assert found.path.name == "a b:c.csv"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    odd = read("--gpuserve-export=csv:a b:c.csv", "--gpuserve-export=csv:~/a.csv")
+    assert [output.path for output in odd] == [pytester.path / "a b:c.csv", tmp_path / "a.csv"]
 
 
 def test_an_ini_file_asks_too_and_is_overruled(
@@ -84,25 +76,17 @@ def test_an_ini_file_asks_too_and_is_overruled(
     assert [output.form for output in read("--gpuserve-json=")] == [Form.CSV, Form.PROMETHEUS]
 
 
-def test_a_home_folder_is_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, read: Read) -> None:
-    """Where the shell does not, as in an ini file or behind a format's name."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (found,) = read("--gpuserve-export=csv:~/a.csv")
-    assert found.path == tmp_path / "a.csv"
-
-
-@pytest.mark.parametrize("value", [None, ""])
-def test_without_a_runner_there_is_no_summary(read: Read, value: str | None) -> None:
-    """Unset, and set to nothing as ``env GITHUB_STEP_SUMMARY=`` does."""
-    assert read(environment={} if value is None else {STEP_SUMMARY: value}) == ()
-
-
 def test_a_runner_asks_for_a_summary(pytester: pytest.Pytester, read: Read, tmp_path: Path) -> None:
-    """Its file is appended to, and is the same one wherever a test changes to."""
-    (found,) = read(environment={STEP_SUMMARY: str(tmp_path / "summary")})
+    """Its file is the same wherever a test changes to, and no file of ours; a variable set to nothing asks for none."""
+    summary = str(tmp_path / "summary")
+    (found,) = read(environment={STEP_SUMMARY: summary})
     assert (found.form, found.path, found.ours) == (Form.STEP_SUMMARY, tmp_path / "summary", False)
     (relative,) = read(environment={STEP_SUMMARY: "summary"})
     assert relative.path == pytester.path / "summary"
+    assert read(environment={STEP_SUMMARY: ""}) == ()
+    # To write the markdown there as well would remove what the step has written before.
+    with pytest.raises(pytest.UsageError, match="name two files"):
+        read(f"--gpuserve-markdown={summary}", environment={STEP_SUMMARY: summary})
 
 
 def test_a_worker_of_xdist_is_asked_for_nothing(pytester: pytest.Pytester) -> None:
@@ -121,18 +105,14 @@ def test_a_worker_of_xdist_is_asked_for_nothing(pytester: pytest.Pytester) -> No
         (["--gpuserve-json=no/such/out.json"], "there is no folder"),
         (["--gpuserve-report=file/out.html"], "there is no folder"),
         (["--gpuserve-markdown=."], "this is a folder"),
-        (["--gpuserve-export=csv:.."], "this is a folder"),
         (["--gpuserve-json=link"], "no plain file"),
         (["--gpuserve-json=nowhere"], "no plain file"),
         (["--gpuserve-json=pipe"], "no plain file"),
-        (["--gpuserve-json=/dev/null"], "no plain file"),
         (["--gpuserve-json=~no-such-user/out.json"], "there is no folder"),
         (["--gpuserve-json=" + "x/" * 3000], "there is no folder"),
         (["--gpuserve-export=yaml:out"], ", ".join(EXPORTS)),
         (["--gpuserve-export=out.csv"], "FORMAT:FILE"),
         (["--gpuserve-export=csv:"], "FORMAT:FILE"),
-        (["--gpuserve-export="], "FORMAT:FILE"),
-        (["--gpuserve-json=a", "--gpuserve-report=a"], "name two files"),
         (["--gpuserve-json=a", "--gpuserve-report=sub/../a"], "name two files"),
         (["--gpuserve-json=a", "--gpuserve-markdown=linked/a"], "name two files"),
         (["--gpuserve-export=csv:a", "--gpuserve-export=csv:a"], "name two files"),
@@ -160,13 +140,6 @@ def test_a_folder_that_refuses_is_found_beforehand(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("os.access", lambda path, mode, **_: False)
     with pytest.raises(pytest.UsageError, match="nothing may be written into the folder"):
         read("--gpuserve-json=out.json")
-
-
-def test_a_summary_is_no_file_of_ours(read: Read, tmp_path: Path) -> None:
-    """To write the markdown there as well would remove what the step has written before."""
-    summary = tmp_path / "summary"
-    with pytest.raises(pytest.UsageError, match="name two files"):
-        read(f"--gpuserve-markdown={summary}", environment={STEP_SUMMARY: str(summary)})
 
 
 # -- whole runs
@@ -216,7 +189,7 @@ def test_a_file_that_cannot_be_written_is_exit_4(project: Project, recorded: Pat
 
 
 def test_a_run_that_compares_nothing_says_where_its_files_are(project: Project, tmp_path: Path) -> None:
-    """What was asked for is found; a quiet run, and one that a CI's summary alone came of, say nothing more."""
+    """What was asked for is found; a quiet run, a CI's summary alone, and no measuring at all say nothing more."""
     project.write("pass")
     told = project.run("--gpuserve-json=out.json")
     told.assert_outcomes(passed=1)
@@ -225,6 +198,9 @@ def test_a_run_that_compares_nothing_says_where_its_files_are(project: Project, 
     project.environment[STEP_SUMMARY] = str(tmp_path / "summary")
     assert "- gpuserve -" not in text_of(project.run())
     assert "1 of 1 test passed" in (tmp_path / "summary").read_text()
+    project.test_file.write_text("def test_plain(): pass\n")
+    project.run("--gpuserve-json=out.json", "--gpuserve-report=out.html").assert_outcomes(passed=1)
+    assert not list(project.path.glob("out.*"))
 
 
 def test_the_files_of_a_recording_say_what_its_terminal_says(project: Project) -> None:
@@ -242,24 +218,3 @@ def test_the_files_of_a_recording_say_what_its_terminal_says(project: Project) -
     for line in (totals, step):
         assert line in page
         assert f"<p><code>{line}</code></p>" in comment
-
-
-def test_under_xdist_the_controller_writes(
-    project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Once, with all tests in it, whatever the workers would take the path to be; no worker touches the files."""
-    machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
-    machine.script(cards.T4)
-    summary = project.path / "summary"
-    project.environment[STEP_SUMMARY] = str(summary)
-    project.write(marker='@pytest.mark.parametrize("number", [1, 2])')
-    project.test_file.write_text(project.test_file.read_text().replace("baseline):", "baseline, number):"))
-    result = project.run(
-        "-p", "xdist.plugin", "-n1", "--gpu=T4", "--gpuserve-json=out.json", "--gpuserve-markdown=out.md"
-    )
-    assert result.ret == pytest.ExitCode.TESTS_FAILED, text_of(result)
-    document = json.loads((project.path / "out.json").read_text())
-    assert len(document["tests"]) == 2
-    assert (project.path / "out.md").read_text().count("<h3>") == 1
-    assert summary.read_text().count("<h3>") == 1
-    assert text_of(result).count(f"results: {project.path}/out.json") == 1

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RESULT = SessionResult({"name": "cpu"}, {}, (TestResult("test_a.py::test_it", "passed"),))
+NOTHING = SessionResult({"name": "cpu"}, {}, ())
+
+
+def summary(path: Path) -> Output:
+    """The summary of a runner's step, which nobody has asked for."""
+    return Output(f"${STEP_SUMMARY}", Form.STEP_SUMMARY, path, ours=False)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -25,37 +31,39 @@ def names_in(folder: Path) -> list[str]:
 
 def test_what_an_older_run_wrote_is_removed(tmp_path: Path) -> None:
     """But not what is only appended to, and that there is nothing yet is no problem."""
-    old, new, summary = tmp_path / "old", tmp_path / "new", tmp_path / "summary"
+    old, new, kept = tmp_path / "old", tmp_path / "new", tmp_path / "summary"
     old.write_text("old")
-    summary.write_text("kept")
-    clear_outputs(
-        [Output("a", Form.JSON, old), Output("b", Form.JSON, new), Output("c", Form.STEP_SUMMARY, summary, ours=False)]
-    )
+    kept.write_text("kept")
+    clear_outputs([Output("a", Form.JSON, old), Output("b", Form.JSON, new), summary(kept)])
     assert not old.exists()
-    assert summary.read_text() == "kept"
+    assert kept.read_text() == "kept"
     with pytest.raises(pytest.UsageError, match=r"--gpuserve-json=x: an older one cannot be removed"):
         clear_outputs([Output("--gpuserve-json=x", Form.JSON, tmp_path)])
 
 
 def test_each_file_is_written_and_named(tmp_path: Path) -> None:
-    """What people look for has a name of its own; nothing but the files is left."""
+    """Nothing but the files is left, each in words that hide secrets; of nothing measured there is no summary."""
     files = [
         Output("--gpuserve-json=a", Form.JSON, tmp_path / "a"),
         Output("--gpuserve-markdown=b", Form.MARKDOWN, tmp_path / "b"),
-        Output(f"${STEP_SUMMARY}", Form.STEP_SUMMARY, tmp_path / "c", ours=False),
+        summary(tmp_path / "c"),
     ]
-    written = write_outputs(files, RESULT, str)
-    assert not written.failed
-    assert written.lines == (
+    lines = (
         f"results: {tmp_path / 'a'}",
         f"--gpuserve-markdown: {tmp_path / 'b'}",
         f"${STEP_SUMMARY}: {tmp_path / 'c'}",
     )
+    assert write_outputs(files, NOTHING, str).lines == lines[:2]
+    assert "Nothing was measured" in (tmp_path / "b").read_text()
+    written = write_outputs(files, RESULT, lambda text: text.replace("test_it", "HIDDEN"))
+    assert not written.failed
+    assert written.lines == lines
     assert names_in(tmp_path) == ["a", "b", "c"]
+    assert json.loads((tmp_path / "a").read_text())["tests"][0]["nodeid"] == "test_a.py::HIDDEN"
 
 
 def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that went away, a package that is missing and a fault of ours are told; the rest is written."""
+    """A folder that went away, a missing package and a fault of ours are told; the rest is written, odd bytes too."""
 
     def faulty(result: SessionResult, shown: object) -> str:
         raise ZeroDivisionError("by 0")
@@ -63,7 +71,8 @@ def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pyte
     def lacking(result: SessionResult, shown: object) -> str:
         raise UsageProblem("the report needs plotting", remedies=["pip install it"])
 
-    made = {Form.HTML: lacking, Form.CSV: faulty}
+    # Half of a character, as a file's name may hold it.
+    made = {Form.HTML: lacking, Form.CSV: faulty, Form.PROMETHEUS: lambda result, shown: "a\udcffb"}
     renderer = outputs._renderer
     monkeypatch.setattr(outputs, "_renderer", lambda form: made.get(form) or renderer(form))
     files = [
@@ -71,17 +80,17 @@ def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pyte
         Output("--gpuserve-report=b", Form.HTML, tmp_path / "b"),
         Output("--gpuserve-export=csv:c", Form.CSV, tmp_path / "c"),
         Output("--gpuserve-json=d", Form.JSON, tmp_path / "d"),
+        Output("--gpuserve-export=prometheus:e", Form.PROMETHEUS, tmp_path / "e"),
     ]
     written = write_outputs(files, RESULT, str)
     assert written.failed
-    gone, report, fault, results = written.lines
+    gone, report, fault, results, _ = written.lines
     assert gone.startswith("ERROR: --gpuserve-markdown=gone/a: it cannot be written: ")
     assert report == "ERROR: --gpuserve-report=b: the report needs plotting\n  help: pip install it"
-    assert fault.startswith(
-        "ERROR: --gpuserve-export=csv:c: a fault of pytest-gpuserve: ZeroDivisionError at test_outputs"
-    )
+    assert fault.startswith("ERROR: --gpuserve-export=csv:c: a fault of pytest-gpuserve: ZeroDivisionError at test_out")
     assert results == f"results: {tmp_path / 'd'}"
-    assert names_in(tmp_path) == ["d"]
+    assert names_in(tmp_path) == ["d", "e"]
+    assert (tmp_path / "e").read_bytes() == rb"a\udcffb"
 
 
 def test_a_reader_sees_all_of_it_or_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,57 +107,21 @@ def test_a_reader_sees_all_of_it_or_the_last_one(tmp_path: Path, monkeypatch: py
     assert names_in(tmp_path) == []
 
 
-def test_text_that_is_no_text_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file's name may hold bytes that are no characters, which Python carries as halves of some."""
-    monkeypatch.setattr(outputs, "_renderer", lambda form: lambda result, shown: "a\udcffb")
-    path = tmp_path / "a"
-    assert not write_outputs([Output("--gpuserve-report=a", Form.HTML, path)], RESULT, str).failed
-    assert path.read_bytes() == rb"a\udcffb"
-
-
-def test_texts_are_made_fit_to_be_shown(tmp_path: Path) -> None:
-    """Every form gets the means to hide secrets."""
-    path = tmp_path / "a"
-    write_outputs([Output("a", Form.JSON, path)], RESULT, lambda text: text.replace("test_it", "HIDDEN"))
-    assert json.loads(path.read_text())["tests"][0]["nodeid"] == "test_a.py::HIDDEN"
-
-
 def test_a_summary_is_appended(tmp_path: Path) -> None:
-    """What the step wrote before stays, and two runs of one step are both there."""
+    """What the step wrote before stays; one that cannot be written, or grows beyond a runner's limit, fails nothing."""
     path = tmp_path / "summary"
     path.write_text("before\n")
-    asked = [Output("$S", Form.STEP_SUMMARY, path, ours=False)]
     for _ in range(2):
-        assert write_outputs(asked, RESULT, str).lines == (f"$S: {path}",)
+        assert write_outputs([summary(path)], RESULT, str).lines == (f"${STEP_SUMMARY}: {path}",)
     text = path.read_text()
     assert text.startswith("before\n")
     assert text.count("<h3>") == 2
-
-
-def test_a_summary_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
-    """A container often has the variable of its host, and not the file; and nobody has asked."""
-    asked = [Output("$S", Form.STEP_SUMMARY, tmp_path / "gone" / "summary", ours=False)]
-    written = write_outputs(asked, RESULT, str)
-    assert not written.failed
-    assert written.lines[0].startswith("not written: $S: it cannot be written: ")
-
-
-def test_a_summary_grows_no_further_than_a_runner_takes(tmp_path: Path) -> None:
-    """Of a larger file it would show nothing at all, what was there before included."""
-    path = tmp_path / "summary"
+    absent = write_outputs([summary(tmp_path / "gone" / "summary")], RESULT, str)
+    assert not absent.failed
+    assert absent.lines[0].startswith(f"not written: ${STEP_SUMMARY}: it cannot be written: ")
+    # Of a larger file the runner would show nothing at all.
     path.write_bytes(b"x" * (STEP_SUMMARY_BYTES - 100))
-    written = write_outputs([Output("$S", Form.STEP_SUMMARY, path, ours=False)], RESULT, str)
-    assert not written.failed
-    assert "run pytest in a step of its own" in written.lines[0]
+    large = write_outputs([summary(path)], RESULT, str)
+    assert not large.failed
+    assert "run pytest in a step of its own" in large.lines[0]
     assert path.stat().st_size == STEP_SUMMARY_BYTES - 100
-
-
-def test_of_nothing_there_is_no_summary(tmp_path: Path) -> None:
-    """A run that measured nothing writes none, and does not say so; a file that was asked for is there."""
-    nothing = SessionResult({"name": "cpu"}, {}, ())
-    asked = [
-        Output("$S", Form.STEP_SUMMARY, tmp_path / "summary", ours=False),
-        Output("--gpuserve-markdown=a", Form.MARKDOWN, tmp_path / "a"),
-    ]
-    assert write_outputs(asked, nothing, str).lines == (f"--gpuserve-markdown: {tmp_path / 'a'}",)
-    assert "Nothing was measured" in (tmp_path / "a").read_text()

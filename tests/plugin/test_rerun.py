@@ -21,6 +21,9 @@ UNDECIDED = "--gpuserve-budget=0.000001"
 """One look a run: the first is always taken, and of the next nobody knows how long it takes."""
 
 
+KEPT = "of this very pair of builds, and kept"
+
+
 def verdict(project: Project) -> dict[str, Any]:
     """The one verdict of a run with a JSON result."""
     (only,) = project.result()["verdicts"]
@@ -38,7 +41,7 @@ def decided(project: Project, checkout: Checkout) -> Project:
 
 
 def test_the_same_pair_measures_nothing_and_says_so(decided: Project, checkout: Checkout) -> None:
-    """A decision stays, with when it was reached and how to forget it, and no server is started."""
+    """A decision stays, when it is committed too, until ``--cache-clear`` forgets it; no server is started."""
     first = verdict(decided)
     result = decided.run("--against=HEAD", JSON)
     result.assert_outcomes(failed=1)
@@ -46,80 +49,72 @@ def test_the_same_pair_measures_nothing_and_says_so(decided: Project, checkout: 
     again = verdict(decided)
     assert (again["verdict"], again["rounds"]) == ("REGRESSED", first["rounds"])
     assert again["value"] == pytest.approx(first["value"], rel=1e-4)
-    assert "of this very pair of builds, and kept" in text_of(result)
+    assert KEPT in text_of(result)
     assert "`--cache-clear` forgets it" in text_of(result)
-
-
-def test_a_pass_is_kept_as_well(project: Project, checkout: Checkout) -> None:
-    """What passed is not measured until it fails either."""
-    project.run("--against=HEAD").assert_outcomes(passed=1)
-    checkout.servers()
-    result = project.run("--against=HEAD")
-    result.assert_outcomes(passed=1)
-    assert checkout.servers() == []
-    assert "of this very pair of builds, and kept" in text_of(result)
-
-
-def test_a_commit_of_the_same_files_is_the_same_pair(decided: Project, checkout: Checkout) -> None:
-    """To commit what was compared changes neither side."""
     checkout.commit("slower")
     decided.run("--against=HEAD~1").assert_outcomes(failed=1)
     assert checkout.servers() == []
-
-
-def test_a_changed_app_is_measured_anew(decided: Project, checkout: Checkout) -> None:
-    """Another candidate is another question, and its answer its own."""
-    decided.speed(1)
-    decided.run("--against=HEAD").assert_outcomes(passed=1)
-    assert checkout.servers() != []
-    decided.speed(0.8)
-    decided.run("--against=HEAD").assert_outcomes(failed=1)
-    assert checkout.servers() == []
-
-
-def test_another_base_is_measured_anew(decided: Project, checkout: Checkout, tmp_path: Path) -> None:
-    """Another commit or another interpreter on the other side is another pair."""
-    checkout.commit("slower")
-    decided.run("--against=HEAD").assert_outcomes(passed=1)
-    assert checkout.servers() != []
-    link = tmp_path / "python-of-before"
-    link.symlink_to(sys.executable)
-    decided.run("--against=HEAD", f"--against-python={link}").assert_outcomes(passed=1)
-    assert checkout.servers() != []
-
-
-def test_another_load_is_measured_anew(decided: Project, checkout: Checkout) -> None:
-    """The same test with another load is another subject, whatever else is the same."""
-    decided.test_file.write_text(decided.test_file.read_text().replace("concurrency=8", "concurrency=9"))
-    decided.run("--against=HEAD").assert_outcomes(failed=1)
-    assert checkout.servers() != []
-
-
-def test_another_host_is_measured_anew(decided: Project, checkout: Checkout) -> None:
-    """What another machine measured is no evidence here, as where a cache is carried from one CI machine to another."""
-    decided.environment["GPUSERVE_HOST"] = "another-host"
-    decided.run("--against=HEAD").assert_outcomes(failed=1)
-    assert checkout.servers() != []
-
-
-def test_it_can_be_forgotten(decided: Project, checkout: Checkout) -> None:
-    """``--cache-clear`` forgets, and the pair is measured as for the first time."""
-    result = decided.run("--against=HEAD", "--cache-clear")
+    result = decided.run("--against=HEAD~1", "--cache-clear")
     result.assert_outcomes(failed=1)
     assert checkout.servers() != []
     assert "and kept" not in text_of(result)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b'{"schema": 99}'], ids=["empty", "cut off", "newer"])
-def test_a_damaged_memory_is_told_and_measured_anew(decided: Project, checkout: Checkout, damage: bytes) -> None:
-    """A file that cannot be read is named, breaks nothing and counts for nothing; the next run has a whole one."""
-    (memory,) = decided.path.glob(".pytest_cache/**/*.rounds.json")
-    memory.write_bytes(damage)
-    result = decided.run("--against=HEAD")
-    result.assert_outcomes(failed=1)
+def test_a_pass_is_kept_as_well(project: Project, checkout: Checkout) -> None:
+    """What passed is not measured until it fails either, nor is the same pair of servers in a duel."""
+    project.run("--against=HEAD").assert_outcomes(passed=1)
+    checkout.servers()
+    result = project.run("--against=HEAD")
+    result.assert_outcomes(passed=1)
+    assert checkout.servers() == []
+    assert KEPT in text_of(result)
+    project.test_file.write_text(
+        "def test_it(mosec_server, duel):\n"
+        '    a, b = (mosec_server("app.py").post("/inference", body=word) for word in (b"a", b"b"))\n'
+        "    assert duel(a, b, concurrency=8).throughput >= 0.9\n"
+    )
+    project.run(JSON).assert_outcomes(passed=1)
+    first = verdict(project)["value"]
     assert checkout.servers() != []
-    assert str(memory) in text_of(result)
-    assert "so this comparison begins anew" in text_of(result)
+    project.run(JSON).assert_outcomes(passed=1)
+    assert checkout.servers() == []
+    assert verdict(project)["value"] == pytest.approx(first, rel=1e-4)
+
+
+def test_another_question_is_measured_anew(decided: Project, checkout: Checkout, tmp_path: Path) -> None:
+    """Another app, load, host, commit or interpreter is another pair; with the old one the old answer is back."""
+
+    def anew(outcome: str, *arguments: str) -> bool:
+        decided.run(*(arguments or ("--against=HEAD",))).assert_outcomes(**{outcome: 1})
+        return checkout.servers() != []
+
+    decided.speed(1)
+    assert anew("passed")
+    decided.speed(0.8)
+    assert not anew("failed")
+    text = decided.test_file.read_text()
+    decided.test_file.write_text(text.replace("concurrency=8", "concurrency=9"))
+    assert anew("failed")
+    decided.test_file.write_text(text)
+    decided.environment["GPUSERVE_HOST"] = "another-host"
+    assert anew("failed")
+    checkout.commit("slower")
+    assert anew("passed")
+    link = tmp_path / "python-of-before"
+    link.symlink_to(sys.executable)
+    assert anew("passed", "--against=HEAD", f"--against-python={link}")
+
+
+def test_a_damaged_memory_is_told_and_measured_anew(decided: Project, checkout: Checkout) -> None:
+    """A file that is cut off or newer is named, breaks nothing and counts for nothing; the next run has a whole one."""
+    (memory,) = decided.path.glob(".pytest_cache/**/*.rounds.json")
+    for damage in (b"", b"{", b'{"schema": 99}'):
+        memory.write_bytes(damage)
+        result = decided.run("--against=HEAD")
+        result.assert_outcomes(failed=1)
+        assert checkout.servers() != []
+        assert str(memory) in text_of(result)
+        assert "so this comparison begins anew" in text_of(result)
     again = decided.run("--against=HEAD")
     assert checkout.servers() == []
     assert "begins anew" not in text_of(again)
@@ -168,21 +163,6 @@ def test_another_tolerance_asks_anew_of_the_same_data(decided: Project, checkout
     result = decided.run("--against=HEAD~1", JSON)
     result.assert_outcomes(passed=1)
     assert verdict(decided)["tolerance"] == pytest.approx(0.6)
-
-
-def test_a_duel_is_remembered_too(project: Project, checkout: Checkout) -> None:
-    """The same pair of servers is not measured twice either."""
-    project.test_file.write_text(
-        "def test_it(mosec_server, duel):\n"
-        '    a, b = (mosec_server("app.py").post("/inference", body=word) for word in (b"a", b"b"))\n'
-        "    assert duel(a, b, concurrency=8).throughput >= 0.9\n"
-    )
-    project.run(JSON).assert_outcomes(passed=1)
-    first = verdict(project)["value"]
-    checkout.servers()
-    project.run(JSON).assert_outcomes(passed=1)
-    assert checkout.servers() == []
-    assert verdict(project)["value"] == pytest.approx(first, rel=1e-4)
 
 
 def test_what_was_interrupted_goes_on(project: Project, checkout: Checkout) -> None:

@@ -174,65 +174,58 @@ def test_a_group_without_a_test_that_measures_is_there(mixed: Suite, workers: tu
     assert "group 2 of 2, no test that measures" in said
 
 
-def test_with_q_nothing_is_said_of_it(mixed: Suite) -> None:
-    """As of any result; and without the option there is none."""
+def test_of_such_a_group_no_more_is_said_than_of_others(mixed: Suite) -> None:
+    """Nothing with ``-q`` or without the option; a result that cannot be written is told, by the exit status too."""
     assert "measures" not in text_of(mixed.group(2, "-q", "--gpuserve-json=2.json"))
     assert read_of(mixed, 2)["tests"] == []
     (mixed.project.path / "2.json").unlink()
     assert "measures" not in text_of(mixed.group(2))
     mixed.group(2, "--gpuserve-json=2.json", "--collect-only")
     assert not (mixed.project.path / "2.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("body", "arguments", "ending"),
-    [
-        ("assert False", (), {"exit_status": 1, "complete": True, "unlisted_failures": 1}),
-        ("assert False", ("-x",), {"exit_status": 1, "complete": False, "unlisted_failures": 1}),
-        ("pytest.exit('enough', returncode=0)", (), {"exit_status": 0, "complete": False, "unlisted_failures": 0}),
-        ("pass", ("--setup-only",), {"exit_status": 0, "complete": False, "unlisted_failures": 0}),
-    ],
-)
-def test_how_such_a_group_ended_counts(
-    mixed: Suite, body: str, arguments: tuple[str, ...], ending: dict[str, object]
-) -> None:
-    """A test of it that fails, or was never run, is no pass for them all."""
-    plain = mixed.project.test_file.with_name("test_z.py")
-    plain.write_text("import pytest\n" + plain.read_text().replace("b():\n    pass", f"b():\n    {body}"))
-    mixed.group(2, "--gpuserve-json=2.json", *arguments)
-    assert read_of(mixed, 2)["ending"] == ending
-    status, said = mixed.merge("1.json", "2.json")
-    assert status == 1
-    assert " of 2 is no pass: " in said
-
-
-def test_a_group_to_which_no_test_was_dealt_is_there(mixed: Suite) -> None:
-    """The exit status is that of no tests, and nobody lacks anything."""
-    chosen = ("-k", "test_it", "--gpuserve-json")
-    assert mixed.group(1, *chosen, "1.json").ret == 0
-    assert mixed.group(2, *chosen, "2.json").ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    status, said = mixed.merge("1.json", "2.json")
-    assert status == 0, said
-
-
-def test_a_test_that_measures_nothing_and_was_dealt_to_nobody_is_missed(mixed: Suite) -> None:
-    """With other durations on one runner; it is named."""
-    durations = dict.fromkeys([ONE, *PLAIN], 1.0)
-    (mixed.project.path / ".test_durations").write_text(json.dumps({**durations, PLAIN[1]: 1000.0}))
-    mixed.group(2, "--gpuserve-json=2.json").assert_outcomes(passed=1, deselected=3)
-    status, said = mixed.merge("1.json", "2.json")
-    assert status == 2
-    assert f"1 test was run by none of the runners\n  found: {PLAIN[1]}" in said
-
-
-def test_a_result_that_cannot_be_written_is_told(mixed: Suite) -> None:
-    """By pytest's exit status for a wrong argument too."""
     plain = mixed.project.test_file.with_name("test_z.py")
     (mixed.project.path / "results").mkdir()
     plain.write_text(plain.read_text().replace("b():\n    pass", "b():\n    __import__('os').rmdir('results')"))
     result = mixed.group(2, "-q", "--gpuserve-json=results/2.json")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines(["gpuserve: no test of group 2 measures; ERROR: --gpuserve-json=results/2.json: *"])
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "ended"),
+    [
+        ("assert False", (), (1, True, 1)),
+        ("assert False", ("-x",), (1, False, 1)),
+        ("pytest.exit('enough', returncode=0)", (), (0, False, 0)),
+        ("pass", ("--setup-only",), (0, False, 0)),
+    ],
+)
+def test_how_such_a_group_ended_counts(
+    mixed: Suite, body: str, arguments: tuple[str, ...], ended: tuple[int, bool, int]
+) -> None:
+    """A test of it that fails, or was never run, is no pass for them all."""
+    plain = mixed.project.test_file.with_name("test_z.py")
+    plain.write_text("import pytest\n" + plain.read_text().replace("b():\n    pass", f"b():\n    {body}"))
+    mixed.group(2, "--gpuserve-json=2.json", *arguments)
+    ending = dict(zip(("exit_status", "complete", "unlisted_failures"), ended, strict=True))
+    assert read_of(mixed, 2)["ending"] == ending
+    status, said = mixed.merge("1.json", "2.json")
+    assert status == 1
+    assert " of 2 is no pass: " in said
+
+
+def test_who_was_dealt_nothing_lacks_nothing(mixed: Suite) -> None:
+    """An empty group has the exit status of no tests and is well; a plain test that nobody was dealt is missed."""
+    chosen = ("-k", "test_it", "--gpuserve-json")
+    assert mixed.group(1, *chosen, "one.json").ret == 0
+    assert mixed.group(2, *chosen, "2.json").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    status, said = mixed.merge("one.json", "2.json")
+    assert status == 0, said
+    durations = dict.fromkeys([ONE, *PLAIN], 1.0)
+    (mixed.project.path / ".test_durations").write_text(json.dumps({**durations, PLAIN[1]: 1000.0}))
+    mixed.group(2, "--gpuserve-json=2.json").assert_outcomes(passed=1, deselected=3)
+    status, said = mixed.merge("1.json", "2.json")
+    assert status == 2
+    assert f"1 test was run by none of the runners\n  found: {PLAIN[1]}" in said
 
 
 def test_what_all_runners_compare_is_known_to_each(suite: Suite) -> None:
@@ -249,12 +242,12 @@ def test_what_all_runners_compare_is_known_to_each(suite: Suite) -> None:
     [
         ({"group": 2, "splits": 3}, Part(2, 3)),
         ({"group": None, "splits": None}, None),
+        # Another plugin may have an option of such a name.
         ({"group": "a word", "splits": 3}, None),
         ({"group": 2}, None),
-        ({}, None),
     ],
 )
 def test_which_part_it_is(options: dict[str, object], part: Part | None) -> None:
-    """By pytest-split's two options; one that another plugin may have under such a name is no part."""
+    """By pytest-split's two options."""
     config: Any = SimpleNamespace(getoption=options.get)
     assert part_of(config) == part

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
+from tests.fakes.children.toolkit import eventually
 from tests.fakes.nvml import cards
 from tests.fakes.nvml.build import build_fake_nvml
 from tests.fakes.nvml.cards import HW_THERMAL, Course, Event, Moment, Process, Script, Step
 from tests.plugin.conftest import busy_machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.plugin.conftest import Project
@@ -59,14 +56,6 @@ def samplers(folder: Path) -> set[int]:
         if SAMPLER in (process.info["cmdline"] or ()) and script.startswith(str(folder)):
             found.add(process.pid)
     return found
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait until something holds; it must."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.05)
 
 
 def pulses(value: int, *, every_ms: int, length_ms: int) -> Course:
@@ -132,20 +121,17 @@ def test_what_spoils_a_run_is_its_reason(real_project: Project, tmp_path: Path) 
 def test_a_killed_run_leaves_no_sampler(real_project: Project, tmp_path: Path) -> None:
     """Even where pytest itself is killed while it measures."""
     on_card(real_project, tmp_path / "machine", cards.T4, seconds=60)
-    environment = {
-        name: value for name, value in {**os.environ, **real_project.environment}.items() if value is not None
-    }
     run = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *real_project.options(), "--gpu=T4", "-p", "no:cacheprovider"],
+        real_project.command("--gpu=T4", "-p", "no:cacheprovider"),
         cwd=real_project.path,
-        env=environment,
+        env=real_project.variables(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_for(lambda: samplers(tmp_path))
+        eventually(lambda: bool(samplers(tmp_path)), "a sampler runs", seconds=60)
         run.send_signal(signal.SIGKILL)
     finally:
         run.kill()
         run.wait()
-    wait_for(lambda: not samplers(tmp_path))
+    eventually(lambda: not samplers(tmp_path), "it has ended", seconds=60)

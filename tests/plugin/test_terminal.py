@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,14 +15,14 @@ from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.schema import Entry
 from tests.fakes.nvml import cards
 from tests.fakes.scripted_sessions import Script
-from tests.fakes.terminal import RESTORE, SAVE, Screen, in_a_terminal
-from tests.plugin.conftest import REPOSITORY, text_of
-from tests.plugin.test_cards import SECOND_T4, Machine
+from tests.fakes.terminal import RESTORE, SAVE, Screen
+from tests.plugin.conftest import says_no_traceback, text_of
+from tests.plugin.test_cards import SECOND_T4
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.plugin.conftest import Checkout, Project
+    from tests.plugin.conftest import Checkout, Machine, Project
 
 EAGER = """
 from pytest_gpuserve import progress
@@ -68,16 +66,6 @@ TOLD = re.compile(r"^gpuserve: (test_\S+)  ((?:session|round) \d of \d)  (.*)$",
 """A line of progress in a log: the test, the look, and the rest."""
 
 
-def on_a_terminal(project: Project, *arguments: str, columns: int = 100, **more: str) -> str:
-    """All that pytest wrote to a terminal."""
-    dropped = {"CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "NO_COLOR", "PY_COLORS", "FORCE_COLOR", "TERM"}
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    ours = {name: value for name, value in project.environment.items() if value is not None}
-    environment = {**kept, **ours, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm", **more}
-    argv = [sys.executable, "-m", "pytest", *project.options(), *arguments]
-    return in_a_terminal(argv, project.path, environment, columns=columns)
-
-
 def progress_of(output: str) -> list[str]:
     """The rewritten lines in what was written to a terminal, without what moves the cursor."""
     lines = [piece.partition(RESTORE)[0] for piece in output.split(SAVE)[1:]]
@@ -101,7 +89,7 @@ def test_progress_leaves_no_trace(project: Project, columns: int, options: tuple
     And whenever a line was written, it was no longer than the window allows, the cursor went back to where pytest had
     left it, and the line was removed before pytest went on.
     """
-    output = on_a_terminal(eager(project), *options, columns=columns)
+    output = eager(project).on_a_terminal(*options, columns=columns)
     screen, plain = Screen(columns), Screen(columns)
     screen.write(output)
     first, *others = re.split(f"{SAVE}.*?{RESTORE}", output, flags=re.DOTALL)
@@ -117,11 +105,8 @@ def test_progress_leaves_no_trace(project: Project, columns: int, options: tuple
 
 
 def test_progress_says_which_test_and_look(project: Project) -> None:
-    """Which test, which look of how many, and what is left of its budget, while there is room for it.
-
-    In a window that was made narrower meanwhile the line is cut off, and goes on in no other row.
-    """
-    output = on_a_terminal(eager(project), columns=160)
+    """Which test, which look of how many, and what is left of its budget; cut off where the window became narrower."""
+    output = eager(project).on_a_terminal(columns=160)
     texts = [line.strip() for line in progress_of(output)]
     assert {text.partition("  ")[0] for text in texts} == {"test_it[1]", "test_it[2]", "test_it[3]"}
     told = re.compile(r"  session 1 of 6  \S+/s  p99 .* left  budget: (4 min|5 min).* left$")
@@ -143,7 +128,6 @@ def test_progress_says_which_test_and_look(project: Project) -> None:
         ((), False),
         (("--capture=sys",), False),
         (("-p", "no:logging"), False),
-        (("-s",), True),
         (("--capture=tee-sys",), True),
         (("-o", "log_cli=true"), True),
         (("--log-cli-level=INFO",), True),
@@ -157,7 +141,7 @@ def test_who_else_writes(pytester: pytest.Pytester, options: tuple[str, ...], *,
 def test_where_others_write_nothing_is_rewritten(project: Project) -> None:
     """Then progress has lines of its own, and a test's output is whole."""
     test = THREE.replace("capsys, ", "").partition('    print("more"')[0]
-    output = on_a_terminal(eager(project, test), "-s", columns=160).replace("\r", "")
+    output = eager(project, test).on_a_terminal("-s", columns=160).replace("\r", "")
     assert SAVE not in output
     assert RESTORE not in output
     assert {name for name, _, _ in TOLD.findall(output)} == {"test_it[1]", "test_it[2]", "test_it[3]"}
@@ -169,28 +153,29 @@ def test_where_others_write_nothing_is_rewritten(project: Project) -> None:
 
 
 def test_a_log_has_lines_of_its_own(project: Project) -> None:
-    """Each stands alone, so that the lines of pytest's own are whole."""
+    """Each stands alone beside pytest's, in CI on a terminal too, whose log keeps all; a quiet run has none."""
     result = eager(project).run("-v")
     result.assert_outcomes(passed=3)
     told = TOLD.findall(text_of(result))
     assert {(name, look) for name, look, _ in told} == {(f"test_it[{n}]", "session 1 of 6") for n in (1, 2, 3)}
     result.stdout.fnmatch_lines([f"suites/perf/test_perf.py::test_it?{n}? PASSED*" for n in (1, 2, 3)])
+    in_ci = project.on_a_terminal(columns=160, CI="true").replace("\r", "")
+    assert SAVE not in in_ci
+    assert TOLD.findall(in_ci)
+    assert "gpuserve: " not in text_of(project.run("-q"))
+    assert SAVE not in project.on_a_terminal("-q")
 
 
-def test_who_wants_no_progress_has_none(project: Project) -> None:
-    """A quiet run: neither on a terminal nor in a log, nor is there a header."""
-    assert "gpuserve: " not in text_of(eager(project).run("-q"))
-
-
-def test_ci_has_lines_on_a_terminal_too(project: Project) -> None:
-    """Its log keeps all that was ever written, so that nothing is rewritten in it."""
-    output = on_a_terminal(eager(project), columns=160, CI="true").replace("\r", "")
-    assert SAVE not in output
-    assert TOLD.findall(output)
-
-
-def test_the_estimate_so_far_is_told(project: Project, recorded: Path) -> None:
-    """From the second look on, the change of the metric that is being decided, and its interval."""
+def test_the_estimate_so_far_is_told(project: Project, checkout: Checkout, recorded: Path) -> None:
+    """From the second look on, the change of the metric that is being decided; side by side looks are rounds."""
+    (project.path / "conftest.py").write_text(EAGER)
+    project.speed(0.97)
+    told = TOLD.findall(text_of(project.run("--against=HEAD", "--gpuserve-budget=600")))
+    first = [rest for _, look, rest in told if look == "round 1 of 8"]
+    assert first
+    assert not first[0].startswith("throughput")
+    assert all(re.search(r"  budget: (9 min|10 min).* left$", rest) for _, _, rest in told)
+    project.speed(1)
     project.store(recorded)
     entry = project.entry()
     # So far apart that nothing between them is worse or better.
@@ -198,9 +183,7 @@ def test_the_estimate_so_far_is_told(project: Project, recorded: Path) -> None:
         for window in start["windows"]:
             window["seconds"] *= 2
     project.baseline.write_text(render({"test_it": msgspec.convert(entry, Entry)}))
-    (project.path / "conftest.py").write_text(EAGER)
-    result = project.run()
-    told = TOLD.findall(text_of(result))
+    told = TOLD.findall(text_of(project.run("--no-confirm")))
     assert {look for _, look, _ in told} == {f"session {number} of 6" for number in range(1, 7)}
     for _, look, rest in told:
         estimate = re.match(r"throughput [+-]\d+\.\d % \([+-]\d+\.\d % \.\. [+-]\d+\.\d %\)  \S+/s  ", rest)
@@ -208,26 +191,11 @@ def test_the_estimate_so_far_is_told(project: Project, recorded: Path) -> None:
         assert re.search(r"  budget: [45] min.* left$", rest)
 
 
-def test_rounds_are_told_side_by_side(project: Project, checkout: Checkout) -> None:
-    """A comparison with a revision counts rounds; before the first look there is no estimate."""
-    (project.path / "conftest.py").write_text(EAGER)
-    project.speed(0.97)
-    result = project.run("--against=HEAD", "--gpuserve-budget=600")
-    told = TOLD.findall(text_of(result))
-    first = [rest for _, look, rest in told if look == "round 1 of 8"]
-    assert first
-    assert not first[0].startswith("throughput")
-    assert all(re.search(r"  budget: (9 min|10 min).* left$", rest) for _, _, rest in told)
-
-
 @pytest.mark.slow
-def test_workers_say_nothing_meanwhile(
-    project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_workers_say_nothing_meanwhile(machine: Machine) -> None:
     """What workers of pytest-xdist wrote would stand in the middle of the controller's lines."""
-    machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
     machine.script(cards.T4, SECOND_T4)
-    result = eager(project).run("-p", "xdist.plugin", "-n2", "--gpu=T4")
+    result = eager(machine.project).run("-p", "xdist.plugin", "-n2", "--gpu=T4")
     result.assert_outcomes(passed=3)
     assert "session 1 of" not in text_of(result)
 
@@ -236,26 +204,36 @@ def test_workers_say_nothing_meanwhile(
 
 
 def test_a_report_has_the_header_without_a_terminal(project: Project) -> None:
-    """A report says on what was measured, whether or not a line of it was printed."""
-    (project.path / "conftest.py").write_text(
-        f"{EAGER}\n"
-        "def pytest_unconfigure(config):\n"
-        "    session = config.pluginmanager.get_plugin('gpuserve-session')\n"
-        "    with open('header', 'w') as file:\n"
-        "        file.write(session.closing().header)\n"
-    )
-    result = project.run("-p", "no:terminal")
-    assert ", gating against " in (project.path / "header").read_text()
+    """A run is measured, and its report says on what, whether or not a line of it can be printed."""
+    (project.path / "conftest.py").write_text(EAGER)
+    result = project.run("-p", "no:terminal", "--gpuserve-markdown=out.md", "--gpuserve-json=out.json")
+    assert ", gating against " in (project.path / "out.md").read_text()
+    assert project.result()["run"]["requests"] > 0
     assert "session 1 of" not in text_of(result)
+    assert says_no_traceback(result)
 
 
-def test_the_worst_is_on_top_and_what_comes_next_below(project: Project) -> None:
-    """Before the tests what is measured; after them the red line first, the totals, and the command that comes next.
+def test_what_comes_next_works(project: Project) -> None:
+    """The command of a missing baseline records it, in the sessions that it was asked for, without a budget.
 
-    Quiet, there is nothing of what passed, and verbose, all that verdicts rest on. Of quick tests there is no progress.
+    Then the worst is on top, and the command that comes next below; quiet, there is nothing of what passed, and
+    verbose, all that verdicts rest on. Of quick tests there is no progress.
     """
-    project.test_file.write_text(TWO)
-    project.run("--baseline-update").assert_outcomes(passed=2)
+    missing = eager(project, TWO).run()
+    missing.assert_outcomes(failed=2)
+    missing.stdout.fnmatch_lines(["MISSING: * has no entry '...' (2 tests: test_fine, test_slow)"])
+    (step,) = re.findall(r"^next: record what is missing: pytest (.*)$", text_of(missing), re.MULTILINE)
+    recorded = project.run(*shlex.split(step))
+    recorded.assert_outcomes(passed=2)
+    recorded.stdout.fnmatch_lines(
+        ["gpuserve: cpu (*), recording what is missing in */baselines/cpu (no entries), *", "comparisons: * recorded"]
+    )
+    told = TOLD.findall(text_of(recorded))
+    assert {look for _, look, _ in told} == {"session 1 of 2", "session 2 of 2"}
+    assert not any("budget" in rest for _, _, rest in told)
+    assert "next: " not in text_of(recorded)
+    assert set(json.loads(project.baseline.read_text())["entries"]) == {"test_fine", "test_slow"}
+    (project.path / "conftest.py").unlink()
     project.script = Script(speed=0.7)
     result = project.run("--no-confirm")
     result.assert_outcomes(passed=1, failed=1)
@@ -278,27 +256,6 @@ def test_the_worst_is_on_top_and_what_comes_next_below(project: Project) -> None
     assert "comparisons: 1 passed, 1 regressed\nnext: " in section
     verbose = project.run("--no-confirm", "-v")
     verbose.stdout.fnmatch_lines(["*test_slow *session*REGRESSED", "*test_fine *session*PASS"])
-
-
-def test_what_comes_next_works(project: Project) -> None:
-    """The command of a missing baseline records it; after it nothing more has to be done.
-
-    A recording takes the sessions that it was asked for, and has no budget.
-    """
-    missing = eager(project, TWO).run()
-    missing.assert_outcomes(failed=2)
-    missing.stdout.fnmatch_lines(["MISSING: * has no entry '...' (2 tests: test_fine, test_slow)"])
-    (step,) = re.findall(r"^next: record what is missing: pytest (.*)$", text_of(missing), re.MULTILINE)
-    recorded = project.run(*shlex.split(step))
-    recorded.assert_outcomes(passed=2)
-    recorded.stdout.fnmatch_lines(
-        ["gpuserve: cpu (*), recording what is missing in */baselines/cpu (no entries), *", "comparisons: * recorded"]
-    )
-    told = TOLD.findall(text_of(recorded))
-    assert {look for _, look, _ in told} == {"session 1 of 2", "session 2 of 2"}
-    assert not any("budget" in rest for _, _, rest in told)
-    assert "next: " not in text_of(recorded)
-    assert set(json.loads(project.baseline.read_text())["entries"]) == {"test_fine", "test_slow"}
 
 
 def test_an_error_before_any_verdict_is_told(project: Project) -> None:
@@ -331,10 +288,10 @@ def test_colours_are_as_pytest_has_them(project: Project, recorded: Path) -> Non
     """
     project.store(recorded)
     project.script = Script(speed=0.7)
-    output = on_a_terminal(project, "--no-confirm", columns=160)
+    output = project.on_a_terminal("--no-confirm", columns=160)
     assert re.search(r"\x1b\[31mREGRESSED *\x1b\[0m", output)
     assert "\x1b[31mcomparisons: 1 regressed\x1b[0m" in output
-    plain = on_a_terminal(project, "--no-confirm", "-v", "--color=no", columns=50).replace("\r", "")
+    plain = project.on_a_terminal("--no-confirm", "-v", "--color=no", columns=50).replace("\r", "")
     assert "\x1b" not in plain
     (row,) = re.findall(r"^ *test_it .*throughput .*REGRESSED$", plain, re.MULTILINE)
     assert len(row) <= 50

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_gpuserve.device.contention import read_cpu
 from pytest_gpuserve.items import MEASURING, NODEID
+from pytest_gpuserve.merge.command import main
 from pytest_gpuserve.outputs import STEP_SUMMARY, Form, Output
 from pytest_gpuserve.report.results import SessionResult, TestResult
 from pytest_gpuserve.settings import Update
@@ -23,13 +24,14 @@ from pytest_gpuserve.units import digest
 from pytest_gpuserve.workers import Controller, Worker, pack, unpack
 from tests.fakes.nvml import cards
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
-from tests.plugin.test_cards import SECOND_T4, Machine
+from tests.plugin.test_cards import SECOND_T4
+from tests.support.html_page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from tests.plugin.conftest import Project
+    from tests.plugin.conftest import Machine, Project
 
 TWO = """
 import os
@@ -107,9 +109,8 @@ class Workers:
 
 
 @pytest.fixture
-def workers(project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Workers:
+def workers(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Workers:
     """Two tests for two workers on two T4s."""
-    machine = Machine(project, library, tmp_path_factory.mktemp("machine"))
     return Workers(machine, tmp_path_factory.mktemp("meetings"))
 
 
@@ -148,6 +149,53 @@ def test_two_workers_record_and_gate_on_two_cards(workers: Workers) -> None:
     assert says_no_traceback(gated)
 
 
+def test_workers_have_one_header_and_one_report(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured against what is said once, before the first test, and in the one page and the one comment."""
+    files = ("--gpuserve-json=out.json", "--gpuserve-report=out.html", "--gpuserve-markdown=out.md")
+    summary = workers.project.path / "summary"
+    workers.project.environment[STEP_SUMMARY] = str(summary)
+    result = workers.run("--gpu=T4", "--baseline-update", *files)
+    assert result.ret == 0, text_of(result)
+    (header,) = [line for line in result.errlines if "gpuserve: T4" in line]
+    assert header.startswith("[gw0] gpuserve: T4 (Tesla T4), recording into ")
+    assert header.endswith("2 comparisons planned, 2 workers")
+    folder = workers.project.path
+    monkeypatch.chdir(folder)
+    page = Page((folder / "out.html").read_text())
+    assert header.removeprefix("[gw0] gpuserve: ") in page.text
+    assert all(f"throughput test_it[{users}]" in page.text for users in (4, 8))
+    assert {"Latency distribution", "Windows over time"} <= set(page.titles())
+    comment = (folder / "out.md").read_text()
+    assert "2 of 2 tests passed" in comment
+    assert "2 workers" in comment
+    assert comment.count("<h3>") == summary.read_text().count("<h3>") == 1
+    assert text_of(result).count(f"results: {folder}/out.json") == 1
+
+    assert main(["out.json", "--json=merged.json"]) == 0
+    merged, own = (json.loads((folder / name).read_text()) for name in ("merged.json", "out.json"))
+    assert own["ending"] == {"exit_status": 0, "complete": True, "unlisted_failures": 0}
+    assert merged["tests"] == own["tests"]
+    assert set(merged["gpu"]["workers"]) == {"gw0", "gw1"}
+
+
+def test_a_failure_that_is_not_listed(workers: Workers, capsys: pytest.CaptureFixture[str]) -> None:
+    """A test that measures nothing fails in a worker, and a file is not collected: the one result counts both.
+
+    With ``-q`` no worker says the header.
+    """
+    besides = workers.project.test_file.with_name("test_z.py")
+    besides.write_text("def test_plain():\n    assert False\n")
+    workers.project.test_file.with_name("test_odd.py").write_text("import absent_module\n")
+    more = ("--gpuserve-json=out.json", "--continue-on-collection-errors", "-q")
+    result = workers.run("--gpu=T4", "--baseline-update", *more)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, text_of(result)
+    assert "gpuserve: T4" not in result.stderr.str()
+    ending = json.loads((workers.project.path / "out.json").read_text())["ending"]
+    assert ending == {"exit_status": 1, "complete": True, "unlisted_failures": 2}
+    assert main([str(workers.project.path / "out.json")]) == 1
+    assert "2 failures of tests that measure nothing" in capsys.readouterr().out
+
+
 def test_more_workers_than_cards_are_refused(workers: Workers) -> None:
     """`--gpu=T4 -n2` with one T4 is exit code 4 at once; without `--gpu` other tests run, measuring ones say it."""
     workers.machine.script(cards.T4)
@@ -164,33 +212,26 @@ def test_more_workers_than_cards_are_refused(workers: Workers) -> None:
     assert says_no_traceback(mixed)
 
 
-def test_each_is_refused(workers: Workers) -> None:
-    """Under `--dist=each` every test would have two results, so nothing is measured."""
-    result = workers.run("--gpu=T4", "--dist=each")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--dist=load" in text_of(result)
-
-
-def test_an_absent_card_is_told_once(workers: Workers) -> None:
-    """`--gpu=T4` beside an H200 is refused by the controller alone, in the words of any run."""
+def test_what_no_worker_can_do_is_told_once(workers: Workers) -> None:
+    """By the controller: `--dist=each`, where all have two results, an absent card, and one that another keeps."""
+    each = workers.run("--gpu=T4", "--dist=each")
+    assert each.ret == pytest.ExitCode.USAGE_ERROR
+    assert "--dist=load" in text_of(each)
     workers.machine.script(cards.H200)
-    result = workers.run("--gpu=T4")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert text_of(result).count("--gpu=T4 asks for a card that is not on this machine") == 1
-    assert says_no_traceback(result)
-
-
-def test_a_card_that_another_session_keeps(workers: Workers) -> None:
-    """The worker without a card says whom it waits for; when that was too long the run ends with exit code 4, once."""
+    absent = workers.run("--gpu=T4")
+    assert absent.ret == pytest.ExitCode.USAGE_ERROR
+    assert text_of(absent).count("--gpu=T4 asks for a card that is not on this machine") == 1
+    assert says_no_traceback(absent)
+    workers.machine.script(cards.T4, SECOND_T4)
     workers.project.ini(gpuserve_lock_wait="0.25")
     with workers.machine.lock(SECOND_T4).acquire(wait_seconds=0, on_wait=lambda *notice: None):
-        result = workers.run("--gpu=T4")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    text = text_of(result)
+        taken = workers.run("--gpu=T4")
+    assert taken.ret == pytest.ExitCode.USAGE_ERROR
+    text = text_of(taken)
     assert "] gpuserve: waiting for one of 2 devices: " in text
     assert f"process {os.getpid()} of" in text
     assert text.count("and two measurements at once would spoil each other") == 1
-    assert says_no_traceback(result)
+    assert says_no_traceback(taken)
 
 
 def test_a_worker_that_is_killed(workers: Workers) -> None:
@@ -235,12 +276,14 @@ def test_a_worker_that_is_killed_in_a_run_that_measures_nothing(project: Project
 
 
 def test_a_group_leaves_an_id_as_it_can_be_typed(project: Project) -> None:
-    """The result and the next step name a test without its group."""
+    """The result, the next step and a mistake in a marker name a test without its group."""
     (project.path / "conftest.py").write_text(GROUPED)
     result = project.run("--gpuserve-json=out.json")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["next: * suites/perf/test_perf.py::test_it --gpu=cpu *"])
     assert project.result()["nodeid"] == "suites/perf/test_perf.py::test_it"
+    project.write(marker="@pytest.mark.gpuserve(thruput=0.05)")
+    assert "suites/perf/test_perf.py::test_it: @pytest.mark.gpuserve" in text_of(project.run())
 
 
 def test_comparing_side_by_side(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -264,11 +307,10 @@ def phase(nodeid: str, when: str) -> Any:  # noqa: ANN401 -- pytest knows no pha
     return pytest.TestReport(nodeid, ("x.py", None, "x.py"), {}, "failed" if when == "???" else "passed", None, named)
 
 
-def gathered(path: Path, reports: Iterable[Any], *, dist: str) -> dict[str, str]:
-    """What a controller writes that hears these reports: the outcomes of tests by their ids; each is there once."""
+def gathered(path: Path, reports: Iterable[Any], *, dist: str) -> list[tuple[str, str]]:
+    """What a controller writes that hears these reports: ids of tests and their outcomes."""
     config: Any = SimpleNamespace(option=SimpleNamespace(dist=dist))
-    output = Output("--gpuserve-json", Form.JSON, path)
-    settings: Any = SimpleNamespace(outputs=(output,), update=Update.NOTHING)
+    settings: Any = SimpleNamespace(outputs=(Output("--gpuserve-json", Form.JSON, path),), update=Update.NOTHING)
     controller = Controller(config, settings)
     worker = SimpleNamespace(gateway=SimpleNamespace(id="gw0"))
     controller.pytest_configure_node(SimpleNamespace(gateway=worker.gateway, workerinput={}))
@@ -277,9 +319,7 @@ def gathered(path: Path, reports: Iterable[Any], *, dist: str) -> dict[str, str]
         controller.pytest_runtest_logreport(report)
     session: Any = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()))
     controller.pytest_sessionfinish(session)
-    tests = [(test["nodeid"], test["outcome"]) for test in json.loads(path.read_text())["tests"]]
-    assert len(dict(tests)) == len(tests)
-    return dict(tests)
+    return [(test["nodeid"], test["outcome"]) for test in json.loads(path.read_text())["tests"]]
 
 
 @pytest.mark.parametrize(
@@ -293,7 +333,7 @@ def gathered(path: Path, reports: Iterable[Any], *, dist: str) -> dict[str, str]
 )
 def test_a_crash_before_any_report(dist: str, nodeid: str, plain: str, tmp_path: Path) -> None:
     """All that is heard of the test is what pytest-xdist calls it: with its group, which is no part of its id."""
-    assert gathered(tmp_path / "out.json", [phase(nodeid, "???")], dist=dist) == {plain: "error"}
+    assert gathered(tmp_path / "out.json", [phase(nodeid, "???")], dist=dist) == [(plain, "error")]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +353,7 @@ def test_a_group_makes_no_second_test(phases: Sequence[str], outcome: str, tmp_p
         with pytest.raises(StopIteration) as ended:
             made.send(phase(grouped, name))
         reports.append(phase(grouped, name) if name == "???" else ended.value.value)
-    assert gathered(tmp_path / "out.json", reports, dist="loadgroup") == {plain: outcome}
+    assert gathered(tmp_path / "out.json", reports, dist="loadgroup") == [(plain, outcome)]
 
 
 def test_what_is_handed_over_is_nothing_else() -> None:

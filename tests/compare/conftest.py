@@ -1,0 +1,49 @@
+"""The command that compares, in a repository whose baseline became slower."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.compare.command import main
+from tests.support.baseline_repository import FILE, STEADY, TEST, BaselineRepository, entry_of
+from tests.support.plain_git import only_below
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Said = Callable[..., tuple[int, str]]
+
+SLOWER = tuple(0.6 * speed for speed in STEADY)
+SAME = f"the same sessions in both: cpu {FILE}::{TEST}"
+
+
+@pytest.fixture(autouse=True)
+def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration of the machine, and no repository around."""
+    only_below(tmp_path, monkeypatch)
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepository:
+    """A repository whose baseline became slower with its second commit; it is the current folder."""
+    made = BaselineRepository(tmp_path / "project")
+    made.record(entry_of(), 1)
+    made.record(entry_of(SLOWER, day=2), 2)
+    monkeypatch.chdir(made.root)
+    return made
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    """Runs the command; its exit status and what it said."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        status = main(arguments)
+        captured = capsys.readouterr()
+        return status, captured.out + captured.err
+
+    return run
