@@ -355,12 +355,11 @@ def test_a_page_is_drawn_of_the_same_lines(
     page = tmp_path / "page.html"
     assert main([*QUICK, f"--html={page}"]) == 0
     drawn = Page(page.read_text())
-    first, second = (json.dumps(plot) for plot in drawn.plots)
     assert "History of the baselines" in drawn.text
-    assert drawn.titles() == [f"cpu {FILE}::{TEST} throughput on host host-a, part {part} of 2" for part in (1, 2)]
-    assert "another workload: concurrency 50 -&gt; nothing, server mosec" in second
-    assert "reason: &lt;A_TOKEN&gt;" in first
-    assert "hunter22" not in first + second + drawn.text
+    assert drawn.titles == [f"cpu {FILE}::{TEST} throughput on host host-a, part {part} of 2" for part in (1, 2)]
+    assert "another workload: concurrency 50 -> nothing, server mosec" in drawn.text
+    assert "reason: <A_TOKEN>" in drawn.text
+    assert "hunter22" not in page.read_text()
     assert main([*QUICK, f"--html={tmp_path}"]) == 2
 
 

@@ -32,7 +32,7 @@ def test_report_of_a_failed_run(project: Project, recorded: Path) -> None:
     assert "REGRESSED throughput test_it" in page.text
     assert "suites/perf/test_perf.py::test_it" in page.text
     assert "--baseline-update --reason=" in page.text
-    titles = page.titles()
+    titles = page.titles
     assert titles[:2] == ["Changes and how surely they are known", "Throughput against p99"]
     assert {"Latency distribution", "Windows over time", "Batch sizes"} <= set(titles)
 

@@ -164,7 +164,7 @@ def test_workers_have_one_header_and_one_report(workers: Workers, monkeypatch: p
     page = Page((folder / "out.html").read_text())
     assert header.removeprefix("[gw0] gpuserve: ") in page.text
     assert all(f"throughput test_it[{users}]" in page.text for users in (4, 8))
-    assert {"Latency distribution", "Windows over time"} <= set(page.titles())
+    assert {"Latency distribution", "Windows over time"} <= set(page.titles)
     comment = (folder / "out.md").read_text()
     assert "2 of 2 tests passed" in comment
     assert "2 workers" in comment
