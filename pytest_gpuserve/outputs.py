@@ -38,18 +38,12 @@ class Form(Enum):
     MARKDOWN = "pytest_gpuserve.report.markdown:comment"
     STEP_SUMMARY = "pytest_gpuserve.report.markdown:step_summary"
     PYTEST_BENCHMARK = "pytest_gpuserve.report.exports.pytest_benchmark:document"
-    GITHUB_ACTION_BIGGER = "pytest_gpuserve.report.exports.github_action_benchmark:bigger_is_better"
-    GITHUB_ACTION_SMALLER = "pytest_gpuserve.report.exports.github_action_benchmark:smaller_is_better"
-    BENCHER = "pytest_gpuserve.report.exports.bencher:document"
     PROMETHEUS = "pytest_gpuserve.report.exports.prometheus:document"
     CSV = "pytest_gpuserve.report.exports.latency_csv:document"
 
 
 EXPORTS: Final = {
     "pytest-benchmark": Form.PYTEST_BENCHMARK,
-    "github-action-benchmark-bigger": Form.GITHUB_ACTION_BIGGER,
-    "github-action-benchmark-smaller": Form.GITHUB_ACTION_SMALLER,
-    "bencher": Form.BENCHER,
     "prometheus": Form.PROMETHEUS,
     "csv": Form.CSV,
 }

@@ -56,8 +56,6 @@ def test_what_is_not_sound_has_no_numbers() -> None:
     bad = session(problems=("3 requests failed",))
     (load,) = loads_of(one_test(load_of(judgement(), sessions=[session(), bad])), str)
     assert load.known() == {}
-    assert load.tracked() == {}
-    assert load.mean_latency() is None
     assert load.summary is None
     assert len(load.rows) == 1
 
@@ -70,7 +68,7 @@ SHARED_BATCHES = judgement(Verdict.INVALID, "batching_ratio", reasons=("the host
 def test_what_was_judged_to_be_invalid_has_no_numbers(judgements: tuple[Judgement, ...]) -> None:
     """That others used the host stands in the verdict alone: no session has a problem, and yet there is no number."""
     load, other = loads_of(one_test(load_of(*judgements), load_of(judgement(Verdict.PASS), label="load 2")), str)
-    assert (load.known(), load.tracked(), load.mean_latency(), load.summary) == ({}, {}, None, None)
+    assert (load.known(), load.summary) == ({}, None)
     assert other.summary is not None
 
 
@@ -78,39 +76,8 @@ def test_what_was_judged_to_be_invalid_has_no_numbers(judgements: tuple[Judgemen
 def test_a_load_without_an_answer_has_no_numbers(sessions: tuple[Session, ...]) -> None:
     """Nothing measured, or nothing answered, is nothing known: no zero stands for it."""
     (load,) = loads_of(one_test(load_of(sessions=sessions)), str)
-    assert load.tracked() == {}
     assert load.summary is None
     assert METRICS["throughput"] not in load.known()
-
-
-def test_the_bounds_of_a_value_are_its_starts() -> None:
-    """The lowest and the highest start enclose the value over all of them."""
-    slow, fast = start(window((0.020,) * 40)), start(window((0.010,) * 50))
-    (load,) = loads_of(one_test(load_of(sessions=[session(slow, fast)])), str)
-    throughput = load.tracked()[METRICS["throughput"]]
-    assert (throughput.lowest, throughput.value, throughput.highest) == (80, 90, 100)
-    mean = load.mean_latency()
-    assert mean is not None
-    assert mean.lowest == pytest.approx(0.010)
-    assert mean.value == pytest.approx((40 * 0.020 + 50 * 0.010) / 90)
-    assert mean.highest == pytest.approx(0.020)
-
-
-def test_one_start_has_no_bounds() -> None:
-    """Of one start nobody knows how far another would have been from it."""
-    (load,) = loads_of(one_test(load_of(sessions=[session(start())])), str)
-    throughput = load.tracked()[METRICS["throughput"]]
-    assert (throughput.lowest, throughput.highest) == (None, None)
-
-
-def test_what_only_tests_ask_for_is_tracked_where_one_does() -> None:
-    """A cold start is always known, and watched only where a test compared it."""
-    (silent,) = loads_of(one_test(load_of()), str)
-    (asked,) = loads_of(one_test(load_of(judgement(metric="cold_start"))), str)
-    cold_start = METRICS["cold_start"]
-    assert silent.known()[cold_start] == 1.5
-    assert cold_start not in silent.tracked()
-    assert asked.tracked()[cold_start].value == 1.5
 
 
 def test_one_line_masks_before_it_escapes() -> None:

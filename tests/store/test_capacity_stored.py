@@ -147,4 +147,3 @@ def test_exports_have_the_capacity_alone() -> None:
     result = SessionResult({"name": "cpu"}, {"id": "a"}, (result_of("test_x.py::test_a", sessions=(searched(),)),))
     (load,) = loads_of(result, str)
     assert {metric.name for metric in load.known()} == {"capacity", "cold_start"}
-    assert load.mean_latency() is None

@@ -28,21 +28,6 @@ LONGEST_NAME_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A number of a load, in its unit.
-
-    Args:
-        value: Over all that was measured.
-        lowest: Of any server start; None where there was but one, or one does not know it.
-        highest: As ``lowest``.
-    """
-
-    value: float
-    lowest: float | None = None
-    highest: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ExportedLoad:
     """A load, as other tools are told of it.
 
@@ -71,23 +56,14 @@ class ExportedLoad:
 
     def known(self) -> dict[Metric, float]:
         """All metrics that are known, over all that was measured."""
-        return _known(METRICS.values(), self.starts, self.summary)
-
-    def tracked(self) -> dict[Metric, Value]:
-        """What a tool that warns of changes should watch: of metrics that only tests ask for, those that one did."""
-        asked = {judgement.metric.name for judgement in self.run.judgements}
-        metrics = [metric for name, metric in METRICS.items() if name in asked or not metric.on_request]
-        parts = [_known(metrics, [start], _summary([start])) for start in self.starts]
-        return {
-            metric: _value(value, [part.get(metric) for part in parts])
-            for metric, value in _known(metrics, self.starts, self.summary).items()
-        }
-
-    def mean_latency(self) -> Value | None:
-        """Mean latency in seconds; None where nothing was answered."""
-        if self.summary is None:
-            return None
-        return _value(self.summary.mean, [_mean(start) for start in self.starts])
+        found = {}
+        for metric in METRICS.values():
+            if metric.quantile is None:
+                with suppress(NotMeasured):
+                    found[metric] = value_of_starts(metric, self.starts)
+            elif self.summary is not None:
+                found[metric] = self.summary.quantile(metric.quantile)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,27 +175,3 @@ def _summary(starts: Sequence[Start]) -> Summary | None:
         return summary_of(window for start in starts for window in start.windows)
     except NotMeasured:
         return None
-
-
-def _known(metrics: Iterable[Metric], starts: Sequence[Start], summary: Summary | None) -> dict[Metric, float]:
-    """Those of the metrics that are known of some starts, whose latencies are put together once for all quantiles."""
-    found = {}
-    for metric in metrics:
-        if metric.quantile is None:
-            with suppress(NotMeasured):
-                found[metric] = value_of_starts(metric, starts)
-        elif summary is not None:
-            found[metric] = summary.quantile(metric.quantile)
-    return found
-
-
-def _mean(start: Start) -> float | None:
-    return sum(window.latency_sum_seconds for window in start.windows) / start.requests if start.requests else None
-
-
-def _value(whole: float, each: Sequence[float | None]) -> Value:
-    parts = [part for part in each if part is not None]
-    if len(parts) < max(len(each), 2):
-        return Value(whole)
-    # Rounding must not put the whole beside its parts.
-    return Value(whole, min(whole, *parts), max(whole, *parts))
