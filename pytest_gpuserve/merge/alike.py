@@ -26,12 +26,8 @@ MODES: Final = {
 """What a run did, in words."""
 
 
-def check_alike(shards: Sequence[Shard], *, rerun: bool = False) -> None:
+def check_alike(shards: Sequence[Shard]) -> None:
     """Check that shards are of one run.
-
-    Args:
-        shards: All of them.
-        rerun: Whether one without a number may have run some of the others' tests again.
 
     Raises:
         UsageProblem: They are of different code, of devices of different names, or did something different; or one of
@@ -72,7 +68,7 @@ def check_alike(shards: Sequence[Shard], *, rerun: bool = False) -> None:
         "the results were not measured beside the same code",
         "let all runners compare with one commit: --against=HASH",
     )
-    _check_complete([shard for shard in shards if not (rerun and _is_of_others(shard, shards))])
+    _check_complete(shards)
 
 
 def check_measured(shards: Sequence[Shard]) -> None:
@@ -96,24 +92,17 @@ def check_measured(shards: Sequence[Shard]) -> None:
         )
 
 
-def check_expected(names: Sequence[str], expected: int) -> None:
-    """Check that there are as many shards as there should be.
-
-    Args:
-        names: What people call those that count.
-        expected: How many there should be at least.
+def check_expected(shards: Sequence[Shard], expected: int) -> None:
+    """Check that there are as many shards as there should be at least.
 
     Raises:
         UsageProblem: There are fewer.
     """
-    if len(names) < expected:
+    if len(shards) < expected:
         raise UsageProblem(
-            f"--expect={expected}: there are only {len(names)} results, so not all tests were measured",
-            found=", ".join(names) or "none",
-            remedies=[
-                f"{_NONE_WRITTEN}, or had no test that measures: then expect fewer",
-                "tests that are run again, by whatever runner, add no result",
-            ],
+            f"--expect={expected}: there are only {len(shards)} results, so not all tests were measured",
+            found=", ".join(shard.name for shard in shards) or "none",
+            remedies=[f"{_NONE_WRITTEN}, or had no test that measures: then expect fewer"],
         )
 
 
@@ -167,7 +156,7 @@ def _check_complete(shards: Sequence[Shard]) -> None:
         shards,
         lambda shard: NOT_TOLD if shard.head.shard is None else f"one of {shard.head.shard.of}",
         "the results are not of one suite that was dealt out",
-        "merge the results of one `--splits=N`; tests of it that were run again without --group need --rerun",
+        "merge the results of one `--splits=N`",
     )
     of = next(shard.head.shard.of for shard in shards if shard.head.shard is not None)
     missing = [str(number) for number in range(1, of + 1) if number not in numbered]
@@ -178,9 +167,3 @@ def _check_complete(shards: Sequence[Shard]) -> None:
             found=f"no result of --group={some_of(missing)}",
             remedies=[_NONE_WRITTEN],
         )
-
-
-def _is_of_others(shard: Shard, shards: Sequence[Shard]) -> bool:
-    """Whether it has no number, and all that it has run is of shards that have one."""
-    others = {nodeid for each in shards if each.head.shard is not None for nodeid in each.tests}
-    return shard.head.shard is None and bool(shard.tests) and others.issuperset(shard.tests)

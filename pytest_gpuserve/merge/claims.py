@@ -1,8 +1,7 @@
 """Claims of REGRESSED among the comparisons of all shards: one that each shard upholds may be none among them all.
 
 A shard reckons with its own comparisons (``gate/family.py``), and with N of them each shard may be wrong in alpha of
-its runs, all together in up to N times as many. So here M is the sum over all shards, where a test that was run again
-counts once:
+its runs, all together in up to N times as many. So here M is the sum over all shards:
 
 - a claim stands that its shard has upheld among at least M comparisons, as one does that knows of the others' tests;
 - of the others those stand that Holm's step-down upholds, by the p-value that the file has of each, adjusted for looks;
@@ -47,14 +46,9 @@ def planned_of(shard: Shard) -> int:
 
 
 def planned_of_all(joined: Joined) -> int:
-    """Among how many comparisons a claim has to stand; those of a test that was run again count once."""
-    made: dict[str, int] = {}
-    for shard in joined.shards:
-        for nodeid, test in shard.tests.items():
-            made[nodeid] = max(made.get(nodeid, 0), _compared(test.shown))
-    counting = {measured.shard for measured in joined.tests}
-    not_made = (_not_made(shard) for place, shard in enumerate(joined.shards) if place in counting or not shard.tests)
-    return max(1, sum(made.values()) + sum(not_made))
+    """Among how many comparisons a claim has to stand."""
+    made = sum(_compared(measured.test.shown) for measured in joined.tests)
+    return max(1, made + sum(map(_not_made, joined.shards)))
 
 
 def claims_that_do_not_stand(joined: Joined) -> Reasons:

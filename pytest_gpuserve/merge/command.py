@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.merge.baselines import merge_baselines
 from pytest_gpuserve.merge.merged import merge
-from pytest_gpuserve.merge.shard import read_shards
+from pytest_gpuserve.merge.shard import read_shard
 from pytest_gpuserve.merge.text import merged_text
 from pytest_gpuserve.outputs import STEP_SUMMARY, Form, Output, Written, write_outputs
 from pytest_gpuserve.process.command_line import masked, refused, run_command
@@ -40,8 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     if bool(given.baselines) != bool(given.into) or bool(given.baselines) == bool(given.files):
         parser.error("give result files, or --baselines DIR ... with --into DIR")
-    if given.baselines and (given.json or given.report or given.markdown or given.expect or given.rerun):
-        parser.error("--json, --report, --markdown, --expect and --rerun are for result files, not for --baselines")
+    if given.baselines and (given.json or given.report or given.markdown or given.expect):
+        parser.error("--json, --report, --markdown and --expect are for result files, not for --baselines")
     try:
         if given.baselines:
             _say(merge_baselines(given.baselines, given.into))
@@ -60,8 +60,8 @@ def _merge_results(given: argparse.Namespace) -> int:
     outputs = _outputs(given)
     json_file = Path(given.json) if given.json else None
     _clear([*([json_file] if json_file else []), *(output.path for output in outputs if output.ours)], given.files)
-    shards = [shard for name in given.files for shard in read_shards(name, _content(name))]
-    merged = merge(shards, rerun=given.rerun, expected=given.expect)
+    shards = [read_shard(name, _content(name)) for name in given.files]
+    merged = merge(shards, expected=given.expect)
     result = merged.result()
     lines = [] if json_file is None else [_write_json(json_file, merged)]
     written = write_outputs(outputs, result, masked)
@@ -153,9 +153,7 @@ def _parser() -> argparse.ArgumentParser:
         " of baselines of those that they have recorded.",
         epilog=EPILOG,
     )
-    parser.add_argument(
-        "files", metavar="RESULT.json", nargs="*", help="a result file of --gpuserve-json, or one that was merged"
-    )
+    parser.add_argument("files", metavar="RESULT.json", nargs="*", help="a result file of --gpuserve-json")
     parser.add_argument("--json", metavar="FILE", help="write them as one result file")
     parser.add_argument(
         "--report", metavar="FILE", help="write a report for people: one HTML file that needs no network"
@@ -166,13 +164,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         type=_count,
         help="how many results there have to be at least; those of pytest-split say it by themselves",
-    )
-    parser.add_argument(
-        "--rerun",
-        action="store_true",
-        help="where a test has two results, let the later one count (of a group of pytest-split run the whole group"
-        " again, or some of its tests without --group); but what has REGRESSED is cleared only by a run"
-        " that went on with it",
     )
     parser.add_argument(
         "--baselines", metavar="DIR", nargs="+", default=[], help="folders of baselines that runners have recorded"

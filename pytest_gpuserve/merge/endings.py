@@ -49,23 +49,12 @@ def problem_of(shard: Shard) -> str:
     return ""
 
 
-def problems_of(shards: Sequence[Shard], *, rerun: bool) -> dict[int, str]:
-    """Why shards are no pass, whatever their tests say, by their places.
-
-    Args:
-        shards: All of them, by when they began.
-        rerun: Whether one that was run again as a whole need not have ended well before.
-    """
-    found = {
+def problems_of(shards: Sequence[Shard]) -> dict[int, str]:
+    """Why shards are no pass, whatever their tests say, by their places."""
+    return {
         place: problem
         for place, shard in enumerate(shards)
         if not _was_dealt_nothing(shard) and (problem := problem_of(shard))
-    }
-    sound = [shard for place, shard in enumerate(shards) if place not in found]
-    return {
-        place: problem
-        for place, problem in found.items()
-        if not (rerun and any(_is_again(later, shards[place]) for later in sound))
     }
 
 
@@ -75,31 +64,3 @@ def _was_dealt_nothing(shard: Shard) -> bool:
     if not shard.is_idle or head.unlisted is None or head.ending is None or head.ending.exit_status != NO_TESTS:
         return False
     return not head.unlisted.own and bool(head.dealt or head.unlisted.dealt)
-
-
-def _is_again(later: Shard, earlier: Shard) -> bool:
-    """Whether all of a shard was run again, as far as it is known what there was."""
-    one, other = later.head, earlier.head
-    if one.shard != other.shard or not one.at or not other.at or one.at <= other.at:
-        return False
-    if other.shard is None and not earlier.tests:
-        # It may be any other runner's.
-        return False
-    if not _ran_unlisted_again(later, earlier):
-        return False
-    return set(later.tests) >= set(earlier.tests) and _planned(later) >= _planned(earlier)
-
-
-def _ran_unlisted_again(later: Shard, earlier: Shard) -> bool:
-    """Whether the tests that measure nothing were run again as well; where that is not known they were not.
-
-    What an older version wrote says nothing of them, but whether one of them failed.
-    """
-    one, other, ending = later.head.unlisted, earlier.head.unlisted, earlier.head.ending
-    if other is None:
-        return ending is None or (ending.complete and not ending.unlisted_failures)
-    return one is not None and set(one.own) >= set(other.own)
-
-
-def _planned(shard: Shard) -> int:
-    return 0 if shard.head.comparisons is None else shard.head.comparisons.planned

@@ -12,7 +12,7 @@ from pytest_gpuserve.merge.alike import MODES, NOT_TOLD, remarks
 from pytest_gpuserve.merge.claims import claims_that_do_not_stand, planned_of_all
 from pytest_gpuserve.merge.endings import PASSING
 from pytest_gpuserve.merge.joining import Joined, join
-from pytest_gpuserve.merge.shard import REPLACED, SCHEMA, SHARDS, TESTS, held_back, read_tests
+from pytest_gpuserve.merge.shard import MERGED, SCHEMA, TESTS, held_back, read_tests
 from pytest_gpuserve.report.result_json import SCHEMA as RESULT_SCHEMA
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 
@@ -51,7 +51,7 @@ class Merged:
         """What the shards noted, and what is to be said of their being put together; a line each."""
         said = (note for shard in self.joined.shards for note in shard.head.notes)
         told = (f"{self._name(place)} is no pass: {problem}" for place, problem in self.joined.problems.items())
-        return tuple(dict.fromkeys((*said, *self.joined.notes, *told, *remarks(self.joined.shards))))
+        return tuple(dict.fromkeys((*said, *told, *remarks(self.joined.shards))))
 
     @property
     def header(self) -> str:
@@ -98,7 +98,7 @@ class Merged:
         )
 
     def plain(self) -> Plain:
-        """All of it as a result file, from which it can be merged with others."""
+        """All of it as a result file."""
         shards, busy, first = self.joined.shards, self._busy, self._first
         return {
             SCHEMA: RESULT_SCHEMA,
@@ -116,8 +116,7 @@ class Merged:
             "comparisons": {"planned": self.planned, "among": self.planned},
             "notes": list(self.notes),
             TESTS: list(self.plain_tests),
-            SHARDS: [{**shard.plain_head, TESTS: list(shard.tests)} for shard in shards],
-            REPLACED: [{"shard": each.shard + 1, "test": each.test.plain} for each in self.joined.replaced],
+            MERGED: len(shards),
         }
 
     @property
@@ -154,18 +153,17 @@ class Merged:
         return enumerate(self.joined.shards, start=1)
 
 
-def merge(shards: Sequence[Shard], *, rerun: bool = False, expected: int | None = None) -> Merged:
+def merge(shards: Sequence[Shard], *, expected: int | None = None) -> Merged:
     """Make one result of several.
 
     Args:
         shards: At least one, in any order.
-        rerun: As for `join`.
         expected: As for `join`.
 
     Raises:
         UsageProblem: They cannot be merged.
     """
-    joined = join(shards, rerun=rerun, expected=expected)
+    joined = join(shards, expected=expected)
     refused = claims_that_do_not_stand(joined)
     plain_tests, tests = [], []
     for measured in joined.tests:

@@ -23,7 +23,6 @@ class ShownVerdict(VerdictRecord, frozen=True, kw_only=True):
 
     Args:
         adjusted_p: Of a claim of REGRESSED the p-value, adjusted for all looks; None where the file does not say.
-        claimed: What it was before it was held back among the comparisons of all shards, which the last reason says.
     """
 
     reference_kind: ReferenceKind
@@ -38,7 +37,6 @@ class ShownVerdict(VerdictRecord, frozen=True, kw_only=True):
     asserted: bool = True
     overruled: bool = False
     adjusted_p: Probability | None = None
-    claimed: Verdict | None = None
 
     @property
     def counts(self) -> bool:

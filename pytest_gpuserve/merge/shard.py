@@ -1,4 +1,4 @@
-"""The shards that result files hold: one each, and of a file that was merged before all that it was made of."""
+"""Result files as shards of one run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from pytest_gpuserve.compare.result_file import read_result
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.merge.record import Head, Place, ShownTest
+from pytest_gpuserve.merge.record import Head, ShownTest
 from pytest_gpuserve.report.result_json import SCHEMA as RESULT_SCHEMA
 
 if TYPE_CHECKING:
@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "schema"
 TESTS: Final = "tests"
-SHARDS: Final = "shards"
-REPLACED: Final = "replaced"
-
-CLAIMED: Final = "claimed"
-"""Field of a verdict that was held back: what it was before."""
+MERGED: Final = "merged"
+"""Field of a merged file: how many results it is made of."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +53,21 @@ class Shard:
     """What one run of pytest has measured.
 
     Args:
-        files: What people call the files that it is in.
+        name: What people call the file that it is in.
         head: All of it but its tests.
         plain_head: The same as it stands in the file.
         tests: By their ids, in the order in which they ran.
     """
 
-    files: tuple[str, ...]
+    name: str
     head: Head
     plain_head: Plain
     tests: Mapping[str, Test]
 
     @property
-    def name(self) -> str:
-        """What people call it."""
-        return " and ".join(self.files)
+    def text(self) -> str:
+        """By which it is told whether two are the same."""
+        return canonical([self.plain_head, [test.plain for test in self.tests.values()]])
 
     @property
     def device(self) -> str:
@@ -84,39 +81,25 @@ class Shard:
         return self.head.shard is not None and not self.tests and not self.device
 
 
-class _Listed(msgspec.Struct):
-    tests: list[str]
-
-
-class _Replaced(msgspec.Struct):
-    shard: Place
-    test: dict[str, Any]
-
-
 def canonical(plain: object) -> str:
     """The one way to write plain values, so that equal ones are the same text."""
     return json.dumps(plain, sort_keys=True, separators=(",", ":"))
 
 
 def held_back(verdict: Plain, reason: str) -> Plain:
-    """A verdict as it stands in a file, made INCONCLUSIVE for a reason; `read_shards` takes it back."""
-    return {
-        **verdict,
-        "verdict": "INCONCLUSIVE",
-        "reasons": [*verdict.get("reasons", []), reason],
-        CLAIMED: verdict["verdict"],
-    }
+    """A verdict as it stands in a file, made INCONCLUSIVE for a reason."""
+    return {**verdict, "verdict": "INCONCLUSIVE", "reasons": [*verdict.get("reasons", []), reason]}
 
 
-def read_shards(name: str, data: bytes) -> list[Shard]:
-    """Read the shards of a result file.
+def read_shard(name: str, data: bytes) -> Shard:
+    """Read a result file.
 
     Args:
         name: What people call the file.
         data: What is in it.
 
     Raises:
-        UsageProblem: It is no result, is of another schema, or a field of it cannot be used; names the file.
+        UsageProblem: It is no result, was merged already, is of another schema, or a field of it cannot be used.
     """
     if read_result(name, data).schema != RESULT_SCHEMA:
         raise UsageProblem(
@@ -126,29 +109,9 @@ def read_shards(name: str, data: bytes) -> list[Shard]:
     document: Plain = msgspec.json.decode(data)
     tests = _tests(name, document.pop(TESTS))
     document.pop(SCHEMA)
-    if SHARDS not in document:
-        return [_shard(name, document, tests)]
-    parts = _as(name, document[SHARDS], list[dict[str, Any]])
-    if not parts:
-        raise UsageProblem(f"{name} cannot be merged again: it has no shards")
-    elsewhere = [
-        (each.shard, _tests(name, [each.test])) for each in _as(name, document.get(REPLACED, []), list[_Replaced])
-    ]
-    shards = []
-    listed: set[str] = set()
-    for number, part in enumerate(parts, start=1):
-        nodeids = _as(name, part, _Listed).tests
-        own = dict(tests)
-        for place, found in elsewhere:
-            if place == number:
-                own.update(found)
-        listed.update(nodeids)
-        head = {field: value for field, value in part.items() if field != TESTS}
-        shards.append(_shard(name, head, {nodeid: _result_of(name, own, nodeid) for nodeid in nodeids}))
-    lost = sorted(set(tests) - listed)
-    if lost:
-        raise UsageProblem(f"{name} cannot be merged again: none of its shards has measured {', '.join(lost)}")
-    return shards
+    if MERGED in document:
+        raise UsageProblem(f"{name} was merged already", remedies=["merge the runners' own files, all at once"])
+    return Shard(name, _as(name, document, Head), document, tests)
 
 
 def read_tests(name: str, plain: Plain) -> ShownTest:
@@ -160,43 +123,15 @@ def read_tests(name: str, plain: Plain) -> ShownTest:
     return _as(name, plain, ShownTest)
 
 
-def _shard(name: str, plain_head: Plain, tests: Mapping[str, Test]) -> Shard:
-    return Shard((name,), _as(name, plain_head, Head), plain_head, tests)
-
-
-def _result_of(name: str, tests: Mapping[str, Test], nodeid: str) -> Test:
-    if nodeid not in tests:
-        raise UsageProblem(f"{name} cannot be merged again: it has no result of {nodeid}")
-    return tests[nodeid]
-
-
 def _tests(name: str, plains: Iterable[Plain]) -> dict[str, Test]:
     tests: dict[str, Test] = {}
     for plain in plains:
         known = read_tests(name, plain)
-        said = _as_said(plain, known)
+        said = Test(known, plain)
         if tests.setdefault(known.nodeid, said) is not said:
             raise UsageProblem(f"{name} has the test {known.nodeid} twice")
         _check_runs(name, known)
     return tests
-
-
-def _as_said(plain: Plain, known: ShownTest) -> Test:
-    """The test as its own run said, before anything of it was held back."""
-    if all(verdict.claimed is None for verdict in known.verdicts):
-        return Test(known, plain)
-    verdicts = [
-        each
-        if verdict.claimed is None
-        else {
-            **{field: value for field, value in each.items() if field != CLAIMED},
-            "verdict": str(verdict.claimed),
-            "reasons": verdict.reasons[:-1],
-        }
-        for each, verdict in zip(plain["verdicts"], known.verdicts, strict=True)
-    ]
-    said = {**plain, "verdicts": verdicts}
-    return Test(msgspec.convert(said, ShownTest), said)
 
 
 def _check_runs(name: str, test: ShownTest) -> None:

@@ -9,7 +9,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.merge.command import main
 from pytest_gpuserve.merge.endings import PASSING
 from pytest_gpuserve.merge.merged import merge
-from pytest_gpuserve.merge.shard import read_shards
+from pytest_gpuserve.merge.shard import read_shard
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import Ending, RunResult, SessionResult, TestResult
 from tests.support.builders import COMMIT, judgement, session
@@ -105,20 +105,12 @@ def shard(
     return plain
 
 
-def merged(*plains: Plain, rerun: bool = False, expected: int | None = None) -> Merged:
+def merged(*plains: Plain, expected: int | None = None) -> Merged:
     """These files as one."""
     shards = [
-        each
-        for number, plain in enumerate(plains)
-        for each in read_shards(f"{'abcdefghij'[number]}.json", json.dumps(plain).encode())
+        read_shard(f"{'abcdefghij'[number]}.json", json.dumps(plain).encode()) for number, plain in enumerate(plains)
     ]
-    return merge(shards, rerun=rerun, expected=expected)
-
-
-def again(result: Merged) -> Plain:
-    """The merged file, as it is read back."""
-    plain: Plain = json.loads(json.dumps(result.plain()))
-    return plain
+    return merge(shards, expected=expected)
 
 
 def verdicts_of(result: Merged) -> dict[str, str]:

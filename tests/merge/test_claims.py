@@ -15,7 +15,7 @@ from pytest_gpuserve.merge.claims import USUAL, claims_that_do_not_stand, planne
 from pytest_gpuserve.merge.joining import Joined, Measured
 from pytest_gpuserve.merge.record import Comparisons, Head, ShownRun, ShownTest, ShownVerdict
 from pytest_gpuserve.merge.shard import Shard, Test
-from tests.merge.merge_files import a_test, again, merged, regressed, shard, verdicts_of
+from tests.merge.merge_files import a_test, merged, regressed, shard, verdicts_of
 from tests.support.builders import judgement
 from tests.support.holm import holm
 
@@ -65,20 +65,6 @@ def test_a_claim_without_a_p_value_does_not_stand_among_more() -> None:
     assert verdicts_of(merged(claim)) == {"test_a": "REGRESSED"}
     knowing = shard(regressed("test_a"), comparisons={"planned": 1, "among": 2})
     assert verdicts_of(merged(knowing, other))["test_a"] == "REGRESSED"
-
-
-def test_what_is_held_back_is_known_to_the_next_merge() -> None:
-    """A third shard is merged with the claim itself, not with what became of it; the merged file keeps it."""
-    two = merged(
-        shard(regressed("test_a"), verdicts={0: {"adjusted_p": 0.03}}),
-        shard(a_test("test_b"), began=1),
-    )
-    plain = again(two)
-    assert plain["tests"][0]["verdicts"][0]["claimed"] == "REGRESSED"
-    three = merged(plain, shard(regressed("test_c"), began=2, verdicts={0: {"adjusted_p": 0.0001}}))
-    assert verdicts_of(three) == {"test_a": "INCONCLUSIVE", "test_b": "PASS", "test_c": "REGRESSED"}
-    (reason,) = three.tests[0].runs[0].judgements[0].reasons
-    assert "3 comparisons" in reason
 
 
 @pytest.mark.parametrize("kind", ["limit", "published"])
@@ -131,7 +117,7 @@ def joined(p_values: Sequence[Sequence[float | None]], among: int | None = None)
         ]
         found = {test.nodeid: Test(test, {}) for test in shown}
         known = None if among is None else Comparisons(planned=len(own), among=among)
-        shards.append(Shard((f"{number}.json",), Head({"name": "T4"}, {}, comparisons=known), {}, found))
+        shards.append(Shard(f"{number}.json", Head({"name": "T4"}, {}, comparisons=known), {}, found))
         tests += [Measured(number, test) for test in found.values()]
     return Joined(tuple(shards), tuple(tests))
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.outputs import STEP_SUMMARY
-from tests.merge.merge_files import Folder, a_test, again, at, merged, shard
+from tests.merge.merge_files import Folder, a_test, merged, shard
 from tests.support.builders import OTHER_COMMIT
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ ODD: list[tuple[dict[str, Any] | None, str]] = [
 @pytest.mark.parametrize(("ended", "said"), ODD)
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_run_that_did_not_end_well_is_no_pass(ended: dict[str, Any] | None, said: str, *, listed: bool) -> None:
-    """Whatever its tests say, and where it lists none: it is named with what is wrong, in what is merged again too."""
+    """Whatever its tests say, and where it lists none: it is named with what is wrong."""
     odd = shard(*([a_test("test_b")] if listed else []), began=1)
     odd["ending"] = ended
     both = merged(shard(a_test("test_a")), odd, expected=2)
@@ -50,7 +50,6 @@ def test_a_run_that_did_not_end_well_is_no_pass(ended: dict[str, Any] | None, sa
     assert problem.problem.startswith("b.json: ")
     assert said in problem.problem
     assert any("result 2 of 2 is no pass: " in note and said in note for note in both.notes)
-    assert not merged(again(both)).has_passed
 
 
 def test_the_command_says_which_file(
@@ -74,23 +73,6 @@ def group(number: int, *names: str, began: int = 0, **head: Any) -> Plain:  # no
     return shard(*map(a_test, names), began=began, shard={"number": number, "of": 2}, **head)
 
 
-def test_a_group_that_was_run_again_ended_as_it_did_in_the_end() -> None:
-    """With `--rerun` the whole of it; one that has less does not speak for the first, nor one without a number."""
-    known = {"planned": 2, "among": 3}
-    stopped = group(1, "test_a", ending=ending(2), comparisons=known)
-    other = group(2, "test_c", began=1, comparisons={"planned": 1, "among": 3})
-    whole = group(1, "test_b", "test_a", began=10, comparisons=known)
-    assert merged(stopped, other, whole, rerun=True).has_passed
-    for part in (
-        group(1, "test_a", began=10, comparisons={"planned": 1, "among": 3}),
-        group(1, "test_b", began=10, comparisons=known),
-        group(2, "test_a", "test_b", began=10, comparisons=known),
-        group(1, "test_a", "test_b", began=10, comparisons=known, ending=ending(2)),
-    ):
-        assert not merged(stopped, other, part, rerun=True).has_passed
-    assert not merged(shard(ending=ending(2)), shard(a_test("test_a"), began=10), rerun=True).has_passed
-
-
 def test_a_test_that_no_runner_ran_is_missed() -> None:
     """Runners that deal out differently leave tests to nobody, which are named; a runner that was stopped has not."""
     dealt = [a_test(f"test_{name}").nodeid for name in "abcd"]
@@ -107,31 +89,12 @@ def test_a_test_that_no_runner_ran_is_missed() -> None:
     assert "--gpuserve-json" in str(missing.value)
 
 
-def test_two_attempts_of_one_runner_are_one() -> None:
-    """`--expect` counts runs that are not of tests run again: by their tests, or by their number."""
-    first, second = shard(a_test("test_a", outcome="error"), a_test("test_b")), shard(a_test("test_a"), began=10)
+def test_fewer_results_than_expected_are_refused() -> None:
+    """Where no runner says how many there are, whoever merges does."""
+    first, second = shard(a_test("test_a")), shard(a_test("test_b"), began=1)
+    assert merged(first, second, expected=2).has_passed
     with pytest.raises(UsageProblem, match="only 1 results"):
-        merged(first, second, rerun=True, expected=2)
-    assert merged(first, second, shard(a_test("test_c"), began=1), rerun=True, expected=2).has_passed
-    again_ = [group(1, "test_a"), group(1, "test_b", began=1), group(2, "test_c", began=2)]
-    assert merged(*again_, rerun=True, expected=2).has_passed
-    with pytest.raises(UsageProblem, match="only 2 results"):
-        merged(*again_, rerun=True, expected=3)
-
-
-def test_tests_of_groups_may_be_run_again_by_themselves() -> None:
-    """With `--rerun` a result without a number is taken if it has nothing but tests of groups; it is said otherwise."""
-    failed = shard(a_test("test_a", outcome="error"), a_test("test_b"), shard={"number": 1, "of": 2})
-    other = group(2, "test_c", began=1)
-    alone = shard(a_test("test_a"), began=10)
-    assert merged(failed, other, alone, rerun=True, expected=2).has_passed
-    with pytest.raises(UsageProblem, match="not of one suite") as problem:
-        merged(failed, other, alone)
-    assert "--rerun" in str(problem.value)
-    with pytest.raises(UsageProblem, match="not of one suite"):
-        merged(failed, other, shard(a_test("test_x"), began=10), rerun=True)
-    with pytest.raises(UsageProblem, match="1 is missing"):
-        merged(failed, alone, rerun=True)
+        merged(first, first, expected=2)
 
 
 def test_what_was_measured_beside_different_code_is_not_one() -> None:
@@ -177,7 +140,6 @@ def test_a_group_without_a_test_that_measures_is_counted() -> None:
     plain = both.plain()
     assert (plain["gpu"], plain["against"]) == (measured["gpu"], "main")
     assert both.notes == ()
-    assert merged(again(both), measured).plain() == plain
 
 
 def test_what_fails_where_nothing_measures_is_no_pass() -> None:
@@ -190,24 +152,6 @@ def test_what_fails_where_nothing_measures_is_no_pass() -> None:
     with pytest.raises(UsageProblem, match="none of the results has a test that measures") as problem:
         merged(idle(1, "plain_a"), idle(2, "plain_b"))
     assert "a.json, b.json" in str(problem.value)
-
-
-def test_what_measures_nothing_has_to_be_run_again_as_well() -> None:
-    """A group that failed or was stopped is mended by one that ran all of its tests, measuring or not, and no other."""
-    measured = busy(2, "test_a", "plain_c")
-    for broken in (ending(1, unlisted_failures=1), ending(1, complete=False)):
-        first = idle(1, "plain_a", "plain_b", dealt=["plain_c"], ending=broken)
-        whole = idle(1, "plain_b", "plain_a", dealt=["plain_c"])
-        assert merged(first, measured, {**whole, "at": at(10)}, rerun=True).has_passed
-        for part in (
-            idle(1, "plain_a", dealt=["plain_b", "plain_c"]),
-            idle(1, dealt=["plain_a", "plain_b", "plain_c"], status=5),
-            idle(1, "plain_a", "plain_b", unlisted=None),
-        ):
-            assert not merged(first, measured, {**part, "at": at(10)}, rerun=True).has_passed
-    failed = busy(1, "test_b", "plain_a", began=1, ending=ending(1, unlisted_failures=1))
-    assert merged(failed, measured, busy(1, "test_b", "plain_a", began=10), rerun=True).has_passed
-    assert not merged(failed, measured, busy(1, "test_b", began=10, dealt=["plain_a"]), rerun=True).has_passed
 
 
 @pytest.mark.parametrize(
