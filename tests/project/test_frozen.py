@@ -1,0 +1,55 @@
+"""What users keep and other programs read stays as it is, to the byte, whatever becomes of the code.
+
+``GPUSERVE_FREEZE=1 pytest tests/project/test_frozen.py`` writes the files anew; the diff is then what users will see.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from pytest_gpuserve.report.html.page import document as html
+from pytest_gpuserve.report.markdown import comment
+from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.result_json import document as json_document
+from pytest_gpuserve.report.terminal import table
+from pytest_gpuserve.report.totals import totals_line
+from tests.report.html_results import session_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuserve.report.results import SessionResult
+
+FROZEN: Final = Path(__file__).with_name("frozen")
+
+
+def terminal(result: SessionResult) -> str:
+    """The table and the lines below it."""
+    drawn = table(result.tests, width=140, color=False, verbose=True)
+    return "\n".join([drawn, totals_line(result), next_step(result), ""])
+
+
+FORMS: Final[dict[str, Callable[[SessionResult], str]]] = {
+    "result.json": json_document,
+    "comment.md": comment,
+    "terminal.txt": terminal,
+    "report.html": html,
+}
+
+
+CASES: Final = [(name, stored) for name in FORMS for stored in (True, False) if (name, stored) != ("report.html", True)]
+"""One page is enough to be read in a diff."""
+
+
+@pytest.mark.parametrize(("form", "stored"), CASES)
+def test_a_recorded_session_reads_as_ever(form: str, *, stored: bool) -> None:
+    """JSON, comment, table and page of the same session are the frozen ones."""
+    path = FROZEN / f"{'stored' if stored else 'against'}.{form}"
+    text = FORMS[form](session_result(2, stored=stored))
+    if os.environ.get("GPUSERVE_FREEZE"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
