@@ -6,33 +6,346 @@ one that Ctrl-C ended.
 
 from __future__ import annotations
 
+import math
 import os
+import ssl
+import sys
+import tempfile
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import msgspec
 
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.load.arguments import make_parser, of_option
+from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.load.arguments import make_parser, of_option, only_with, read_file
 from pytest_gpuserve.load.ceiling import load_ceiling
-from pytest_gpuserve.load.command_engine import chosen_engine, workers_of
-from pytest_gpuserve.load.command_plan import check_of, headers_of, length_ns, plan_of, warmup_ns
-from pytest_gpuserve.load.command_progress import progress_on_terminal
+from pytest_gpuserve.load.progress import progress_line
+from pytest_gpuserve.load.ray.address import ClusterAddress, parse_engine
+from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.run import run_load
+from pytest_gpuserve.load.schedule import MOST, Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.summary import summary_json, summary_text
+from pytest_gpuserve.load.url import endpoint_of
+from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.process.command_line import INTERRUPTED, failed, refused, run_command
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpuserve.load.run import Outcome
-    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.source import EngineSource
+    from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.validity import Reason
+    from pytest_gpuserve.load.wire import Tick
+
+
+def schedule_of(arguments: argparse.Namespace, payloads: int) -> Schedule:
+    """Make the schedule that the arguments say.
+
+    Args:
+        arguments: Of the command.
+        payloads: How many bodies there are, which a trace names by their number.
+
+    Raises:
+        UsageProblem: Some contradict each other, or say what cannot be.
+    """
+    given = [
+        name for name in ("concurrency", "steps", "rate", "burst", "trace") if getattr(arguments, name) is not None
+    ]
+    if len(given) > 1:
+        raise UsageProblem(
+            f"--{' and --'.join(given)} contradict each other",
+            remedies=["one of --concurrency, --steps, --rate, --burst and --trace says when requests are sent"],
+        )
+    kind = given[0] if given else "concurrency"
+    only_with(arguments, "think", kind in {"concurrency", "steps"}, "--concurrency or --steps")
+    only_with(arguments, "arrivals", kind == "rate", "--rate")
+    only_with(arguments, "shape", arguments.arrivals == "gamma", "--arrivals gamma")
+    only_with(arguments, "max_in_flight", kind in {"rate", "burst", "trace"}, "--rate, --burst or --trace")
+    if kind == "trace":
+        return _trace(arguments.trace, payloads, arguments.max_in_flight)
+    try:
+        return _of_kind(kind, arguments)
+    except UsageProblem as problem:
+        raise of_option(f"--{kind}", problem, remedies=problem.remedies) from problem
+
+
+def _of_kind(kind: str, arguments: argparse.Namespace) -> Schedule:
+    ceiling = arguments.max_in_flight
+    if kind == "concurrency":
+        return Closed(16 if arguments.concurrency is None else arguments.concurrency, arguments.think)
+    if kind == "steps":
+        return Steps(_steps(arguments.steps), arguments.think)
+    if kind == "burst":
+        return Burst(arguments.burst, ceiling)
+    if arguments.arrivals == "gamma":
+        return Gamma(arguments.rate, 1.0 if arguments.shape is None else arguments.shape, ceiling)
+    return (Poisson if arguments.arrivals == "poisson" else Constant)(arguments.rate, ceiling)
+
+
+def _steps(text: str) -> tuple[tuple[int, float], ...]:
+    steps = []
+    for part in text.split(","):
+        users, _, seconds = part.partition(":")
+        try:
+            steps.append((int(users), float(seconds)))
+        except ValueError as problem:
+            raise UsageProblem(
+                "USERS:SECONDS, several with commas between", found=repr(part), remedies=["--steps 1:5,10:5"]
+            ) from problem
+    return tuple(steps)
+
+
+def _trace(file: Path, payloads: int, ceiling: int | None) -> Trace:
+    requests: list[tuple[float, int]] = []
+    before = 0.0
+    for number, line in enumerate(read_file(file, "--trace").splitlines(), 1):
+        words = line.split()
+        if not words:
+            continue
+        try:
+            seconds, index = float(words[0]), int(words[1]) if len(words) > 1 else len(requests) % payloads
+        except ValueError:
+            seconds, index = math.nan, 0
+        if len(words) > 2 or not 0 <= seconds <= MOST or not 0 <= index < payloads:
+            raise UsageProblem(
+                f"--trace: line {number} of {file} is not `SECONDS [BODY_INDEX]` with an index below {payloads}",
+                found=repr(line[:80].decode(errors="replace")),
+            )
+        if seconds < before:
+            raise UsageProblem(
+                f"--trace: line {number} of {file} goes back in time",
+                found=f"{seconds:g} s after a line of {before:g} s",
+            )
+        before = seconds
+        requests.append((seconds, index))
+    if not requests:
+        raise UsageProblem(f"--trace: {file} holds no request", remedies=["lines of `SECONDS [BODY_INDEX]`"])
+    return Trace(tuple(requests), ceiling)
+
+
+TICK_NS: Final = 100_000_000
+
+DEFAULT_SECONDS: Final = 10.0
+
+
+def plan_of(arguments: argparse.Namespace) -> Plan:
+    """Make the plan that the arguments say.
+
+    Raises:
+        UsageProblem: Some contradict each other, mean nothing for such a server, or name what cannot be read.
+    """
+    headers = headers_of(arguments.header)
+    endpoint, path = endpoint_of(
+        arguments.url,
+        stream=arguments.stream,
+        verify=not arguments.insecure,
+        ca_file=os.path.abspath(arguments.ca_file) if arguments.ca_file else "",  # noqa: PTH100 -- no symlinks resolved
+        metadata=tuple(headers.items()) if arguments.url.startswith("grpc") else (),
+    )
+    bodies = [os.fsencode(text) for text in arguments.body]
+    bodies += [read_file(file, "--body-file") for file in arguments.body_file]
+    _check_target(arguments, endpoint, len(bodies))
+    payloads = bodies or [b""]
+    method = arguments.method if arguments.method is not None else "POST" if bodies else "GET"
+    if endpoint.protocol in {"http", "sse"}:
+        try:
+            requests = [Request(method, path, body, headers) for body in payloads]
+        except UsageProblem as problem:
+            raise of_option("--method", problem) from problem
+        payloads = [request.to_bytes(endpoint.host, endpoint.port) for request in requests]
+    return Plan(
+        endpoint=endpoint,
+        payloads=tuple((payload,) for payload in payloads),
+        schedule=schedule_of(arguments, len(payloads)),
+        tick_ns=TICK_NS,
+        timeout_ns=round(arguments.timeout * 1e9),
+        head=method == "HEAD",
+        seed=arguments.seed,
+        shuffled=arguments.shuffle,
+        requests=arguments.requests,
+        nanoseconds=_end_ns(arguments),
+        keep_answers="some" if arguments.expect_file else "none",
+    )
+
+
+def headers_of(texts: Sequence[str]) -> dict[str, str]:
+    """Read headers that are given as ``NAME: VALUE``.
+
+    Raises:
+        UsageProblem: One is none, cannot be sent, or is given twice.
+    """
+    headers: dict[str, str] = {}
+    for text in texts:
+        name, colon, value = (part.strip() for part in text.partition(":"))
+        if not colon:
+            raise UsageProblem("--header is 'NAME: VALUE'", found=repr(text))
+        if name.lower() in {known.lower() for known in headers}:
+            raise UsageProblem(f"--header {name!r} is given twice", remedies=[f"--header '{name}: ONE, OTHER'"])
+        try:
+            Request("GET", "/", headers={name: value})
+        except UsageProblem as problem:
+            raise of_option("--header", problem) from problem
+        headers[name] = value
+    return headers
+
+
+def check_of(arguments: argparse.Namespace, payloads: int) -> AnswerCheck | None:
+    """Make what checks the answers to so many bodies; None where nothing is expected of them.
+
+    Raises:
+        UsageProblem: A file cannot be read, or there are too few or too many.
+    """
+    if not arguments.expect_file:
+        return None
+    expected = [read_file(file, "--expect-file") for file in arguments.expect_file]
+    if len(expected) not in {1, payloads}:
+        raise UsageProblem(
+            f"--expect-file is given once for all bodies or once for each of the {payloads}, not {len(expected)} times"
+        )
+    return AnswerCheck(expected * (payloads if len(expected) == 1 else 1))
+
+
+def warmup_ns(seconds: float, plan: Plan) -> int:
+    """How much of the load's begin is not counted.
+
+    Raises:
+        UsageProblem: It is all of the load.
+    """
+    begin_ns, whole_ns = round(seconds * 1e9), length_ns(plan)
+    if whole_ns is not None and begin_ns >= whole_ns:
+        raise UsageProblem(
+            f"--warmup {seconds:g} leaves nothing of the load, which takes {whole_ns / 1e9:g} s",
+            remedies=["a longer --duration, of which --warmup is a part"],
+        )
+    return begin_ns
+
+
+def length_ns(plan: Plan) -> int | None:
+    """How long the load takes at most, but for the last answers; None where nobody knows."""
+    if not isinstance(plan.schedule, Steps):
+        return plan.nanoseconds
+    steps_ns = round(plan.schedule.seconds * 1e9)
+    return steps_ns if plan.nanoseconds is None else min(steps_ns, plan.nanoseconds)
+
+
+def _check_target(arguments: argparse.Namespace, endpoint: Endpoint, bodies: int) -> None:
+    """Refuse options that mean nothing for this endpoint: what is ignored in silence is taken for done."""
+    http = endpoint.protocol in {"http", "sse"}
+    only_with(arguments, "method", http, "http:// or https://")
+    only_with(arguments, "stream", http, "http:// or https://")
+    only_with(arguments, "header", endpoint.protocol != "worker", "http(s):// or grpc(s)://")
+    only_with(arguments, "ca_file", endpoint.tls is not None, "https:// or grpcs://")
+    only_with(arguments, "insecure", endpoint.tls is not None, "https:// or grpcs://")
+    only_with(arguments, "shuffle", bodies > 1 and arguments.trace is None, "several bodies, and without --trace")
+    if arguments.ca_file and arguments.insecure:
+        raise UsageProblem("--ca-file and --insecure contradict each other")
+    if arguments.stream and arguments.method == "HEAD":
+        raise UsageProblem("--stream and --method HEAD contradict each other: an answer to HEAD has no body")
+    if arguments.ca_file:
+        try:
+            ssl.create_default_context(cafile=arguments.ca_file)
+        except OSError as problem:
+            raise UsageProblem(f"--ca-file {arguments.ca_file} holds no certificates", found=str(problem)) from problem
+
+
+def _end_ns(arguments: argparse.Namespace) -> int | None:
+    seconds: float | None = arguments.duration
+    if seconds is not None:
+        return round(seconds * 1e9)
+    ends = any(getattr(arguments, name) is not None for name in ("requests", "steps", "burst", "trace"))
+    return None if ends else round(DEFAULT_SECONDS * 1e9)
+
+
+ENGINE: Final = "--engine"
+
+
+def workers_of(arguments: argparse.Namespace) -> tuple[str, int]:
+    """How many engines share the load, and which option says so.
+
+    Raises:
+        UsageProblem: Two say so, or one that says nothing of this engine.
+    """
+    local = arguments.engine == "local"
+    if arguments.workers is None:
+        return ("--processes", arguments.processes or 1)
+    if arguments.processes is not None:
+        raise UsageProblem("--processes and --workers contradict each other")
+    if local:
+        raise UsageProblem(
+            "--workers means something only with --engine ray or the address of a cluster",
+            remedies=[f"--processes {arguments.workers}, of this host"],
+        )
+    return ("--workers", arguments.workers)
+
+
+@contextmanager
+def chosen_engine(arguments: argparse.Namespace) -> Iterator[EngineSource]:
+    """Have what makes the load ready, and end with the block what was started for it.
+
+    Raises:
+        UsageProblem: There is no such engine, Ray is not installed, or the cluster cannot be joined.
+        LoadFailed: A cluster of its own does not start.
+    """
+    choice = parse_engine(arguments.engine, ENGINE)
+    if choice == "local":
+        yield LOCAL
+        return
+    from pytest_gpuserve.load.ray.source import RayEngine  # noqa: PLC0415 -- of no use to most loads
+
+    address = choice if isinstance(choice, ClusterAddress) else None
+    with (
+        RayEngine(address, ENGINE) as engine,
+        tempfile.NamedTemporaryFile(prefix="gpuserve-ray-", suffix=".log") as log,
+    ):
+        engine.check()
+        yield engine.source(Path(log.name))
+
+
+QUIET_SECONDS: Final = 2.0
+"""A load as short as this needs no progress line."""
+
+
+def progress_on_terminal(
+    length_ns: int | None,
+) -> tuple[Callable[[RunningTotals, Tick], None], Callable[[], None]]:
+    """Return what shows a progress line on the terminal, and what removes it; both do nothing elsewhere.
+
+    Args:
+        length_ns: How long the load takes; None where nobody knows.
+    """
+    if not sys.stderr.isatty() or os.environ.get("CI") or os.environ.get("BUILD_NUMBER"):
+        return (lambda _totals, _tick: None), (lambda: None)
+    begin_ns: int | None = None
+    is_shown = False
+
+    def show(totals: RunningTotals, tick: Tick) -> None:
+        nonlocal begin_ns, is_shown
+        begin_ns = tick.begin_ns if begin_ns is None else begin_ns
+        passed_ns = tick.end_ns - begin_ns
+        if passed_ns < QUIET_SECONDS * 1e9:
+            return
+        left = None if length_ns is None else max(0.0, (length_ns - passed_ns) / 1e9)
+        # The width of the terminal that the line is on; standard output may be somewhere else.
+        width = (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1
+        is_shown = True
+        sys.stderr.write("\r" + progress_line(totals.totals(), tick, left, width) + "\x1b[K")
+        sys.stderr.flush()
+
+    def clear() -> None:
+        if is_shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    return show, clear
 
 
 class _About(TypedDict):

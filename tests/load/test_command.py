@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load import command, command_progress
+from pytest_gpuserve.load import command
 from pytest_gpuserve.load.arguments import make_parser
 from pytest_gpuserve.load.command import main
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps
@@ -765,7 +765,7 @@ LINE = re.compile(r"\r([^\r\x1b]*)\x1b\[K")
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Show progress after 0.2 s already."""
-    monkeypatch.setattr(command_progress, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(command, "QUIET_SECONDS", 0.2)
 
 
 def shown_on(screen: Screen, monkeypatch: pytest.MonkeyPatch, *argv: object) -> str:
@@ -830,7 +830,7 @@ def test_no_progress_in_ci_in_a_pipe_or_of_a_short_load(
     """Not a byte is written to standard error."""
     url = f"http://127.0.0.1:{server.port}/ok?ms=5"
     assert shown_on(Screen(60), monkeypatch, url, "--duration", 0.6) == ""
-    monkeypatch.setattr(command_progress, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(command, "QUIET_SECONDS", 0.2)
     main([url, "--duration", "0.6"])
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("CI", "true")

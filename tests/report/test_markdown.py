@@ -11,8 +11,7 @@ import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.markdown import comment, headline, step_summary
-from pytest_gpuserve.report.markdown_rows import worst_first
+from pytest_gpuserve.report.markdown import comment, headline, step_summary, worst_first
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.results import LogTail, SessionResult, TestResult
 from pytest_gpuserve.report.totals import totals_line

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.report.markdown import COMMENT_BYTES, comment, step_summary
-from pytest_gpuserve.report.markdown_text import Part, fitted
+from pytest_gpuserve.report.markdown import COMMENT_BYTES, Part, comment, fitted, step_summary
 from tests.support.markdown_results import (
     GITHUB_COMMENT,
     GITHUB_STEP_SUMMARY,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 
-from pytest_gpuserve.report.markdown import comment, step_summary
-from pytest_gpuserve.report.markdown_text import Inert
+from pytest_gpuserve.report.markdown import Inert, comment, step_summary
 from pytest_gpuserve.report.names import printable
 from tests.support.markdown_results import HOSTILE, TEXTS, UNHURRIED, Tree, gfm, github, hostile_result, only_text
 
