@@ -34,7 +34,7 @@ PLANNED: Final = UPHELD | {"duel"}
 """Kinds of references that are reckoned with."""
 
 USUAL: Final = sum(not metric.on_request for metric in METRICS.values())
-"""Comparisons of a test of which nothing is known, as `pytest_gpuserve.comparisons` counts them."""
+"""Comparisons of a test of which nothing is known, as `pytest_gpuserve.plugin.collection` counts them."""
 
 Reasons = dict[tuple[str, int], str]
 """Why verdicts do not stand, by the id of the test and the place of the verdict in it."""

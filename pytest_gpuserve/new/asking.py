@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.new.question import Given, Question, default_question, model_path, triton_question
-from pytest_gpuserve.server_factory import ServerFactory
+from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.triton_http import ask_triton, choose_roles, read_configs
 

@@ -9,11 +9,11 @@ import inspect
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuserve import fixtures, server_fixtures
 from pytest_gpuserve.fixture_types import FindPublished, Load, MakeDuel
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.options import add_options
-from pytest_gpuserve.server_factory import ServerFactory
+from pytest_gpuserve.plugin import fixtures, server_fixtures
+from pytest_gpuserve.plugin.options import add_options
+from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:

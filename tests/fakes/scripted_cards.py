@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
-from pytest_gpuserve.fixtures import SESSION_NAME
 from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.plugin.fixtures import SESSION_NAME
 from tests.fakes.scripted_contender import ScriptedContender, ScriptedContenders
 from tests.fakes.scripted_sessions import SCRIPT_NAME, ScriptedSessions, kind_of
 

@@ -29,11 +29,11 @@ import msgspec
 import pytest
 
 from pytest_gpuserve import units
-from pytest_gpuserve.fixtures import SESSION_NAME
 from pytest_gpuserve.load.totals import RunningTotals
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client, Session, Start, Window
+from pytest_gpuserve.plugin.fixtures import SESSION_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -278,7 +278,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.pluginmanager.get_plugin(SESSION_NAME) is None:
         return
-    from pytest_gpuserve.session import GateSession
+    from pytest_gpuserve.plugin.session import GateSession
     from pytest_gpuserve.trial import measurement, pairing
     from pytest_gpuserve.trial.capacity import rounds
     from pytest_gpuserve.trial.machine import Machine

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.outputs import STEP_SUMMARY
+from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
 from tests.merge.merge_files import Folder, a_test, merged, shard
 from tests.support.builders import OTHER_COMMIT
 

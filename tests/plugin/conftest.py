@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.device import DeviceLock
-from pytest_gpuserve.outputs import STEP_SUMMARY
+from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
 from tests.fakes.nvml import cards
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.fakes.scripted_sessions import SCRIPT_NAME, STARTS_NAME, Script

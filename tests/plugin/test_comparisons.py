@@ -9,9 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuserve.comparisons import compared_metrics, planned_comparisons
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.items import MEASURING
+from pytest_gpuserve.plugin.collection import MEASURING, compared_metrics, planned_comparisons
 
 USUAL = frozenset(METRICS) - {"energy_per_inference", "gpu_memory", "gpu_utilisation", "cold_start", "capacity"}
 

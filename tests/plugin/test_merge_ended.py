@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.merge.command import main
-from pytest_gpuserve.outputs import STEP_SUMMARY
+from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import text_of
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.markers import one_at_a_time, tolerances
-from pytest_gpuserve.options import read_settings
+from pytest_gpuserve.plugin.markers import one_at_a_time, tolerances
+from pytest_gpuserve.plugin.options import read_settings
 from tests.plugin.conftest import says_no_traceback, text_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from pytest_gpuserve.device import DeviceLock
-from pytest_gpuserve.options import SELFTEST_MINUTES, read_settings
+from pytest_gpuserve.plugin.options import SELFTEST_MINUTES, read_settings
 from tests.fakes.children.toolkit import eventually
 from tests.fakes.own_locks import LOCKS_VARIABLE
 from tests.plugin.conftest import says_no_traceback, text_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from pytest_gpuserve.outcomes import PROBLEM_CHARACTERS, Outcomes, uncut
+from pytest_gpuserve.plugin.outcomes import PROBLEM_CHARACTERS, Outcomes, uncut
 
 if TYPE_CHECKING:
     from pathlib import Path

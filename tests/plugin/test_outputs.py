@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.outputs import EXPORTS, STEP_SUMMARY, Form, Output, read_outputs
+from pytest_gpuserve.plugin.outputs import EXPORTS, STEP_SUMMARY, Form, Output, read_outputs
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
 from tests.support.html_page import Page

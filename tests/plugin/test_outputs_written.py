@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve import outputs
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.outputs import STEP_SUMMARY, STEP_SUMMARY_BYTES, Form, Output, clear_outputs, write_outputs
+from pytest_gpuserve.plugin import outputs
+from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, STEP_SUMMARY_BYTES, Form, Output, clear_outputs, write_outputs
 from pytest_gpuserve.report.results import SessionResult, TestResult
 
 if TYPE_CHECKING:

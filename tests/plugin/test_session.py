@@ -38,7 +38,7 @@ def test_unused_plugin_imports_nothing_heavy(real_project: Project) -> None:
     (heavy,) = re.findall(r"HEAVY (.*)", result.stdout.str())
     assert heavy == "[]"
     (ours,) = re.findall(r"OURS (.*)", result.stdout.str())
-    assert "pytest_gpuserve.session" not in ours
+    assert "pytest_gpuserve.plugin.session" not in ours
     assert "pytest_gpuserve.load" not in ours
 
 

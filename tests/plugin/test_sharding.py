@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.merge.command import main
-from pytest_gpuserve.outputs import STEP_SUMMARY
-from pytest_gpuserve.sharding import Part, part_of
+from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
+from pytest_gpuserve.plugin.sharding import Part, part_of
 from tests.plugin.conftest import text_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_it(mosec_server, load, baseline, app):
 """
 
 COUNTING = """
-from pytest_gpuserve.sharding import part_of, tests_of_all_runners
+from pytest_gpuserve.plugin.sharding import part_of, tests_of_all_runners
 
 def pytest_collection_finish(session):
     print(f"{len(session.items)} of {len(tests_of_all_runners(session))} tests, {part_of(session.config)}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from pytest_gpuserve import progress
+from pytest_gpuserve.plugin import progress
 from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.schema import Entry
 from tests.fakes.nvml import cards
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.plugin.conftest import Checkout, Machine, Project
 
 EAGER = """
-from pytest_gpuserve import progress
+from pytest_gpuserve.plugin import progress
 
 progress.QUIET_SECONDS = progress.EVERY_SECONDS = progress.LOG_SECONDS = 0
 """

@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from pytest_gpuserve.device.contention import read_cpu
-from pytest_gpuserve.items import MEASURING, NODEID
 from pytest_gpuserve.merge.command import main
-from pytest_gpuserve.outputs import STEP_SUMMARY, Form, Output
+from pytest_gpuserve.plugin.collection import MEASURING, NODEID
+from pytest_gpuserve.plugin.options import Update
+from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output
+from pytest_gpuserve.plugin.xdist import Controller, Worker, pack, unpack
 from pytest_gpuserve.report.results import SessionResult, TestResult
-from pytest_gpuserve.settings import Update
 from pytest_gpuserve.units import digest
-from pytest_gpuserve.workers import Controller, Worker, pack, unpack
 from tests.fakes.nvml import cards
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
 from tests.plugin.test_cards import SECOND_T4

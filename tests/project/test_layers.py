@@ -20,15 +20,12 @@ PACKAGE = "pytest_gpuserve"
 ROOT = Path(pytest_gpuserve.__file__).parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (
+    ("new", "merge"),
     ("plugin",),
-    ("fixtures", "server_fixtures", "selftest_command", "new"),
-    ("workers", "session", "server_factory", "left_out", "doctor", "history", "merge"),
-    ("progress", "comparisons", "unused", "devices", "closing", "outcomes", "compare", "sharding"),
+    ("doctor", "history"),
+    ("compare",),
     ("selftest",),
-    ("markers",),
-    ("options", "hookspecs"),
-    ("settings", "items", "fixture_types"),
-    ("outputs",),
+    ("fixture_types",),
     ("trial",),
     ("roofline",),
     ("servers", "load", "store", "report"),
@@ -41,28 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 """Rooms from the top: each imports only from the layers below it, and a folder also from itself."""
 
-IMPORT_PYTEST = frozenset(
-    {
-        "plugin",
-        "options",
-        "markers",
-        "hookspecs",
-        "fixtures",
-        "items",
-        "server_fixtures",
-        "selftest_command",
-        "session",
-        "progress",
-        "comparisons",
-        "sharding",
-        "unused",
-        "closing",
-        "left_out",
-        "outcomes",
-        "outputs",
-        "workers",
-    }
-)
+IMPORT_PYTEST = frozenset({"plugin"})
 """All that know pytest; the rest could serve another tool."""
 
 NEVER = frozenset({"_pytest", "torch", "transformers", "mosec", "litserve", "tritonclient", "pytriton", "numpy"})
@@ -146,7 +122,7 @@ def broken_rules(file: str, source: str) -> list[str]:
 
 def test_every_module_is_found() -> None:
     """The walk sees the package, folders and all."""
-    assert {"plugin.py", "units.py", "gate/verdict.py", "servers/mosec.py"} <= set(MODULES)
+    assert {"plugin/options.py", "units.py", "gate/verdict.py", "servers/mosec.py"} <= set(MODULES)
 
 
 @pytest.mark.parametrize("file", MODULES)
@@ -176,8 +152,8 @@ def test_every_room_is_there() -> None:
         ("load/new.py", "from pytest_gpuserve import servers"),
         ("load/new.py", "import numpy.random"),
         ("measure/new.py", "import pytest"),
-        ("plugin.py", "from _pytest.config import Config"),
-        ("session.py", "from pytest_gpuserve.fixtures import load"),
+        ("plugin/new.py", "from _pytest.config import Config"),
+        ("store/new.py", "from pytest_gpuserve.plugin.fixtures import load"),
         ("units.py", "import pytest_gpuserve"),
         ("units.py", "from pytest_gpuserve.errors import GpuserveError"),
         ("gate/new.py", "from .metric import Metric"),
@@ -197,7 +173,7 @@ def test_a_wrong_import_is_found(file: str, source: str) -> None:
     ("file", "source"),
     [
         ("gate/new.py", "import math\nfrom pytest_gpuserve.gate.metric import Metric"),
-        ("plugin.py", "import pytest\nfrom pytest_gpuserve import hookspecs"),
+        ("plugin/new.py", "import pytest\nfrom pytest_gpuserve.plugin import hookspecs"),
         ("servers/inside/new.py", "import torch\nfrom pytest_gpuserve.process.inbox import Inbox"),
         ("trial/ledger.py", "from pytest_gpuserve import ms\nimport os, time"),
     ],

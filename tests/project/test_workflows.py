@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from pytest_gpuserve.options import add_options
+from pytest_gpuserve.plugin.options import add_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

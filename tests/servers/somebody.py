@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuserve.server_factory import ServerFactory
+from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.remote import Remote, reached
 

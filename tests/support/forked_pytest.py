@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 IMPORTED: Final = (
     *(f"_pytest.{name}" for name in default_plugins),
-    "pytest_gpuserve.server_factory",
+    "pytest_gpuserve.plugin.server_factory",
     "pytest_gpuserve.servers.mosec",
-    "pytest_gpuserve.session",
+    "pytest_gpuserve.plugin.session",
     "pytest_gpuserve.trial.capacity.run",
-    "pytest_gpuserve.workers",
+    "pytest_gpuserve.plugin.xdist",
 )
 """Modules that are not imported anew. The plugins' own are: pytest rewrites their assertions."""
 

@@ -10,12 +10,12 @@ import pytest
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.verdict import NOT_ASSERTED, Verdict
+from pytest_gpuserve.plugin.xdist import pack, unpack
 from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.trial.afterwards import UNASKED
 from pytest_gpuserve.trial.claims import Claims
 from pytest_gpuserve.trial.provenance import Revision
 from pytest_gpuserve.trial.stored_court import UNSETTLED
-from pytest_gpuserve.workers import pack, unpack
 from tests.fakes.scripted_pairing import Build, KeptInMemory
 from tests.support.builders import COMMIT, judgement, result_of
 from tests.trial.court_world import SAME, SHAPE, THROUGHPUT, WORSE, World, ask, target, text_of

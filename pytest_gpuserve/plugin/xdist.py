@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpuserve.items import measures, plain_id
-from pytest_gpuserve.outputs import Written
+from pytest_gpuserve.plugin.collection import measures, plain_id
+from pytest_gpuserve.plugin.options import Update
+from pytest_gpuserve.plugin.outputs import Written
 from pytest_gpuserve.process.secrets import without_secrets
-from pytest_gpuserve.settings import Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
+    from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.results import SessionResult, TestResult
-    from pytest_gpuserve.settings import Settings
 
 TOLD: Final = "gpuserve"
 """What a worker is told, among its ``workerinput``."""
@@ -94,7 +94,7 @@ class Worker:
         """Say before the first test on what and against what is measured: the controller hears of it with a test."""
         if _input(self._config)["workerid"] != FIRST or self._config.get_verbosity() < 0:
             return
-        from pytest_gpuserve.progress import say  # noqa: PLC0415 -- who measures nothing loads nothing
+        from pytest_gpuserve.plugin.progress import say  # noqa: PLC0415 -- who measures nothing loads nothing
         from pytest_gpuserve.report.header import of_workers  # noqa: PLC0415 -- as above
 
         header = of_workers(self._closing().header, worker_count(self._config))
@@ -205,7 +205,7 @@ class Controller:
         asked = any(output.ours for output in self._settings.outputs)
         if not self._workers and not (self._worker_of and asked):
             return
-        from pytest_gpuserve.closing import write_results  # noqa: PLC0415 -- who measures nothing loads nothing
+        from pytest_gpuserve.plugin.terminal import write_results  # noqa: PLC0415 -- who measures nothing loads nothing
 
         self._closing = self._merged()
         self._written = write_results(
@@ -220,7 +220,7 @@ class Controller:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print one table for all workers."""
         if self._closing is not None:
-            from pytest_gpuserve.closing import print_closing  # noqa: PLC0415 -- who measures nothing loads nothing
+            from pytest_gpuserve.plugin.terminal import print_closing  # noqa: PLC0415 -- who measures nothing loads nothing
 
             print_closing(terminalreporter, self._closing, self._written.lines)
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpuserve import hookspecs
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.fixtures import (
+from pytest_gpuserve.plugin import hookspecs
+from pytest_gpuserve.plugin.collection import COLLECTED, NODEID, measures, needs_device
+from pytest_gpuserve.plugin.fixtures import (
     SESSION_NAME,
     _gpuserve_engine,
     _gpuserve_judge,
@@ -30,13 +31,11 @@ from pytest_gpuserve.fixtures import (
     load,
     published,
 )
-from pytest_gpuserve.items import COLLECTED, NODEID, measures, needs_device
-from pytest_gpuserve.left_out import PublishedSizes
-from pytest_gpuserve.markers import FULL_HELP, MARKER_HELP, check_markers
-from pytest_gpuserve.options import add_options, read_settings
-from pytest_gpuserve.outputs import clear_outputs
-from pytest_gpuserve.process.secrets import without_secrets
-from pytest_gpuserve.server_fixtures import (
+from pytest_gpuserve.plugin.left_out import PublishedSizes
+from pytest_gpuserve.plugin.markers import FULL_HELP, MARKER_HELP, check_markers
+from pytest_gpuserve.plugin.options import Update, add_options, read_settings
+from pytest_gpuserve.plugin.outputs import clear_outputs
+from pytest_gpuserve.plugin.server_fixtures import (
     _gpuserve_servers,
     command_server,
     count_flops,
@@ -47,9 +46,8 @@ from pytest_gpuserve.server_fixtures import (
     torch_worker,
     triton_server,
 )
-from pytest_gpuserve.settings import Update
-from pytest_gpuserve.sharding import BeforeTheyAreDealtOut
-from pytest_gpuserve.workers import (
+from pytest_gpuserve.plugin.sharding import BeforeTheyAreDealtOut
+from pytest_gpuserve.plugin.xdist import (
     Controller,
     Worker,
     controller_pid,
@@ -58,12 +56,13 @@ from pytest_gpuserve.workers import (
     is_worker,
     worker_count,
 )
+from pytest_gpuserve.process.secrets import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from pytest_gpuserve.device import Device
-    from pytest_gpuserve.settings import Settings
+    from pytest_gpuserve.plugin.options import Settings
 
 __all__ = [
     "_gpuserve_engine",
@@ -90,7 +89,7 @@ __all__ = [
 ]
 
 
-DOCS: Final = Path(__file__).parent / "docs"
+DOCS: Final = Path(__file__).parents[1] / "docs"
 """Folder of the pages."""
 
 NO_NAME: Final = ("auto", "cpu")
@@ -137,7 +136,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not any(getattr(config.option, name, False) for name in TELLS_ONLY):
         clear_outputs(settings.outputs)
     if settings.selftest_minutes is not None:
-        from pytest_gpuserve.selftest_command import SelftestCommand
+        from pytest_gpuserve.plugin.selftest import SelftestCommand
 
         config.pluginmanager.register(SelftestCommand(config, settings, settings.selftest_minutes), SELFTEST_NAME)
     elif worker_count(config):
@@ -153,7 +152,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     settings = read_settings(config)
     to_measure = worker_count(config) and _is_to_measure(config, settings)
     if settings.gpu not in NO_NAME or to_measure:
-        from pytest_gpuserve.devices import find_devices
+        from pytest_gpuserve.plugin.devices import find_devices
 
         devices = _or_usage_error(lambda: find_devices(settings))
         if to_measure:
@@ -188,12 +187,12 @@ def _make_session(session: pytest.Session) -> None:
     ours = [item for item in session.items if needs_device(item)]
     if not ours or config.option.collectonly:
         return
-    from pytest_gpuserve.session import GateSession
+    from pytest_gpuserve.plugin.session import GateSession
 
     settings = read_settings(config)
     measuring = any(map(measures, ours))
     if is_worker(config):
-        from pytest_gpuserve.devices import find_devices
+        from pytest_gpuserve.plugin.devices import find_devices
         from pytest_gpuserve.process.relatives import belong_to
 
         belong_to(controller_pid(config))
@@ -240,7 +239,7 @@ def pytest_pyfunc_call() -> Generator[None, object, object]:
 
 def _located(problem: GpuserveError) -> str:
     """The text of an error, with the line of the user's code that led to it."""
-    others = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<")
+    others = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<")
     for frame in reversed(traceback.extract_tb(problem.__traceback__)):
         if not frame.filename.startswith(others) and "site-packages" not in frame.filename:
             return without_secrets(f"{Path(frame.filename).name}:{frame.lineno}: {problem}", os.environ)
@@ -261,6 +260,6 @@ def _is_to_measure(config: pytest.Config, settings: Settings) -> bool:
 
 
 def _workers_refused(config: pytest.Config, devices: Sequence[Device]) -> str:
-    from pytest_gpuserve.devices import workers_refused
+    from pytest_gpuserve.plugin.devices import workers_refused
 
     return workers_refused(devices, worker_count(config), each=each_runs_all(config))

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuserve.errors import DeviceProblem
-from pytest_gpuserve.items import LEFT_OUT
-from pytest_gpuserve.markers import FULL_MARKER
-from pytest_gpuserve.options import read_settings
+from pytest_gpuserve.plugin.collection import LEFT_OUT
+from pytest_gpuserve.plugin.markers import FULL_MARKER
+from pytest_gpuserve.plugin.options import read_settings
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.settings import Settings
+    from pytest_gpuserve.plugin.options import Settings
 
 HANDED: Final = "gpuserve_left_out"
 """What a worker of pytest-xdist tells its controller, which collects nothing, among its ``workeroutput``."""
@@ -73,7 +73,7 @@ def _spares(settings: Settings) -> bool:
         return False
     if settings.gpu != "auto":
         return settings.gpu == "cpu"
-    from pytest_gpuserve.devices import find_devices  # noqa: PLC0415 -- who marks nothing looks for no device
+    from pytest_gpuserve.plugin.devices import find_devices  # noqa: PLC0415 -- who marks nothing looks for no device
 
     try:
         return not find_devices(settings)[0].is_gpu

@@ -10,16 +10,16 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpuserve.plugin.server_factory import ServerFactory
+    from pytest_gpuserve.plugin.session import GateSession
     from pytest_gpuserve.roofline import Work
-    from pytest_gpuserve.server_factory import ServerFactory
-    from pytest_gpuserve.session import GateSession
     from pytest_gpuserve.trial.handle import ServerHandle
 
 
 @pytest.fixture(scope="session")
 def _gpuserve_servers(_gpuserve_session: GateSession, tmp_path_factory: pytest.TempPathFactory) -> ServerFactory:
     """What makes deployments in this session."""
-    from pytest_gpuserve.server_factory import ServerFactory
+    from pytest_gpuserve.plugin.server_factory import ServerFactory
 
     session = _gpuserve_session
     return ServerFactory(partial(session.starter, tmp_path_factory), session.shown_path, session.root)

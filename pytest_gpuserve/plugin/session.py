@@ -5,45 +5,265 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 import pytest
 
-from pytest_gpuserve.closing import print_closing, write_results
-from pytest_gpuserve.comparisons import planned_comparisons
+from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
-from pytest_gpuserve.items import measures, measuring_ids, plain_id
-from pytest_gpuserve.outcomes import Outcomes
-from pytest_gpuserve.outputs import Written
+from pytest_gpuserve.plugin.collection import (
+    all_was_run,
+    asking_tests,
+    compared_metrics,
+    measures,
+    measuring_ids,
+    plain_id,
+    planned_comparisons,
+    settle_unused,
+)
+from pytest_gpuserve.plugin.markers import one_at_a_time, tolerance_of, tolerances
+from pytest_gpuserve.plugin.opening import Equipment, Folders, open_session
+from pytest_gpuserve.plugin.options import Update
+from pytest_gpuserve.plugin.outcomes import Outcomes
+from pytest_gpuserve.plugin.outputs import Written
+from pytest_gpuserve.plugin.progress import ProgressLine
+from pytest_gpuserve.plugin.sharding import part_of, tests_of_all_runners
+from pytest_gpuserve.plugin.terminal import print_closing, write_results
 from pytest_gpuserve.process.secrets import without_secrets
-from pytest_gpuserve.progress import ProgressLine
-from pytest_gpuserve.report.commands import code_before
-from pytest_gpuserve.report.explain import headline
+from pytest_gpuserve.report.commands import closer_command, code_before, command_for
+from pytest_gpuserve.report.explain import explain, headline
+from pytest_gpuserve.report.header import Header
 from pytest_gpuserve.report.junit import PROBLEM, properties
-from pytest_gpuserve.session.account import Account
-from pytest_gpuserve.session.equipment import Equipment
-from pytest_gpuserve.session.explaining import explained
-from pytest_gpuserve.session.folders import Folders
-from pytest_gpuserve.session.judges import Judges
-from pytest_gpuserve.session.opening import open_session
-from pytest_gpuserve.settings import Update
-from pytest_gpuserve.sharding import tests_of_all_runners
+from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.store.history import History
+from pytest_gpuserve.store.stock import stock_of
 from pytest_gpuserve.trial.arena import Arena
+from pytest_gpuserve.trial.assertions import Measured, Reference
+from pytest_gpuserve.trial.changes import attributed, other_changes
 from pytest_gpuserve.trial.claims import Claims
+from pytest_gpuserve.trial.dueling import Ratio
+from pytest_gpuserve.trial.judging import TestJudge
 from pytest_gpuserve.trial.machine import Machine
-from pytest_gpuserve.unused import all_was_run, asking_tests, settle_unused
+from pytest_gpuserve.trial.policy import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
     from pathlib import Path
 
+    from pytest_gpuserve.gate.verdict import ReferenceKind
     from pytest_gpuserve.load.source import EngineSource
-    from pytest_gpuserve.report.results import SessionResult
-    from pytest_gpuserve.settings import Settings
+    from pytest_gpuserve.plugin.opening import Opened
+    from pytest_gpuserve.plugin.options import Settings
+    from pytest_gpuserve.report.results import TestResult
     from pytest_gpuserve.trial.handle import Starter
-    from pytest_gpuserve.trial.judging import TestJudge
+    from pytest_gpuserve.trial.measurement import Measurement
     from pytest_gpuserve.trial.telemeter import Telemeter
+
+
+def explained(left: object, right: object, *, gpu: str, stored: bool, before: str) -> list[str] | None:
+    """Explain a failed comparison, headline first; None where it is none of ours.
+
+    Args:
+        left: What stands on the left in the assertion: a metric of a run or of a duel.
+        right: What it was compared with.
+        gpu: The baseline set.
+        stored: Whether ``baseline`` is a stored one.
+        before: The revision beside which it can be looked at more closely; empty where there is none.
+    """
+    if not isinstance(left, (Measured, Ratio)) or not isinstance(right, (Reference, int, float)):
+        return None
+    judge = left.run.judge
+    assert isinstance(judge, TestJudge)
+    kind: ReferenceKind = "duel" if isinstance(left, Ratio) else "limit"
+    if isinstance(right, Reference):
+        kind = right.kind
+    judgement = judge.judgement(left.run, left.metric, kind)
+    compared = judge.compared(left.run, judgement)
+    by_stored = kind == "baseline" and stored
+    lines = explain(
+        judgement,
+        other_changes(left.metric, *compared),
+        command_for(judgement, judge.nodeid, gpu, stored=by_stored),
+        attributed(*compared),
+        closer=closer_command(judgement, judge.nodeid, gpu, before=before) if by_stored else "",
+    )
+    return [without_secrets(line, os.environ) for line in lines]
+
+
+class Account:
+    """Makes the header and the result of a session.
+
+    Args:
+        session: pytest's, after its collection.
+        opened: What it measures on and against.
+        folders: Those that it makes.
+        measuring: Whether tests will measure.
+    """
+
+    def __init__(self, session: pytest.Session, opened: Opened, folders: Folders, *, measuring: bool) -> None:
+        self._session = session
+        self._opened = opened
+        self._settings = opened.settings
+        self._folders = folders
+        self._measuring = measuring
+
+    @cached_property
+    def header(self) -> str:
+        """On what and against what is measured; where nobody asks for it at the beginning, as for a report only."""
+        opened, settings, device = self._opened, self._settings, self._opened.here.device
+        product = device.card.product if device.card else f"{device.host.cpu}, {device.host.cores} cores"
+        mode = {
+            Update.NOTHING: "gating against",
+            Update.MISSING: "recording what is missing in",
+            Update.ALL: "recording into",
+        }[settings.update]
+        what = f"{mode} {self._baselines}"
+        if opened.against_name:
+            what = f"side by side with {opened.against_name}"
+        header = Header(
+            device=device.name,
+            product=product,
+            mode=what,
+            budget_seconds=settings.budget_seconds,
+            comparisons=planned_comparisons(self._session.items),
+            stock=""
+            if opened.against_name or not self._measuring
+            else str(stock_of(settings.baseline_dir / device.name)),
+            engine="" if opened.engine is None else str(opened.engine),
+        )
+        return str(header)
+
+    def result(self, tests: tuple[TestResult, ...], notes: Iterable[str], *, among: int) -> SessionResult:
+        """What the session has to say so far.
+
+        Args:
+            tests: Those that measure, with what came of them.
+            notes: What was noted.
+            among: Comparisons among which its claims had to stand.
+        """
+        here, session, settings = self._opened.here, self._session, self._settings
+        card, stored = here.device.card, not settings.side_by_side
+        part = part_of(session.config)
+        return SessionResult(
+            gpu={
+                **msgspec.to_builtins(here.device_record()),
+                **({"unknown": dict(card.unknown)} if card is not None else {}),
+            },
+            host=msgspec.to_builtins(here.host_record()),
+            tests=tests,
+            notes=tuple(notes),
+            places=(
+                *self._unknown_facts(),
+                *([f"baselines: {self._baselines}"] if stored else []),
+                *self._folders.places(),
+            ),
+            header=self.header,
+            at=here.occasion,
+            commit=here.revision.commit,
+            clean=here.revision.clean,
+            software=dict(here.software),
+            stored=stored,
+            update=settings.update.option,
+            shard=None if part is None else (part.number, part.of),
+            planned=planned_comparisons(session.items),
+            among=among,
+            dealt=() if part is None else tuple(measuring_ids(tests_of_all_runners(session))),
+            against=self._opened.against_name,
+        )
+
+    @property
+    def _baselines(self) -> str:
+        """Where they are, as people call it."""
+        return self._opened.ledger.shown(self._settings.baseline_dir / self._opened.here.device.name)
+
+    def _unknown_facts(self) -> list[str]:
+        """What of the card could not be read though it should have been: a rule may have needed it."""
+        device = self._opened.here.device
+        unknown = {} if device.card is None else device.card.unknown
+        return [
+            f"unknown of {device.name}: {fact}: {reason}" for fact, reason in unknown.items() if reason != UNSUPPORTED
+        ]
+
+
+FOREIGN_SHARE: Final = 0.05
+"""Share of a host's cores that others may always take: a large machine is never quite idle."""
+
+
+class Judges:
+    """Makes a judge for each test that loads, and keeps it.
+
+    Args:
+        opened: What the session measures on and against.
+        arena: Where builds are compared side by side.
+        progress: Shows how loads get on.
+    """
+
+    def __init__(self, opened: Opened, arena: Arena, progress: ProgressLine) -> None:
+        self._settings = opened.settings
+        self._here = opened.here
+        self._ledger = opened.ledger
+        self._arena = arena
+        self._progress = progress
+        self._judges: dict[str, TestJudge] = {}
+
+    def begin(self, item: pytest.Item) -> TestJudge:
+        """Make the judge of a test; one that is run again goes on with the sessions that it has."""
+        nodeid = plain_id(item)
+        self._progress.begin(nodeid)
+        set_by_markers = tolerances(item, self._here.device.name)
+        judge = TestJudge(
+            nodeid,
+            ledger=self._ledger,
+            arena=self._arena,
+            policy=self._policy(item),
+            tolerance_of=lambda metric: tolerance_of(metric, set_by_markers),
+            card=self._here.device.card,
+            earlier=self._judges.get(nodeid),
+            progress=self._progress,
+            looked=self._progress.look,
+            told=lambda label, judgement: item.ihook.pytest_gpuserve_judged(
+                nodeid=nodeid, label=label, judgement=judgement
+            ),
+        )
+        self._judges[nodeid] = judge
+        return judge
+
+    def find(self, nodeid: str) -> TestJudge | None:
+        """The judge of a test; None where it has none so far."""
+        return self._judges.get(nodeid)
+
+    def measurements(self) -> dict[str, list[Measurement]]:
+        """The loads that tests asked for, by their ids."""
+        return {nodeid: judge.measurements for nodeid, judge in self._judges.items()}
+
+    def reported(self, nodeid: str) -> list[Measurement]:
+        """The loads of which reports of a test tell."""
+        judge = self._judges.get(nodeid)
+        return [] if judge is None else judge.reported
+
+    def close(self) -> None:
+        """End the servers of comparisons that are still up, as after Ctrl-C; may be called again."""
+        with ExitStack() as stack:
+            for judge in self._judges.values():
+                stack.callback(judge.close)
+
+    def _policy(self, item: pytest.Item) -> Policy:
+        settings, device = self._settings, self._here.device
+        return Policy(
+            record_new=settings.update is not Update.NOTHING,
+            record_all=settings.update is Update.ALL,
+            record_sessions=settings.record_sessions,
+            reason=settings.reason,
+            skip_missing=not settings.missing_fails,
+            skip_foreign=device.card is None and not settings.ci and not settings.missing_asked,
+            skip_inconclusive=not settings.inconclusive_fails,
+            budget_seconds=settings.budget_seconds,
+            foreign_cores=max(settings.foreign_cores, FOREIGN_SHARE * device.host.cores),
+            confirm=settings.confirm,
+            one_at_a_time=one_at_a_time(item, device.name),
+            metrics=compared_metrics(item),
+        )
 
 
 class GateSession:

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.session import equipment, opening
-from pytest_gpuserve.session.equipment import Equipment
-from pytest_gpuserve.session.explaining import explained
-from pytest_gpuserve.session.folders import Folders
-from pytest_gpuserve.session.opening import Opened, open_session
-from pytest_gpuserve.settings import Settings, Update
+from pytest_gpuserve.plugin import opening
+from pytest_gpuserve.plugin.opening import Equipment, Folders, Opened, open_session
+from pytest_gpuserve.plugin.options import Settings, Update
+from pytest_gpuserve.plugin.session import explained
 from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
 from tests.support.builders import here
 
@@ -218,7 +216,7 @@ def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeyp
         launched({"PORT": "8000"})
         return nullcontext()
 
-    monkeypatch.setattr(equipment, "started", started)
+    monkeypatch.setattr(opening, "started", started)
     made = Equipment(
         here().device,
         engine=None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.outputs import NOT_WRITTEN, STEP_SUMMARY, UNLISTED, Form, Written, write_outputs
+from pytest_gpuserve.plugin.outputs import NOT_WRITTEN, STEP_SUMMARY, UNLISTED, Form, Written, write_outputs
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import FAILED, rows_of
@@ -32,7 +32,7 @@ from pytest_gpuserve.report.totals import totals_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuserve.outputs import Output
+    from pytest_gpuserve.plugin.outputs import Output
     from pytest_gpuserve.report.results import SessionResult, TestResult
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from pytest_gpuserve.gate.metric import METRICS, Metric, metric_by_option
-from pytest_gpuserve.items import plain_id
+from pytest_gpuserve.plugin.collection import plain_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

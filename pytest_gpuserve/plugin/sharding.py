@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpuserve.items import measures, measuring_ids, needs_device, plain_id
-from pytest_gpuserve.options import read_settings
-from pytest_gpuserve.outputs import NOT_WRITTEN, UNLISTED, Form, Written, write_outputs
+from pytest_gpuserve.plugin.collection import measures, measuring_ids, needs_device, plain_id
+from pytest_gpuserve.plugin.options import read_settings
+from pytest_gpuserve.plugin.outputs import NOT_WRITTEN, UNLISTED, Form, Written, write_outputs
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.report.results import Ending, SessionResult, Unlisted
 from pytest_gpuserve.units import utc_now

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from pytest_gpuserve.devices import find_devices, take_device, waiting
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.progress import progress_line
+from pytest_gpuserve.plugin.devices import find_devices, take_device, waiting
+from pytest_gpuserve.plugin.session import FOREIGN_SHARE
 from pytest_gpuserve.process.kept import kept_folder
 from pytest_gpuserve.report.selftest import selftest_report
 from pytest_gpuserve.selftest.counts import summary
@@ -19,7 +20,6 @@ from pytest_gpuserve.selftest.run import METRICS, SHAPE, comparisons
 from pytest_gpuserve.selftest.server import Options, turns_of
 from pytest_gpuserve.selftest.trials import Setting
 from pytest_gpuserve.servers.instance import started
-from pytest_gpuserve.session import FOREIGN_SHARE
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.units import format_seconds
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pytest_gpuserve.device import Device, Holder
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.selftest import SelftestResult
     from pytest_gpuserve.selftest.plan import Planned
     from pytest_gpuserve.selftest.run import Made
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.settings import Settings
     from pytest_gpuserve.trial.handle import Starter
 
 CYCLE_SECONDS: Final = 180.0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.device import Device, Holder
-    from pytest_gpuserve.settings import Settings
+    from pytest_gpuserve.plugin.options import Settings
 
 
 def find_devices(settings: Settings) -> tuple[Device, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 import pytest
 
-from pytest_gpuserve.options import read_settings
+from pytest_gpuserve.plugin.options import read_settings
 from pytest_gpuserve.process.secrets import without_secrets
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.measure.window import Window
-    from pytest_gpuserve.session import GateSession
+    from pytest_gpuserve.plugin.session import GateSession
     from pytest_gpuserve.trial.assertions import Baseline, Run
     from pytest_gpuserve.trial.capacity.run import CapacityRun
     from pytest_gpuserve.trial.dueling import Duel

@@ -1,0 +1,151 @@
+"""What is known of tests once they are collected: their ids, and which of them measure."""
+
+from __future__ import annotations
+
+import inspect
+from types import CodeType
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from pytest_gpuserve.gate.metric import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_gpuserve.trial.ledger import Ledger
+    from pytest_gpuserve.trial.measurement import Measurement
+
+CLAIMING: Final = frozenset({"baseline", "duel"})
+"""Fixtures whose comparisons claim something beyond chance."""
+
+
+def compared_metrics(item: pytest.Item) -> frozenset[str]:
+    """The metrics that a test's function mentions by name; all usual ones where it mentions none, as through a helper.
+
+    A metric that only a helper mentions is gated like any other, but its load may be too short for it, which is told.
+    """
+    function = getattr(item, "function", None)
+    # Of a decorated test both count: the wrapper and what it wraps.
+    codes = [getattr(each, "__code__", None) for each in (function, inspect.unwrap(function) if function else None)]
+    mentioned = {name for code in codes if code is not None for name in _names(code)}
+    named = frozenset(name for name, metric in METRICS.items() if metric.option in mentioned)
+    return named or frozenset(name for name, metric in METRICS.items() if not metric.on_request)
+
+
+def planned_comparisons(items: Iterable[pytest.Item]) -> int:
+    """How many comparisons the measuring tests among these will make, as far as their code tells.
+
+    One that is skipped makes none, and neither does one that compares with published numbers alone: these have no
+    samples, so that nothing is claimed of them beyond chance.
+    """
+    return sum(
+        len(compared_metrics(item))
+        for item in items
+        if _can_claim(getattr(item, "fixturenames", ())) and item.get_closest_marker("skip") is None
+    )
+
+
+def _can_claim(fixturenames: Sequence[str]) -> bool:
+    return MEASURING in fixturenames and ("published" not in fixturenames or not CLAIMING.isdisjoint(fixturenames))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def all_was_run(session: pytest.Session) -> bool:
+    """Whether an entry that nothing asked for is really unused: nothing was selected, failed or cut short.
+
+    What the device is spared does not count as a selection of the user's; see `asking_tests`.
+
+    A worker of pytest-xdist has run only some of the tests that it collected.
+    """
+    if hasattr(session.config, "workerinput"):
+        return False
+    kept = {item.nodeid for item in asking_tests(session)}
+    selected = session.config.stash.get(COLLECTED, set()) - kept or any("::" in t for t in session.config.args)
+    return not selected and not session.testsfailed and not session.shouldstop
+
+
+def asking_tests(session: pytest.Session) -> Sequence[pytest.Item]:
+    """The tests of a run with those that the device was spared, whose entries are used by whoever asks for them."""
+    return (*session.items, *session.config.stash.get(LEFT_OUT, ()))
+
+
+def settle_unused(
+    items: Sequence[pytest.Item],
+    measurements: Mapping[str, Sequence[Measurement]],
+    ledger: Ledger,
+    *,
+    remove: bool,
+    note: Callable[[str], None],
+) -> None:
+    """Tell which entries of the baseline files of a run nothing asked for, or remove them.
+
+    Args:
+        items: Its tests, with those that the device was spared.
+        measurements: What they measured, by their ids.
+        ledger: The baselines.
+        remove: Whether such entries are removed.
+        note: Told of each, in a line.
+
+    Raises:
+        BaselineUnusable: A file cannot be read or written.
+    """
+    used: dict[Path, set[str]] = {}
+    for measured in measurements.values():
+        for measurement in measured:
+            used.setdefault(measurement.place.path, set()).add(measurement.place.key)
+    # A test that was skipped before it measured, or left out, leaves its file undecided.
+    for item in items:
+        if measures(item) and not measurements.get(plain_id(item)):
+            used.pop(ledger.place(plain_id(item), "").path, None)
+    for path, keys in used.items():
+        for key in ledger.unused(path, keys):
+            if remove:
+                ledger.remove(path, [key])
+                note(f"{key}: unused, removed from {ledger.shown(path)}")
+            else:
+                note(f"{key}: unused in {ledger.shown(path)}; remove it with --baseline-update")
+
+
+COLLECTED: Final = pytest.StashKey[set[str]]()
+"""Ids of all tests that were collected, before any selection."""
+
+LEFT_OUT: Final = pytest.StashKey[tuple[pytest.Item, ...]]()
+"""The tests that we have deselected ourselves, for the device is to be spared them."""
+
+NODEID: Final = pytest.StashKey[str]()
+"""Of a test, its id as it was before pytest-xdist's workers appended the name of a group; see `plain_id`."""
+
+MEASURING: Final = "_gpuserve_measuring"
+"""A fixture that every measuring fixture of ours depends on. pytest lists it among a test's fixtures exactly if the
+test's ``load`` is ours: a project may well have a fixture of that name of its own."""
+
+NEEDS_DEVICE: Final = "_gpuserve_session"
+"""The same for fixtures that need to know the device."""
+
+
+def plain_id(item: pytest.Item) -> str:
+    """A test's id as it is without pytest-xdist, and as it can be typed: ``--dist=loadgroup`` appends ``@GROUP``."""
+    return item.stash.get(NODEID, item.nodeid)
+
+
+def measures(item: pytest.Item) -> bool:
+    """Whether a test measures, so that the device must be ours alone."""
+    return MEASURING in getattr(item, "fixturenames", ())
+
+
+def needs_device(item: pytest.Item) -> bool:
+    """Whether a test needs to know the device."""
+    return NEEDS_DEVICE in getattr(item, "fixturenames", ())
+
+
+def measuring_ids(items: Iterable[pytest.Item]) -> Iterator[str]:
+    """The ids of those that measure."""
+    return (plain_id(item) for item in items if measures(item))

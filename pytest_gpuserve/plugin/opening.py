@@ -1,0 +1,303 @@
+"""Before the first test: what a session measures on, against and with is found, fetched and taken."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.device import DeviceLock, read_software
+from pytest_gpuserve.device.card import UNSUPPORTED
+from pytest_gpuserve.device.telemetry import Sampling
+from pytest_gpuserve.load.ray.address import ClusterAddress
+from pytest_gpuserve.load.ray.source import RayEngine
+from pytest_gpuserve.load.source import LOCAL
+from pytest_gpuserve.plugin.devices import find_devices, take_device, waiting
+from pytest_gpuserve.plugin.options import ENGINE_OPTION, Update
+from pytest_gpuserve.plugin.progress import say
+from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.process.secrets import secret_headers
+from pytest_gpuserve.servers.instance import Instance, started
+from pytest_gpuserve.servers.remote import Remote, reached
+from pytest_gpuserve.store.elsewhere.opening import shared_files
+from pytest_gpuserve.store.files import LocalFiles
+from pytest_gpuserve.trial.here import Here
+from pytest_gpuserve.trial.ledger import Ledger
+from pytest_gpuserve.trial.opponents import Opponents
+from pytest_gpuserve.trial.provenance import read_revision
+from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
+from pytest_gpuserve.units import utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    import pytest
+
+    from pytest_gpuserve.device import Device, Holder
+    from pytest_gpuserve.load.source import EngineSource
+    from pytest_gpuserve.plugin.options import Settings
+    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.store.files import BaselineFiles
+    from pytest_gpuserve.trial.handle import Starter
+
+
+class Folders:
+    """Makes each folder when it is first asked for.
+
+    Args:
+        settings: What was asked.
+        config: Of the session.
+    """
+
+    def __init__(self, settings: Settings, config: pytest.Config) -> None:
+        self._settings = settings
+        # Absent under `-p no:cacheprovider`.
+        self._cache: pytest.Cache | None = getattr(config, "cache", None)
+        self._logs: Path | None = None
+        self._artifacts: Path | None = None
+
+    def remembered(self) -> Path | None:
+        """The folder of what outlasts the run; None without pytest's cache, for ``--cache-clear`` has to forget it."""
+        return None if self._cache is None else self._cache.mkdir("gpuserve")
+
+    def logs(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """The folder for what servers write."""
+        if self._logs is None:
+            self._logs = tmp_path_factory.mktemp("gpuserve-logs")
+        return self._logs
+
+    def artifacts(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """The folder for what tests make."""
+        if self._artifacts is None:
+            if self._settings.artifacts_dir is not None:
+                self._artifacts = self._settings.artifacts_dir
+                self._artifacts.mkdir(parents=True, exist_ok=True)
+            elif self._cache is not None:
+                self._artifacts = self._cache.mkdir("gpuserve-artifacts")
+            else:
+                self._artifacts = tmp_path_factory.mktemp("gpuserve-artifacts")
+        return self._artifacts
+
+    def places(self) -> list[str]:
+        """Those with something in them for people, a line each."""
+        places = []
+        if self._logs is not None:
+            places.append(f"server logs: {self._logs}")
+        if self._artifacts is not None and self._artifacts.is_dir() and any(self._artifacts.iterdir()):
+            places.append(f"tables and charts: {self._artifacts}")
+        return places
+
+
+LOG_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+"""What is not written into the name of a log."""
+
+
+class Equipment:
+    """Makes each part when it is first needed; all of them write logs.
+
+    Args:
+        device: What servers run on.
+        engine: What makes the loads on Ray; None where processes of this host do. It is ended with the rest.
+        logs: Finds the folder of the logs.
+        logged: Hears of the log of each server that is started, and by name of what it is given that may be secret.
+        note: Hears, once each, what a report should say of the card.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        engine: RayEngine | None,
+        logs: Callable[[pytest.TempPathFactory], Path],
+        logged: Callable[[Path, Mapping[str, str]], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._device = device
+        self._engine = engine
+        self._logs = logs
+        self._logged = logged
+        self._note = note
+        self._telemeter = NOBODY
+        self._starts = 0
+
+    def starter(self, tmp_path_factory: pytest.TempPathFactory, start_timeout_seconds: float) -> Starter:
+        """What starts servers on the device, each with a log file of its own."""
+
+        def start(
+            kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None
+        ) -> AbstractContextManager[Instance]:
+            self._starts += 1
+            log = self._logs(tmp_path_factory) / f"{self._starts:03d}-{LOG_NAME.sub('-', kind.name)}.log"
+            if isinstance(kind, Remote):
+                return reached(kind, ask, timeout_seconds=start_timeout_seconds, beside=beside)
+            return started(
+                kind,
+                ask,
+                environment=self._device.environment(),
+                log=log,
+                start_timeout_seconds=start_timeout_seconds,
+                launched=lambda given: self._logged(log, {**given, **secret_headers(ask.headers)}),
+                beside=beside,
+            )
+
+        return start
+
+    def telemeter(self, tmp_path_factory: pytest.TempPathFactory) -> Telemeter:
+        """Who looks at the card while servers are loaded on it: from the first load to the session's end."""
+        card = self._device.card
+        if self._telemeter is NOBODY and card is not None:
+            lacks_ecc = card.ecc is False or card.unknown.get("ecc") == UNSUPPORTED
+            self._telemeter = Telemeter(
+                [card.uuid],
+                lambda: Sampling(
+                    [card.uuid],
+                    log=self._logs(tmp_path_factory) / "telemetry.log",
+                    command=module_command("pytest_gpuserve.device.sampler"),
+                ),
+                self._note,
+                without_ecc=[card.uuid] if lacks_ecc else [],
+            )
+        return self._telemeter
+
+    def engine_source(self, tmp_path_factory: pytest.TempPathFactory) -> EngineSource:
+        """Where the engines of all loads come from."""
+        return LOCAL if self._engine is None else self._engine.source(self._logs(tmp_path_factory) / "ray.log")
+
+    def close(self) -> None:
+        """End the engines, and let nobody look at the card any more; may be called again."""
+        with ExitStack() as stack:
+            stack.callback(self._telemeter.close)
+            if self._engine is not None:
+                stack.callback(self._engine.close)
+
+
+OFFLINE: Final = "baselines as of {}, when they were fetched last: --baseline-offline asks for no newer ones"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a session has before its first test.
+
+    Args:
+        settings: What was asked.
+        here: The circumstances.
+        lock: On the device; it is held if tests will measure.
+        files: Where baselines are kept.
+        ledger: The baselines of the device.
+        opponents: Makes other revisions ready.
+        against_name: Whom comparisons are side by side with, as people call it; empty where nobody, or nothing is
+            measured.
+        engine: What makes the loads on Ray; None where processes of this host do.
+        notes: What a report should say of it all.
+    """
+
+    settings: Settings
+    here: Here
+    lock: DeviceLock
+    files: BaselineFiles
+    ledger: Ledger
+    opponents: Opponents
+    against_name: str
+    engine: RayEngine | None
+    notes: tuple[str, ...]
+
+    def close(self) -> None:
+        """Remove the worktrees and give the device back; may be called again. Whoever uses the engine ends it."""
+        with ExitStack() as stack:
+            stack.callback(self.lock.release)
+            stack.callback(self.files.close)
+            stack.callback(self.opponents.close)
+
+
+def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) -> Opened:
+    """Find all that a session needs, and take the device last: a mistake is told before anybody is waited for.
+
+    Args:
+        config: Of the session.
+        settings: What was asked.
+        measuring: Whether tests will measure, so that the device must be ours alone.
+
+    Raises:
+        DeviceProblem: The device is not there, or another session kept it too long.
+        UsageProblem: git does not know the revision to compare with, or what is to make the loads cannot, or the
+            storage of the baselines does not let them be read, or written where they are to be.
+    """
+    devices = find_devices(settings)
+    opponents = Opponents(settings.root)
+    # Before a device is waited for, and long before the first test: git may not know the revision.
+    against_name = opponents.name_of(revision=settings.against, python=settings.against_python) if measuring else ""
+    engine = _engine_on_ray(settings, measuring=measuring)
+    files, as_of = _baseline_files(settings, devices[0].name, measuring=measuring)
+    software, revision = read_software(), read_revision(settings.root, settings.baseline_dir)
+    device, lock = _taken(devices, config, settings, measuring=measuring)
+    here = Here(device, software, revision, occasion=utc_now())
+    return Opened(
+        settings=settings,
+        here=here,
+        lock=lock,
+        files=files,
+        ledger=Ledger(settings.baseline_dir / device.name, here, files),
+        opponents=opponents,
+        against_name=against_name,
+        engine=engine,
+        notes=(OFFLINE.format(as_of),) if as_of else (),
+    )
+
+
+def _engine_on_ray(settings: Settings, *, measuring: bool) -> RayEngine | None:
+    """What makes the loads on Ray, if something is to; checked, if there will be loads.
+
+    Raises:
+        UsageProblem: Ray is not installed, or the cluster cannot be joined or runs other versions.
+    """
+    choice = settings.load_engine
+    if choice == "local":
+        return None
+    engine = RayEngine(choice if isinstance(choice, ClusterAddress) else None, ENGINE_OPTION)
+    if measuring:
+        engine.check()
+    return engine
+
+
+def _baseline_files(settings: Settings, device: str, *, measuring: bool) -> tuple[BaselineFiles, str]:
+    """Where the baselines of this session are, and of when they are where that is not now.
+
+    A storage is not asked for a session that measures nothing.
+
+    Raises:
+        UsageProblem: The storage that they are in does not let them be read, or written where they are to be.
+    """
+    if settings.baseline_address is None:
+        return LocalFiles(), ""
+    updates = settings.update is not Update.NOTHING
+    files = shared_files(
+        settings.baseline_address,
+        device,
+        needed=measuring,
+        updates=updates,
+        offline=settings.baseline_offline,
+    )
+    return files, files.as_of
+
+
+def _taken(
+    devices: Sequence[Device], config: pytest.Config, settings: Settings, *, measuring: bool
+) -> tuple[Device, DeviceLock]:
+    """Of devices alike a free one, for us alone; without taking its lock if we do not measure."""
+    if not measuring:
+        return devices[0], DeviceLock(devices[0].lock_key, command=shlex.join(sys.argv))
+
+    def say_waiting(holders: Sequence[Holder], wait_seconds: float) -> None:
+        say(config, waiting(holders, wait_seconds))
+
+    return take_device(
+        devices,
+        wait_seconds=settings.lock_wait_seconds,
+        on_wait=say_waiting,
+        command=getattr(config, "workerinput", {}).get("mainargv", sys.argv),
+    )
