@@ -103,12 +103,18 @@ def test_what_begins_while_we_look_is_told(library: Path, tmp_path: Path) -> Non
 
 
 def test_two_cards_are_judged_apart(library: Path, tmp_path: Path) -> None:
-    """What is wrong with one is said of it alone, and the other one can be measured on."""
+    """What is wrong with one is said of it alone; CUDA_VISIBLE_DEVICES may hide the card that somebody looks for."""
     other = replace(second(cards.T4), processes=(Process(1, None),))
-    report = examined(library, tmp_path, cards.T4, other)
+    environment = cards.write(Script((cards.T4, other)), tmp_path, library=library)
+    ((_, shown),) = told(environment)
+    report = json.loads(shown)
     assert levels(report, cards.T4.uuid)["processes"] in {"ok", "unknown"}
     assert levels(report, other.uuid)["processes"] == "prevents"
     assert "T4" in report["devices"]
+    ((_, shown),) = told({**environment, "CUDA_VISIBLE_DEVICES": ""})
+    report = json.loads(shown)
+    assert levels(report, cards.T4.uuid)["visible"] == "warning"
+    assert "T4" not in report["devices"]
 
 
 def test_instances_are_devices(library: Path, tmp_path: Path) -> None:
@@ -152,30 +158,14 @@ def test_the_device_that_is_asked_for_decides(library: Path, tmp_path: Path) -> 
         assert shown.splitlines()[-1].startswith("nothing can be measured: ")
 
 
-def test_a_hidden_card_is_told(library: Path, tmp_path: Path) -> None:
-    """CUDA_VISIBLE_DEVICES may hide the card that somebody looks for."""
-    environment = cards.write(Script((cards.T4,)), tmp_path, library=library)
-    ((_, shown),) = told({**environment, "CUDA_VISIBLE_DEVICES": ""})
-    report = json.loads(shown)
-    assert levels(report, cards.T4.uuid)["visible"] == "warning"
-    assert "T4" not in report["devices"]
-
-
-def test_a_driver_that_does_not_start_says_so(library: Path) -> None:
-    """NVML's own words, as a problem: not as a machine without a card."""
+def test_a_driver_that_does_not_start_is_no_machine_without_a_card(library: Path) -> None:
+    """NVML's own words, as a problem; without a card the device is `cpu`, and the driver prevents nothing."""
+    problem = "NVML said: Driver/library version mismatch"
     ((_, shown),) = told(fake_environment(library, ["Tesla T4"], init_error=18))
     report = json.loads(shown)
-    assert report["driver"] == {
-        "answers": False,
-        "absent": False,
-        "problem": "NVML said: Driver/library version mismatch",
-    }
+    assert report["driver"] == {"answers": False, "absent": False, "problem": problem}
     (found,) = [each for each in report["conditions"] if each["what"] == "driver"]
-    assert (found["level"], found["found"]) == ("prevents", "NVML said: Driver/library version mismatch")
-
-
-def test_no_card_is_no_problem(library: Path) -> None:
-    """Without a card the device is `cpu`, and the driver prevents nothing."""
+    assert (found["level"], found["found"]) == ("prevents", problem)
     ((_, shown),) = told(fake_environment(library, []))
     report = json.loads(shown)
     assert (report["cards"], report["driver"]["absent"]) == ([], True)
