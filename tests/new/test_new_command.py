@@ -178,17 +178,17 @@ def test_an_answer_that_changes_is_not_expected(project: Path, capfd: pytest.Cap
         (["--path=missing", *COMMAND], "slash"),
         (["--header=nothing", *COMMAND], "is no header"),
         (["--body-file=none", *COMMAND], "--body-file=none cannot be read"),
+        (["--name=taken", *COMMAND], "cannot be written"),
     ],
 )
 def test_a_mistake_is_told_and_leaves_nothing(
-    project: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    said: str,
+    project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     """One error without a traceback, with what helps, and exit status 2; no file is written."""
     monkeypatch.setattr(instance, "FAILING_SECONDS", 0.3)
+    (project / "suites").mkdir()
+    # A file where a folder belongs is not taken for a file of the suite that is there already.
+    (project / "suites" / "taken").touch()
     before = contents(project)
     assert main(arguments) == 2
     told = capfd.readouterr().err
@@ -209,11 +209,3 @@ def test_a_model_repository_is_asked_in_its_own_shapes(project: Path, capfd: pyt
     assert '[{"name": "X", "shape": [1, 2], "datatype": "FP32", "data": [0, 0]}]' in told
     assert '"data":[1.0,1.0]' in told
     assert 'triton_server("../../models")' in (project / "suites/models/conftest.py").read_text()
-
-
-def test_a_file_where_a_folder_belongs_is_told(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It is not taken for a file of the suite that is there already."""
-    (project / "suites").mkdir()
-    (project / "suites" / "web").touch()
-    assert main(COMMAND) == 2
-    assert "cannot be written" in capfd.readouterr().err
