@@ -36,12 +36,14 @@ from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, first_look, levels
 from pytest_gpuserve.gate.verdict import Verdict
 from tests.benchmarks.recorded import COLUMNS, RecordedBlock, RecordedRound, Unreadable, read_rounds
 from tests.benchmarks.rows import rich_table
-from tests.benchmarks.verdict_rules import Rule, rules
+from tests.benchmarks.verdict_rules import rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from rich.table import Table
+
+    from tests.benchmarks.verdict_rules import Rule
 
 SLOWDOWNS: Final = (0.0, 0.02, 0.03, 0.05, 0.10)
 MOST_ROUNDS: Final = LOOKS[-1][0]
@@ -106,7 +108,7 @@ class Bench:
         """Every rule's."""
         rows = [self._paired()]
         for servers, draw in (("side by side", self._side_by_side), ("apart", self._apart)):
-            rows += [self._fixed(rule, servers, draw) for rule in rules(self.growth)]
+            rows += [self._fixed(name, rule, servers, draw) for name, rule in rules(self.growth).items()]
         return rows
 
     def _paired(self) -> Row:
@@ -145,13 +147,13 @@ class Bench:
                 break
         return verdict, windows
 
-    def _fixed(self, rule: Rule, servers: str, draw: Callable[..., list[RecordedRound]]) -> Row:
+    def _fixed(self, name: str, rule: Rule, servers: str, draw: Callable[..., list[RecordedRound]]) -> Row:
         draws = self._drawn(draw, self.same)
         alarms = {slower: self._alarms(rule, draws, math.log1p(slower)) for slower in self.slowdowns}
         recorded = {slower: self._alarms(rule, self._drawn(draw, pool), 0.0) for slower, pool in self.slowed.items()}
         windows = median(self.rounds * START_WINDOWS + sum(round_.windows for round_ in rounds) for rounds in draws)
         return Row(
-            rule.name,
+            name,
             servers,
             alarms,
             recorded,
@@ -161,7 +163,7 @@ class Bench:
 
     def _alarms(self, rule: Rule, draws: Sequence[Sequence[RecordedRound]], log_cost: float) -> float:
         return _share(
-            rule.alarms(
+            rule(
                 np.array([cost for round_ in rounds for cost in round_.base]),
                 np.array([cost for round_ in rounds for cost in round_.candidate]) + log_cost,
             )
