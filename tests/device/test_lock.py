@@ -154,7 +154,7 @@ def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
         lambda path: path.write_text('{"pid": "x", "command": 1}'),
         lambda path: path.write_text('{"pid": 1e400, "command": "", "since_epoch": 0, "user": "", "started_epoch": 0}'),
         lambda path: path.write_text("[" * 8000),
-        lambda path: (path.unlink(), os.mkfifo(path)),
+        lambda path: (path.unlink(), subprocess.run(["mkfifo", path], check=True)),
         lambda path: (path.unlink(), path.symlink_to("/etc/passwd")),
         lambda path: (path.unlink(), path.mkdir()),
     ],

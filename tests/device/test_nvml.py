@@ -50,9 +50,9 @@ def has_real_library() -> bool:
     return True
 
 
-def read_script(library: Path, folder: Path, script: Script) -> dict[str, Any]:
-    """List the cards of a script in a fresh process."""
-    return read_cards(cards.write(script, folder, library=library))
+def read_script(library: Path, folder: Path, *fakes: FakeCard, error: Error | None = None) -> dict[str, Any]:
+    """List scripted cards in a fresh process."""
+    return read_cards(cards.write(Script(fakes, (error,) if error else ()), folder, library=library))
 
 
 def read_failing(
@@ -60,17 +60,18 @@ def read_failing(
 ) -> list[tuple[Error, dict[str, Any]]]:
     """List a card once with each of the errors, all in one process."""
     environment: dict[str, str] = {}
+    scripts = []
     for number, error in enumerate(errors):
         own = folder / str(number)
         own.mkdir()
         environment = cards.write(Script((card,), (error,)), own, library=library)
-    scripts = [str(folder / str(number) / "nvml.script") for number in range(len(errors))]
+        scripts.append(environment["FAKE_NVML_SCRIPT"])
     return list(zip(errors, read_each(environment, *scripts), strict=True))
 
 
 def read_card(library: Path, folder: Path, card: FakeCard) -> dict[str, Any]:
     """The one card of a machine, of which nothing is a problem."""
-    answer = read_script(library, folder, Script((card,)))
+    answer = read_script(library, folder, card)
     assert answer["problem"] == ""
     (read,) = answer["cards"]
     found: dict[str, Any] = read
@@ -79,7 +80,7 @@ def read_card(library: Path, folder: Path, card: FakeCard) -> dict[str, Any]:
 
 def test_every_fact_of_every_card_is_read(library: Path, tmp_path: Path) -> None:
     """Two cards give two entries with all facts, in NVML's order, and no problem."""
-    answer = read_script(library, tmp_path, Script((cards.H200, replace(cards.T4, power_limit_watts=65.5))))
+    answer = read_script(library, tmp_path, cards.H200, replace(cards.T4, power_limit_watts=65.5))
     assert answer["problem"] == ""
     assert answer["absent"] is False
     assert [card["name"] for card in answer["cards"]] == ["H200", "T4"]
@@ -154,13 +155,10 @@ def test_what_waits_for_a_reset_does_not_count(library: Path, tmp_path: Path) ->
 
 def test_a_divided_card_is_its_instances(library: Path, tmp_path: Path) -> None:
     """In its place stand its instances: name, UUID and memory are their own, the rest is the card's."""
-    answer = read_script(library, tmp_path, Script((cards.DIVIDED_A100,)))
+    answer = read_script(library, tmp_path, cards.DIVIDED_A100)
     assert answer["problem"] == ""
-    assert [card["name"] for card in answer["cards"]] == [
-        "A100-SXM4-80GB-MIG-1g.10gb",
-        "A100-SXM4-80GB-MIG-1g.10gb",
-        "A100-SXM4-80GB-MIG-3g.40gb",
-    ]
+    names = [card["name"].removeprefix("A100-SXM4-80GB-MIG-") for card in answer["cards"]]
+    assert names == ["1g.10gb", "1g.10gb", "3g.40gb"]
     last = answer["cards"][2]
     assert (last["mig"], last["mig_profile"], last["uuid"][:12]) == (True, "3g.40gb", "MIG-33333333")
     assert (last["memory_bytes"], last["power_limit_watts"], last["max_sm_clock_mhz"]) == (40192 * 2**20, 400.0, 1410)
@@ -169,17 +167,17 @@ def test_a_divided_card_is_its_instances(library: Path, tmp_path: Path) -> None:
 
 def test_a_divided_card_is_never_taken_for_the_whole_one(library: Path, tmp_path: Path) -> None:
     """Without instances, or without the profile that says which share one is, it is a problem, and others remain."""
-    answer = read_script(library, tmp_path, Script((replace(cards.DIVIDED_A100, slices=()), cards.T4)))
+    answer = read_script(library, tmp_path, replace(cards.DIVIDED_A100, slices=()), cards.T4)
     assert [card["name"] for card in answer["cards"]] == ["T4"]
     assert answer["problem"].startswith("card 0 is divided (MIG mode is on), but has no instance")
     assert answer["absent"] is False
     nameless = replace(cards.DIVIDED_A100.slices[0], profile="")
-    answer = read_script(library, tmp_path, Script((replace(cards.DIVIDED_A100, slices=(nameless,)),)))
+    answer = read_script(library, tmp_path, replace(cards.DIVIDED_A100, slices=(nameless,)))
     assert answer["cards"] == []
     assert "card 0, MIG instance 0: " in answer["problem"]
     assert "no profile" in answer["problem"]
     error = Error("nvmlDeviceGetMigDeviceHandleByIndex", 15, card=0, moment=Moment(call=2, only=True))
-    answer = read_script(library, tmp_path, Script((cards.DIVIDED_A100,), (error,)))
+    answer = read_script(library, tmp_path, cards.DIVIDED_A100, error=error)
     assert [card["mig_profile"] for card in answer["cards"]] == ["1g.10gb", "3g.40gb"]
     assert answer["problem"].startswith("card 0, MIG instance 1: ")
 
@@ -218,7 +216,7 @@ def test_each_function_may_fail(library: Path, tmp_path: Path, card: FakeCard) -
     """
     functions = called_functions(library, tmp_path, card)
     assert len(functions) > 15
-    whole = read_script(library, tmp_path, Script((card,)))
+    whole = read_script(library, tmp_path, card)
     words = {15: "GPU is lost", 999: "Unknown Error"}
     errors = [Error(function, code) for function in functions for code in words]
     for error, answer in read_failing(library, tmp_path, card, errors):

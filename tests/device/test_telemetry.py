@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from pytest_gpuserve.device import telemetry as device_telemetry
-from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess, Sample
+from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess
 from pytest_gpuserve.device.sampler import SAMPLES
 from pytest_gpuserve.device.telemetry import Sampling, Seen
 from pytest_gpuserve.measure.conditions import (
@@ -50,22 +50,12 @@ from tests.fakes.nvml.cards import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 NS = 1_000_000_000
-FAST = (
-    "gpu_utilisation",
-    "memory_utilisation",
-    "memory_used_bytes",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "power_watts",
-    "energy_joules",
-    "temperature_celsius",
-    "clock_reasons",
-)
 SLOW = ("processes", "pcie_received", "pcie_sent", "uncorrected_ecc")
+FAST = sorted({*CardSample.__struct_fields__} - {"uuid", *SLOW})
 REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
 OF_FUNCTION = {
     "nvmlDeviceGetUtilizationRates": ("gpu_utilisation", "memory_utilisation"),
@@ -90,11 +80,6 @@ def sample_script(script: Script, folder: Path, library: Path, uuids: list[str],
         with Sampling(uuids, log=folder / "log") as sampling:
             wait_for(lambda: until(sampling.seen()))
             return sampling.seen()
-
-
-def looks(count: int) -> Callable[[Seen], bool]:
-    """Until so many samples have been taken."""
-    return lambda seen: len(seen.samples) >= count
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
@@ -248,13 +233,12 @@ def test_a_foreign_process_is_found_and_our_own_is_not(story: Story) -> None:
     """Who is not below the session is foreign, with pid, name and memory where these are known."""
     last = [card.processes for card in of_card(story.seen, story.hot.uuid) if card.processes is not None][-1]
     init = psutil.Process(1).name()
-    assert last == (
-        DeviceProcess(FOREIGN, None, None, ours=False),
-        DeviceProcess(1, init, 5 << 20, ours=False),
+    assert last == (DeviceProcess(FOREIGN, None, None, ours=False), DeviceProcess(1, init, 5 << 20, ours=False))
+    own, both = (
+        judge_processes(story.seen.samples, [card.uuid], server_began_ns=story.epoch_ns)
+        for card in (story.quiet, story.hot)
     )
-    began_ns, _ = story.window(0, 0)
-    assert judge_processes(story.seen.samples, [story.quiet.uuid], server_began_ns=began_ns) == RunCondition()
-    both = judge_processes(story.seen.samples, [story.hot.uuid], server_began_ns=began_ns)
+    assert own == RunCondition()
     assert both.invalid == ()
     assert f"process 1 ({init}, 5 MiB)" in both.unknown[0]
 
@@ -275,9 +259,7 @@ def test_events_and_ecc_errors_make_a_run_invalid(story: Story) -> None:
 def test_a_mig_instance_has_its_own_memory_and_the_whole_cards_power(story: Story) -> None:
     """Memory is the instance's; clocks, power and energy, which it has not, are those of its card."""
     first = of_card(story.seen, story.slice)[0]
-    assert first.memory_used_bytes == 12 << 20
-    assert first.power_watts == 30.0
-    assert first.sm_clock_mhz == 1500
+    assert (first.memory_used_bytes, first.power_watts, first.sm_clock_mhz) == (12 << 20, 30.0, 1500)
     assert first.energy_joules is not None
 
 
@@ -321,28 +303,27 @@ def test_a_function_that_fails_costs_its_value_and_no_more(code: int, call: int,
             assert (sum(getattr(look, name) is not None for look in looks) < call) == (name in OF_FUNCTION[function])
 
 
-def test_an_older_driver_is_asked_by_the_older_name(library: Path, tmp_path: Path) -> None:
-    """Where clock-event reasons have only their old name, throttle reasons, they are known all the same."""
-    card = replace(T4, clock_reasons=HW_THERMAL)
-    error = Error(REASONS, FUNCTION_NOT_FOUND)
-    seen = sample_script(Script((card,), (error,)), tmp_path, library, [card.uuid], looks(3))
-    assert {look.clock_reasons for look in of_card(seen, card.uuid)} == {HW_THERMAL}
-    assert seen.unknown == ()
+def test_what_cannot_be_had_is_unknown_and_the_rest_still_comes(library: Path, tmp_path: Path) -> None:
+    """No set, no registration and no waiting each cost one card its events; a uuid that NVML does not know has nothing.
 
-
-def test_events_that_cannot_be_had_are_unknown_and_others_still_come(library: Path, tmp_path: Path) -> None:
-    """No set, no registration and no waiting each cost one card its events; the last card's XID is heard."""
+    Of an older driver clock-event reasons are asked by their older name, throttle reasons.
+    """
     cards = tuple(replace(T4, uuid=f"GPU-{index}", pci=None) for index in range(4))
-    cards = (*cards[:3], replace(cards[3], events=(Event(31, Moment(from_ms=200)),)))
+    last = replace(cards[3], events=(Event(31, Moment(from_ms=200)),), clock_reasons=HW_THERMAL)
     errors = (
         Error("nvmlDeviceRegisterEvents", NOT_SUPPORTED, 0),
         Error("nvmlEventSetCreate", 999, None, Moment(call=2, only=True)),
         Error("nvmlEventSetWait_v2", 999, None, Moment(call=1, only=True)),
+        Error(REASONS, FUNCTION_NOT_FOUND),
     )
-    uuids = [card.uuid for card in cards]
-    seen = sample_script(Script(cards, errors), tmp_path, library, uuids, lambda seen: bool(seen.events))
-    assert [(unknown.uuid, unknown.what) for unknown in seen.unknown] == [(uuid, "XID events") for uuid in uuids[:3]]
+    uuids = [*(card.uuid for card in cards), "GPU-none"]
+    script = Script((*cards[:3], last), errors)
+    seen = sample_script(script, tmp_path, library, uuids, lambda seen: bool(seen.events))
+    told = sorted((unknown.uuid, unknown.what) for unknown in seen.unknown)
+    assert told == [*((uuid, "XID events") for uuid in uuids[:3]), ("GPU-none", "the card")]
     assert [(event.uuid, event.number) for event in seen.events] == [("GPU-3", 31)]
+    assert {look.clock_reasons for look in of_card(seen, "GPU-3")} == {HW_THERMAL}
+    assert set(of_card(seen, "GPU-none")) == {CardSample("GPU-none")}
 
 
 def test_a_lost_card_is_one_event_and_all_of_it_unknown_from_then_on(library: Path, tmp_path: Path) -> None:
@@ -350,29 +331,19 @@ def test_a_lost_card_is_one_event_and_all_of_it_unknown_from_then_on(library: Pa
     functions = list(OF_FUNCTION)
     cards = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index in range(len(functions) + 1))
     errors = tuple(Error(name, GPU_IS_LOST, index, Moment(call=1)) for index, name in enumerate(functions))
-    uuids = [card.uuid for card in cards]
-    seen = sample_script(
-        Script(cards, errors),
-        tmp_path,
-        library,
-        uuids,
-        lambda seen: len(seen.events) >= len(functions) and seen.samples[-1].at_ns > seen.events[-1].at_ns,
-    )
+    *lost, well = uuids = [card.uuid for card in cards]
+
+    def over(seen: Seen) -> bool:
+        return len(seen.events) >= len(lost) and seen.samples[-1].at_ns > seen.events[-1].at_ns
+
+    seen = sample_script(Script(cards, errors), tmp_path, library, uuids, over)
     assert seen.problem == ""
-    assert Counter((event.uuid, event.kind) for event in seen.events) == {(uuid, "lost"): 1 for uuid in uuids[:-1]}
+    assert Counter((event.uuid, event.kind) for event in seen.events) == {(uuid, "lost"): 1 for uuid in lost}
     last = {card.uuid: card for card in seen.samples[-1].cards}
-    assert all(last[uuid] == CardSample(uuid) for uuid in uuids[:-1])
-    assert last[uuids[-1]].power_watts == 30.0
-    (text,) = judge_events(seen.events, [uuids[0]]).invalid
+    assert all(last[uuid] == CardSample(uuid) for uuid in lost)
+    assert last[well].power_watts == 30.0
+    (text,) = judge_events(seen.events, lost[:1]).invalid
     assert text.startswith("card lost")
-
-
-def test_a_card_that_is_not_there_is_unknown(library: Path, tmp_path: Path) -> None:
-    """A uuid that NVML does not know leaves a sample without values, and says why."""
-    seen = sample_script(Script((T4,)), tmp_path, library, ["GPU-none", T4.uuid], looks(2))
-    assert [(unknown.uuid, unknown.what) for unknown in seen.unknown] == [("GPU-none", "the card")]
-    assert seen.samples[-1].cards[0] == CardSample("GPU-none")
-    assert seen.samples[-1].cards[1].power_watts == 30.0
 
 
 def test_a_library_that_does_not_start_is_told(library: Path, tmp_path: Path) -> None:
@@ -392,34 +363,26 @@ def test_a_library_that_does_not_start_is_told(library: Path, tmp_path: Path) ->
 BURN = "import os, sys\nwhile True:\n    os.times()\n"
 
 
-@pytest.fixture
-def burner() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that computes all the time."""
-    with subprocess.Popen([sys.executable, "-c", BURN]) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def test_cpu_time_goes_to_server_or_client_and_never_to_both(burner: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_cpu_time_goes_to_server_or_client_and_never_to_both(tmp_path: Path) -> None:
     """A server below the client's process is the server's alone; before anybody was told there is no CPU time."""
-    with Sampling([], log=tmp_path / "log") as sampling:
-        assert sampling.seen().samples[0].server_cpu_seconds is None
-        assert sampling.seen().samples[0].cards == ()
-        sampling.watch(client=[os.getpid()], server=[burner.pid])
-        wait_for(lambda: sampling.seen().samples[-1].server_cpu_seconds is not None)
-        wait_for(lambda: (sampling.seen().samples[-1].server_cpu_seconds or 0) > 0.3)
-        seen = sampling.seen()
-        # Told anew: what was counted stays, and no more is added.
-        sampling.watch(client=[os.getpid()], server=[])
-        sampling.seen_until(time.perf_counter_ns() + NS // 2)
-        counts = [sample.server_cpu_seconds for sample in sampling.seen().samples][-3:]
-    last: Sample = seen.samples[-1]
+    with subprocess.Popen([sys.executable, "-c", BURN]) as burner, Sampling([], log=tmp_path / "log") as sampling:
+        try:
+            assert sampling.seen().samples[0].server_cpu_seconds is None
+            assert sampling.seen().samples[0].cards == ()
+            sampling.watch(client=[os.getpid()], server=[burner.pid])
+            wait_for(lambda: (sampling.seen().samples[-1].server_cpu_seconds or 0) > 0.3)
+            seen = sampling.seen()
+            # Told anew: what was counted stays, and no more is added.
+            sampling.watch(client=[os.getpid()], server=[])
+            sampling.seen_until(time.perf_counter_ns() + NS // 2)
+            counts = [sample.server_cpu_seconds for sample in sampling.seen().samples][-3:]
+        finally:
+            burner.kill()
     server = [each.server_cpu_seconds for each in seen.samples if each.server_cpu_seconds is not None]
     assert server == sorted(server)
-    assert last.client_cpu_seconds is not None
-    assert last.client_cpu_seconds < 0.3
+    client = seen.samples[-1].client_cpu_seconds
+    assert client is not None
+    assert client < 0.3
     assert counts[0] is not None
     assert len(set(counts)) == 1
 
