@@ -141,10 +141,7 @@ def daemon_environment() -> Iterator[tuple[dict[str, str], list[Asked]]]:
     """The environment for a real docker client that reaches a daemon without containers, and what it asked there."""
     if shutil.which("docker") is None or "Docker version" not in _version("docker"):
         pytest.skip("docker: not installed")
-    with (
-        tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder,
-        docker_daemon(Path(folder) / "s") as asked,
-    ):
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder, docker_daemon(Path(folder) / "s") as asked:
         yield {**os.environ, "DOCKER_HOST": f"unix://{folder}/s", "DOCKER_CONFIG": folder}, asked
 
 

@@ -37,8 +37,7 @@ def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path
     request = HttpRequest("/inference", method="POST", body=b"hello", headers={"Content-Type": "text/plain"})
     with Process.start(child("web", port, 3, folder=tmp_path)) as process:
         probe = ready.all_of(
-            ready.owned_port_probe(process, port),
-            ready.http_probe("127.0.0.1", port, request, accept),
+            ready.owned_port_probe(process, port), ready.http_probe("127.0.0.1", port, request, accept)
         )
         ready.wait(probe, process, Deadline.after(SAFETY_SECONDS), what="echo server")
     assert refused == [503, 503, 503, 200]

@@ -103,9 +103,7 @@ def test_text_and_code_differ_where_they_did() -> None:
     for name in ("4", "5", "6"):
         assert EXPERIMENTS[name].as_stated.precision == "fp16"
         assert EXPERIMENTS[name].as_published == replace(
-            EXPERIMENTS[name].as_stated,
-            precision="bf16",
-            max_batch_size=EXPERIMENTS[name].as_published.max_batch_size,
+            EXPERIMENTS[name].as_stated, precision="bf16", max_batch_size=EXPERIMENTS[name].as_published.max_batch_size
         )
     for name in ("1a", "1b"):
         assert EXPERIMENTS[name].as_stated.batches

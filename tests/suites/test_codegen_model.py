@@ -199,11 +199,7 @@ def test_answer_ends_with_the_end_and_with_stop_words(model: GptJ) -> None:
     """The end token or the last of a stop word is an answer's last token; others of the batch go on."""
     (whole,) = generate(model, [prompt(1, 2, output_len=20)])
     new = whole.ids[2:]
-    ends: list[dict[str, object]] = [
-        {"end_id": new[4]},
-        {"stop_words": ((0,), new[5:8])},
-        {"stop_words": ((1, 2),)},
-    ]
+    ends: list[dict[str, object]] = [{"end_id": new[4]}, {"stop_words": ((0,), new[5:8])}, {"stop_words": ((1, 2),)}]
     ended, stopped, untouched = generate(model, [prompt(1, 2, output_len=20, **end) for end in ends])
     assert ended.ids == whole.ids[: 2 + new.index(new[4]) + 1]
     assert stopped.ids == whole.ids[:10]
