@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -118,17 +119,10 @@ def test_cache_changes_nothing(model: GptJ) -> None:
 
 def test_answer_does_not_depend_on_the_batch(model: GptJ) -> None:
     """Prompts of any lengths, lengths of answers and ways to choose get together what they get alone."""
-    prompts = [
-        prompt(1, 2, 3, 4),
-        prompt(9, output_len=30),
-        prompt(),
-        prompt(*range(40), output_len=1),
-        prompt(7, 8, seed=7),
-        prompt(7, 8, top_k=0, top_p=0.5, temperature=2.0),
-        prompt(7, 8, top_k=0, top_p=0.0),
-        prompt(7, 8, repetition_penalty=2.0),
-        prompt(1, 2, 3, 4),
-    ]
+    ways: list[dict[str, Any]] = [{"seed": 7}, {"repetition_penalty": 2.0}]
+    ways += [{"top_k": 0, "top_p": 0.5, "temperature": 2.0}, {"top_k": 0, "top_p": 0.0}]
+    prompts = [prompt(1, 2, 3, 4), prompt(9, output_len=30), prompt(), prompt(*range(40), output_len=1)]
+    prompts += [*(prompt(7, 8, **way) for way in ways), prompt(1, 2, 3, 4)]
     together = generate(model, prompts)
     alone = [generate(model, [each])[0] for each in prompts]
     assert [each.ids for each in together] == [each.ids for each in alone]
@@ -157,15 +151,12 @@ def test_sampling_has_the_right_probabilities(model: GptJ) -> None:
     """Of 3000 seeds the first tokens are the top three, as often as their probabilities say (chi-squared)."""
     draws = 3000
     answers = generate(model, [prompt(1, 2, output_len=1, seed=seed, top_p=1.0) for seed in range(draws)])
-    seen = [answer.ids[-1] for answer in answers]
+    seen = Counter(answer.ids[-1] for answer in answers)
     probability = {answer.ids[-1]: math.exp(answer.log_probs[0]) for answer in answers}
     assert len(probability) == 3
-    whole = sum(probability.values())
-    squared = sum(
-        (seen.count(token) - draws * each / whole) ** 2 / (draws * each / whole) for token, each in probability.items()
-    )
+    due = {token: draws * each / sum(probability.values()) for token, each in probability.items()}
     # With two degrees of freedom 27.6 is passed once in a million; the seeds are always the same.
-    assert squared < 27.6
+    assert sum((seen[token] - each) ** 2 / each for token, each in due.items()) < 27.6
 
 
 def test_top_p_cuts_the_tail(model: GptJ) -> None:
