@@ -76,16 +76,8 @@ def test_a_troubled_card_is_told_with_what_helps(library: Path, tmp_path: Path) 
     )
     report = examined(library, tmp_path, fake)
     assert "T4" not in report["devices"]
-    assert levels(report, fake.uuid) == {
-        "lock": "ok",
-        "processes": "prevents",
-        "temperature": "warning",
-        "throttling": "warning",
-        "clocks": "warning",
-        "power limit": "warning",
-        "persistence mode": "warning",
-        "ECC errors": "warning",
-    }
+    warned = {"temperature", "throttling", "clocks", "power limit", "persistence mode", "ECC errors"}
+    assert levels(report, fake.uuid) == {"lock": "ok", "processes": "prevents", **dict.fromkeys(warned, "warning")}
     assert f"(pid {os.getpid()}) with 600 MiB" in condition(report, fake.uuid, "processes")["found"]
     assert "HW_THERMAL_SLOWDOWN" in condition(report, fake.uuid, "throttling")["found"]
     assert condition(report, fake.uuid, "power limit")["remedy"] == "sudo nvidia-smi -i 0 --power-limit=70"
@@ -137,21 +129,17 @@ def test_the_whole_command_on_this_machine() -> None:
 
 
 def test_text_names_device_and_folder(library: Path, tmp_path: Path) -> None:
-    """For people: what card it is, how it is asked for, and where its baselines are."""
-    environment = cards.write(Script((cards.H200,)), tmp_path, library=library)
-    ((status, shown),) = told(environment, options=())
+    """For people: what card it is, how it is asked for, and where its baselines are; the device asked for decides."""
+    ((status, shown),) = told(cards.write(Script((cards.H200,)), tmp_path, library=library), options=())
     lines = shown.splitlines()
     assert status == 0
     assert "card H200" in lines
     assert "    taken by    --gpu=H200, with baselines in baselines/H200" in lines
     assert any(line.startswith("ok        driver ") and line.endswith("answers") for line in lines)
     assert "--gpu=H200" in lines[-1]
-
-
-def test_the_device_that_is_asked_for_decides(library: Path, tmp_path: Path) -> None:
-    """A card that others use leaves `cpu`, but who asks for that card alone gets the status 1; as for one not there."""
     fake = replace(cards.T4, processes=(Process(1, None),))
     environment = cards.write(Script((fake,)), tmp_path, library=library)
+    # A card that others use, and one that is not there; for each of them `cpu` would be left.
     for name in ("T4", "A100"):
         ((status, shown),) = told(environment, options=(f"--gpu={name}",))
         assert status == 1

@@ -131,25 +131,21 @@ def test_a_command_with_a_long_answer(project: Path) -> None:
     assert main(["--python=venv/bin/python", *COMMAND]) == 0
     assert (project / "suites/web/answer.bin").read_bytes() == b"x" * 100
     assert "expect=ANSWER" in (project / "suites/web/test_web.py").read_text()
-    conftest = (project / "suites/web/conftest.py").read_text()
-    assert (
-        'command_server(["{python}", "web.py", "--port={port}"], cwd="../..", python="../../venv/bin/python")'
-        in conftest
-    )
+    call = 'command_server(["{python}", "web.py", "--port={port}"], cwd="../..", python="../../venv/bin/python")'
+    assert call in (project / "suites/web/conftest.py").read_text()
     assert (project / ".gitignore").read_text() == "mine\n__pycache__/\n.pytest_cache/\n"
     workflow = project / ".github/workflows/gate-web.yml"
     steps = yaml.safe_load(workflow.read_text())["jobs"]["gate"]["steps"]
     assert steps[0]["with"]["fetch-depth"] == 0
     assert any("suites/web --gpu=cpu --against=HEAD^1 " in step.get("run", "") for step in steps)
     # What keeps the repository's own workflows up to date does not see the template.
-    own = (Path(__file__).parents[2] / ".github/workflows/gate-against.yml").read_text()
+    own = (REPOSITORY / ".github/workflows/gate-against.yml").read_text()
     assert all(step.get("uses", "") in own for step in steps)
-    for linter in (["zizmor", "--offline"], ["actionlint"]):
-        program = shutil.which(linter[0], path=str(Path(sys.executable).parent)) or shutil.which(linter[0])
+    for name, *arguments in (["zizmor", "--offline"], ["actionlint"]):
+        program = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
         if program is not None:
-            done = subprocess.run(
-                [program, *linter[1:], str(workflow)], capture_output=True, text=True, timeout=60, check=False
-            )
+            command = [program, *arguments, str(workflow)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -121,15 +121,19 @@ def test_either_of_two_options_compares_side_by_side(tmp_path: Path) -> None:
 # -- its folders
 
 
-def test_a_folder_is_made_when_it_is_first_asked_for(tmp_path: Path) -> None:
-    """All logs go into one; who has none names none."""
+def test_a_folder_is_made_and_named_when_there_is_something_in_it(tmp_path: Path) -> None:
+    """All logs go into one; who has none names none, nor a folder for artifacts without any."""
     temporary: Any = Temporary(tmp_path)
-    folders = Folders(asked(tmp_path), NEVER)
-    assert folders.places() == []
-    assert temporary.made == []
+    folders = Folders(asked(tmp_path, artifacts_dir=tmp_path / "charts"), NEVER)
+    made = folders.artifacts(NEVER)
+    assert folders.places() == temporary.made == []
     logs = folders.logs(temporary)
     assert folders.logs(temporary) == logs
     assert temporary.made == ["gpuserve-logs"]
+    (made / "chart.svg").touch()
+    assert set(folders.places()) == {f"server logs: {logs}", f"tables and charts: {made}"}
+    (made / "chart.svg").unlink()
+    made.rmdir()
     assert folders.places() == [f"server logs: {logs}"]
 
 
@@ -150,19 +154,6 @@ def test_artifacts_go_where_it_was_asked_else_into_the_cache_else_away(tmp_path:
     assert temporary.made == ["gpuserve-artifacts"]
     assert cached.remembered() == tmp_path / "cache" / "gpuserve"
     assert uncached.remembered() is None
-
-
-def test_a_folder_without_artifacts_is_not_worth_a_line(tmp_path: Path) -> None:
-    """It is named once there is something in it, and no longer when a test has removed it."""
-    folders = Folders(asked(tmp_path, artifacts_dir=tmp_path / "charts"), NEVER)
-    made = folders.artifacts(NEVER)
-    assert folders.places() == []
-    chart = made / "chart.svg"
-    chart.touch()
-    assert folders.places() == [f"tables and charts: {made}"]
-    chart.unlink()
-    made.rmdir()
-    assert folders.places() == []
 
 
 # -- what it loads with

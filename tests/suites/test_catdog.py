@@ -168,20 +168,19 @@ def test_pixels_are_scaled_cropped_and_normalised() -> None:
 
     from suites.catdog.apps.catdog_picture import DEVIATION, MEAN, to_pixels
 
-    def encoded(picture: Image.Image) -> bytes:
+    def pixels_of(picture: Image.Image) -> Any:  # noqa: ANN401 -- an array
         buffer = io.BytesIO()
         picture.save(buffer, "PNG")
-        return buffer.getvalue()
+        return to_pixels(buffer.getvalue(), 224)
 
-    plain = to_pixels(encoded(Image.new("RGB", (274, 275), (51, 102, 204))), 224)
-    assert plain.shape == (3, 224, 224)
-    assert plain.dtype == np.float32
+    plain = pixels_of(Image.new("RGB", (274, 275), (51, 102, 204)))
+    assert (plain.shape, plain.dtype) == ((3, 224, 224), np.float32)
     expected = (np.array([51, 102, 204]) / 255 - MEAN) / DEVIATION
     assert np.abs(plain - expected[:, None, None]).max() < 1e-5
     # 800 x 400 becomes 512 x 256, of which columns 144 to 368 stay: dark at the left up to 256, then bright.
     wide = Image.new("L", (800, 400), 200)
     wide.paste(50, (0, 0, 400, 400))
-    halves = to_pixels(encoded(wide), 224)[0]
+    halves = pixels_of(wide)[0]
     dark, bright = ((level / 255 - MEAN[0]) / DEVIATION[0] for level in (50, 200))
     assert np.abs(halves[:, :104] - dark).max() < 1e-5
     assert np.abs(halves[:, 120:] - bright).max() < 1e-5
