@@ -35,7 +35,7 @@ from tests.benchmarks.scale_model import (
     worker_share,
     workers_needed,
 )
-from tests.benchmarks.scale_ticks import TICKS_A_SECOND, Gathered, crew, gather, worker
+from tests.benchmarks.scale_ticks import TICKS_A_SECOND, Gathered, crew, gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -51,9 +51,7 @@ ENGINE_RATES: Final = (2_000.0, 10_000.0, 20_000.0)
 MAX_IN_FLIGHT: Final = 64
 PLANNED_SCHEDULE: Final = "Poisson"
 
-SIGMAS: Final = (0.02, 0.1, 0.3, 1.0)
 SIGMA: Final = 0.3
-PER_TICK: Final = (100, 1_000, 10_000)
 CREWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CREW_PER_TICK: Final = 1_000
 
@@ -179,17 +177,6 @@ def schedule_table(arrivals: Mapping[str, ArrivalCost]) -> Table:
     return rich_table(header, rows, words=["schedule"])
 
 
-def spread_table(*, ticks: int = TICKS_A_SECOND) -> Table:
-    """How large reports are."""
-
-    def size(per_tick: int, sigma: float) -> str:
-        return format_bytes(gather([worker("worker", per_tick=per_tick, ticks=ticks, sigma=sigma)]).worker_bytes)
-
-    # The p99 of a standard normal distribution is 2.326.
-    rows = [(f"{math.exp(2.326 * sigma):.2f}", *(size(per_tick, sigma) for per_tick in PER_TICK)) for sigma in SIGMAS]
-    return rich_table(("latencies' p99 over p50", *(f"{per_tick} requests" for per_tick in PER_TICK)), rows)
-
-
 def crew_table(gatherings: Mapping[int, Gathered]) -> Table:
     """What it takes to bring workers together."""
     columns: dict[str, Callable[[Gathered], str]] = {
@@ -283,7 +270,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     costs = measure(seconds=arguments.seconds)
     show("One engine process, Poisson arrivals, a server that does nothing (measured)", engine_table(costs.engines))
     show("An arrival, CPU time in each worker (measured), and its bound (computed)", schedule_table(costs.arrivals))
-    show("A worker's report of a tenth of a second (simulated: real reports of drawn latencies)", spread_table())
     gatherings = {workers: gather(crew(workers, per_tick=CREW_PER_TICK, ticks=3, sigma=SIGMA)) for workers in CREWS}
     known = "simulated; CPU time and memory of the real code on them"
     show(f"Reports of {CREW_PER_TICK} requests each, ten a second from every worker ({known})", crew_table(gatherings))
