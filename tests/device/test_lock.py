@@ -44,19 +44,21 @@ with lock.acquire(wait_seconds=60, on_wait=lambda holder, seconds: print("waitin
 @contextmanager
 def session(folder: Path, *, first: str = "", then: str = "") -> Iterator[subprocess.Popen[str]]:
     """Start another session on the same device; it is killed on leaving, if it has not ended."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", SESSION, str(folder), "pytest other", first, then],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    with child:
+    command = [sys.executable, "-c", SESSION, str(folder), "pytest other", first, then]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True) as child:
         try:
             yield child
         finally:
             child.kill()
+
+
+@contextmanager
+def holding(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another session that has the device."""
+    with session(folder) as other:
+        assert next_line(other) == "held"
+        yield other
 
 
 def next_line(child: subprocess.Popen[str]) -> str:
@@ -102,8 +104,7 @@ def test_a_free_device_is_taken_at_once_and_given_back(tmp_path: Path) -> None:
 def test_a_taken_device_is_refused_by_name(tmp_path: Path) -> None:
     """After one notice and the wait, or at once without a wait, by who holds it, since when, and what helps."""
     notices: list[tuple[Holder, float]] = []
-    with session(tmp_path) as other:
-        assert next_line(other) == "held"
+    with holding(tmp_path) as other:
         with pytest.raises(DeviceProblem, match="in use"):
             take(our_lock(tmp_path), wait_seconds=0)
         with pytest.raises(DeviceProblem) as caught:
@@ -118,8 +119,7 @@ def test_a_taken_device_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_wait_ends_when_the_other_session_does(tmp_path: Path) -> None:
     """A waiting session gets the device as soon as the holder ends, and its own record replaces the other's."""
-    with session(tmp_path) as other:
-        assert next_line(other) == "held"
+    with holding(tmp_path) as other:
 
         def end_it(holder: Holder, seconds: float) -> None:
             assert other.stdin is not None
@@ -132,8 +132,7 @@ def test_a_wait_ends_when_the_other_session_does(tmp_path: Path) -> None:
 
 def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
     """After kill -9 the device is free at once; the record left behind names nobody, nor a later process of its pid."""
-    with session(tmp_path) as other:
-        assert next_line(other) == "held"
+    with holding(tmp_path) as other:
         other.kill()
         other.wait(DEADLINE_SECONDS)
     lock = our_lock(tmp_path)
@@ -163,8 +162,7 @@ def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
 def test_a_damaged_record_names_an_unknown_process(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     """Whatever lies in the record's place, the refusal comes, and admits that it does not know who."""
     lock = our_lock(tmp_path)
-    with session(tmp_path) as other:
-        assert next_line(other) == "held"
+    with holding(tmp_path):
         damage(lock.record_path)
         with pytest.raises(DeviceProblem, match="an unknown process"):
             take(lock)
@@ -254,8 +252,8 @@ def test_another_user_can_follow_a_killed_session() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o1777)
-        with session(folder) as first:
-            assert next_line(first) == "held"
+        with holding(folder):
+            pass
         with session(folder, first="os.setgroups([]); os.setgid(65534); os.setuid(65534)") as second:
             assert next_line(second) == "held"
             assert our_lock(folder).holder().pid == second.pid
@@ -286,8 +284,7 @@ def test_the_first_free_one_of_several_is_taken(tmp_path: Path) -> None:
     """All free: the first; one taken: the next, at once and without a word; and only that one is held."""
     with lease(two_locks(tmp_path), wait_seconds=0, on_wait=unexpected_wait) as got:
         assert got.key == "GPU-1"
-    with session(tmp_path) as other:
-        assert next_line(other) == "held"
+    with holding(tmp_path):
         locks = two_locks(tmp_path)
         with lease(locks, wait_seconds=60, on_wait=unexpected_wait) as got:
             assert got is locks[1]
@@ -299,8 +296,7 @@ def test_where_all_are_taken_whichever_is_given_back_is_taken(tmp_path: Path) ->
     """One notice names all holders, and a refusal after the wait names each device and its holder, and holds none."""
     notices: list[Sequence[Holder]] = []
     locks, second = two_locks(tmp_path), our_lock(tmp_path, "GPU-2")
-    with session(tmp_path) as other, take(second):
-        assert next_line(other) == "held"
+    with holding(tmp_path) as other, take(second):
         with pytest.raises(DeviceProblem) as caught:
             lease(locks, wait_seconds=0.3, on_wait=lambda *notice: None)
         for part in ("GPU-1, GPU-2", f"kill {other.pid}", f"process {os.getpid()} of", "gpuserve_lock_wait"):
