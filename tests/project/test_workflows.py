@@ -102,10 +102,16 @@ def test_rights_are_given_out_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_text_from_outside_is_a_part_of_a_script(name: str) -> None:
-    """Titles, branches and inputs reach a script as variables; as a part of it they would be run."""
+    """Titles, branches and inputs reach a script as variables; as a part of it they would be run.
+
+    No checkout keeps a token, which would lie in the folder in which code runs, and from which artifacts are made.
+    """
     for step in steps(name):
         assert "${{" not in step.get("run", "")
         assert "${{" not in step.get("with", {}).get("script", "")
+    checkouts = steps(name, "actions/checkout")
+    assert checkouts or name == "post-comment.yml"
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -119,14 +125,6 @@ def test_a_pull_requests_code_gets_nothing(name: str) -> None:
     assert plain["permissions"] == {"contents": "read"}
     assert all("permissions" not in job for job in plain["jobs"].values())
     assert all("ref" not in step["with"] for step in steps(name, "actions/checkout"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_checkout_keeps_a_token(name: str) -> None:
-    """It would lie in the folder in which code runs, and from which artifacts are made."""
-    checkouts = steps(name, "actions/checkout")
-    assert checkouts or name == "post-comment.yml"
-    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
 def test_what_posts_runs_nothing() -> None:
@@ -167,9 +165,9 @@ def test_what_a_red_run_has_measured_is_kept(name: str) -> None:
     assert '-o cache_dir="$RUNNER_TEMP/pytest-cache"' in gate["run"]
     key = save["with"]["key"]
     assert key == restore["with"]["key"]
-    commit = "${{ github.event.pull_request.head.sha }}-"
     # A key is written once, so that each attempt needs its own. That is never there yet: what is restored is the latest
     # that begins like it, of the same commit if there is one.
+    commit = "${{ github.event.pull_request.head.sha }}-"
     prefix, rest = key.split(commit)
     assert rest == "${{ github.run_id }}-${{ github.run_attempt }}"
     assert restore["with"]["restore-keys"].splitlines() == [f"{prefix}{commit}", prefix]
