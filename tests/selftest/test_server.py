@@ -104,29 +104,25 @@ def test_a_batch_waits_until_it_is_full(tmp_path: Path) -> None:
     assert 4.0 <= found.stages[FORMATION].seconds < 5.9
 
 
-def test_every_so_many_batches_take_longer(tmp_path: Path) -> None:
-    """The tail is in the work, as the server's own counter sees it."""
-    options = replace(QUICK, turns=turns_of(0.005), tail_every=3, tail_factor=20.0)
-    seconds = []
+def test_every_so_many_batches_take_longer_and_answers_are_wrong(tmp_path: Path) -> None:
+    """Neither more nor fewer; the tail is in the work, as the server's own counter sees it.
+
+    The server ends with its block, and its port is free again.
+    """
+    options = replace(QUICK, turns=turns_of(0.005), tail_every=3, tail_factor=20.0, wrong_every=5)
+    seconds, bodies = {}, {}
     with running(options, tmp_path) as instance:
-        for _ in range(8):
+        # The first request was the question whether the server is ready.
+        for number in range(2, 21):
             before = counters(instance).stages[COMPUTE].seconds
-            ask_at_once(instance.site.port, [b"a"])
-            seconds.append(counters(instance).stages[COMPUTE].seconds - before)
-    # The first batch answered whether the server is ready.
-    tail, others = [seconds[1], seconds[4], seconds[7]], [seconds[number] for number in (0, 2, 3, 5, 6)]
-    assert min(tail) > 4 * statistics.median(others)
-
-
-def test_every_so_many_answers_are_wrong(tmp_path: Path) -> None:
-    """Neither more nor fewer; the server ends with its block, and its port is free again."""
-    with running(replace(QUICK, wrong_every=5), tmp_path) as instance:
-        bodies = [ask_at_once(instance.site.port, [b"a"])[0][1] for _ in range(19)]
+            ((_, bodies[number]),) = ask_at_once(instance.site.port, [b"a"])
+            seconds[number] = counters(instance).stages[COMPUTE].seconds - before
         assert instance.process is not None
         pid, port = instance.process.pid, instance.site.port
-    # The first answer was that to the question whether the server is ready.
-    assert [number for number, body in enumerate(bodies, 2) if body != b"A"] == [5, 10, 15, 20]
-    assert bodies.count(WRONG_ANSWER) == 4
+    tail = [taken for number, taken in seconds.items() if number % 3 == 0]
+    assert min(tail) > 4 * statistics.median(taken for number, taken in seconds.items() if number % 3)
+    wrong = {number: body for number, body in bodies.items() if body != b"A"}
+    assert wrong == dict.fromkeys((5, 10, 15, 20), WRONG_ANSWER)
     assert not psutil.pid_exists(pid)
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0

@@ -50,19 +50,6 @@ class Part:
     release = close
 
 
-class Cache:
-    """pytest's cache in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def mkdir(self, name: str) -> Path:
-        """See pytest's."""
-        made = self.folder / name
-        made.mkdir(parents=True, exist_ok=True)
-        return made
-
-
 class Temporary:
     """pytest's temporary folders, and the names of those that were asked for."""
 
@@ -111,49 +98,27 @@ def test_who_measures_takes_the_device(tmp_path: Path, taken: list[str]) -> None
     assert opened.ledger.place("test_x.py::test_a", "").path.is_relative_to(tmp_path / "baselines" / "cpu")
 
 
-def test_either_of_two_options_compares_side_by_side(tmp_path: Path) -> None:
-    """Another revision, or other packages: the baseline is then measured, not stored."""
-    assert not asked(tmp_path).side_by_side
-    assert asked(tmp_path, against="main").side_by_side
-    assert asked(tmp_path, against_python="/old/bin/python").side_by_side
-
-
 # -- its folders
 
 
 def test_a_folder_is_made_and_named_when_there_is_something_in_it(tmp_path: Path) -> None:
-    """All logs go into one; who has none names none, nor a folder for artifacts without any."""
+    """All logs go into one; who has none names none, nor a folder for artifacts without any.
+
+    Without pytest's cache that one is temporary, and nothing is remembered: ``--cache-clear`` could not forget it.
+    """
     temporary: Any = Temporary(tmp_path)
-    folders = Folders(asked(tmp_path, artifacts_dir=tmp_path / "charts"), NEVER)
-    made = folders.artifacts(NEVER)
-    assert folders.places() == temporary.made == []
+    folders = Folders(asked(tmp_path), NEVER)
+    assert folders.remembered() is None
+    made = folders.artifacts(temporary)
+    assert folders.places() == []
     logs = folders.logs(temporary)
     assert folders.logs(temporary) == logs
-    assert temporary.made == ["gpuserve-logs"]
+    assert temporary.made == ["gpuserve-artifacts", "gpuserve-logs"]
     (made / "chart.svg").touch()
     assert set(folders.places()) == {f"server logs: {logs}", f"tables and charts: {made}"}
     (made / "chart.svg").unlink()
     made.rmdir()
     assert folders.places() == [f"server logs: {logs}"]
-
-
-def test_artifacts_go_where_it_was_asked_else_into_the_cache_else_away(tmp_path: Path) -> None:
-    """What was asked for is made with its parents; without pytest's cache the folder is a temporary one.
-
-    Then nothing is remembered: ``--cache-clear`` could not forget it.
-    """
-    temporary: Any = Temporary(tmp_path)
-    config: Any = SimpleNamespace(cache=Cache(tmp_path / "cache"))
-    wanted = tmp_path / "a" / "b"
-    assert Folders(asked(tmp_path, artifacts_dir=wanted), config).artifacts(temporary) == wanted
-    assert wanted.is_dir()
-    cached, uncached = Folders(asked(tmp_path), config), Folders(asked(tmp_path), NEVER)
-    assert cached.artifacts(temporary) == tmp_path / "cache" / "gpuserve-artifacts"
-    assert temporary.made == []
-    uncached.artifacts(temporary)
-    assert temporary.made == ["gpuserve-artifacts"]
-    assert cached.remembered() == tmp_path / "cache" / "gpuserve"
-    assert uncached.remembered() is None
 
 
 # -- what it loads with
