@@ -67,10 +67,7 @@ class Client:
         _, status, usage = os.wait4(self.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return Ended(
-            self._process.returncode,
-            usage.ru_utime + usage.ru_stime,
-            _read(self._output),
-            _read(self._trouble),
+            self._process.returncode, usage.ru_utime + usage.ru_stime, _read(self._output), _read(self._trouble)
         )
 
 

@@ -16,17 +16,16 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from pytest_gpuserve.load.engine.tally import Tally
 from pytest_gpuserve.load.merging import merge_ticks
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.units import format_change, format_fraction
+from tests.benchmarks.rows import rich_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 Q: Final = 0.99
 SIGMA: Final = 0.3
@@ -130,29 +129,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--loads", type=int, default=200, help="of each set of replicas (default 200)")
     parser.add_argument("--requests", type=int, default=10_000, help="of a load (default 10000)")
     arguments = parser.parse_args(argv)
-    ways: dict[str, Callable[[Errors], float]] = {
-        "merged": lambda errors: errors.merged,
-        "mean of p99s": lambda errors: errors.averaged,
-        "mean weighted by requests": lambda errors: errors.weighted,
-        "largest p99": lambda errors: errors.largest,
-    }
-    table = Table(box=box.MARKDOWN)
-    table.add_column("replicas", no_wrap=True)
-    for way in ways:
-        table.add_column(f"{way}, off by", justify="right")
-    table.add_column("means off by over 10 %", justify="right")
+    ways = ("merged", "mean of p99s", "mean weighted by requests", "largest p99")
+    rows = []
     for replicas in REPLICAS:
         loads = [error_of_a_load(replicas, seed, requests=arguments.requests) for seed in range(arguments.loads)]
-        cells = []
-        for name, of in ways.items():
-            if name == "merged":
+        rows.append(
+            (
+                replicas.name,
                 # Half a bucket's width, of which a sign says nothing.
-                cells.append(f"at most {100 * max(abs(of(load)) for load in loads):.3f} %")
-            else:
-                cells.append(format_change(median(map(of, loads))))
-        wrong = sum(abs(load.averaged) > 0.1 for load in loads) / len(loads)
-        table.add_row(replicas.name, *cells, f"{format_fraction(wrong)} of {len(loads)}")
-    Console(width=WIDTH).print(table)
+                f"at most {100 * max(abs(load.merged) for load in loads):.3f} %",
+                format_change(median(load.averaged for load in loads)),
+                format_change(median(load.weighted for load in loads)),
+                format_change(median(load.largest for load in loads)),
+                f"{format_fraction(sum(abs(load.averaged) > 0.1 for load in loads) / len(loads))} of {len(loads)}",
+            )
+        )
+    header = ("replicas", *(f"{way}, off by" for way in ways), "means off by over 10 %")
+    Console(width=WIDTH).print(rich_table(header, rows, words=["replicas"]))
     return 0
 
 

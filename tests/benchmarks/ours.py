@@ -32,27 +32,23 @@ class Report:
 
     Args:
         requests: Answered well.
-        seconds: The measured time.
         throughput: Answered requests a second.
         latency: By name (``mean``, ``p50``, ..., ``max``), seconds; of an open loop from the intended send. NaN is
             a percentile that so few requests cannot tell.
         service: Likewise from the actual send; None for a closed loop.
         send_lag_p50: Seconds.
         send_lag_p99: Seconds.
-        engine_cpu_seconds: CPU time of the engine processes within the measured time.
         valid: Whether the engine trusts its own numbers.
         reasons: Why not.
         tree_cpu_seconds: CPU time of the command with all that it started, from start to end.
     """
 
     requests: int
-    seconds: float
     throughput: float
     latency: Mapping[str, float]
     service: Mapping[str, float] | None
     send_lag_p50: float
     send_lag_p99: float
-    engine_cpu_seconds: float
     valid: bool
     reasons: Sequence[str]
     tree_cpu_seconds: float
@@ -83,13 +79,10 @@ def report(ended: Ended) -> Report:
     assert printed["errors"] == 0, ended.output
     return Report(
         requests=printed["requests"],
-        seconds=printed["seconds"],
         throughput=printed["throughput"],
         latency=_numbers(printed["latency"]),
         service=printed["service"] and _numbers(printed["service"]),
-        send_lag_p50=_number(printed["send_lag_p50"]),
-        send_lag_p99=_number(printed["send_lag_p99"]),
-        engine_cpu_seconds=printed["cpu_seconds"],
+        **_numbers({name: printed[name] for name in ("send_lag_p50", "send_lag_p99")}),
         valid=printed["valid"],
         reasons=printed["reasons"],
         tree_cpu_seconds=ended.cpu_seconds,
@@ -130,8 +123,4 @@ def contestant(cache: Path, url: str, *, concurrency: int, requests: int, **opti
 
 
 def _numbers(printed: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: _number(value) for name, value in printed.items()}
-
-
-def _number(printed: float | None) -> float:
-    return math.nan if printed is None else printed
+    return {name: math.nan if value is None else value for name, value in printed.items()}

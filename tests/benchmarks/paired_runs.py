@@ -18,7 +18,6 @@ import random
 import statistics
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,25 +96,24 @@ def main() -> int:
 def run(missing: list[tuple[str, int]], arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Make the comparisons, and log each."""
     lines = []
-    with ExitStack() as stack:
-        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        setting = Setting(
-            shape=LoadShape(Closed(USERS), warmup_seconds=0.5),
-            metrics=METRICS,
-            host=read_host().id,
-            history=History(arguments.log.with_suffix(".history").absolute()),
-            foreign_cores=arguments.foreign_cores,
-            budget_seconds=arguments.budget,
-        )
+    setting = Setting(
+        shape=LoadShape(Closed(USERS), warmup_seconds=0.5),
+        metrics=METRICS,
+        host=read_host().id,
+        history=History(arguments.log.with_suffix(".history").absolute()),
+        foreign_cores=arguments.foreign_cores,
+        budget_seconds=arguments.budget,
+    )
+    with tempfile.TemporaryDirectory() as folder:
         for kind, number in missing:
-            make = computing if arguments.computing else waiting
-            base, candidate = (target(make(slower), logs) for slower in (0.0, SLOWER[kind]))
-            trial = Trial(kind, number, base, candidate)
-            outcome = run_trial(trial, setting, Silent(), say)
-            lines.append(line_of(outcome))
-            append(arguments.log, lines[-1:])
+            base, candidate = (
+                target(server(slower, computes=arguments.computing), Path(folder)) for slower in (0.0, SLOWER[kind])
+            )
+            outcome = run_trial(Trial(kind, number, base, candidate), setting, Silent(), say)
+            shown = line_of(outcome)
+            lines.append(shown)
+            append(arguments.log, [shown])
             append(arguments.log.with_suffix(".rounds.jsonl"), rounds_of(outcome))
-            shown = lines[-1]
             say(kind, number, shown["verdict"], shown["rounds"], f"{shown['seconds']:.0f} s", shown["changes"])
     return lines
 
@@ -131,16 +129,11 @@ def say(*words: object) -> None:
     print(*words, flush=True)  # noqa: T201 -- a command
 
 
-def waiting(slower: float) -> Mosec:
-    """A server that waits so much longer for each batch than it should."""
-    arguments = {"work_ms": WORK_MS * (1 + slower), "max_batch_size": BATCH}
-    return Mosec(App("mosec_server", APPS / "mosec_app.py", "mosec_app.py", arguments))
-
-
-def computing(slower: float) -> Mosec:
-    """A server that computes so much more in each batch than it should."""
-    arguments = {"products": round(PRODUCTS * (1 + slower)), "max_batch_size": BATCH}
-    return Mosec(App("mosec_server", APPS / "matmul_app.py", "matmul_app.py", arguments))
+def server(slower: float, *, computes: bool) -> Mosec:
+    """One that waits, or computes, so much more in each batch than it should."""
+    app = "matmul_app.py" if computes else "mosec_app.py"
+    work = {"products": round(PRODUCTS * (1 + slower))} if computes else {"work_ms": WORK_MS * (1 + slower)}
+    return Mosec(App("mosec_server", APPS / app, app, {**work, "max_batch_size": BATCH}))
 
 
 def target(kind: Mosec, logs: Path) -> Target:
@@ -157,17 +150,16 @@ def target(kind: Mosec, logs: Path) -> Target:
 
 def line_of(outcome: Outcome) -> dict[str, Any]:
     """What is logged of a comparison."""
+    judged = {judgement.metric.name: judgement for judgement in outcome.judgements}
+    changes = {name: judgement.change for name, judgement in judged.items()}
     return {
         "kind": outcome.trial.name,
         "number": outcome.trial.number,
         "at": utc_now(),
         "verdict": str(outcome.verdict),
-        "verdicts": {judgement.metric.name: str(judgement.verdict) for judgement in outcome.judgements},
-        "changes": {
-            judgement.metric.name: None if judgement.change is None else round(judgement.change, 4)
-            for judgement in outcome.judgements
-        },
-        "intervals": {judgement.metric.name: judgement.interval for judgement in outcome.judgements},
+        "verdicts": {name: str(judgement.verdict) for name, judgement in judged.items()},
+        "changes": {name: None if change is None else round(change, 4) for name, change in changes.items()},
+        "intervals": {name: judgement.interval for name, judgement in judged.items()},
         "reasons": [reason for judgement in outcome.judgements for reason in judgement.reasons],
         "rounds": len(outcome.rounds),
         "windows": outcome.windows,
@@ -219,16 +211,10 @@ def report(logged: list[dict[str, Any]]) -> str:
         verdicts = [line["verdict"] for line in ours]
         counts = [verdicts.count(name) for name in ("REGRESSED", "INCONCLUSIVE", "INVALID")]
         counts.append(sum(verdict in {"PASS", "IMPROVED"} for verdict in verdicts))
-        charged = [line["windows"] + WINDOWS_A_ROUND * line["rounds"] for line in ours]
-        share = statistics.median(charged) / FIXED_WINDOWS
-        cells = [
-            kind,
-            len(ours),
-            *counts,
-            f"{statistics.median(line['seconds'] for line in ours):.0f} s",
-            f"{statistics.median(charged):.0f} ({share:.0%} of the fixed design's {FIXED_WINDOWS})",
-        ]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+        charged = statistics.median(line["windows"] + WINDOWS_A_ROUND * line["rounds"] for line in ours)
+        seconds = statistics.median(line["seconds"] for line in ours)
+        share = f"{charged:.0f} ({charged / FIXED_WINDOWS:.0%} of the fixed design's {FIXED_WINDOWS})"
+        lines.append(f"| {' | '.join(map(str, (kind, len(ours), *counts, f'{seconds:.0f} s', share)))} |")
     return "\n".join(lines)
 
 

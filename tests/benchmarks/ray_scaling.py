@@ -22,9 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import psutil
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.ray.source import RayEngine
@@ -38,10 +36,12 @@ from pytest_gpuserve.units import format_bytes, format_fraction, format_rate, fo
 from tests.benchmarks.merged_p99 import Q, nearest_rank
 from tests.benchmarks.nothing_served import null_server, plan
 from tests.benchmarks.recording.sitecustomize import FOLDER_VARIABLE
-from tests.benchmarks.rows import machine
+from tests.benchmarks.rows import machine, rich_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from rich.table import Table
 
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.wire import Tick
@@ -65,37 +65,11 @@ class Row:
 
     Args:
         workers: How many.
-        answered_per_second: Requests.
-        sent_share: Of what was due.
-        request_seconds: CPU time of the engines for a request.
-        all_request_seconds: The same of all processes of the client but this one.
-        worker_share: Of a core that an engine used, on average.
-        carrier_share: Of a core that the process between engines and this one used; None where there is none.
-        carrier_bytes: Its memory, of what is shared its share; None as above.
-        all_bytes: Likewise of all processes of the client but this one.
-        report_bytes_per_second: Of what was read here.
-        lag_p99_seconds: How late requests were sent.
-        p99_seconds: Merged.
-        merged_error: By which fraction that is off from the p99 of all latencies in one list.
-        averaged_error: By which the mean of the workers' p99s is.
-        trouble: Of which sorts the reasons are why nothing could be concluded from it.
+        cells: What is told of it, by the name of the column.
     """
 
     workers: int
-    answered_per_second: float
-    sent_share: float
-    request_seconds: float
-    all_request_seconds: float
-    worker_share: float
-    carrier_share: float | None
-    carrier_bytes: float | None
-    all_bytes: float
-    report_bytes_per_second: float
-    lag_p99_seconds: float
-    p99_seconds: float
-    merged_error: float
-    averaged_error: float
-    trouble: tuple[str, ...]
+    cells: dict[str, str]
 
 
 def look(value: Callable[[psutil.Process], float], *, without: int) -> dict[int, float]:
@@ -151,8 +125,8 @@ def measure(source: EngineSource, workers: int, *, rate: float, seconds: float, 
     counted = ticks[WARM_TICKS:last_counted]
     totals = total(counted)
     spent = {pid: seconds - before.get(pid, 0.0) for pid, seconds in after.items()}
-    found = reasons(totals, schedule=schedule, processes=workers, cores=os.cpu_count())
-    found += share_reasons(shares(counted), schedule, among=os.cpu_count())
+    trouble = reasons(totals, schedule=schedule, processes=workers, cores=os.cpu_count())
+    trouble += share_reasons(shares(counted), schedule, among=os.cpu_count())
 
     latency = total(ticks).latency
     hands = [np.fromfile(file, dtype=np.int64).tolist() for file in sorted(set(raw.iterdir()) - others)]
@@ -160,82 +134,42 @@ def measure(source: EngineSource, workers: int, *, rate: float, seconds: float, 
     assert len(whole) == latency.total, f"{len(whole)} latencies were written down, and {latency.total} reported"
     assert len([hand for hand in hands if hand]) == workers
     exact_ns = nearest_rank(whole, Q)
-    p99, lag = latency.quantile(Q), totals.lag.quantile(Q)
-    cost, rate_found, sent = totals.cpu_seconds_a_request, totals.throughput, totals.achieved
-    assert p99 is not None
-    assert lag is not None
-    assert cost is not None
-    assert rate_found is not None
-    assert sent is not None
-    return Row(
-        workers=workers,
-        answered_per_second=rate_found,
-        sent_share=sent,
-        request_seconds=cost,
-        all_request_seconds=sum(spent.values()) / totals.requests,
-        worker_share=totals.cpu_seconds / totals.seconds / workers,
-        carrier_share=None if carrier is None else spent[carrier] / totals.seconds,
-        carrier_bytes=None if carrier is None else memory[carrier],
-        all_bytes=sum(memory.values()),
-        report_bytes_per_second=_report_bytes(counted, carried=carrier is not None) / totals.seconds,
-        lag_p99_seconds=lag,
-        p99_seconds=p99,
-        merged_error=p99 * 1e9 / exact_ns - 1,
-        averaged_error=fmean(nearest_rank(hand, Q) for hand in hands) / exact_ns - 1,
-        trouble=tuple(sorted({str(reason.kind) for reason in found})),
-    )
+    p99 = known(latency.quantile(Q))
+    averaged_ns = fmean(nearest_rank(hand, Q) for hand in hands)
+    # Without a process between, what was read here are the workers' own reports.
+    reports = [part for tick in counted for part in (() if carrier else tick.workers.values()) or (tick,)]
+    report_bytes = sum(len(frame(report)) for report in reports)
+    cells = {
+        "answered": format_rate(known(totals.throughput)),
+        "sent of due": format_fraction(known(totals.achieved)),
+        "engine CPU a request": format_seconds(known(totals.cpu_seconds_a_request)),
+        "all processes' CPU a request": format_seconds(sum(spent.values()) / totals.requests),
+        "a worker's engine, of a core": format_fraction(totals.cpu_seconds / totals.seconds / workers),
+        "coordinator, of a core": "" if carrier is None else format_fraction(spent[carrier] / totals.seconds),
+        "its memory": "" if carrier is None else format_bytes(memory[carrier]),
+        "memory of all": format_bytes(sum(memory.values())),
+        "reports read": f"{format_bytes(report_bytes / totals.seconds)}/s",
+        "send lag p99": format_seconds(known(totals.lag.quantile(Q))),
+        "p99": format_seconds(p99),
+        "merged p99 off by": f"{100 * (p99 * 1e9 / exact_ns - 1):+.3f} %",
+        "mean of p99s off by": f"{100 * (averaged_ns / exact_ns - 1):+.1f} %",
+        # Of which sorts the reasons are why nothing could be concluded from it.
+        "invalid": ", ".join(sorted({str(reason.kind) for reason in trouble})),
+    }
+    return Row(workers, cells)
 
 
-def _report_bytes(ticks: Sequence[Tick], *, carried: bool) -> int:
-    """What was read here; without a process between, the workers' own reports."""
-    reports = [part for tick in ticks for part in (() if carried else tick.workers.values()) or (tick,)]
-    return sum(len(frame(report)) for report in reports)
+def known(value: float | None) -> float:
+    """What a load with enough requests always has."""
+    assert value is not None
+    return value
 
 
 def table(rows: Sequence[Row], *, engine: str, rate: float) -> Table:
     """The rows for people."""
-    shown = Table(
-        title=f"{engine}, {format_rate(rate)} Poisson, a server that does nothing (measured)",
-        box=box.MARKDOWN,
-        title_style="",
-    )
-    for name in (
-        "workers",
-        "answered",
-        "sent of due",
-        "engine CPU a request",
-        "all processes' CPU a request",
-        "a worker's engine, of a core",
-        "coordinator, of a core",
-        "its memory",
-        "memory of all",
-        "reports read",
-        "send lag p99",
-        "p99",
-        "merged p99 off by",
-        "mean of p99s off by",
-        "invalid",
-    ):
-        shown.add_column(name, justify="right")
-    for row in rows:
-        shown.add_row(
-            str(row.workers),
-            format_rate(row.answered_per_second),
-            format_fraction(row.sent_share),
-            format_seconds(row.request_seconds),
-            format_seconds(row.all_request_seconds),
-            format_fraction(row.worker_share),
-            "" if row.carrier_share is None else format_fraction(row.carrier_share),
-            "" if row.carrier_bytes is None else format_bytes(row.carrier_bytes),
-            format_bytes(row.all_bytes),
-            f"{format_bytes(row.report_bytes_per_second)}/s",
-            format_seconds(row.lag_p99_seconds),
-            format_seconds(row.p99_seconds),
-            f"{100 * row.merged_error:+.3f} %",
-            f"{100 * row.averaged_error:+.1f} %",
-            ", ".join(row.trouble),
-        )
-    return shown
+    title = f"{engine}, {format_rate(rate)} Poisson, a server that does nothing (measured)"
+    header = ("workers", *(rows[0].cells if rows else ()))
+    return rich_table(header, [(str(row.workers), *row.cells.values()) for row in rows], title=title)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

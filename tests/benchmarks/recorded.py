@@ -7,30 +7,42 @@ slower, as a fraction; without it, both are the same build. Whatever else is the
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+
+import msgspec
 
 from pytest_gpuserve.gate.metric import Metric, log_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-COLUMNS: Final = {"throughput": 2, "batching_ratio": 3, "p50": 4, "p90": 5, "p95": 6, "p99": 7}
-"""Where a window has a metric, by its option."""
+Arm: TypeAlias = Literal["A", "B"]
 
-BASE: Final = "A"
-CANDIDATE: Final = "B"
+
+class _Window(msgspec.Struct, array_like=True):
+    block: int
+    arm: Arm
+    throughput: float
+    batching_ratio: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+class _Line(msgspec.Struct):
+    windows: Annotated[list[_Window], msgspec.Meta(min_length=1)] = msgspec.field(name="win")
+    slower: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(name="slow", default=0.0)
+
+
+COLUMNS: Final = _Window.__struct_fields__[2:]
+"""Metrics of a window, by their options."""
 
 
 class Unreadable(Exception):
     """A file holds no recorded rounds; says which line of which file, and why."""
-
-
-class _NoRound(Exception):
-    """A line is no round; says why."""
 
 
 @dataclass(frozen=True)
@@ -101,56 +113,23 @@ def read_rounds(path: Path, metric: Metric) -> list[RecordedRound]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                rounds.append(_round(json.loads(line), metric))
-            except json.JSONDecodeError as error:
-                raise Unreadable(f"{path}:{number}: not JSON: {error}") from error
-            except (_NoRound, ValueError, RecursionError, OverflowError) as error:
+                rounds.append(_round(msgspec.json.decode(line, type=_Line), metric))
+            except (ValueError, RecursionError) as error:
                 raise Unreadable(f"{path}:{number}: {error}") from error
     if not rounds:
         raise Unreadable(f"{path}: no rounds in it")
     return rounds
 
 
-def _round(entry: object, metric: Metric) -> RecordedRound:
-    if not isinstance(entry, dict):
-        raise _NoRound("a round is a JSON object")
-    windows = entry.get("win")
-    if not isinstance(windows, list) or not windows:
-        raise _NoRound('a round needs "win", a list of its windows')
-    slower = _number(entry.get("slow", 0.0), '"slow"')
-    if slower < 0:
-        raise _NoRound(f'"slow" is a fraction from 0 on, not {slower}')
-    costs: dict[int, dict[str, list[float]]] = {}
-    column = COLUMNS[metric.option]
-    for place, window in enumerate(windows):
-        block, arm, value = _window(window, place, column)
-        costs.setdefault(block, {BASE: [], CANDIDATE: []})[arm].append(log_cost(metric, value))
+def _round(line: _Line, metric: Metric) -> RecordedRound:
+    costs: dict[int, dict[Arm, list[float]]] = {}
+    for window in line.windows:
+        value: float = getattr(window, metric.option)
+        costs.setdefault(window.block, {"A": [], "B": []})[window.arm].append(log_cost(metric, value))
     for block, by_arm in costs.items():
         for arm, of_arm in by_arm.items():
             if not of_arm:
-                raise _NoRound(f'block {block} has no window of arm "{arm}": both servers have to be measured')
+                raise ValueError(f'block {block} has no window of arm "{arm}": both servers have to be measured')
     return RecordedRound(
-        tuple(RecordedBlock(tuple(by_arm[BASE]), tuple(by_arm[CANDIDATE])) for by_arm in costs.values()), slower
+        tuple(RecordedBlock(tuple(by_arm["A"]), tuple(by_arm["B"])) for by_arm in costs.values()), line.slower
     )
-
-
-def _window(window: object, place: int, column: int) -> tuple[int, str, float]:
-    if not isinstance(window, list) or len(window) <= column:
-        raise _NoRound(f"window {place} is no list of at least {column + 1} fields")
-    block, arm = _parts(window, place)
-    return block, arm, _number(window[column], f"field {column} of window {place}")
-
-
-def _parts(window: Sequence[object], place: int) -> tuple[int, str]:
-    block, arm = window[:2]
-    if not isinstance(block, int) or isinstance(block, bool):
-        raise _NoRound(f"window {place} has {json.dumps(block)} for the number of its block")
-    if arm not in (BASE, CANDIDATE):
-        raise _NoRound(f'window {place} is of arm {json.dumps(arm)}, and there are only "A" and "B"')
-    return block, str(arm)
-
-
-def _number(value: object, what: str) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise _NoRound(f"{what} is no number: {json.dumps(value)}")
-    return float(value)

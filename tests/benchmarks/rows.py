@@ -8,11 +8,14 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import rich.box
+import rich.table
+
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from tests.benchmarks.pairs import Ratio
 
@@ -111,18 +114,22 @@ class Table:
 def machine() -> str:
     """Name the machine and the versions of what was measured."""
     host = read_host()
-    parts = [
-        f"{host.cores} cores of {host.cpu}",
-        f"Linux {host.kernel}",
-        f"Python {platform.python_version()}",
-    ]
+    parts = [f"{host.cores} cores of {host.cpu}", f"Linux {host.kernel}", f"Python {platform.python_version()}"]
     query = shutil.which("dpkg-query")
     if query:
-        asked = subprocess.run(
-            [query, "--show", "--showformat=${Package} ${Version}\n", *PACKAGES],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [query, "--show", "--showformat=${Package} ${Version}\n", *PACKAGES]
+        asked = subprocess.run(command, capture_output=True, text=True, check=False)
         parts += asked.stdout.splitlines()
     return ", ".join(parts)
+
+
+def rich_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, words: Sequence[str] = (), title: str | None = None
+) -> rich.table.Table:
+    """A table for people that is Markdown too; columns are of numbers but for those of words."""
+    table = rich.table.Table(title=title, box=rich.box.MARKDOWN, title_style="")
+    for name in header:
+        table.add_column(name, justify="left" if name in words else "right", no_wrap=name in words)
+    for row in rows:
+        table.add_row(*row)
+    return table

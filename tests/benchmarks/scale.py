@@ -15,14 +15,12 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from pytest_gpuserve.load.schedule import Poisson
 from pytest_gpuserve.load.validity import SATURATED_SHARE
 from pytest_gpuserve.units import format_bytes, format_change, format_fraction, format_rate, format_seconds
-from tests.benchmarks.rows import machine
+from tests.benchmarks.rows import machine, rich_table
 from tests.benchmarks.scale_costs import ArrivalCost, EngineCost, arrival_cost, engine_cost, schedules
 from tests.benchmarks.scale_model import (
     CARD_BITS,
@@ -37,10 +35,12 @@ from tests.benchmarks.scale_model import (
     worker_share,
     workers_needed,
 )
-from tests.benchmarks.scale_ticks import TICKS_A_SECOND, Gathered, crew, gather, worker
+from tests.benchmarks.scale_ticks import TICKS_A_SECOND, Gathered, crew, gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from rich.table import Table
 
 MEASURED: Final = "measured"
 SIMULATED: Final = "simulated"
@@ -51,13 +51,12 @@ ENGINE_RATES: Final = (2_000.0, 10_000.0, 20_000.0)
 MAX_IN_FLIGHT: Final = 64
 PLANNED_SCHEDULE: Final = "Poisson"
 
-SIGMAS: Final = (0.02, 0.1, 0.3, 1.0)
 SIGMA: Final = 0.3
-PER_TICK: Final = (100, 1_000, 10_000)
 CREWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CREW_PER_TICK: Final = 1_000
 
 SECONDS_KEPT: Final = 60
+KEPT_TICKS: Final = SECONDS_KEPT * TICKS_A_SECOND
 SMALL_BODY: Final = 1_000
 LARGE_BODY: Final = 150_000
 """Bytes of a short text and of a photograph."""
@@ -114,14 +113,13 @@ class Scale:
     @property
     def kept_bytes(self) -> float:
         """Memory of the session at the end of a long measurement."""
-        return SECONDS_KEPT * TICKS_A_SECOND * self.gathering.kept_bytes
+        return KEPT_TICKS * self.gathering.kept_bytes
 
     @property
     def engine_share(self) -> float:
         """Of a core, in each worker."""
-        return worker_share(
-            self.rate, self.workers, request_seconds=self.request_seconds, drawn_seconds=self.drawn_seconds
-        )
+        costs = {"request_seconds": self.request_seconds, "drawn_seconds": self.drawn_seconds}
+        return worker_share(self.rate, self.workers, **costs)
 
     def uses(self, body_bytes: int) -> Uses:
         """What it uses of what workers do not bring with them."""
@@ -152,129 +150,93 @@ def scale(rate: float, costs: Costs, *, ticks: int = TICKS_A_SECOND) -> Scale:
 
 def engine_table(engines: Sequence[EngineCost]) -> Table:
     """What an engine process costs."""
-    table = Table(box=box.MARKDOWN)
-    for name in ("answered", "CPU a request", "of a core", "send lag p99", "a report"):
-        table.add_column(name, justify="right")
-    for engine in engines:
-        table.add_row(
-            format_rate(engine.per_second),
-            format_seconds(engine.request_seconds),
-            format_fraction(engine.core_share),
-            format_seconds(engine.lag_p99_seconds),
-            format_bytes(engine.tick_bytes),
-        )
-    return table
+    return rich_table(
+        ("answered", "CPU a request", "of a core", "send lag p99", "a report"),
+        [
+            (
+                format_rate(engine.per_second),
+                format_seconds(engine.request_seconds),
+                format_fraction(engine.core_share),
+                format_seconds(engine.lag_p99_seconds),
+                format_bytes(engine.tick_bytes),
+            )
+            for engine in engines
+        ],
+    )
 
 
 def schedule_table(arrivals: Mapping[str, ArrivalCost]) -> Table:
     """What a schedule costs those who share it."""
-    table = Table(box=box.MARKDOWN)
-    table.add_column("schedule")
-    for name in (
-        "drawing it, whoever sends it",
-        "the rest, of own ones",
-        f"drawing alone takes {format_fraction(SATURATED_SHARE)} of each worker's core at",
-    ):
-        table.add_column(name, justify="right")
+    bound = f"drawing alone takes {format_fraction(SATURATED_SHARE)} of each worker's core at"
+    rows = []
     for name, cost in arrivals.items():
         most = rate_drawn_at_most(cost.drawn)
-        bound = format_rate(most) if most < 1e9 else "no rate: nothing is drawn for others"
-        table.add_row(name, format_seconds(cost.drawn), format_seconds(cost.own), bound)
-    return table
-
-
-def spread_table(*, ticks: int = TICKS_A_SECOND) -> Table:
-    """How large reports are."""
-    table = Table(box=box.MARKDOWN)
-    table.add_column("latencies' p99 over p50", justify="right")
-    for per_tick in PER_TICK:
-        table.add_column(f"{per_tick} requests", justify="right")
-    for sigma in SIGMAS:
-        sizes = (
-            gather([worker("worker", per_tick=per_tick, ticks=ticks, sigma=sigma)]).worker_bytes
-            for per_tick in PER_TICK
-        )
-        # The p99 of a standard normal distribution is 2.326.
-        table.add_row(f"{math.exp(2.326 * sigma):.2f}", *map(format_bytes, sizes))
-    return table
+        at = format_rate(most) if most < 1e9 else "no rate: nothing is drawn for others"
+        rows.append((name, format_seconds(cost.drawn), format_seconds(cost.own), at))
+    header = ("schedule", "drawing it, whoever sends it", "the rest, of own ones", bound)
+    return rich_table(header, rows, words=["schedule"])
 
 
 def crew_table(gatherings: Mapping[int, Gathered]) -> Table:
     """What it takes to bring workers together."""
-    table = Table(box=box.MARKDOWN)
-    for name in (
-        "workers",
-        "merging one tick",
-        "coordinator, of a core",
-        "passed on",
-        "session, of a core",
-        f"session keeps, {SECONDS_KEPT} s",
-        "merged p99 off by",
-        "mean of p99s off by",
-    ):
-        table.add_column(name, justify="right")
-    for workers, found in gatherings.items():
-        table.add_row(
-            str(workers),
-            format_seconds(found.merge_seconds),
-            format_fraction(TICKS_A_SECOND * found.coordinator_seconds),
-            f"{format_bytes(TICKS_A_SECOND * found.passed_bytes)}/s",
-            format_fraction(TICKS_A_SECOND * found.session_seconds),
-            format_bytes(SECONDS_KEPT * TICKS_A_SECOND * found.kept_bytes),
-            _percent(found.merged_error),
-            format_change(found.averaged_error),
-        )
-    return table
+    columns: dict[str, Callable[[Gathered], str]] = {
+        "merging one tick": lambda found: format_seconds(found.merge_seconds),
+        "coordinator, of a core": lambda found: format_fraction(TICKS_A_SECOND * found.coordinator_seconds),
+        "passed on": lambda found: f"{format_bytes(TICKS_A_SECOND * found.passed_bytes)}/s",
+        "session, of a core": lambda found: format_fraction(TICKS_A_SECOND * found.session_seconds),
+        f"session keeps, {SECONDS_KEPT} s": lambda found: format_bytes(KEPT_TICKS * found.kept_bytes),
+        "merged p99 off by": lambda found: _percent(found.merged_error),
+        "mean of p99s off by": lambda found: format_change(found.averaged_error),
+    }
+    rows = [(str(workers), *(of(found) for of in columns.values())) for workers, found in gatherings.items()]
+    return rich_table(("workers", *columns), rows)
 
 
 def crew_ends(gatherings: Mapping[int, Gathered]) -> dict[str, float]:
     """With how many workers coordinator, session and memory end, going on from the largest crew in proportion."""
     workers, found = max(gatherings.items())
-    return {
-        "the coordinator's core": workers * SATURATED_SHARE / (TICKS_A_SECOND * found.coordinator_seconds),
-        "the session's core": workers * SATURATED_SHARE / (TICKS_A_SECOND * found.session_seconds),
-        f"{format_bytes(MEMORY_BYTES)} for {SECONDS_KEPT} s": (
-            workers * MEMORY_BYTES / (SECONDS_KEPT * TICKS_A_SECOND * found.kept_bytes)
-        ),
+    shares = {
+        "the coordinator's core": TICKS_A_SECOND * found.coordinator_seconds / SATURATED_SHARE,
+        "the session's core": TICKS_A_SECOND * found.session_seconds / SATURATED_SHARE,
+        f"{format_bytes(MEMORY_BYTES)} for {SECONDS_KEPT} s": KEPT_TICKS * found.kept_bytes / MEMORY_BYTES,
     }
+    return {what: workers / share for what, share in shares.items()}
 
 
 def scale_table(scales: Sequence[Scale], costs: Costs) -> Table:
     """One column for each rate."""
-    table = Table(box=box.MARKDOWN)
-    table.add_column("")
-    for each in scales:
-        table.add_column(format_rate(each.rate), justify="right")
-    table.add_column("how it is known")
-
-    def row(name: str, how: str, of: Callable[[Scale], str]) -> None:
-        table.add_row(name, *map(of, scales), how)
-
     bursty = costs.arrivals["gamma, shape 0.25"].drawn
-    row(f"workers, each {format_fraction(WORKER_SHARE)} of a core", COMPUTED, lambda load: str(load.workers))
-    row("the same with gamma arrivals, shape 0.25", COMPUTED, lambda load: _workers(load, bursty))
-    row("CPU of all workers, cores", COMPUTED, lambda load: f"{load.workers * load.engine_share:.2f}")
-    row(
-        "of a worker's core for drawing arrivals",
-        COMPUTED,
-        lambda load: format_fraction(load.rate * load.drawn_seconds),
-    )
-    row("a worker's report", SIMULATED, lambda load: format_bytes(load.gathering.worker_bytes))
-    row(
-        "reports to the coordinator",
-        SIMULATED,
-        lambda load: f"{format_bytes(load.workers * TICKS_A_SECOND * load.gathering.worker_bytes)}/s",
-    )
-    row("coordinator, of a core, without Ray", SIMULATED, lambda load: format_fraction(load.coordinator_share))
-    row("session, of a core", SIMULATED, lambda load: format_fraction(load.session_share))
-    row(f"session keeps, {SECONDS_KEPT} s", SIMULATED, lambda load: format_bytes(load.kept_bytes))
-    row("merged p99 off by", SIMULATED, lambda load: _percent(load.gathering.merged_error))
-    row("mean of p99s off by", SIMULATED, lambda load: format_change(load.gathering.averaged_error))
-    row("arrivals whose order the clocks do not tell", COMPUTED, lambda load: f"{out_of_order(load.rate):g}")
-    for body, what in ((SMALL_BODY, "1 kB"), (LARGE_BODY, "150 kB")):
-        row(f"network, bodies of {what}", COMPUTED, lambda load, body=body: _bits(network_bits(load.rate, body)))  # type: ignore[misc]  # mypy cannot infer lambdas with defaults
-        row(f"scarcest, bodies of {what}", COMPUTED, lambda load, body=body: _scarcest(load.uses(body)))  # type: ignore[misc]  # as above
-    return table
+    computed: dict[str, Callable[[Scale], str]] = {
+        f"workers, each {format_fraction(WORKER_SHARE)} of a core": lambda load: str(load.workers),
+        "the same with gamma arrivals, shape 0.25": lambda load: _workers(load, bursty),
+        "CPU of all workers, cores": lambda load: f"{load.workers * load.engine_share:.2f}",
+        "of a worker's core for drawing arrivals": lambda load: format_fraction(load.rate * load.drawn_seconds),
+    }
+    simulated: dict[str, Callable[[Scale], str]] = {
+        "a worker's report": lambda load: format_bytes(load.gathering.worker_bytes),
+        "reports to the coordinator": lambda load: (
+            f"{format_bytes(load.workers * TICKS_A_SECOND * load.gathering.worker_bytes)}/s"
+        ),
+        "coordinator, of a core, without Ray": lambda load: format_fraction(load.coordinator_share),
+        "session, of a core": lambda load: format_fraction(load.session_share),
+        f"session keeps, {SECONDS_KEPT} s": lambda load: format_bytes(load.kept_bytes),
+        "merged p99 off by": lambda load: _percent(load.gathering.merged_error),
+        "mean of p99s off by": lambda load: format_change(load.gathering.averaged_error),
+    }
+    limits: dict[str, Callable[[Scale], str]] = {
+        "arrivals whose order the clocks do not tell": lambda load: f"{out_of_order(load.rate):g}",
+        "network, bodies of 1 kB": lambda load: _bits(network_bits(load.rate, SMALL_BODY)),
+        "scarcest, bodies of 1 kB": lambda load: _scarcest(load.uses(SMALL_BODY)),
+        "network, bodies of 150 kB": lambda load: _bits(network_bits(load.rate, LARGE_BODY)),
+        "scarcest, bodies of 150 kB": lambda load: _scarcest(load.uses(LARGE_BODY)),
+    }
+    rows = [
+        (name, *map(of, scales), how)
+        for how, group in ((COMPUTED, computed), (SIMULATED, simulated), (COMPUTED, limits))
+        for name, of in group.items()
+    ]
+    how = "how it is known"
+    return rich_table(("", *(format_rate(each.rate) for each in scales), how), rows, words=("", how))
 
 
 def assumptions() -> str:
@@ -300,44 +262,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each run of an engine (default 3)")
     arguments = parser.parse_args(argv)
     console = Console(width=WIDTH)
+
+    def show(title: str, table: Table) -> None:
+        console.print(f"{title}\n")
+        console.print(table)
+
     costs = measure(seconds=arguments.seconds)
-    _show(
-        console,
-        "One engine process, Poisson arrivals, a server that does nothing (measured)",
-        engine_table(costs.engines),
-    )
-    _show(
-        console,
-        "An arrival, CPU time in each worker (measured), and what that bounds (computed)",
-        schedule_table(costs.arrivals),
-    )
-    _show(
-        console,
-        "A worker's report of a tenth of a second (simulated: real reports of drawn latencies)",
-        spread_table(),
-    )
+    show("One engine process, Poisson arrivals, a server that does nothing (measured)", engine_table(costs.engines))
+    show("An arrival, CPU time in each worker (measured), and its bound (computed)", schedule_table(costs.arrivals))
     gatherings = {workers: gather(crew(workers, per_tick=CREW_PER_TICK, ticks=3, sigma=SIGMA)) for workers in CREWS}
-    _show(
-        console,
-        f"Reports of {CREW_PER_TICK} requests each, ten a second from every worker (simulated; CPU time and memory of"
-        " the real code on them)",
-        crew_table(gatherings),
-    )
+    known = "simulated; CPU time and memory of the real code on them"
+    show(f"Reports of {CREW_PER_TICK} requests each, ten a second from every worker ({known})", crew_table(gatherings))
     ends = ", ".join(f"{what} at {workers:.0f}" for what, workers in crew_ends(gatherings).items())
     console.print(f"In proportion (computed) that ends, by workers: {ends}.\n")
-    _show(
-        console,
-        "A load of so many requests a second, Poisson arrivals",
-        scale_table([scale(rate, costs) for rate in RATES], costs),
-    )
+    scales = [scale(rate, costs) for rate in RATES]
+    show("A load of so many requests a second, Poisson arrivals", scale_table(scales, costs))
     console.print(assumptions())
     console.print(f"Measured on: {machine()}.")
     return 0
-
-
-def _show(console: Console, title: str, table: Table) -> None:
-    console.print(f"{title}\n")
-    console.print(table)
 
 
 def _workers(load: Scale, drawn_seconds: float) -> str:

@@ -92,13 +92,7 @@ def timed(folder: Path, mode: str, service_seconds: float) -> Iterator[Timed]:
 
 @contextmanager
 def up(
-    argv: tuple[str, ...],
-    log: Path,
-    port: int,
-    what: str,
-    *,
-    path: str = "/",
-    env: Mapping[str, str] | None = None,
+    argv: tuple[str, ...], log: Path, port: int, what: str, *, path: str = "/", env: Mapping[str, str] | None = None
 ) -> Iterator[Process]:
     """Run a server for the block, from when it answers on its port."""
     command = Command(argv, {**os.environ, **(env or {})}, log.parent, log)

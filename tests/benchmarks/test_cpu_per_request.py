@@ -11,7 +11,7 @@ from pytest_gpuserve.units import format_rate
 from tests.benchmarks import ours
 from tests.benchmarks.cost import Contestant, compare
 from tests.benchmarks.peers import ab, hey, wrk
-from tests.benchmarks.triton_loads import ours_over_http, perf_analyzer_over
+from tests.benchmarks.triton_loads import ours_over_grpc, ours_over_http, perf_analyzer_over
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,11 +59,11 @@ def test_ab(tmp_path: Path, nginx_url: str, table: Table) -> None:
     table.compare_seconds("client CPU a request, nginx", "ab -k", found.cost)
 
 
-def test_perf_analyzer_over_http(tmp_path: Path, triton_server: Triton, table: Table) -> None:
-    """An inference over Triton's HTTP endpoint takes at most 0.3 of perf_analyzer's CPU time."""
-    found = compare(
-        ours_over_http(tmp_path, triton_server, concurrency=CONNECTIONS, requests=TRITON_REQUESTS),
-        perf_analyzer_over("http", triton_server, concurrency=CONNECTIONS, requests=TRITON_REQUESTS),
-        pairs=TRITON_PAIRS,
-    )
-    assert table.compare_seconds("client CPU a request, Triton HTTP", "perf_analyzer", found.cost, most=0.3), found
+@pytest.mark.parametrize(("protocol", "most"), [("http", 0.3), ("grpc", 1.5)])
+def test_perf_analyzer(tmp_path: Path, triton_server: Triton, table: Table, protocol: str, most: float) -> None:
+    """An inference by Triton takes at most 0.3 of perf_analyzer's CPU time over HTTP, and 1.5 over gRPC."""
+    load = {"concurrency": CONNECTIONS, "requests": TRITON_REQUESTS}
+    mine = {"http": ours_over_http, "grpc": ours_over_grpc}[protocol](tmp_path, triton_server, **load)
+    found = compare(mine, perf_analyzer_over(protocol, triton_server, **load), pairs=TRITON_PAIRS)
+    what = f"client CPU a request, Triton {protocol}"
+    assert table.compare_seconds(what, "perf_analyzer", found.cost, most=most), found

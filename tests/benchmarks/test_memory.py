@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -34,44 +34,17 @@ CONNECTIONS = 10_000
 OTHER_FILES = 500
 
 
-@dataclass(frozen=True)
-class Look:
-    """What was seen of a client at a time.
-
-    Args:
-        at_seconds: Since its start.
-        value: Of all its processes together.
-    """
-
-    at_seconds: float
-    value: int
-
-
-def watch(client: Client, value: Callable[[psutil.Process], int]) -> list[Look]:
-    """Look at all processes of a client until it ends."""
+def watch(client: Client, value: Callable[[psutil.Process], int]) -> list[tuple[float, int]]:
+    """Look at a client until it ends: seconds since its start, and the value of all its processes together."""
     begin = time.monotonic()
     looks = []
     while client.running(LOOK_SECONDS):
-        total = 0
-        try:
+        # A sum is none where one of them has just ended.
+        with suppress(psutil.Error):
             root = psutil.Process(client.pid)
-            for process in (root, *root.children(recursive=True)):
-                total += value(process)
-        except psutil.Error:
-            # One of them has just ended, so the sum is none.
-            continue
-        looks.append(Look(time.monotonic() - begin, total))
+            total = sum(map(value, (root, *root.children(recursive=True))))
+            looks.append((time.monotonic() - begin, total))
     return looks
-
-
-def resident_bytes(process: psutil.Process) -> int:
-    """Memory of a process."""
-    return process.memory_info().rss
-
-
-def open_files(process: psutil.Process) -> int:
-    """How many files and sockets a process has open."""
-    return process.num_fds()
 
 
 @pytest.mark.parametrize("requests", [TEN_MILLION // 10, TEN_MILLION])
@@ -80,22 +53,15 @@ def test_growth(nginx_url: str, table: Table, requests: int) -> None:
     if requests == TEN_MILLION and not os.environ.get(LONG_VARIABLE):
         pytest.skip(f"takes a quarter of an hour: set {LONG_VARIABLE}=1")
     with started(ours.command(nginx_url, concurrency=16, requests=requests)) as client:
-        looks = watch(client, resident_bytes)
+        looks = watch(client, lambda process: process.memory_info().rss)
         report = ours.report(client.end(60))
     assert report.requests == requests
-    warm = [look.value for look in looks if look.at_seconds >= WARM_UP_SECONDS]
+    warm = [value for at_seconds, value in looks if at_seconds >= WARM_UP_SECONDS]
     assert len(warm) >= 20, "too short a load to see growth"
-    growth = max(warm) - warm[0]
-    most = MOST_BYTES * requests / TEN_MILLION
-    table.add(
-        Row(
-            f"growth of the client over {requests / 1e6:g} million requests",
-            f"{growth / 1e6:.1f} MB",
-            f"after {WARM_UP_SECONDS:g} s: {warm[0] / 1e6:.0f} MB",
-            target=f"< {most / 1e6:g} MB",
-            met=growth < most,
-        )
-    )
+    growth, most = max(warm) - warm[0], MOST_BYTES * requests / TEN_MILLION
+    what = f"growth of the client over {requests / 1e6:g} million requests"
+    begin, target = f"after {WARM_UP_SECONDS:g} s: {warm[0] / 1e6:.0f} MB", f"< {most / 1e6:g} MB"
+    table.add(Row(what, f"{growth / 1e6:.1f} MB", begin, target=target, met=growth < most))
     assert growth < most, looks
 
 
@@ -106,17 +72,11 @@ def test_connections(nginx_url: str, table: Table) -> None:
         pytest.skip(f"needs {CONNECTIONS + OTHER_FILES} open files, and ulimit -Hn is {limit}")
     requests = 20 * CONNECTIONS
     with started(ours.command(nginx_url, concurrency=CONNECTIONS, requests=requests)) as client:
-        most = max(look.value for look in watch(client, open_files))
+        most = max(value for _, value in watch(client, lambda process: process.num_fds()))
         report = ours.report(client.end(60))
-    table.add(
-        Row(
-            f"answers to {CONNECTIONS} users at once",
-            f"{report.requests} of {requests}",
-            f"{most} files open",
-            target="all, and a connection each",
-            met=report.requests == requests and most >= CONNECTIONS,
-        )
-    )
+    met = report.requests == requests and most >= CONNECTIONS
+    what, answered = f"answers to {CONNECTIONS} users at once", f"{report.requests} of {requests}"
+    table.add(Row(what, answered, f"{most} files open", target="all, and a connection each", met=met))
     assert report.requests == requests
     assert most >= CONNECTIONS
 

@@ -3,7 +3,7 @@
 ``parallel`` answers each request so long after it was read. ``queue`` serves one request after the other: a service
 begins when the one before it ends, on paper, whatever this program does in between, so that its own slowness never adds
 up. ``GET /told`` returns, and forgets, what it knows of itself since it was last asked: how many requests it answered,
-their mean wait for the server, and how late its answers were.
+and how late its answers were.
 
 It needs the standard library only, and waits by ``select`` with a timer slack of 1 ns, which is accurate to some ten
 microseconds; epoll's time-outs are whole milliseconds.
@@ -42,7 +42,6 @@ class TimedServer:
         self._due: deque[tuple[int, socket.socket]] = deque()
         self._connections: dict[int, socket.socket] = {}
         self._free_ns = 0
-        self._waits_ns: list[int] = []
         self._late_ns: list[int] = []
         self._listener = socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
         self._listener.settimeout(0)
@@ -96,7 +95,6 @@ class TimedServer:
         else:
             begin_ns = max(now_ns, self._free_ns) if self._queue else now_ns
             self._free_ns = begin_ns + self._service_ns
-            self._waits_ns.append(begin_ns - now_ns)
             self._due.append((self._free_ns, connection))
 
     def _told(self) -> bytes:
@@ -104,12 +102,10 @@ class TimedServer:
         answered = len(late)
         told = {
             "answered": answered,
-            "mean_wait_seconds": sum(self._waits_ns) / len(self._waits_ns) / 1e9 if self._waits_ns else 0.0,
             "mean_late_seconds": sum(late) / answered / 1e9 if late else 0.0,
             "late_p50_seconds": late[answered // 2] / 1e9 if late else 0.0,
             "late_p99_seconds": late[answered * 99 // 100] / 1e9 if late else 0.0,
         }
-        self._waits_ns.clear()
         self._late_ns.clear()
         body = json.dumps(told).encode()
         return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nContent-Type: application/json\r\n\r\n" % len(body) + body

@@ -6,9 +6,9 @@ None knows which windows share a server start. All that test "no change" do so o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import partial
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 from pytest_benchmark.utils import PercentageRegressionCheck
@@ -16,9 +16,13 @@ from pytest_benchmark.utils import PercentageRegressionCheck
 from pytest_gpuserve.gate.student import t_upper_tail
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-    Numbers = NDArray[np.float64]
+    Numbers: TypeAlias = NDArray[np.float64]
+    Rule: TypeAlias = Callable[[Numbers, Numbers], bool]
+    """Whether a candidate is called slower, by log costs of the base's and of its windows in the order of time."""
 
 ALPHA: Final = 0.05
 ASV_P: Final = 0.002
@@ -27,89 +31,33 @@ RUN: Final = 4
 """Neighbouring windows that a block bootstrap keeps together."""
 
 
-class Rule(Protocol):
-    """Tells from windows whether a candidate is slower."""
-
-    @property
-    def name(self) -> str:
-        """For tables."""
-
-    def alarms(self, base: Numbers, candidate: Numbers) -> bool:
-        """Whether the candidate is called slower.
-
-        Args:
-            base: Log costs of the base's windows, in the order of time.
-            candidate: Those of the candidate.
-        """
-
-
-@dataclass(frozen=True)
-class MeanWorse:
+def mean_worse(base: Numbers, candidate: Numbers, *, growth: float) -> bool:
     """pytest-benchmark's ``--benchmark-compare-fail=mean:5%``, by its own code: the means' ratio and nothing else."""
-
-    growth: float
-
-    @property
-    def name(self) -> str:
-        """For tables."""
-        return f"pytest-benchmark, mean:{100 * self.growth:g}%"
-
-    def alarms(self, base: Numbers, candidate: Numbers) -> bool:
-        """See `Rule`."""
-        check = PercentageRegressionCheck("mean", 100 * self.growth)  # type: ignore[no-untyped-call]
-        now, then = ({"mean": float(np.exp(costs).mean())} for costs in (candidate, base))
-        return check.fails(now, then) is not None  # type: ignore[no-untyped-call]
+    check = PercentageRegressionCheck("mean", 100 * growth)  # type: ignore[no-untyped-call]
+    now, then = ({"mean": float(np.exp(costs).mean())} for costs in (candidate, base))
+    return check.fails(now, then) is not None  # type: ignore[no-untyped-call]
 
 
-@dataclass(frozen=True)
-class MannWhitney:
+def mann_whitney(base: Numbers, candidate: Numbers) -> bool:
     """The candidate's windows rank higher than the base's."""
-
-    name: str = "Mann-Whitney, p < .05"
-
-    def alarms(self, base: Numbers, candidate: Numbers) -> bool:
-        """See `Rule`."""
-        return mann_whitney_p(base, candidate) < ALPHA
+    return mann_whitney_p(base, candidate) < ALPHA
 
 
-@dataclass(frozen=True)
-class Asv:
+def asv(base: Numbers, candidate: Numbers, *, growth: float) -> bool:
     """asv's: the medians differ by more than a factor, and Mann-Whitney says so at p < .002, two-sided."""
-
-    growth: float
-
-    @property
-    def name(self) -> str:
-        """For tables."""
-        return f"asv, factor {1 + self.growth:g}, p < .002"
-
-    def alarms(self, base: Numbers, candidate: Numbers) -> bool:
-        """See `Rule`."""
-        beyond = np.median(candidate) - np.median(base) > math.log1p(self.growth)
-        return bool(beyond) and 2 * mann_whitney_p(base, candidate) < ASV_P
+    beyond = np.median(candidate) - np.median(base) > math.log1p(growth)
+    return bool(beyond) and 2 * mann_whitney_p(base, candidate) < ASV_P
 
 
-@dataclass(frozen=True)
-class Welch:
+def welch(base: Numbers, candidate: Numbers) -> bool:
     """The candidate's mean is higher, by Welch's t-test."""
-
-    name: str = "Welch, p < .05"
-
-    def alarms(self, base: Numbers, candidate: Numbers) -> bool:
-        """See `Rule`."""
-        return welch_p(base, candidate) < ALPHA
+    return welch_p(base, candidate) < ALPHA
 
 
-@dataclass(frozen=True)
-class BlockBootstrap:
+def block_bootstrap(base: Numbers, candidate: Numbers) -> bool:
     """The candidate's mean is higher in 95 of 100 resamples, in which neighbouring windows stay together."""
-
-    name: str = "block bootstrap, 95 %"
-
-    def alarms(self, base: Numbers, candidate: Numbers) -> bool:
-        """See `Rule`."""
-        random = np.random.default_rng(0)
-        return bool(np.mean(_resampled_means(random, candidate) <= _resampled_means(random, base)) < ALPHA)
+    random = np.random.default_rng(0)
+    return bool(np.mean(_resampled_means(random, candidate) <= _resampled_means(random, base)) < ALPHA)
 
 
 def _resampled_means(random: np.random.Generator, values: Numbers) -> Numbers:
@@ -145,6 +93,12 @@ def welch_p(base: Numbers, candidate: Numbers) -> float:
     return t_upper_tail(difference / math.sqrt(variance), df)
 
 
-def rules(growth: float) -> tuple[Rule, ...]:
-    """All of them, for a largest acceptable growth of the cost."""
-    return MeanWorse(growth), MannWhitney(), Asv(growth), Welch(), BlockBootstrap()
+def rules(growth: float) -> dict[str, Rule]:
+    """All of them by their names, for a largest acceptable growth of the cost."""
+    return {
+        f"pytest-benchmark, mean:{100 * growth:g}%": partial(mean_worse, growth=growth),
+        "Mann-Whitney, p < .05": mann_whitney,
+        f"asv, factor {1 + growth:g}, p < .002": partial(asv, growth=growth),
+        "Welch, p < .05": welch,
+        "block bootstrap, 95 %": block_bootstrap,
+    }

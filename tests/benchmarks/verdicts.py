@@ -26,9 +26,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -37,10 +35,15 @@ from pytest_gpuserve.gate.paired import RoundPoint, default_prior, paired_verdic
 from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, first_look, levels
 from pytest_gpuserve.gate.verdict import Verdict
 from tests.benchmarks.recorded import COLUMNS, RecordedBlock, RecordedRound, Unreadable, read_rounds
-from tests.benchmarks.verdict_rules import Rule, rules
+from tests.benchmarks.rows import rich_table
+from tests.benchmarks.verdict_rules import rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from rich.table import Table
+
+    from tests.benchmarks.verdict_rules import Rule
 
 SLOWDOWNS: Final = (0.0, 0.02, 0.03, 0.05, 0.10)
 MOST_ROUNDS: Final = LOOKS[-1][0]
@@ -105,7 +108,7 @@ class Bench:
         """Every rule's."""
         rows = [self._paired()]
         for servers, draw in (("side by side", self._side_by_side), ("apart", self._apart)):
-            rows += [self._fixed(rule, servers, draw) for rule in rules(self.growth)]
+            rows += [self._fixed(name, rule, servers, draw) for name, rule in rules(self.growth).items()]
         return rows
 
     def _paired(self) -> Row:
@@ -144,13 +147,13 @@ class Bench:
                 break
         return verdict, windows
 
-    def _fixed(self, rule: Rule, servers: str, draw: Callable[..., list[RecordedRound]]) -> Row:
+    def _fixed(self, name: str, rule: Rule, servers: str, draw: Callable[..., list[RecordedRound]]) -> Row:
         draws = self._drawn(draw, self.same)
         alarms = {slower: self._alarms(rule, draws, math.log1p(slower)) for slower in self.slowdowns}
         recorded = {slower: self._alarms(rule, self._drawn(draw, pool), 0.0) for slower, pool in self.slowed.items()}
         windows = median(self.rounds * START_WINDOWS + sum(round_.windows for round_ in rounds) for rounds in draws)
         return Row(
-            rule.name,
+            name,
             servers,
             alarms,
             recorded,
@@ -160,7 +163,7 @@ class Bench:
 
     def _alarms(self, rule: Rule, draws: Sequence[Sequence[RecordedRound]], log_cost: float) -> float:
         return _share(
-            rule.alarms(
+            rule(
                 np.array([cost for round_ in rounds for cost in round_.base]),
                 np.array([cost for round_ in rounds for cost in round_.candidate]) + log_cost,
             )
@@ -219,34 +222,25 @@ def _share(flags: Iterable[bool]) -> float:
 
 def table(bench: Bench, rows: Sequence[Row]) -> Table:
     """The rows for people; it is Markdown too."""
-    sizes = [
-        f"{len(bench.same)}",
-        *(f"{len(pool)} (really +{100 * slower:g} %)" for slower, pool in bench.slowed.items()),
-    ]
+    really = [f"really +{100 * slower:g} %" for slower in bench.slowed]
+    sizes = [f"{len(pool)} ({name})" for name, pool in zip(really, bench.slowed.values(), strict=True)]
     title = (
         f"{bench.metric.name}, growth {100 * bench.growth:g} %; how often the candidate is called slower;"
-        f" {bench.repetitions} comparisons each, from {', '.join(sizes)} rounds"
+        f" {bench.repetitions} comparisons each, from {', '.join([str(len(bench.same)), *sizes])} rounds"
     )
-    shown = Table(title=title, box=box.MARKDOWN, title_style="")
-    shown.add_column("rule")
-    shown.add_column("servers run")
-    shown.add_column("same build", justify="right")
-    for slower in bench.slowdowns[1:]:
-        shown.add_column(f"+{100 * slower:g} %", justify="right")
-    for slower in bench.slowed:
-        shown.add_column(f"really +{100 * slower:g} %", justify="right")
-    shown.add_column("windows, same build", justify="right")
-    shown.add_column(f"at +{100 * bench.growth:g} %", justify="right")
-    for row in rows:
-        rates = [*row.alarms.values(), *row.recorded_alarms.values()]
-        shown.add_row(
+    header = ["rule", "servers run", "same build", *(f"+{100 * slower:g} %" for slower in bench.slowdowns[1:]), *really]
+    header += ["windows, same build", f"at +{100 * bench.growth:g} %"]
+    cells = [
+        (
             row.rule,
             row.servers,
-            *(f"{rate:.3f}" for rate in rates),
+            *(f"{rate:.3f}" for rate in (*row.alarms.values(), *row.recorded_alarms.values())),
             f"{row.windows[0.0]:g}",
             f"{row.windows[bench.growth]:g}",
         )
-    return shown
+        for row in rows
+    ]
+    return rich_table(header, cells, words=("rule", "servers run"), title=title)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

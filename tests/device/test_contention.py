@@ -48,13 +48,9 @@ def test_the_same_work_is_ours_or_theirs() -> None:
 
 
 def test_stolen_time_is_taken_by_others() -> None:
-    """What the hypervisor gave to others counts, though no process here used it."""
+    """What the hypervisor gave to others counts, though no process here used it; rounding never makes it negative."""
     before, after = CpuReading(0.0, 10.0, 1.0, 5.0), CpuReading(10.0, 20.0, 4.0, 15.0)
     assert cores_taken_by_others(before, after) == 0.3
-
-
-def test_it_is_never_negative() -> None:
-    """Readings of the same moment, or rounded against each other, are none."""
     reading = CpuReading(1.0, 1.0, 0.0, 1.0)
     assert cores_taken_by_others(reading, reading) == 0.0
     assert cores_taken_by_others(reading, CpuReading(2.0, 1.5, 0.0, 2.0)) == 0.0

@@ -6,17 +6,19 @@ import math
 import os
 import platform
 import re
-import subprocess
-import sys
 from dataclasses import asdict
 from importlib import metadata
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.device import HOST_VARIABLE, Host, read_host, read_software
 from pytest_gpuserve.device.host import is_virtual, read_boost, read_core_limit
 from pytest_gpuserve.errors import UsageProblem
+from tests.fakes.children.toolkit import printed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MACHINE_ID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
 
@@ -47,22 +49,16 @@ def read(root: Path, **environ: str) -> Host:
 
 
 def test_the_facts_are_read(root: Path) -> None:
-    """Model, cores, memory, kernel and distribution come out as people write them."""
+    """Model, cores, memory, kernel and distribution as people write them, and a stable identity.
+
+    What the kernel does not tell, as in many containers, is None.
+    """
     host = read(root)
-    assert host.cpu == "AMD EPYC 7B13"
-    assert host.system == "Debian GNU/Linux 12"
-    assert host.kernel == platform.release()
+    assert (host.cpu, host.system, host.kernel) == ("AMD EPYC 7B13", "Debian GNU/Linux 12", platform.release())
     assert host.memory_bytes > 2**20
     assert re.fullmatch(r"[0-9a-f]{12}", host.id)
-
-
-def test_the_identity_is_stable(root: Path) -> None:
-    """Reading twice gives one identity."""
-    assert read(root).id == read(root).id
-
-
-def test_this_machine_can_be_read() -> None:
-    """The defaults give every fact of the machine that runs the tests, but for what its kernel may not tell."""
+    assert read(root).id == host.id
+    assert (host.numa_nodes, host.governor) == (None, None)
     facts = asdict(read_host(environ={}))
     assert all(value for name, value in facts.items() if name not in {"numa_nodes", "governor"})
 
@@ -79,36 +75,26 @@ def test_nodes_and_governor_are_read(root: Path) -> None:
     assert (host.numa_nodes, host.governor) == (2, "performance,powersave")
 
 
-def test_what_the_kernel_does_not_tell_is_unknown(root: Path) -> None:
-    """Without their folders, as in many containers and virtual machines, both are None."""
-    host = read(root)
-    assert (host.numa_nodes, host.governor) == (None, None)
+def test_another_machine_has_another_identity(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its id, processor, memory or cores; a kernel that keeps some megabytes more makes no other one."""
 
+    def has(memory_bytes: int) -> None:
+        monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"total": memory_bytes}))
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("etc/machine-id", "0" * 32), ("proc/cpuinfo", "model name : another\n")],
-    ids=["machine", "processor"],
-)
-def test_another_machine_has_another_identity(root: Path, name: str, text: str) -> None:
-    """A change of machine id or processor changes the identity."""
-    before = read(root).id
-    write(root, name, text)
-    assert read(root).id != before
-
-
-def test_hardware_counts_in_the_identity(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same machine with more cores is another one; a kernel that keeps some megabytes more is not."""
-    before = read(root).id
-    whole = type("Memory", (), {"total": 16 * 2**30})
-    less = type("Memory", (), {"total": 16 * 2**30 - 50 * 2**20})
-    monkeypatch.setattr("psutil.virtual_memory", lambda: whole)
-    with_memory = read(root).id
-    monkeypatch.setattr("psutil.virtual_memory", lambda: less)
-    assert read(root).id == with_memory
-    monkeypatch.undo()
+    has(16 * 2**30)
+    first = read(root).id
+    has(16 * 2**30 - 50 * 2**20)
+    assert read(root).id == first
+    seen = {first}
+    has(32 * 2**30)
+    seen.add(read(root).id)
     monkeypatch.setattr("os.cpu_count", lambda: 4096)
-    assert read(root).id != before
+    seen.add(read(root).id)
+    write(root, "etc/machine-id", "0" * 32)
+    seen.add(read(root).id)
+    write(root, "proc/cpuinfo", "model name : another\n")
+    seen.add(read(root).id)
+    assert len(seen) == 5
 
 
 def test_nothing_private_is_in_clear(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,15 +118,11 @@ def test_an_image_without_a_machine_id_falls_to_the_next_source(root: Path, text
     assert read(root).id == expected
 
 
-def test_a_processor_without_a_model_name_is_named_by_its_numbers(root: Path) -> None:
-    """ARM kernels give numbers only; they still tell processors apart."""
+def test_what_has_no_name_gets_what_is_known(root: Path) -> None:
+    """ARM kernels give a processor's numbers only, which still tell them apart; minimal images have no os-release."""
     write(root, "proc/cpuinfo", ARM_CPUINFO)
-    assert read(root).cpu == f"{platform.machine()} 0x41 0xd4f 0x0"
-
-
-def test_a_system_without_its_file_has_the_kernel_s_name(root: Path) -> None:
-    """Minimal images have no os-release."""
     (root / "etc/os-release").unlink()
+    assert read(root).cpu == f"{platform.machine()} 0x41 0xd4f 0x0"
     assert read(root).system == platform.system()
 
 
@@ -165,97 +147,67 @@ def test_cores_are_those_that_the_process_may_use() -> None:
         "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); after = read_host(environ={});"
         "print(after.cores, before.id == after.id)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout.split() == ["1", "True"]
+    assert printed(code, env=os.environ).split() == ["1", "True"]
 
 
-def test_versions_are_read_without_importing() -> None:
-    """Installed distributions give their version, absent ones are left out, and Python always is there."""
-    versions = read_software(["filelock", "no-such-distribution-here"])
-    assert versions == {"python": platform.python_version(), "filelock": metadata.version("filelock")}
-
-
-def test_a_half_removed_distribution_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Metadata without a version gives the word `unknown`, never None."""
+def test_versions_are_read_without_importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed distributions give theirs, absent ones are left out; metadata without a version give `unknown`."""
     write(tmp_path, "half_gone-1.0.dist-info/METADATA", "Name: half-gone\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert read_software(["half-gone"])["half-gone"] == "unknown"
+    assert read_software(["filelock", "no-such-distribution-here", "half-gone"]) == {
+        "python": platform.python_version(),
+        "filelock": metadata.version("filelock"),
+        "half-gone": "unknown",
+    }
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "on"),
-    [
-        ("intel_pstate/no_turbo", "0", True),
-        ("intel_pstate/no_turbo", "1", False),
-        ("cpufreq/boost", "1", True),
-        ("cpufreq/boost", "0", False),
-    ],
+    ("name", "off", "on"), [("intel_pstate/no_turbo", "1", "0"), ("cpufreq/boost", "0", "1")], ids=["intel", "others"]
 )
-def test_boost_is_read_from_either_file(root: Path, name: str, text: str, *, on: bool) -> None:
-    """Intel's file says when turbo is off, the others' when boost is on; what turns it off is written the other way."""
-    write(root, f"sys/devices/system/cpu/{name}", f"{text}\n")
-    boost = read_boost(root=root)
-    assert boost is not None
-    assert boost.on is on
-    off = {"intel_pstate/no_turbo": "1", "cpufreq/boost": "0"}[name]
-    assert boost.turn_off == f"echo {off} | sudo tee /sys/devices/system/cpu/{name}"
-
-
-@pytest.mark.parametrize("text", [None, "", "maybe"])
-def test_boost_that_is_not_told_is_unknown(root: Path, text: str | None) -> None:
-    """No file, or one that says neither, is no answer."""
-    if text is not None:
-        write(root, "sys/devices/system/cpu/cpufreq/boost", text)
+def test_boost_is_read_from_either_file(root: Path, name: str, off: str, on: str) -> None:
+    """Intel's file says when turbo is off, the others' when boost is on; one that says neither is no answer."""
     assert read_boost(root=root) is None
+    for text in ("", "maybe"):
+        write(root, f"sys/devices/system/cpu/{name}", text)
+        assert read_boost(root=root) is None
+    for text in (on, off):
+        write(root, f"sys/devices/system/cpu/{name}", f"{text}\n")
+        boost = read_boost(root=root)
+        assert boost is not None
+        assert boost.on is (text == on)
+        assert boost.turn_off == f"echo {off} | sudo tee /sys/devices/system/cpu/{name}"
+
+
+V1_QUOTA = "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us"
+V1_PERIOD = "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us"
+V1_GROUPS = "3:cpuset:/\n2:cpu,cpuacct:/docker/x\n0::/\n"
 
 
 @pytest.mark.parametrize(
-    ("files", "limit"),
+    ("groups", "files", "limit"),
     [
-        ({}, None),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, 1.5),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, math.inf),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.controllers": "cpuset cpu io\n"}, math.inf),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.controllers": "cpuset io\n"}, None),
+        (None, {}, None),
+        ("0::/\n", {"sys/fs/cgroup/cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/\n", {"sys/fs/cgroup/cpu.max": "max 100000\n"}, math.inf),
+        ("0::/\n", {"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io\n"}, math.inf),
+        ("0::/\n", {"sys/fs/cgroup/cgroup.controllers": "cpuset io\n"}, None),
         (
-            {
-                "proc/self/cgroup": "0::/a.slice/b.scope\n",
-                "sys/fs/cgroup/a.slice/cpu.max": "200000 100000\n",
-                "sys/fs/cgroup/a.slice/b.scope/cpu.max": "max 100000\n",
-            },
+            "0::/a.slice/b.scope\n",
+            {"sys/fs/cgroup/a.slice/cpu.max": "200000 100000\n", "sys/fs/cgroup/a.slice/b.scope/cpu.max": "max 100000"},
             2.0,
         ),
-        ({"proc/self/cgroup": "0::/not/mounted\n", "sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4.0),
-        (
-            {
-                "proc/self/cgroup": "3:cpuset:/\n2:cpu,cpuacct:/docker/x\n0::/\n",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "50000\n",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-            },
-            0.5,
-        ),
-        (
-            {
-                "proc/self/cgroup": "1:cpu:/\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            math.inf,
-        ),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "many\n"}, None),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1 0\n"}, None),
+        ("0::/not/mounted\n", {"sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4.0),
+        (V1_GROUPS, {V1_QUOTA: "50000\n", V1_PERIOD: "100000\n"}, 0.5),
+        (V1_GROUPS, {V1_QUOTA: "-1\n", V1_PERIOD: "100000\n"}, math.inf),
+        ("0::/\n", {"sys/fs/cgroup/cpu.max": "many\n"}, None),
+        ("0::/\n", {"sys/fs/cgroup/cpu.max": "1 0\n"}, None),
     ],
 )
-def test_the_tightest_group_limits_the_time(root: Path, files: dict[str, str], limit: float | None) -> None:
+def test_the_tightest_group_limits_the_time(
+    root: Path, groups: str | None, files: dict[str, str], limit: float | None
+) -> None:
     """Of both versions of control groups, up to the root of what is mounted; where none tells it is unknown."""
-    for name, text in files.items():
+    for name, text in {**files, **({} if groups is None else {"proc/self/cgroup": groups})}.items():
         write(root, name, text)
     assert read_core_limit(root=root) == limit
 

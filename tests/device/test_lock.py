@@ -44,19 +44,21 @@ with lock.acquire(wait_seconds=60, on_wait=lambda holder, seconds: print("waitin
 @contextmanager
 def session(folder: Path, *, first: str = "", then: str = "") -> Iterator[subprocess.Popen[str]]:
     """Start another session on the same device; it is killed on leaving, if it has not ended."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", SESSION, str(folder), "pytest other", first, then],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    with child:
+    command = [sys.executable, "-c", SESSION, str(folder), "pytest other", first, then]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True) as child:
         try:
             yield child
         finally:
             child.kill()
+
+
+@contextmanager
+def holding(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another session that has the device."""
+    with session(folder) as other:
+        assert next_line(other) == "held"
+        yield other
 
 
 def next_line(child: subprocess.Popen[str]) -> str:
@@ -65,14 +67,14 @@ def next_line(child: subprocess.Popen[str]) -> str:
     return child.stdout.readline().strip()
 
 
-def our_lock(folder: Path) -> DeviceLock:
-    """Return this process's own lock on the device of `session`."""
-    return DeviceLock("GPU-1", command="pytest suites --gpu=T4", folder=folder)
+def our_lock(folder: Path, key: str = "GPU-1") -> DeviceLock:
+    """Return this process's own lock, by default on the device of `session`."""
+    return DeviceLock(key, command="pytest suites --gpu=T4", folder=folder)
 
 
-def unexpected_wait(holder: Holder, seconds: float) -> None:
-    """Fail, because the device should be free."""
-    pytest.fail(f"waited {seconds} s for {holder}")
+def unexpected_wait(holders: object, seconds: float) -> None:
+    """Fail, because a device should be free."""
+    pytest.fail(f"waited {seconds} s for {holders}")
 
 
 def take(lock: DeviceLock, *, wait_seconds: float = 0.0) -> DeviceLock:
@@ -81,27 +83,30 @@ def take(lock: DeviceLock, *, wait_seconds: float = 0.0) -> DeviceLock:
 
 
 def test_a_free_device_is_taken_at_once_and_given_back(tmp_path: Path) -> None:
-    """Holding it names this process to others; afterwards nothing names anybody, and it can be taken again."""
+    """Holding it names this process to others; afterwards nothing names anybody; after an exception it is free too."""
     lock = our_lock(tmp_path)
     began = time.time()
     with take(lock, wait_seconds=60):
         assert lock.held
         holder = our_lock(tmp_path).holder()
-        assert holder.pid == os.getpid()
-        assert holder.command == "pytest suites --gpu=T4"
+        assert (holder.pid, holder.command) == (os.getpid(), "pytest suites --gpu=T4")
         assert holder.since_epoch is not None
         assert abs(holder.since_epoch - began) < DEADLINE_SECONDS
         assert f"process {os.getpid()} of " in str(holder)
     assert not lock.held
     assert not lock.record_path.exists()
+    with pytest.raises(ZeroDivisionError), take(lock):
+        _ = 1 / 0
+    assert not lock.held
     take(our_lock(tmp_path)).release()
 
 
 def test_a_taken_device_is_refused_by_name(tmp_path: Path) -> None:
-    """After one notice and the wait, the refusal names the holder's process, command and start, and what helps."""
+    """After one notice and the wait, or at once without a wait, by who holds it, since when, and what helps."""
     notices: list[tuple[Holder, float]] = []
-    with session(tmp_path) as other:
-        assert next_line(other) == "held"
+    with holding(tmp_path) as other:
+        with pytest.raises(DeviceProblem, match="in use"):
+            take(our_lock(tmp_path), wait_seconds=0)
         with pytest.raises(DeviceProblem) as caught:
             our_lock(tmp_path).acquire(wait_seconds=0.3, on_wait=lambda *notice: notices.append(notice))
     ((holder, announced_seconds),) = notices
@@ -112,18 +117,9 @@ def test_a_taken_device_is_refused_by_name(tmp_path: Path) -> None:
     assert "gpuserve_lock_wait" in text
 
 
-def test_no_wait_means_one_attempt(tmp_path: Path) -> None:
-    """With 0 seconds a taken device is refused without the notice of a wait."""
-    with session(tmp_path) as other:
-        assert next_line(other) == "held"
-        with pytest.raises(DeviceProblem, match="in use"):
-            take(our_lock(tmp_path))
-
-
 def test_a_wait_ends_when_the_other_session_does(tmp_path: Path) -> None:
     """A waiting session gets the device as soon as the holder ends, and its own record replaces the other's."""
-    with session(tmp_path) as other:
-        assert next_line(other) == "held"
+    with holding(tmp_path) as other:
 
         def end_it(holder: Holder, seconds: float) -> None:
             assert other.stdin is not None
@@ -135,73 +131,52 @@ def test_a_wait_ends_when_the_other_session_does(tmp_path: Path) -> None:
 
 
 def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
-    """After kill -9 the device is free at once, and the record left behind names nobody."""
-    with session(tmp_path) as other:
-        assert next_line(other) == "held"
+    """After kill -9 the device is free at once; the record left behind names nobody, nor a later process of its pid."""
+    with holding(tmp_path) as other:
         other.kill()
         other.wait(DEADLINE_SECONDS)
     lock = our_lock(tmp_path)
     assert json.loads(lock.record_path.read_bytes())["pid"] == other.pid
     assert lock.holder() == Holder()
     with take(lock):
-        assert lock.holder().pid == os.getpid()
-
-
-def test_a_later_process_with_the_holder_s_number_is_not_the_holder(tmp_path: Path) -> None:
-    """A record whose process began at another time than the living one of that number names nobody."""
-    lock = our_lock(tmp_path)
-    with take(lock):
         record = asdict(lock.holder())
+        assert record["pid"] == os.getpid()
         lock.record_path.write_text(json.dumps({**record, "started_epoch": record["started_epoch"] - 3600}))
         assert lock.holder() == Holder()
-
-
-def make_fifo(path: Path) -> None:
-    """Put a pipe in the file's place: whoever opens it carelessly waits for a writer."""
-    path.unlink()
-    os.mkfifo(path)
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         Path.unlink,
-        lambda path: path.write_bytes(b""),
         lambda path: path.write_bytes(b"\xff\x00{"),
-        lambda path: path.write_text("[]"),
         lambda path: path.write_text('{"pid": "x", "command": 1}'),
         lambda path: path.write_text('{"pid": 1e400, "command": "", "since_epoch": 0, "user": "", "started_epoch": 0}'),
         lambda path: path.write_text("[" * 8000),
-        make_fifo,
+        lambda path: (path.unlink(), subprocess.run(["mkfifo", path], check=True)),
         lambda path: (path.unlink(), path.symlink_to("/etc/passwd")),
         lambda path: (path.unlink(), path.mkdir()),
     ],
-    ids=["missing", "empty", "bytes", "list", "types", "infinite", "deep", "fifo", "link", "folder"],
+    ids=["missing", "bytes", "types", "infinite", "deep", "fifo", "link", "folder"],
 )
 def test_a_damaged_record_names_an_unknown_process(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     """Whatever lies in the record's place, the refusal comes, and admits that it does not know who."""
     lock = our_lock(tmp_path)
-    with session(tmp_path) as other:
-        assert next_line(other) == "held"
+    with holding(tmp_path):
         damage(lock.record_path)
         with pytest.raises(DeviceProblem, match="an unknown process"):
             take(lock)
 
 
-def test_a_record_that_cannot_be_written_does_not_cost_the_device(tmp_path: Path) -> None:
-    """The lock is what counts: with a folder in the record's place the device is still taken and given back."""
-    lock = our_lock(tmp_path)
+def test_a_record_costs_neither_the_device_nor_the_terminal(tmp_path: Path) -> None:
+    """Control characters of another user's record are not shown; with a folder in its place the device is taken."""
+    lock = DeviceLock("GPU-1", command="\x1b]0;owned\x07\nhelp: rm -rf", folder=tmp_path)
+    with take(lock):
+        assert lock.holder().command == "?]0;owned??help: rm -rf"
     lock.record_path.mkdir()
     with take(lock):
         assert lock.held
     assert not lock.held
-
-
-def test_a_record_cannot_write_to_the_terminal(tmp_path: Path) -> None:
-    """Control characters of another user's record are not shown."""
-    lock = DeviceLock("GPU-1", command="\x1b]0;owned\x07\nhelp: rm -rf", folder=tmp_path)
-    with take(lock):
-        assert lock.holder().command == "?]0;owned??help: rm -rf"
 
 
 def test_ctrl_c_while_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -235,23 +210,10 @@ def test_a_server_that_outlives_its_session_does_not_keep_the_device(tmp_path: P
             server.kill()
 
 
-def test_an_exception_gives_the_device_back(tmp_path: Path) -> None:
-    """A session that fails while it measures leaves the device free."""
-    lock = our_lock(tmp_path)
-    with pytest.raises(ZeroDivisionError), take(lock):
-        _ = 1 / 0
-    assert not lock.held
-    take(our_lock(tmp_path)).release()
-
-
-def test_devices_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    """Another card's lock is another lock, and a strange key stays inside the folder."""
-    with take(our_lock(tmp_path)), take(DeviceLock("../GPU-2", command="", folder=tmp_path)) as other:
+def test_devices_do_not_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another card's lock is another one, in the same folder whatever its key; by default everybody's, not TMPDIR."""
+    with take(our_lock(tmp_path)), take(our_lock(tmp_path, "../GPU-2")) as other:
         assert other.path.parent == tmp_path
-
-
-def test_the_default_folder_is_the_machine_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions meet in a folder that everybody shares, whatever TMPDIR each of them has."""
     ordinary = DeviceLock("cpu", command="").path
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert DeviceLock("cpu", command="").path == ordinary
@@ -259,18 +221,14 @@ def test_the_default_folder_is_the_machine_s(tmp_path: Path, monkeypatch: pytest
     assert ordinary.parent.stat().st_mode & stat.S_IWOTH
 
 
-def test_a_link_in_the_lock_s_place_is_refused(tmp_path: Path) -> None:
-    """A symbolic link is not followed: the file that it points at is not even created."""
+def test_a_lock_file_that_cannot_be_made_is_refused_in_words(tmp_path: Path) -> None:
+    """With its path and a way out; a symbolic link is not followed: what it points at is not even created."""
     lock = our_lock(tmp_path)
     lock.path.symlink_to(tmp_path / "target")
     with pytest.raises(DeviceProblem, match="symbolic link") as caught:
         take(lock)
     assert str(lock.path) in str(caught.value)
     assert not (tmp_path / "target").exists()
-
-
-def test_a_folder_that_is_not_there_is_refused_in_words(tmp_path: Path) -> None:
-    """A lock file that cannot be made is a problem with a path and a way out."""
     (tmp_path / "file").touch()
     with pytest.raises(DeviceProblem, match="cannot be used") as caught:
         take(our_lock(tmp_path / "file"))
@@ -294,8 +252,8 @@ def test_another_user_can_follow_a_killed_session() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o1777)
-        with session(folder) as first:
-            assert next_line(first) == "held"
+        with holding(folder):
+            pass
         with session(folder, first="os.setgroups([]); os.setgid(65534); os.setuid(65534)") as second:
             assert next_line(second) == "held"
             assert our_lock(folder).holder().pid == second.pid
@@ -305,15 +263,11 @@ def test_another_user_can_follow_a_killed_session() -> None:
         assert our_lock(folder).record_path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("wait_seconds", [-1.0, float("nan"), float("inf")])
-def test_a_wait_that_is_no_duration_is_refused(tmp_path: Path, wait_seconds: float) -> None:
-    """Neither a negative wait, nor NaN, nor an endless one is taken for a number of seconds."""
-    with pytest.raises(UsageProblem, match="number of seconds"):
-        take(our_lock(tmp_path), wait_seconds=wait_seconds)
-
-
-def test_with_needs_a_wait_first(tmp_path: Path) -> None:
-    """`with lock:` alone does not enter unlocked."""
+def test_misuse_is_refused(tmp_path: Path) -> None:
+    """A negative wait, NaN and an endless one are no seconds; `with lock:` alone does not enter unlocked."""
+    for wait_seconds in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(UsageProblem, match="number of seconds"):
+            take(our_lock(tmp_path), wait_seconds=wait_seconds)
     with pytest.raises(RuntimeError, match="acquire"), our_lock(tmp_path):
         pytest.fail("entered without the lock")
 
@@ -321,56 +275,38 @@ def test_with_needs_a_wait_first(tmp_path: Path) -> None:
 # -- any one of several devices
 
 
-def lock_on(key: str, folder: Path) -> DeviceLock:
-    """A lock of this process."""
-    return DeviceLock(key, command="pytest suites --gpu=T4", folder=folder)
-
-
-def unexpected_waits(holders: Sequence[Holder], seconds: float) -> None:
-    """Fail, because one of the devices should be free."""
-    pytest.fail(f"waited {seconds} s for {holders}")
+def two_locks(folder: Path) -> list[DeviceLock]:
+    """On two devices, of which the first is that of `session`."""
+    return [our_lock(folder), our_lock(folder, "GPU-2")]
 
 
 def test_the_first_free_one_of_several_is_taken(tmp_path: Path) -> None:
     """All free: the first; one taken: the next, at once and without a word; and only that one is held."""
-    with lease(
-        [lock_on("GPU-1", tmp_path), lock_on("GPU-2", tmp_path)], wait_seconds=0, on_wait=unexpected_waits
-    ) as got:
+    with lease(two_locks(tmp_path), wait_seconds=0, on_wait=unexpected_wait) as got:
         assert got.key == "GPU-1"
-    with session(tmp_path) as other:
-        assert next_line(other) == "held"
-        locks = [lock_on("GPU-1", tmp_path), lock_on("GPU-2", tmp_path)]
-        with lease(locks, wait_seconds=60, on_wait=unexpected_waits) as got:
+    with holding(tmp_path):
+        locks = two_locks(tmp_path)
+        with lease(locks, wait_seconds=60, on_wait=unexpected_wait) as got:
             assert got is locks[1]
             assert [lock.held for lock in locks] == [False, True]
-    take(lock_on("GPU-2", tmp_path)).release()
+    take(our_lock(tmp_path, "GPU-2")).release()
 
 
-def test_whichever_is_given_back_is_taken(tmp_path: Path) -> None:
-    """Both taken: a wait begins with one notice that names both holders, and ends with the one that comes free."""
+def test_where_all_are_taken_whichever_is_given_back_is_taken(tmp_path: Path) -> None:
+    """One notice names all holders, and a refusal after the wait names each device and its holder, and holds none."""
     notices: list[Sequence[Holder]] = []
-    first, second = lock_on("GPU-1", tmp_path), lock_on("GPU-2", tmp_path)
-    with session(tmp_path) as other, take(second):
-        assert next_line(other) == "held"
+    locks, second = two_locks(tmp_path), our_lock(tmp_path, "GPU-2")
+    with holding(tmp_path) as other, take(second):
+        with pytest.raises(DeviceProblem) as caught:
+            lease(locks, wait_seconds=0.3, on_wait=lambda *notice: None)
+        for part in ("GPU-1, GPU-2", f"kill {other.pid}", f"process {os.getpid()} of", "gpuserve_lock_wait"):
+            assert part in str(caught.value)
+        assert not any(lock.held for lock in locks)
 
         def give_back(holders: Sequence[Holder], seconds: float) -> None:
             notices.append(holders)
             second.release()
 
-        with lease([lock_on("GPU-1", tmp_path), lock_on("GPU-2", tmp_path)], wait_seconds=60, on_wait=give_back) as got:
+        with lease(locks, wait_seconds=60, on_wait=give_back) as got:
             assert got.key == "GPU-2"
     assert [[holder.pid for holder in holders] for holders in notices] == [[other.pid, os.getpid()]]
-    assert not first.held
-
-
-def test_all_taken_for_too_long_is_refused_by_all_names(tmp_path: Path) -> None:
-    """The refusal names each device, who holds it, and nothing is held."""
-    with session(tmp_path) as other, take(lock_on("GPU-2", tmp_path)):
-        assert next_line(other) == "held"
-        locks = [lock_on("GPU-1", tmp_path), lock_on("GPU-2", tmp_path)]
-        with pytest.raises(DeviceProblem) as caught:
-            lease(locks, wait_seconds=0.3, on_wait=lambda *notice: None)
-    text = str(caught.value)
-    for part in ("GPU-1, GPU-2", f"kill {other.pid}", f"process {os.getpid()} of", "gpuserve_lock_wait"):
-        assert part in text
-    assert not any(lock.held for lock in locks)

@@ -50,42 +50,42 @@ def refusal(asked: str, answer: NvmlAnswer = ALL, visible: str | None = None) ->
     return str(caught.value)
 
 
-def test_auto_is_the_first_card() -> None:
-    """With several cards `auto` takes the first."""
-    device = select("auto")
-    assert (device.name, device.card, device.host, device.is_gpu) == ("T4", T4, HOST, True)
+@pytest.mark.parametrize(
+    ("asked", "answer", "visible", "chosen"),
+    [
+        ("auto", ALL, None, T4),
+        ("auto", NO_CARD, None, None),
+        ("auto", ALL, "1,0", H200),
+        ("auto", ALL, "GPU-2", SECOND_T4),
+        ("auto", ALL, "", None),
+        ("auto", MISMATCH, "-1", None),
+        ("auto", ALL, "NoDevFiles", None),
+        ("cpu", ALL, None, None),
+        ("cpu", NO_CARD, None, None),
+        ("cpu", MISMATCH, None, None),
+        ("H200", ALL, None, H200),
+        ("T4", ALL, None, T4),
+        ("T4", ALL, "2", SECOND_T4),
+        ("H200", ONE_LOST, None, H200),
+    ],
+)
+def test_the_device_that_is_meant(asked: str, answer: NvmlAnswer, visible: str | None, chosen: Card | None) -> None:
+    """The first visible card (of the name); `auto` without cards, or where they are hidden on purpose, is `cpu`.
 
-
-def test_auto_is_cpu_on_a_machine_without_a_card() -> None:
-    """No library or no device means `cpu`."""
-    device = select("auto", NO_CARD)
-    assert (device.name, device.card, device.is_gpu) == ("cpu", None, False)
+    On purpose is an empty CUDA_VISIBLE_DEVICES, or what schedulers write for it.
+    """
+    device = select(asked, answer, visible)
+    assert device == Device(chosen.name if chosen else "cpu", chosen, HOST)
+    assert device.is_gpu is (chosen is not None)
 
 
 @pytest.mark.parametrize("answer", [MISMATCH, ONE_LOST], ids=["mismatch", "one-lost"])
 def test_auto_refuses_where_a_card_may_be_hidden_by_a_fault(answer: NvmlAnswer) -> None:
-    """A faulty driver or card never turns into a silent run on something else; `--gpu=cpu` is how to say so."""
+    """No silent run on something else; `--gpu=cpu` is how to say so, or the name of a readable card."""
     text = refusal("auto", answer)
     assert answer.problem in text
     assert "--gpu=cpu" in text
-
-
-def test_auto_offers_the_readable_card_beside_a_faulty_one() -> None:
-    """The refusal names the card that could be asked for by name, and asking for it works."""
-    assert "--gpu=H200" in refusal("auto", ONE_LOST)
-    assert select("H200", ONE_LOST).card == H200
-
-
-@pytest.mark.parametrize("answer", [ALL, NO_CARD, MISMATCH], ids=["cards", "none", "mismatch"])
-def test_cpu_is_always_cpu(answer: NvmlAnswer) -> None:
-    """`--gpu=cpu` measures without a card whatever the machine has."""
-    assert select("cpu", answer) == Device("cpu", None, HOST)
-
-
-def test_a_name_takes_the_first_card_of_that_name() -> None:
-    """A name selects among unlike cards, and the first of several alike."""
-    assert select("H200").card == H200
-    assert select("T4").card == T4
+    assert ("--gpu=H200" in text) is (answer is ONE_LOST)
 
 
 @pytest.mark.parametrize("asked", ["t4", "Tesla T4", "tesla t4", "T4X"])
@@ -95,62 +95,28 @@ def test_a_near_miss_is_a_hint_and_not_a_match(asked: str) -> None:
 
 
 def test_a_refusal_tells_what_is_there_and_what_helps() -> None:
-    """A card that is not there: the products that are, the baseline sets, and each way out."""
+    """The products that are there, or NVML's problem; the baseline sets, and each way out, but not what was asked."""
     text = refusal("A100-SXM4-80GB")
-    for part in (
-        "--gpu=A100-SXM4-80GB",
-        "Tesla T4",
-        "NVIDIA H200",
-        "baseline sets: T4, cpu",
-        "--gpu=auto",
-        "--gpu=cpu",
-        "--gpu=T4",
-        "--gpu=H200",
-    ):
+    for part in ("--gpu=A100-SXM4-80GB", "Tesla T4", "NVIDIA H200", "baseline sets: T4, cpu"):
         assert part in text
+    for way in ("auto", "cpu", "T4", "H200"):
+        assert f"--gpu={way}" in text
     assert "did you mean" not in text
-
-
-@pytest.mark.parametrize("answer", [NO_CARD, MISMATCH], ids=["none", "mismatch"])
-def test_a_refusal_without_cards_quotes_nvml(answer: NvmlAnswer) -> None:
-    """Where NVML gave no cards its problem is the finding."""
-    text = refusal("T4", answer)
-    assert f"found: {answer.problem}" in text
-    # The folder exists, but it is what was asked for: offering it again would be no help.
-    assert "did you mean" not in text
+    for answer in (NO_CARD, MISMATCH):
+        text = refusal("T4", answer)
+        assert f"found: {answer.problem}" in text
+        assert "did you mean" not in text
 
 
 def test_a_hidden_card_is_explained() -> None:
-    """A card that CUDA_VISIBLE_DEVICES hides is refused by that reason, with its uuid as a way out."""
+    """By CUDA_VISIBLE_DEVICES, with its uuid as a way out; a value that names nothing here is no wish for `cpu`."""
     text = refusal("H200", visible="0")
     assert "CUDA_VISIBLE_DEVICES=0 hides" in text
     assert H200.uuid in text
-
-
-def test_a_hidden_twin_does_not_count() -> None:
-    """Of two cards alike the visible one is taken."""
-    assert select("T4", visible="2").card == SECOND_T4
-
-
-def test_auto_follows_the_order_of_the_visible_cards() -> None:
-    """CUDA's device 0 is the first one listed, and so is `auto`."""
-    assert select("auto", visible="1,0").card == H200
-    assert select("auto", visible="GPU-2").card == SECOND_T4
-
-
-@pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles"])
-def test_cards_hidden_on_purpose_make_auto_cpu(visible: str) -> None:
-    """An empty CUDA_VISIBLE_DEVICES, or what schedulers write for it, is a wish for no card, faulty driver or not."""
-    assert select("auto", visible=visible).name == "cpu"
-    assert select("auto", MISMATCH, visible=visible).name == "cpu"
-
-
-@pytest.mark.parametrize("visible", ["7", "GPU-f", "MIG-1234", "0x0"])
-def test_cards_hidden_by_a_wrong_value_are_refused(visible: str) -> None:
-    """A CUDA_VISIBLE_DEVICES that names nothing here is no wish for `cpu`."""
-    text = refusal("auto", visible=visible)
-    assert f"CUDA_VISIBLE_DEVICES={visible}" in text
-    assert "Tesla T4" in text
+    for visible in ("7", "GPU-f", "MIG-1234", "0x0"):
+        text = refusal("auto", visible=visible)
+        assert f"CUDA_VISIBLE_DEVICES={visible}" in text
+        assert "Tesla T4" in text
 
 
 @pytest.mark.parametrize(
@@ -174,13 +140,9 @@ def test_visible_cards_are_those_that_cuda_would_show(visible: str | None, expec
 
 
 def test_a_server_sees_only_its_device() -> None:
-    """A card is given by uuid; on `cpu` every card is hidden, so that a server cannot prefer one."""
+    """A card by uuid, on `cpu` none, so that a server cannot prefer one; each card has its own lock, `cpu` one."""
     assert Device("T4", T4, HOST).environment()["CUDA_VISIBLE_DEVICES"] == T4.uuid
     assert Device("cpu", None, HOST).environment() == {"CUDA_VISIBLE_DEVICES": ""}
-
-
-def test_each_card_is_locked_by_itself() -> None:
-    """Two cards of one name have different locks; `cpu` has one."""
     assert Device("T4", T4, HOST).lock_key != Device("T4", SECOND_T4, HOST).lock_key
     assert Device("cpu", None, HOST).lock_key == "cpu"
 
@@ -205,14 +167,10 @@ DIVIDED = NvmlAnswer((*SLICES, H200), "")
 
 
 def test_an_instance_is_given_by_its_own_uuid() -> None:
-    """Servers see the instance alone, and each has its own lock."""
+    """Servers see the instance alone, and each has its own lock; the whole card is refused, its instances offered."""
     devices = select_devices("A100-MIG-1g.10gb", known_names=[], answer=DIVIDED, host=HOST, visible=None)
     assert [device.environment()["CUDA_VISIBLE_DEVICES"] for device in devices] == ["MIG-0", "MIG-1"]
     assert len({device.lock_key for device in devices}) == 2
-
-
-def test_the_whole_card_is_not_there_when_it_is_divided() -> None:
-    """Asked for by its name it is refused, and its instances are offered."""
     assert "--gpu=A100-MIG-1g.10gb" in refusal("A100", DIVIDED)
 
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from pytest_gpuserve.device import telemetry as device_telemetry
-from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess, Sample
+from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess
 from pytest_gpuserve.device.sampler import SAMPLES
 from pytest_gpuserve.device.telemetry import Sampling, Seen
 from pytest_gpuserve.measure.conditions import (
@@ -30,7 +30,6 @@ from pytest_gpuserve.measure.conditions import (
     judge_windows,
 )
 from pytest_gpuserve.measure.samples import telemetry_between
-from tests.device.test_nvml import has_real_library
 from tests.fakes.nvml.cards import (
     DIVIDED_A100,
     FUNCTION_NOT_FOUND,
@@ -51,22 +50,12 @@ from tests.fakes.nvml.cards import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 NS = 1_000_000_000
-FAST = (
-    "gpu_utilisation",
-    "memory_utilisation",
-    "memory_used_bytes",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "power_watts",
-    "energy_joules",
-    "temperature_celsius",
-    "clock_reasons",
-)
 SLOW = ("processes", "pcie_received", "pcie_sent", "uncorrected_ecc")
+FAST = sorted({*CardSample.__struct_fields__} - {"uuid", *SLOW})
 REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
 OF_FUNCTION = {
     "nvmlDeviceGetUtilizationRates": ("gpu_utilisation", "memory_utilisation"),
@@ -91,11 +80,6 @@ def sample_script(script: Script, folder: Path, library: Path, uuids: list[str],
         with Sampling(uuids, log=folder / "log") as sampling:
             wait_for(lambda: until(sampling.seen()))
             return sampling.seen()
-
-
-def looks(count: int) -> Callable[[Seen], bool]:
-    """Until so many samples have been taken."""
-    return lambda seen: len(seen.samples) >= count
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
@@ -201,17 +185,16 @@ def test_every_value_reaches_its_place(story: Story) -> None:
     assert {card.power_watts for card in of_card(story.seen, story.quiet.uuid)} <= {100.0, 700.0}
 
 
-def test_samples_are_stamped_by_the_clock_of_the_load(story: Story) -> None:
-    """Their times rise, and lie between the script's epoch and now by the clock that the load's ticks use."""
+def test_samples_come_when_they_should(story: Story) -> None:
+    """Ten a second by the clock of the load's ticks; a tenth with the slow values of one card, and as many the host's.
+
+    PCIe, ECC and processes are slow, and cards are asked in turn.
+    """
     times = [sample.at_ns for sample in story.seen.samples]
     assert times == sorted(set(times))
     assert times[0] < story.epoch_ns < times[-1] < time.perf_counter_ns()
     # Missed ones are left out; but for them there are ten a second.
     assert len(times) <= (times[-1] - times[0]) / NS * 10 + 2
-
-
-def test_slow_values_are_seen_once_a_second_and_cards_in_turn(story: Story) -> None:
-    """PCIe, ECC and processes are seen in a tenth of the samples, never of two cards in one; host values too."""
     slow = [[card.uuid for card in sample.cards if card.uncorrected_ecc is not None] for sample in story.seen.samples]
     assert max(map(len, slow)) == 1
     assert sum(map(len, slow)) <= len(slow) * 3 / 10 + 3
@@ -250,41 +233,33 @@ def test_a_foreign_process_is_found_and_our_own_is_not(story: Story) -> None:
     """Who is not below the session is foreign, with pid, name and memory where these are known."""
     last = [card.processes for card in of_card(story.seen, story.hot.uuid) if card.processes is not None][-1]
     init = psutil.Process(1).name()
-    assert last == (
-        DeviceProcess(FOREIGN, None, None, ours=False),
-        DeviceProcess(1, init, 5 << 20, ours=False),
+    assert last == (DeviceProcess(FOREIGN, None, None, ours=False), DeviceProcess(1, init, 5 << 20, ours=False))
+    own, both = (
+        judge_processes(story.seen.samples, [card.uuid], server_began_ns=story.epoch_ns)
+        for card in (story.quiet, story.hot)
     )
-    began_ns, _ = story.window(0, 0)
-    assert judge_processes(story.seen.samples, [story.quiet.uuid], server_began_ns=began_ns) == RunCondition()
-    both = judge_processes(story.seen.samples, [story.hot.uuid], server_began_ns=began_ns)
+    assert own == RunCondition()
     assert both.invalid == ()
     assert f"process 1 ({init}, 5 MiB)" in both.unknown[0]
 
 
-def test_events_are_heard_once_with_their_number(story: Story) -> None:
-    """Each XID of a card is one event of that card, and makes a run invalid."""
+def test_events_and_ecc_errors_make_a_run_invalid(story: Story) -> None:
+    """Each XID of a card is heard once; of the counter, which rose from 3 to 5 while we looked, two errors are ours."""
+    card = story.hot.uuid
     assert [(event.uuid, event.kind, event.number) for event in story.seen.events] == [
-        (story.hot.uuid, "xid", 48),
-        (story.hot.uuid, "xid", 79),
+        (card, "xid", 48),
+        (card, "xid", 79),
     ]
-    assert [text.partition(":")[0] for text in judge_events(story.seen.events, [story.hot.uuid]).invalid] == [
-        f"XID 48 on {story.hot.uuid}",
-        f"XID 79 on {story.hot.uuid}",
-    ]
-
-
-def test_ecc_errors_of_the_run_are_told_from_older_ones(story: Story) -> None:
-    """The counter rose from 3 to 5 while we looked: two errors are ours."""
-    (text,) = judge_ecc(story.seen.samples, [story.hot.uuid]).invalid
-    assert text.startswith(f"uncorrected ECC errors on {story.hot.uuid}: 2 in this run (5 since")
+    told = [text.partition(":")[0] for text in judge_events(story.seen.events, [card]).invalid]
+    assert told == [f"XID 48 on {card}", f"XID 79 on {card}"]
+    (text,) = judge_ecc(story.seen.samples, [card]).invalid
+    assert text.startswith(f"uncorrected ECC errors on {card}: 2 in this run (5 since")
 
 
 def test_a_mig_instance_has_its_own_memory_and_the_whole_cards_power(story: Story) -> None:
     """Memory is the instance's; clocks, power and energy, which it has not, are those of its card."""
     first = of_card(story.seen, story.slice)[0]
-    assert first.memory_used_bytes == 12 << 20
-    assert first.power_watts == 30.0
-    assert first.sm_clock_mhz == 1500
+    assert (first.memory_used_bytes, first.power_watts, first.sm_clock_mhz) == (12 << 20, 30.0, 1500)
     assert first.energy_joules is not None
 
 
@@ -298,9 +273,7 @@ def _least_slow(seen: Seen, uuids: list[str]) -> int:
     )
 
 
-@pytest.mark.parametrize(
-    ("code", "call"), [(NOT_SUPPORTED, 1), (FUNCTION_NOT_FOUND, 1), (999, 2)], ids=["unsupported", "too-old", "later"]
-)
+@pytest.mark.parametrize(("code", "call"), [(NOT_SUPPORTED, 1), (999, 2)], ids=["unsupported", "later"])
 def test_a_function_that_fails_costs_its_value_and_no_more(code: int, call: int, library: Path, tmp_path: Path) -> None:
     """Each function in turn, on a card of its own: its value is None from then on, told once; all else is there."""
     functions = list(OF_FUNCTION)
@@ -330,33 +303,27 @@ def test_a_function_that_fails_costs_its_value_and_no_more(code: int, call: int,
             assert (sum(getattr(look, name) is not None for look in looks) < call) == (name in OF_FUNCTION[function])
 
 
-def test_an_older_driver_is_asked_by_the_older_name(library: Path, tmp_path: Path) -> None:
-    """Where clock-event reasons have only their old name, throttle reasons, they are known all the same."""
-    card = replace(T4, clock_reasons=HW_THERMAL)
-    error = Error(REASONS, FUNCTION_NOT_FOUND)
-    seen = sample_script(Script((card,), (error,)), tmp_path, library, [card.uuid], looks(3))
-    assert {look.clock_reasons for look in of_card(seen, card.uuid)} == {HW_THERMAL}
-    assert seen.unknown == ()
+def test_what_cannot_be_had_is_unknown_and_the_rest_still_comes(library: Path, tmp_path: Path) -> None:
+    """No set, no registration and no waiting each cost one card its events; a uuid that NVML does not know has nothing.
 
-
-def test_events_that_cannot_be_had_are_unknown_and_others_still_come(library: Path, tmp_path: Path) -> None:
-    """No set, no registration and no waiting each cost one card its events; the last card's XID is heard."""
+    Of an older driver clock-event reasons are asked by their older name, throttle reasons.
+    """
     cards = tuple(replace(T4, uuid=f"GPU-{index}", pci=None) for index in range(4))
-    cards = (*cards[:3], replace(cards[3], events=(Event(31, Moment(from_ms=200)),)))
+    last = replace(cards[3], events=(Event(31, Moment(from_ms=200)),), clock_reasons=HW_THERMAL)
     errors = (
         Error("nvmlDeviceRegisterEvents", NOT_SUPPORTED, 0),
         Error("nvmlEventSetCreate", 999, None, Moment(call=2, only=True)),
         Error("nvmlEventSetWait_v2", 999, None, Moment(call=1, only=True)),
+        Error(REASONS, FUNCTION_NOT_FOUND),
     )
-    seen = sample_script(
-        Script(cards, errors), tmp_path, library, [card.uuid for card in cards], lambda seen: bool(seen.events)
-    )
-    assert [(unknown.uuid, unknown.what) for unknown in seen.unknown] == [
-        ("GPU-0", "XID events"),
-        ("GPU-1", "XID events"),
-        ("GPU-2", "XID events"),
-    ]
+    uuids = [*(card.uuid for card in cards), "GPU-none"]
+    script = Script((*cards[:3], last), errors)
+    seen = sample_script(script, tmp_path, library, uuids, lambda seen: bool(seen.events))
+    told = sorted((unknown.uuid, unknown.what) for unknown in seen.unknown)
+    assert told == [*((uuid, "XID events") for uuid in uuids[:3]), ("GPU-none", "the card")]
     assert [(event.uuid, event.number) for event in seen.events] == [("GPU-3", 31)]
+    assert {look.clock_reasons for look in of_card(seen, "GPU-3")} == {HW_THERMAL}
+    assert set(of_card(seen, "GPU-none")) == {CardSample("GPU-none")}
 
 
 def test_a_lost_card_is_one_event_and_all_of_it_unknown_from_then_on(library: Path, tmp_path: Path) -> None:
@@ -364,90 +331,58 @@ def test_a_lost_card_is_one_event_and_all_of_it_unknown_from_then_on(library: Pa
     functions = list(OF_FUNCTION)
     cards = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index in range(len(functions) + 1))
     errors = tuple(Error(name, GPU_IS_LOST, index, Moment(call=1)) for index, name in enumerate(functions))
-    uuids = [card.uuid for card in cards]
-    seen = sample_script(
-        Script(cards, errors),
-        tmp_path,
-        library,
-        uuids,
-        lambda seen: len(seen.events) >= len(functions) and seen.samples[-1].at_ns > seen.events[-1].at_ns,
-    )
+    *lost, well = uuids = [card.uuid for card in cards]
+
+    def over(seen: Seen) -> bool:
+        return len(seen.events) >= len(lost) and seen.samples[-1].at_ns > seen.events[-1].at_ns
+
+    seen = sample_script(Script(cards, errors), tmp_path, library, uuids, over)
     assert seen.problem == ""
-    assert Counter((event.uuid, event.kind) for event in seen.events) == {(uuid, "lost"): 1 for uuid in uuids[:-1]}
+    assert Counter((event.uuid, event.kind) for event in seen.events) == {(uuid, "lost"): 1 for uuid in lost}
     last = {card.uuid: card for card in seen.samples[-1].cards}
-    assert all(last[uuid] == CardSample(uuid) for uuid in uuids[:-1])
-    assert last[uuids[-1]].power_watts == 30.0
-    (text,) = judge_events(seen.events, [uuids[0]]).invalid
+    assert all(last[uuid] == CardSample(uuid) for uuid in lost)
+    assert last[well].power_watts == 30.0
+    (text,) = judge_events(seen.events, lost[:1]).invalid
     assert text.startswith("card lost")
 
 
-def test_a_card_that_is_not_there_is_unknown(library: Path, tmp_path: Path) -> None:
-    """A uuid that NVML does not know leaves a sample without values, and says why."""
-    seen = sample_script(Script((T4,)), tmp_path, library, ["GPU-none", T4.uuid], looks(2))
-    assert [(unknown.uuid, unknown.what) for unknown in seen.unknown] == [("GPU-none", "the card")]
-    assert seen.samples[-1].cards[0] == CardSample("GPU-none")
-    assert seen.samples[-1].cards[1].power_watts == 30.0
-
-
 def test_a_library_that_does_not_start_is_told(library: Path, tmp_path: Path) -> None:
-    """Without nvmlInit all of the card is unknown, and the host is still looked at."""
-    seen = sample_script(
-        Script((T4,), (Error("nvmlInitWithFlags", 18),)),
-        tmp_path,
-        library,
-        [T4.uuid],
-        lambda seen: seen.samples[-1].host is not None,
-    )
+    """Without nvmlInit all of the card is None, never zero, and no window is good; the host is still looked at."""
+    script = Script((T4,), (Error("nvmlInitWithFlags", 18),))
+    seen = sample_script(script, tmp_path, library, [T4.uuid], lambda seen: seen.samples[-1].host is not None)
     assert [(unknown.uuid, unknown.what) for unknown in seen.unknown] == [("", "NVML")]
     assert set(of_card(seen, T4.uuid)) == {CardSample(T4.uuid)}
+    window = telemetry_between(seen.samples, seen.samples[0].at_ns, seen.samples[-1].at_ns)
+    assert window.cards[T4.uuid].energy is None
+    assert not judge_window(window, [T4.uuid]).good
 
 
 # -- without a card
 
 
-@pytest.mark.skipif(has_real_library(), reason="this machine has NVIDIA's library")
-def test_without_the_library_values_are_absent(tmp_path: Path) -> None:
-    """On a machine without NVML a card that is asked for is all None, never zero, and the reason is told once."""
-    with Sampling(["GPU-1"], log=tmp_path / "log") as sampling:
-        seen = sampling.seen_until(time.perf_counter_ns() + NS // 4)
-    assert set(of_card(seen, "GPU-1")) == {CardSample("GPU-1")}
-    assert [unknown.what for unknown in seen.unknown] == ["NVML"]
-    window = telemetry_between(seen.samples, seen.samples[0].at_ns, seen.samples[-1].at_ns)
-    assert window.cards["GPU-1"].energy is None
-    assert not judge_window(window, ["GPU-1"]).good
-
-
 BURN = "import os, sys\nwhile True:\n    os.times()\n"
 
 
-@pytest.fixture
-def burner() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that computes all the time."""
-    with subprocess.Popen([sys.executable, "-c", BURN]) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def test_cpu_time_goes_to_server_or_client_and_never_to_both(burner: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_cpu_time_goes_to_server_or_client_and_never_to_both(tmp_path: Path) -> None:
     """A server below the client's process is the server's alone; before anybody was told there is no CPU time."""
-    with Sampling([], log=tmp_path / "log") as sampling:
-        assert sampling.seen().samples[0].server_cpu_seconds is None
-        assert sampling.seen().samples[0].cards == ()
-        sampling.watch(client=[os.getpid()], server=[burner.pid])
-        wait_for(lambda: sampling.seen().samples[-1].server_cpu_seconds is not None)
-        wait_for(lambda: (sampling.seen().samples[-1].server_cpu_seconds or 0) > 0.3)
-        seen = sampling.seen()
-        # Told anew: what was counted stays, and no more is added.
-        sampling.watch(client=[os.getpid()], server=[])
-        sampling.seen_until(time.perf_counter_ns() + NS // 2)
-        counts = [sample.server_cpu_seconds for sample in sampling.seen().samples][-3:]
-    last: Sample = seen.samples[-1]
+    with subprocess.Popen([sys.executable, "-c", BURN]) as burner, Sampling([], log=tmp_path / "log") as sampling:
+        try:
+            assert sampling.seen().samples[0].server_cpu_seconds is None
+            assert sampling.seen().samples[0].cards == ()
+            sampling.watch(client=[os.getpid()], server=[burner.pid])
+            wait_for(lambda: (sampling.seen().samples[-1].server_cpu_seconds or 0) > 0.3)
+            seen = sampling.seen()
+            # Told anew: what was counted stays, and no more is added.
+            sampling.watch(client=[os.getpid()], server=[])
+            sampling.seen_until(time.perf_counter_ns() + NS // 2)
+            counts = [sample.server_cpu_seconds for sample in sampling.seen().samples][-3:]
+        finally:
+            burner.kill()
     server = [each.server_cpu_seconds for each in seen.samples if each.server_cpu_seconds is not None]
     assert server == sorted(server)
-    assert last.client_cpu_seconds is not None
-    assert last.client_cpu_seconds < 0.3
+    client = seen.samples[-1].client_cpu_seconds
+    assert client is not None
+    assert client < 0.3
     assert counts[0] is not None
     assert len(set(counts)) == 1
 
@@ -501,18 +436,6 @@ def test_a_sampler_that_cannot_begin_is_a_problem_and_no_error(script: str, word
     assert words in seen.problem
 
 
-def test_after_the_end_nothing_is_left_and_what_was_seen_stays(tmp_path: Path) -> None:
-    """The process and its folder are gone; reading on is allowed and says that it has ended."""
-    with Sampling([], log=tmp_path / "log") as sampling:
-        pid, folder = sampling.pid, sampling._orders.parent
-        assert folder.exists()
-    assert not psutil.pid_exists(pid)
-    assert not folder.exists()
-    assert sampling.seen().samples != ()
-    assert "has been ended" in sampling.seen().problem
-    assert (tmp_path / "log").read_text() == ""
-
-
 OWNER = """
 import sys, time
 from pathlib import Path
@@ -552,8 +475,10 @@ def test_half_a_line_is_left_for_later(tmp_path: Path) -> None:
 
 
 def test_what_is_needed_no_more_is_forgotten(tmp_path: Path) -> None:
-    """But for the last sample before, from which is interpolated; what comes later is added to what is left."""
+    """But for the last sample before; at the end the process and its folder are gone, and what was seen is told."""
     with Sampling([], log=tmp_path / "log") as sampling:
+        pid, folder = sampling.pid, sampling._orders.parent
+        assert folder.exists()
         wait_for(lambda: len(sampling.seen().samples) >= 5)
         before = sampling.seen().samples
         for at_ns in (before[3].at_ns, before[3].at_ns - 1, 0):
@@ -561,5 +486,10 @@ def test_what_is_needed_no_more_is_forgotten(tmp_path: Path) -> None:
             assert sampling.seen().samples[: len(before) - 2] == before[2:]
         wait_for(lambda: len(sampling.seen().samples) > len(before))
         sampling.forget_before(time.perf_counter_ns() + NS)
-        assert len(sampling.seen().samples) <= 2
+        assert 1 <= len(sampling.seen().samples) <= 2
         assert sampling.seen().problem == ""
+    assert not psutil.pid_exists(pid)
+    assert not folder.exists()
+    assert sampling.seen().samples != ()
+    assert "has been ended" in sampling.seen().problem
+    assert (tmp_path / "log").read_text() == ""

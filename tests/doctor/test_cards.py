@@ -76,16 +76,8 @@ def test_a_troubled_card_is_told_with_what_helps(library: Path, tmp_path: Path) 
     )
     report = examined(library, tmp_path, fake)
     assert "T4" not in report["devices"]
-    assert levels(report, fake.uuid) == {
-        "lock": "ok",
-        "processes": "prevents",
-        "temperature": "warning",
-        "throttling": "warning",
-        "clocks": "warning",
-        "power limit": "warning",
-        "persistence mode": "warning",
-        "ECC errors": "warning",
-    }
+    warned = {"temperature", "throttling", "clocks", "power limit", "persistence mode", "ECC errors"}
+    assert levels(report, fake.uuid) == {"lock": "ok", "processes": "prevents", **dict.fromkeys(warned, "warning")}
     assert f"(pid {os.getpid()}) with 600 MiB" in condition(report, fake.uuid, "processes")["found"]
     assert "HW_THERMAL_SLOWDOWN" in condition(report, fake.uuid, "throttling")["found"]
     assert condition(report, fake.uuid, "power limit")["remedy"] == "sudo nvidia-smi -i 0 --power-limit=70"
@@ -103,12 +95,18 @@ def test_what_begins_while_we_look_is_told(library: Path, tmp_path: Path) -> Non
 
 
 def test_two_cards_are_judged_apart(library: Path, tmp_path: Path) -> None:
-    """What is wrong with one is said of it alone, and the other one can be measured on."""
+    """What is wrong with one is said of it alone; CUDA_VISIBLE_DEVICES may hide the card that somebody looks for."""
     other = replace(second(cards.T4), processes=(Process(1, None),))
-    report = examined(library, tmp_path, cards.T4, other)
+    environment = cards.write(Script((cards.T4, other)), tmp_path, library=library)
+    ((_, shown),) = told(environment)
+    report = json.loads(shown)
     assert levels(report, cards.T4.uuid)["processes"] in {"ok", "unknown"}
     assert levels(report, other.uuid)["processes"] == "prevents"
     assert "T4" in report["devices"]
+    ((_, shown),) = told({**environment, "CUDA_VISIBLE_DEVICES": ""})
+    report = json.loads(shown)
+    assert levels(report, cards.T4.uuid)["visible"] == "warning"
+    assert "T4" not in report["devices"]
 
 
 def test_instances_are_devices(library: Path, tmp_path: Path) -> None:
@@ -131,51 +129,31 @@ def test_the_whole_command_on_this_machine() -> None:
 
 
 def test_text_names_device_and_folder(library: Path, tmp_path: Path) -> None:
-    """For people: what card it is, how it is asked for, and where its baselines are."""
-    environment = cards.write(Script((cards.H200,)), tmp_path, library=library)
-    ((status, shown),) = told(environment, options=())
+    """For people: what card it is, how it is asked for, and where its baselines are; the device asked for decides."""
+    ((status, shown),) = told(cards.write(Script((cards.H200,)), tmp_path, library=library), options=())
     lines = shown.splitlines()
     assert status == 0
     assert "card H200" in lines
     assert "    taken by    --gpu=H200, with baselines in baselines/H200" in lines
     assert any(line.startswith("ok        driver ") and line.endswith("answers") for line in lines)
     assert "--gpu=H200" in lines[-1]
-
-
-def test_the_device_that_is_asked_for_decides(library: Path, tmp_path: Path) -> None:
-    """A card that others use leaves `cpu`, but who asks for that card alone gets the status 1; as for one not there."""
     fake = replace(cards.T4, processes=(Process(1, None),))
     environment = cards.write(Script((fake,)), tmp_path, library=library)
+    # A card that others use, and one that is not there; for each of them `cpu` would be left.
     for name in ("T4", "A100"):
         ((status, shown),) = told(environment, options=(f"--gpu={name}",))
         assert status == 1
         assert shown.splitlines()[-1].startswith("nothing can be measured: ")
 
 
-def test_a_hidden_card_is_told(library: Path, tmp_path: Path) -> None:
-    """CUDA_VISIBLE_DEVICES may hide the card that somebody looks for."""
-    environment = cards.write(Script((cards.T4,)), tmp_path, library=library)
-    ((_, shown),) = told({**environment, "CUDA_VISIBLE_DEVICES": ""})
-    report = json.loads(shown)
-    assert levels(report, cards.T4.uuid)["visible"] == "warning"
-    assert "T4" not in report["devices"]
-
-
-def test_a_driver_that_does_not_start_says_so(library: Path) -> None:
-    """NVML's own words, as a problem: not as a machine without a card."""
+def test_a_driver_that_does_not_start_is_no_machine_without_a_card(library: Path) -> None:
+    """NVML's own words, as a problem; without a card the device is `cpu`, and the driver prevents nothing."""
+    problem = "NVML said: Driver/library version mismatch"
     ((_, shown),) = told(fake_environment(library, ["Tesla T4"], init_error=18))
     report = json.loads(shown)
-    assert report["driver"] == {
-        "answers": False,
-        "absent": False,
-        "problem": "NVML said: Driver/library version mismatch",
-    }
+    assert report["driver"] == {"answers": False, "absent": False, "problem": problem}
     (found,) = [each for each in report["conditions"] if each["what"] == "driver"]
-    assert (found["level"], found["found"]) == ("prevents", "NVML said: Driver/library version mismatch")
-
-
-def test_no_card_is_no_problem(library: Path) -> None:
-    """Without a card the device is `cpu`, and the driver prevents nothing."""
+    assert (found["level"], found["found"]) == ("prevents", problem)
     ((_, shown),) = told(fake_environment(library, []))
     report = json.loads(shown)
     assert (report["cards"], report["driver"]["absent"]) == ([], True)

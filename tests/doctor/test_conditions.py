@@ -72,7 +72,6 @@ CALM = CardSample(
 
 GOOD_CARD = CardNow(card=CARD, samples=(CALM, CALM))
 
-FREE = LockState(held=False)
 TAKEN = LockState(held=True, told="process 7 of ann (pytest suites), since noon", pid=7)
 
 
@@ -106,6 +105,20 @@ def cpu(**changes: Any) -> CpuUse:  # noqa: ANN401 -- fields of several types
     return replace(QUIET, **changes)
 
 
+def of_host(**changes: Any) -> dict[str, Host]:  # noqa: ANN401 -- fields of several types
+    """Another host."""
+    return {"host": replace(HOST, **changes)}
+
+
+def shared(total_bytes: int, free_bytes: int) -> dict[str, Space]:
+    """Other shared memory."""
+    return {"shared_memory": Space("/dev/shm", total_bytes, free_bytes)}
+
+
+BUSY_TWO = {"cpu": cpu(by_others=0.9, processes=(BusyProcess(7, "cc1", 0.6), BusyProcess(8, "ld", 0.25)))}
+BUSY_ONE = {"cpu": cpu(by_others=0.2, processes=(BusyProcess(7, "cc1", 0.9),))}
+
+
 def test_a_good_machine_is_ok() -> None:
     """Nothing is warned of where nothing is wrong, and nothing is to be done."""
     told = [*host_conditions(GOOD_HOST), *card_conditions(GOOD_CARD).values()]
@@ -126,38 +139,20 @@ def test_nothing_known_is_nothing_ok() -> None:
     [
         ("identity", {"host": None, "host_problem": "bad", "host_remedy": "unset it"}, PREVENTS, "bad", "unset it"),
         ("identity", {"host": None, "unknown": {"host": "strange"}}, UNKNOWN, "strange", ""),
-        (
-            "governor",
-            {"host": replace(HOST, governor="powersave")},
-            WARNING,
-            "powersave",
-            "frequency-set -g performance",
-        ),
-        ("governor", {"host": replace(HOST, governor="performance,powersave")}, WARNING, "powersave", "cpupower"),
-        ("governor", {"host": replace(HOST, governor=None)}, UNKNOWN, "does not tell", ""),
+        ("governor", of_host(governor="powersave"), WARNING, "powersave", "frequency-set -g performance"),
+        ("governor", of_host(governor="performance,powersave"), WARNING, "powersave", "cpupower"),
+        ("governor", of_host(governor=None), UNKNOWN, "does not tell", ""),
         ("turbo", {"boost": Boost(on=True, turn_off="echo 1")}, WARNING, "on", "echo 1"),
         ("turbo", {"boost": None}, UNKNOWN, "does not tell", ""),
-        ("cores", {"host": replace(HOST, cores=4)}, OK, "4 ", ""),
-        ("cores", {"host": replace(HOST, cores=3)}, WARNING, "3 ", "--cpuset-cpus=0-3"),
+        ("cores", of_host(cores=4), OK, "4 ", ""),
+        ("cores", of_host(cores=3), WARNING, "3 ", "--cpuset-cpus=0-3"),
         ("time quota", {"core_limit": 1.5}, WARNING, "1.5 cores", "docker run"),
         ("time quota", {"core_limit": None}, UNKNOWN, "no control group", ""),
         ("other processes", {"cpu": cpu(by_others=0.25)}, OK, "0.25 cores in 1.00 s", ""),
-        (
-            "other processes",
-            {"cpu": cpu(by_others=0.9, processes=(BusyProcess(7, "cc1", 0.6), BusyProcess(8, "ld", 0.25)))},
-            WARNING,
-            "0.90 cores in 1.00 s: cc1 (pid 7) 0.60, ld (pid 8) 0.25",
-            "ps -fp 7,8",
-        ),
+        ("other processes", BUSY_TWO, WARNING, "0.90 cores in 1.00 s: cc1 (pid 7) 0.60, ld (pid 8) 0.25", "ps -fp 7,8"),
         ("other processes", {"cpu": cpu(by_others=0.9)}, WARNING, "small ones, or processes that came", "top"),
         ("other processes", {"cpu": cpu(by_others=0.9), "sees_all": False}, WARNING, "cannot be seen from here", "top"),
-        (
-            "other processes",
-            {"cpu": cpu(by_others=0.2, processes=(BusyProcess(7, "cc1", 0.9),))},
-            WARNING,
-            "0.90 cores",
-            "ps -fp 7",
-        ),
+        ("other processes", BUSY_ONE, WARNING, "0.90 cores", "ps -fp 7"),
         ("other processes", {"cpu": None, "unknown": {"cpu": "no /proc"}}, UNKNOWN, "no /proc", ""),
         ("stolen time", {"cpu": cpu(stolen=0.17)}, WARNING, "0.17 cores now", "dedicated"),
         ("stolen time", {"cpu": cpu(stolen_since_boot=0.02)}, WARNING, "2 % of the CPU time since", "dedicated"),
@@ -168,14 +163,8 @@ def test_nothing_known_is_nothing_ok() -> None:
         ("swap", {"swap": Swap(3 * GIB, 0)}, WARNING, "3.0 GiB in use", "swapoff -a"),
         ("swap", {"swap": Swap(MIB, MIB)}, WARNING, "swapping: 1 MiB just now", "swapoff -a"),
         ("swap", {"swap": None}, UNKNOWN, "not seen", ""),
-        (
-            "/dev/shm",
-            {"shared_memory": Space("/dev/shm", 64 * MIB, 64 * MIB)},
-            WARNING,
-            "64 MiB of 64 MiB",
-            "--shm-size",
-        ),
-        ("/dev/shm", {"shared_memory": Space("/dev/shm", 9 * GIB, MIB)}, WARNING, "1 MiB of 9.0 GiB", "--shm-size"),
+        ("/dev/shm", shared(64 * MIB, 64 * MIB), WARNING, "64 MiB of 64 MiB", "--shm-size"),
+        ("/dev/shm", shared(9 * GIB, MIB), WARNING, "1 MiB of 9.0 GiB", "--shm-size"),
         (
             "/dev/shm",
             {"shared_memory": None, "unknown": {"shared_memory": "no file"}},
@@ -204,24 +193,18 @@ def test_a_condition_of_the_host(what: str, changes: dict[str, Any], level: Leve
 
 STRANGER = DeviceProcess(4242, "python", 800 * MIB, ours=False)
 
+VISITED = seen_as(calm(processes=(STRANGER,)))
+IDLE = seen_as(calm(clock_reasons=1), application_clocks_set=False)
+SLOW = seen_as(calm(sm_clock_mhz=300), application_clocks_set=None, application_clock_mhz=None)
+LOCK_CLOCKS = "sudo nvidia-smi -i 3 --lock-gpu-clocks=1500"
+NO_POWER = seen_as(power_limit_watts=None, unknown={"power_limit_watts": UNSUPPORTED})
+
 
 @pytest.mark.parametrize(
     ("what", "now", "level", "found", "remedy"),
     [
-        (
-            "processes",
-            seen_as(calm(processes=(STRANGER,))),
-            PREVENTS,
-            "python (pid 4242) with 800 MiB",
-            "nvidia-smi -i 3",
-        ),
-        (
-            "processes",
-            seen_as(calm(gpu_utilisation=0.5)),
-            WARNING,
-            "none that can be seen from here, but",
-            "nvidia-smi",
-        ),
+        ("processes", VISITED, PREVENTS, "python (pid 4242) with 800 MiB", "nvidia-smi -i 3"),
+        ("processes", seen_as(calm(gpu_utilisation=0.5)), WARNING, "none that can be seen from here", "nvidia-smi"),
         ("processes", seen_as(calm(memory_used_bytes=3 * GIB)), WARNING, "3072 MiB in use", "nvidia-smi -i 3"),
         ("temperature", seen_as(calm(temperature_celsius=70)), WARNING, "70 °C", "cool"),
         ("temperature", seen_as(calm(temperature_celsius=69)), OK, "69 °C", ""),
@@ -229,20 +212,8 @@ STRANGER = DeviceProcess(4242, "python", 800 * MIB, ours=False)
         ("throttling", seen_as(calm(clock_reasons=0x60)), WARNING, "HW_THERMAL_SLOWDOWN", "-q -d PERFORMANCE"),
         ("throttling", seen_as(calm(clock_reasons=0x4)), WARNING, "SW_POWER_CAP", "-q -d PERFORMANCE"),
         ("throttling", seen_as(calm(clock_reasons=0x3)), OK, "none now", ""),
-        (
-            "clocks",
-            seen_as(calm(clock_reasons=1), application_clocks_set=False),
-            WARNING,
-            "not locked: they follow the load, now at 1500 MHz",
-            "sudo nvidia-smi -i 3 --lock-gpu-clocks=1500",
-        ),
-        (
-            "clocks",
-            seen_as(calm(sm_clock_mhz=300), application_clocks_set=None, application_clock_mhz=None),
-            WARNING,
-            "not locked",
-            "--lock-gpu-clocks=1590",
-        ),
+        ("clocks", IDLE, WARNING, "not locked: they follow the load, now at 1500 MHz", LOCK_CLOCKS),
+        ("clocks", SLOW, WARNING, "not locked", "--lock-gpu-clocks=1590"),
         (
             "clocks",
             seen_as(application_clocks_set=False),
@@ -252,13 +223,7 @@ STRANGER = DeviceProcess(4242, "python", 800 * MIB, ours=False)
         ),
         ("power limit", seen_as(power_limit_watts=35.0), WARNING, "35 W of 70 W", "-i 3 --power-limit=70"),
         ("power limit", seen_as(power_limit_watts=69.5), OK, "69.5 W", ""),
-        (
-            "power limit",
-            seen_as(power_limit_watts=None, unknown={"power_limit_watts": UNSUPPORTED}),
-            UNKNOWN,
-            UNSUPPORTED,
-            "",
-        ),
+        ("power limit", NO_POWER, UNKNOWN, UNSUPPORTED, ""),
         ("persistence mode", seen_as(persistence=False), WARNING, "off", "nvidia-smi -i 3 -pm 1"),
         ("ECC errors", seen_as(calm(uncorrected_ecc=2)), WARNING, "2 uncorrected", "ROW_REMAPPER"),
         ("ECC errors", seen_as(calm(uncorrected_ecc=None), ecc=False), UNKNOWN, "ECC is off", ""),
@@ -301,26 +266,17 @@ def test_the_reason_of_what_is_unknown_is_told() -> None:
     now = seen_as(calm(temperature_celsius=None))
     now = replace(now, samples=(now.samples[1],), unknown={"temperature": "NVML said: No"})
     assert card_conditions(now)["temperature"].found == "NVML said: No"
-    gone = replace(GOOD_CARD, samples=(), unknown={"the card": "NVML said: Gone"})
-    told = card_conditions(gone)
-    assert {told[what].found for what in ("processes", "temperature", "throttling", "ECC errors")} == {
-        "NVML said: Gone"
-    }
+    told = card_conditions(replace(GOOD_CARD, samples=(), unknown={"the card": "NVML said: Gone"}))
+    whats = ("processes", "temperature", "throttling", "ECC errors")
+    assert [told[what].found for what in whats] == ["NVML said: Gone"] * 4
 
 
-@pytest.mark.parametrize(
-    ("driver", "level"),
-    [
-        (Driver(True, False, ""), OK),  # noqa: FBT003
-        (Driver(False, True, "no library"), OK),  # noqa: FBT003
-        (Driver(False, False, "NVML said: Driver/library version mismatch"), PREVENTS),  # noqa: FBT003
-    ],
-)
-def test_a_driver_that_does_not_answer_prevents(driver: Driver, level: Level) -> None:
+def test_a_driver_that_does_not_answer_prevents() -> None:
     """A machine without a card is well; one whose driver errors may hide a card, and its words are told."""
-    condition = driver_condition(driver)
-    assert condition.level is level
-    assert driver.problem in condition.found
+    for answers, absent, problem in ((True, False, ""), (False, True, "no library"), (False, False, "NVML said: No")):
+        condition = driver_condition(Driver(answers, absent, problem))
+        assert condition.level is (OK if answers or absent else PREVENTS)
+        assert problem in condition.found
 
 
 # -- what can be measured
@@ -378,14 +334,10 @@ def test_the_text_has_all_of_it() -> None:
 
 
 def test_two_of_a_kind_are_told_apart() -> None:
-    """By the beginning of the UUID, which CUDA_VISIBLE_DEVICES takes."""
+    """By the beginning of the UUID, which CUDA_VISIBLE_DEVICES takes; the CPU's lock keeps nobody off a card."""
     other = replace(GOOD_CARD, card=replace(CARD, uuid="GPU-2" + UUID[5:]))
     text = report_text(reported(cards=(GOOD_CARD, other)))
     assert "card T4 GPU-00000000" in text
     assert "card T4 GPU-20000000" in text
-
-
-def test_the_cpu_has_a_lock_too() -> None:
-    """Its subject is the device, so that a session on it keeps nobody off a card."""
     assert lock_condition(TAKEN, "cpu").subject == "cpu"
-    assert lock_condition(FREE, "cpu").level is OK
+    assert lock_condition(LockState(held=False), "cpu").level is OK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ from pytest_gpuserve.doctor.host_conditions import host_conditions
 from pytest_gpuserve.doctor.look import look, read_driver
 from pytest_gpuserve.doctor.look_host import HostLook
 from pytest_gpuserve.doctor.look_lock import read_lock
-from pytest_gpuserve.errors import UsageProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,30 +76,29 @@ def test_we_are_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.getpid() not in {process.pid for process in now.cpu.processes}
 
 
-def test_this_machine_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On any Linux that runs the tests: facts, use of the CPU, swap, limits and room; no reader fails."""
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for a moment only."""
     monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("quick")
+def test_this_machine_is_seen() -> None:
+    """On any Linux that runs the tests: facts, use of the CPU, swap, limits and room; no reader fails."""
     now = seen()
     assert now.unknown == {}
     assert None not in (now.host, now.cpu, now.swap, now.shared_memory, now.open_files, now.temp)
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_reader_that_fails_is_unknown_and_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a strange machine raises is the reason of that one thing."""
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("strange")
 
-    monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
-    for name in (
-        "read_cpu",
-        "read_host_counters",
-        "read_boost",
-        "read_core_limit",
-        "is_virtual",
-        "read_host",
-        "_space",
-    ):
+    readers = ["read_cpu", "read_host_counters", "read_boost", "read_core_limit", "is_virtual", "read_host", "_space"]
+    for name in readers:
         monkeypatch.setattr(look_host, name, fail)
     now = seen()
     assert now.open_files is not None
@@ -110,36 +109,27 @@ def test_a_reader_that_fails_is_unknown_and_keeps_no_other(monkeypatch: pytest.M
     assert set(levels.values()) == {Level.UNKNOWN}
 
 
-def test_counters_that_stand_still_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that gives zeros for its CPU time says nothing of who uses it."""
-    times = psutil.cpu_times()
-    monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr("psutil.cpu_times", lambda: type(times)(*(0.0 for _ in times)))
-    now = seen()
-    assert now.cpu is None
-    assert "stand still" in now.unknown["cpu"]
-
-
+@pytest.mark.usefixtures("quick")
 @pytest.mark.filterwarnings("ignore")  # as outside of the tests
-def test_swap_that_the_kernel_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library warns and gives zeros; zeros are not what is known."""
+def test_zeros_are_not_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel may give zeros for its CPU time, a library warns and gives them for swap: both are unknown."""
 
     def warn() -> object:
-        import warnings
-
         warnings.warn("swap memory stats could not be determined", RuntimeWarning, stacklevel=1)
         return psutil._ntuples.sswap(0, 0, 0, 0, 0, 0)
 
-    monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
+    times = psutil.cpu_times()
+    monkeypatch.setattr("psutil.cpu_times", lambda: type(times)(*(0.0 for _ in times)))
     monkeypatch.setattr("psutil.swap_memory", warn)
     now = seen()
-    assert now.swap is None
+    assert (now.cpu, now.swap) == (None, None)
+    assert "stand still" in now.unknown["cpu"]
     assert "could not be determined" in now.unknown["swap"]
 
 
-def test_a_host_that_is_misnamed_is_told_as_pytest_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("quick")
+def test_a_host_that_is_misnamed_is_told_as_pytest_tells_it() -> None:
     """GPUSERVE_HOST that is no name ends every session, so nothing can be measured; the rest is seen all the same."""
-    monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
     now = seen({"GPUSERVE_HOST": "a b"})
     assert "GPUSERVE_HOST" in now.host_problem
     assert "unset GPUSERVE_HOST" in now.host_remedy
@@ -173,13 +163,9 @@ def test_a_lock_without_a_record_is_held_by_somebody(tmp_path: Path) -> None:
 
 
 def test_looking_leaves_no_file(tmp_path: Path) -> None:
-    """A device that was never measured on has no lock file, also after it was looked at."""
+    """A device that was never measured on has no lock file afterwards; a link there is not followed, nor free."""
     assert read_lock("cpu", folder=tmp_path).held is False
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lock_that_cannot_be_looked_at_is_unknown(tmp_path: Path) -> None:
-    """A link in its place is not followed, and does not count as free."""
     (tmp_path / "pytest-gpuserve-cpu.lock").symlink_to(tmp_path / "elsewhere")
     assert read_lock("cpu", folder=tmp_path).held is None
 
@@ -196,26 +182,14 @@ def test_a_driver_without_its_library_is_no_missing_card(tmp_path: Path) -> None
     assert "does not answer" in driver.problem
 
 
-@pytest.mark.parametrize("asked", [None, "cpu", "no-such-card"])
-def test_the_device_that_is_asked_for(asked: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("quick")
+def test_the_device_that_is_asked_for() -> None:
     """Without a name any device will do; with that of a card that is not here none will, in pytest's own words."""
-    monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
-    found = look(asked, {})
-    if asked == "no-such-card":
-        assert found.devices == ()
-        assert "--gpu=no-such-card asks for a card that is not on this machine" in found.refused
-        assert "--gpu=cpu" in found.refused_remedy
-    else:
+    for asked in (None, "cpu"):
+        found = look(asked, {})
         assert "cpu" in found.devices
         assert found.refused == ""
-
-
-def test_what_a_user_can_mend_is_not_unknown() -> None:
-    """An error with a remedy goes on to where the remedy is told."""
-    from pytest_gpuserve.doctor.attempt import attempt
-
-    def refuse() -> None:
-        raise UsageProblem("no")
-
-    with pytest.raises(UsageProblem):
-        attempt({}, "it", refuse)
+    found = look("no-such-card", {})
+    assert found.devices == ()
+    assert "--gpu=no-such-card asks for a card that is not on this machine" in found.refused
+    assert "--gpu=cpu" in found.refused_remedy

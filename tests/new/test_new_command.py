@@ -131,25 +131,21 @@ def test_a_command_with_a_long_answer(project: Path) -> None:
     assert main(["--python=venv/bin/python", *COMMAND]) == 0
     assert (project / "suites/web/answer.bin").read_bytes() == b"x" * 100
     assert "expect=ANSWER" in (project / "suites/web/test_web.py").read_text()
-    conftest = (project / "suites/web/conftest.py").read_text()
-    assert (
-        'command_server(["{python}", "web.py", "--port={port}"], cwd="../..", python="../../venv/bin/python")'
-        in conftest
-    )
+    call = 'command_server(["{python}", "web.py", "--port={port}"], cwd="../..", python="../../venv/bin/python")'
+    assert call in (project / "suites/web/conftest.py").read_text()
     assert (project / ".gitignore").read_text() == "mine\n__pycache__/\n.pytest_cache/\n"
     workflow = project / ".github/workflows/gate-web.yml"
     steps = yaml.safe_load(workflow.read_text())["jobs"]["gate"]["steps"]
     assert steps[0]["with"]["fetch-depth"] == 0
     assert any("suites/web --gpu=cpu --against=HEAD^1 " in step.get("run", "") for step in steps)
     # What keeps the repository's own workflows up to date does not see the template.
-    own = (Path(__file__).parents[2] / ".github/workflows/gate-against.yml").read_text()
+    own = (REPOSITORY / ".github/workflows/gate-against.yml").read_text()
     assert all(step.get("uses", "") in own for step in steps)
-    for linter in (["zizmor", "--offline"], ["actionlint"]):
-        program = shutil.which(linter[0], path=str(Path(sys.executable).parent)) or shutil.which(linter[0])
+    for name, *arguments in (["zizmor", "--offline"], ["actionlint"]):
+        program = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
         if program is not None:
-            done = subprocess.run(
-                [program, *linter[1:], str(workflow)], capture_output=True, text=True, timeout=60, check=False
-            )
+            command = [program, *arguments, str(workflow)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -178,17 +174,17 @@ def test_an_answer_that_changes_is_not_expected(project: Path, capfd: pytest.Cap
         (["--path=missing", *COMMAND], "slash"),
         (["--header=nothing", *COMMAND], "is no header"),
         (["--body-file=none", *COMMAND], "--body-file=none cannot be read"),
+        (["--name=taken", *COMMAND], "cannot be written"),
     ],
 )
 def test_a_mistake_is_told_and_leaves_nothing(
-    project: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    said: str,
+    project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     """One error without a traceback, with what helps, and exit status 2; no file is written."""
     monkeypatch.setattr(instance, "FAILING_SECONDS", 0.3)
+    (project / "suites").mkdir()
+    # A file where a folder belongs is not taken for a file of the suite that is there already.
+    (project / "suites" / "taken").touch()
     before = contents(project)
     assert main(arguments) == 2
     told = capfd.readouterr().err
@@ -209,11 +205,3 @@ def test_a_model_repository_is_asked_in_its_own_shapes(project: Path, capfd: pyt
     assert '[{"name": "X", "shape": [1, 2], "datatype": "FP32", "data": [0, 0]}]' in told
     assert '"data":[1.0,1.0]' in told
     assert 'triton_server("../../models")' in (project / "suites/models/conftest.py").read_text()
-
-
-def test_a_file_where_a_folder_belongs_is_told(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It is not taken for a file of the suite that is there already."""
-    (project / "suites").mkdir()
-    (project / "suites" / "web").touch()
-    assert main(COMMAND) == 2
-    assert "cannot be written" in capfd.readouterr().err

@@ -14,14 +14,13 @@ from pytest_gpuserve.new.recognise import Recognised, recognise, recognise_comma
 FAKES = Path(__file__).parents[1] / "fakes"
 
 
-@pytest.mark.parametrize("kind", ["mosec", "litserve", "pytriton"])
-def test_an_app_is_recognised_by_its_imports(kind: str) -> None:
-    """An app of each library, with a module of its own beside it that could not be imported from here."""
-    assert recognise(FAKES / f"{kind}_app.py").kind == kind
+def test_an_app_is_recognised_by_its_imports(tmp_path: Path) -> None:
+    """An app of each library, with a module of its own beside it that could not be imported from here.
 
-
-def test_a_model_that_is_bound_by_a_literal_is_known(tmp_path: Path) -> None:
-    """By keyword or by position; a computed name is not guessed."""
+    The model of pytriton's is known where it is bound by a literal; a computed name is not guessed.
+    """
+    for kind in ("mosec", "litserve", "pytriton"):
+        assert recognise(FAKES / f"{kind}_app.py").kind == kind
     app = tmp_path / "app.py"
     for call, model in (("bind(model_name='a')", "a"), ("bind('b', f)", "b"), ("bind(model_name=c)", "")):
         app.write_text(f"import pytriton\ntriton.{call}\n")

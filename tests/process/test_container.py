@@ -25,7 +25,7 @@ from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port, port_owner
 from pytest_gpuserve.process.ready import NotReady
 from tests.fakes.children.docker_daemon import Asked, docker_daemon
-from tests.fakes.children.toolkit import SAFETY_SECONDS, child, eventually, program
+from tests.fakes.children.toolkit import SAFETY_SECONDS, eventually, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,16 +47,9 @@ TRITON = Container(
 def test_a_docker_command_line_word_by_word() -> None:
     """Docker runs it in the foreground with this machine's network, as this user, and never fetches the image."""
     run = container_command(DOCKER, TRITON, client_env={"PATH": "/bin", "LD_PRELOAD": "/lib/outside.so"})
-    assert run.argv == (
-        "docker",
-        "--context=lab",
-        "run",
-        f"--name={run.name}",
-        "--pull=never",
-        "--network=host",
-        "--log-driver=none",
-        f"--user={os.geteuid()}:{os.getegid()}",
-        "--shm-size=1048576",
+    begin = f"docker --context=lab run --name={run.name} --pull=never --network=host --log-driver=none"
+    assert list(run.argv) == [
+        *f"{begin} --user={os.geteuid()}:{os.getegid()} --shm-size=1048576".split(),
         '--gpus="device=GPU-8dd6,MIG-c8a1"',
         "--mount=type=bind,source=/models,target=/models,readonly",
         "--mount=type=bind,source=/tmp/a b,target=/cache",
@@ -66,7 +59,7 @@ def test_a_docker_command_line_word_by_word() -> None:
         "triton:24.08",
         "tritonserver",
         "--http-port=1",
-    )
+    ]
     assert run.env == {"PATH": "/bin", "LD_PRELOAD": "/lib/outside.so", "HF_TOKEN": "hunter2"}
     assert run.after == (("docker", "--context=lab", "rm", "--force", "--volumes", run.name),)
 
@@ -96,9 +89,7 @@ def test_what_is_not_asked_for_is_not_there(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine", [DOCKER, PODMAN])
-@pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "LDAP_PASSWORD", "GOOGLE_API_KEY", "DOCKER_PASSWORD", "DOCKER_AUTH_CONFIG", "https_proxy"]
-)
+@pytest.mark.parametrize("name", ["HF_TOKEN", "DOCKER_PASSWORD", "DOCKER_AUTH_CONFIG", "https_proxy"])
 def test_no_secret_is_on_a_command_line(engine: Engine, name: str) -> None:
     """The value of a variable is only in the client's environment, neither among the arguments nor in what follows."""
     run = container_command(engine, Container("i", env={name: "hunter2"}), client_env={})
@@ -107,7 +98,7 @@ def test_no_secret_is_on_a_command_line(engine: Engine, name: str) -> None:
     assert run.env == {name: "hunter2"}
 
 
-@pytest.mark.parametrize("name", ["PATH", "HOME", "LD_LIBRARY_PATH", "DOCKER_HOST", "CONTAINERS_CONF", "GODEBUG"])
+@pytest.mark.parametrize("name", ["PATH", "LD_LIBRARY_PATH", "DOCKER_HOST", "CONTAINERS_CONF"])
 def test_variables_of_the_server_do_not_change_the_client(name: str) -> None:
     """What the client would obey itself is for the container alone."""
     run = container_command(PODMAN, Container("i", env={name: "inside"}), client_env={name: "outside"})
@@ -123,21 +114,19 @@ def test_variables_of_the_server_do_not_change_the_client(name: str) -> None:
         ({"writable": {Path('/a"b'): "/m"}}, '/a"b'),
         ({"writable": {Path("/a\nb"): "/m"}}, r"/a\nb"),
         ({"writable": {Path("relative"): "/m"}}, "relative"),
-        ({"read_only": {Path("/a"): "inside"}}, "inside"),
         ({"gpus": ('0",capabilities=all',)}, '0",capabilities=all'),
         ({"gpus": ("GPU-1,GPU-2",)}, "GPU-1,GPU-2"),
         ({"env": {"A=B": "c"}}, "A=B"),
-        ({"env": {"": "c"}}, "''"),
         ({"image": ""}, "''"),
         ({"image": "--privileged"}, "--privileged"),
     ],
 )
-@pytest.mark.parametrize("engine", [DOCKER, PODMAN])
-def test_what_would_be_taken_for_something_else_is_refused(engine: Engine, change: dict[str, Any], named: str) -> None:
+def test_what_would_be_taken_for_something_else_is_refused(change: dict[str, Any], named: str) -> None:
     """Commas, quotation marks and the like would become other options; the error shows what was refused."""
-    with pytest.raises(UsageProblem) as refusal:
-        container_command(engine, dataclasses.replace(Container("i"), **change), client_env={})
-    assert named in refusal.value.found
+    for engine in (DOCKER, PODMAN):
+        with pytest.raises(UsageProblem) as refusal:
+            container_command(engine, dataclasses.replace(Container("i"), **change), client_env={})
+        assert named in refusal.value.found
 
 
 @pytest.fixture
@@ -145,10 +134,7 @@ def daemon_environment() -> Iterator[tuple[dict[str, str], list[Asked]]]:
     """The environment for a real docker client that reaches a daemon without containers, and what it asked there."""
     if shutil.which("docker") is None or "Docker version" not in _version("docker"):
         pytest.skip("docker: not installed")
-    with (
-        tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder,
-        docker_daemon(Path(folder) / "s") as asked,
-    ):
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder, docker_daemon(Path(folder) / "s") as asked:
         yield {**os.environ, "DOCKER_HOST": f"unix://{folder}/s", "DOCKER_CONFIG": folder}, asked
 
 
@@ -157,9 +143,12 @@ def _version(client: str) -> str:
 
 
 def test_a_docker_client_asks_its_daemon_for_what_was_meant(
-    daemon_environment: tuple[dict[str, str], list[Asked]],
+    daemon_environment: tuple[dict[str, str], list[Asked]], tmp_path: Path
 ) -> None:
-    """The installed docker client reads the command line as it is meant: mounts, cards, values, user, no log."""
+    """The installed docker client reads the command line as it is meant: mounts, cards, values, user, no log.
+
+    What follows asks to remove the running container with its volumes; that there is none is fine.
+    """
     env, asked = daemon_environment
     run = container_command(Engine(("docker",)), TRITON, client_env=env)
     done = subprocess.run(run.argv, check=False, env=run.env, capture_output=True, text=True)
@@ -171,24 +160,12 @@ def test_a_docker_client_asks_its_daemon_for_what_was_meant(
     assert create.body["User"] == f"{os.geteuid()}:{os.getegid()}"
     assert {"HF_TOKEN=hunter2", "LD_PRELOAD=/lib/inside.so"} <= set(create.body["Env"])
     host = create.body["HostConfig"]
-    assert host["NetworkMode"] == "host"
-    assert host["ShmSize"] == 1 << 20
-    assert host["LogConfig"]["Type"] == "none"
-    assert [(each["Source"], each["Target"], each.get("ReadOnly", False)) for each in host["Mounts"]] == [
-        ("/models", "/models", True),
-        ("/tmp/a b", "/cache", False),
-    ]
+    assert (host["NetworkMode"], host["ShmSize"], host["LogConfig"]["Type"]) == ("host", 1 << 20, "none")
+    mounts = [(each["Source"], each["Target"], each.get("ReadOnly", False)) for each in host["Mounts"]]
+    assert mounts == [("/models", "/models", True), ("/tmp/a b", "/cache", False)]
     (cards,) = host["DeviceRequests"]
     assert cards["DeviceIDs"] == list(CARDS)
     assert not any("/images/create" in each.path for each in asked)
-
-
-def test_a_docker_client_takes_a_container_that_is_gone_for_a_success(
-    daemon_environment: tuple[dict[str, str], list[Asked]], tmp_path: Path
-) -> None:
-    """The command that follows asks to remove the running container with its volumes; that there is none is fine."""
-    env, asked = daemon_environment
-    run = container_command(Engine(("docker",)), Container("i"), client_env=env)
     with Process.start(dataclasses.replace(program("true", folder=tmp_path), env=run.env), after=run.after):
         pass
     removed = f"/v1.44/containers/{run.name}?force=1&v=1"
@@ -214,10 +191,15 @@ PODMAN_VERSION = "echo podman version 4.3.1"
 
 
 def test_an_engine_that_works_is_found_docker_before_podman(tmp_path: Path) -> None:
-    """The first of the two that works is taken, with its kind and the options that were given."""
-    works = info(version={"Version": "4.3.1"}, host={"hostname": HERE})
-    env = client(tmp_path, "podman", **{"--version": PODMAN_VERSION, "info": works})
+    """The first of the two that works is taken, with its kind and the options that were given.
+
+    The kind is what the program says that it is: on some systems docker is another name of podman.
+    """
+    podman = {"--version": PODMAN_VERSION, "info": info(version={"Version": "4.3.1"}, host={"hostname": HERE})}
+    env = client(tmp_path, "podman", **podman)
     assert find_engine(options=("--init",), env=env) == Engine(("podman",), ("--init",), "podman")
+    client(tmp_path, "docker", **podman)
+    assert find_engine(env=env) == Engine(("docker",), (), "podman")
     works = info(ServerVersion="28.2.2", Name=HERE, SecurityOptions=["name=seccomp"])
     client(tmp_path, "docker", **{"--version": DOCKER_VERSION, "info": works})
     assert find_engine(env=env) == Engine(("docker",))
@@ -228,27 +210,12 @@ def test_an_engine_that_works_is_found_docker_before_podman(tmp_path: Path) -> N
     ]
 
 
-def test_a_docker_that_is_podman_is_spoken_to_as_podman(tmp_path: Path) -> None:
-    """What counts is what the program says it is: on some systems docker is another name of podman."""
-    works = info(version={"Version": "4.3.1"}, host={"hostname": HERE})
-    env = client(tmp_path, "docker", **{"--version": PODMAN_VERSION, "info": works})
-    assert find_engine(env=env) == Engine(("docker",), (), "podman")
-
-
 @pytest.mark.parametrize(
     ("answer", "found", "remedy"),
     [
         ("echo 'Cannot connect to the Docker daemon' >&2; exit 1", "Cannot connect", "systemctl start docker"),
-        (
-            "echo 'permission denied while trying to connect to the Docker daemon socket' >&2; exit 1",
-            "permission denied",
-            "usermod -aG docker",
-        ),
-        (
-            info(ServerVersion="", ServerErrors=["Cannot connect to it"]),
-            "Cannot connect to it",
-            "systemctl start docker",
-        ),
+        ("echo 'permission denied while trying to connect to' >&2; exit 1", "permission denied", "usermod -aG docker"),
+        (info(ServerVersion="", ServerErrors=["Cannot connect to it"]), "Cannot connect to it", "start docker"),
         (info(ServerVersion="", Name=""), "exit status 0", "docker info"),
         ("echo nonsense", "exit status 0", "docker info"),
         ("exit 3", "exit status 3", "docker info"),
@@ -319,45 +286,30 @@ def test_a_process_counts_as_the_containers_only_if_the_kernel_agrees(tmp_path: 
 
 
 def test_a_port_may_be_held_by_what_also_belongs_to_the_server(tmp_path: Path) -> None:
-    """A listener outside of the tree is the server's if it is said to be, and a stranger if it is not."""
+    """A listener outside of the tree is the server's if it is said to be; that excuses no stranger on the same port."""
     port = free_port()
     folder = tmp_path / "outside"
     folder.mkdir()
+    shared = (
+        "import socket, sys, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1);"
+        "s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen(); time.sleep(600)"
+    )
     with (
+        socket.socket() as ours,
         Process.start(program("sleep", "600", folder=tmp_path)) as process,
-        Process.start(child("web", port, folder=folder)) as outside,
+        Process.start(program(sys.executable, "-c", shared, str(port), folder=folder)) as outside,
     ):
         eventually(lambda: port_owner(port) is not None, "the server outside listens")
         mine = ready.owned_port_probe(process, port, also=lambda: {outside.pid, os.getpid()})
         ready.wait(mine, process, Deadline.after(SAFETY_SECONDS), what="echo server")
-        nobody: set[int] = set()
-        for also in (nobody, {os.getpid()}):
-            with pytest.raises(ServerFailed, match="foreign server") as refusal:
-                ready.owned_port_probe(process, port, also=lambda also=also: also)()  # type: ignore[misc]
-            assert str(outside.pid) in refusal.value.found
-
-
-def test_a_stranger_beside_the_server_on_the_port_is_refused(tmp_path: Path) -> None:
-    """What also belongs to the server does not excuse somebody else who shares the port."""
-    with socket.socket() as ours, socket.socket() as held:
-        for each in (ours, held):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        ours.bind(("127.0.0.1", 0))
+        with pytest.raises(ServerFailed, match="foreign server") as refusal:
+            ready.owned_port_probe(process, port, also=set)()
+        assert str(outside.pid) in refusal.value.found
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        ours.bind(("127.0.0.1", port))
         ours.listen()
-        port = ours.getsockname()[1]
-        script = (
-            "import socket, sys, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1);"
-            "s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen(); print('up', flush=True); time.sleep(600)"
-        )
-        folder = tmp_path / "outside"
-        folder.mkdir()
-        with (
-            Process.start(program("sleep", "600", folder=tmp_path)) as process,
-            Process.start(program(sys.executable, "-c", script, str(port), folder=folder)) as stranger,
-        ):
-            eventually(lambda: stranger.tail() == "up", "the stranger listens")
-            with pytest.raises(ServerFailed, match="foreign server"):
-                ready.owned_port_probe(process, port, also=lambda: {os.getpid()})()
+        with pytest.raises(ServerFailed, match="foreign server"):
+            ready.owned_port_probe(process, port, also=lambda: {os.getpid()})()
 
 
 def test_nobody_is_asked_for_more_pids_while_nobody_listens(tmp_path: Path) -> None:

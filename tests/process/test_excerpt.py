@@ -16,17 +16,27 @@ PHRASE = "correct horse battery staple " * 100
 """A secret of many words."""
 
 
-@pytest.mark.parametrize("length", [0, 1, SHOWN_CHARACTERS])
-def test_a_short_text_is_shown_whole(length: int) -> None:
-    """Nothing stands for a rest where there is none."""
-    assert excerpt("x" * length, {}) == "x" * length
+@pytest.mark.parametrize(
+    ("text", "most", "shown"),
+    [
+        ("", SHOWN_CHARACTERS, ""),
+        ("x" * SHOWN_CHARACTERS, SHOWN_CHARACTERS, "x" * SHOWN_CHARACTERS),
+        ("one two three", 9, "one two …"),
+        ("one,two", 5, "one,…"),
+        ("x" * 255, SHOWN_CHARACTERS, "…"),
+        (f"{'x' * 260} one two", 266, f"{'x' * 260} one …"),
+        (f"the token is {'x' * 5000}", SHOWN_CHARACTERS, "the token is …"),
+    ],
+    ids=["empty", "as long as it may be", "words", "comma", "one word", "long word first", "long word last"],
+)
+def test_a_long_text_is_cut_at_a_word_and_says_so(text: str, most: int, shown: str) -> None:
+    """The word that would be cut in two is left out: it may be a token of any length that others know."""
+    assert excerpt(text, {}, most=most) == shown
 
 
-def test_a_long_text_is_cut_at_a_word_and_says_so() -> None:
-    """The word that would be cut in two is left out."""
-    assert excerpt("one two three", {}, most=9) == "one two …"
-    assert excerpt("one,two", {}, most=5) == "one,…"
-    assert excerpt("x" * 255, {}) == "…"
+def test_the_begin_of_what_is_no_secret_is_shown() -> None:
+    """Only what is named like a secret is one, and a value as short as others is none."""
+    assert excerpt("x" * 5000, {"HOME": "x" * 20, "A_TOKEN": "xxxxx"}) == "x" * SHOWN_CHARACTERS + "…"
 
 
 @pytest.mark.parametrize("around", ["{}", "b'{}'", '"{}"'])
@@ -38,27 +48,12 @@ def test_of_one_long_word_an_eighth_is_shown(around: str, word: str, part: int) 
     assert shown == quote + word[: min(part, SHOWN_CHARACTERS - len(quote))] + "…"
 
 
-@pytest.mark.parametrize("before", range(SHOWN_CHARACTERS))
-def test_a_long_word_with_the_begin_of_a_known_secret_is_left_out(before: int) -> None:
+def test_a_long_word_with_the_begin_of_a_known_secret_is_left_out() -> None:
     """Its own four first characters are enough, wherever among what would be shown they stand."""
-    shown = excerpt("x" * before + SECRET[:-1] + "x" * 5000, KNOWN)
-    assert SECRET[:4] not in shown
-    assert (shown == "…") == (before <= SHOWN_CHARACTERS - 4)
-
-
-def test_the_begin_of_what_is_no_secret_is_shown() -> None:
-    """Only what is named like a secret is one, and a value as short as others is none."""
-    assert excerpt("x" * 5000, {"HOME": "x" * 20, "A_TOKEN": "xxxxx"}) == "x" * SHOWN_CHARACTERS + "…"
-
-
-def test_a_long_word_that_is_not_cut_is_shown_whole() -> None:
-    """It is another one that the end would cut, and that is left out."""
-    assert excerpt(f"{'x' * 260} one two", {}, most=266) == f"{'x' * 260} one …"
-
-
-def test_a_long_word_behind_others_is_left_out() -> None:
-    """There is something to see without it, and it may be a token of any length that others know."""
-    assert excerpt(f"the token is {'x' * 5000}", {}) == "the token is …"
+    for before in range(SHOWN_CHARACTERS):
+        shown = excerpt("x" * before + SECRET[:-1] + "x" * 5000, KNOWN)
+        assert SECRET[:4] not in shown
+        assert (shown == "…") == (before <= SHOWN_CHARACTERS - 4)
 
 
 def test_a_known_secret_of_any_length_is_none_of_it() -> None:
@@ -69,15 +64,13 @@ def test_a_known_secret_of_any_length_is_none_of_it() -> None:
 
 @pytest.mark.parametrize("before", range(SHOWN_CHARACTERS - len(SECRET) - 12, SHOWN_CHARACTERS + 1))
 def test_a_secret_across_the_end_is_none_of_it(before: int) -> None:
-    """It is known before anything is cut, wherever it stands; what is left of its name is harmless."""
+    """It is known before anything is cut, wherever it stands; what is left of its name is harmless.
+
+    Who has more of the variables masks it afterwards: for them it stays whole, for half of it could not be found then.
+    """
     shown = excerpt(f"{'x ' * (before // 2)}{SECRET} and more", KNOWN)
     assert "hf_" not in shown
     assert len(shown) <= SHOWN_CHARACTERS + 1
-
-
-@pytest.mark.parametrize("before", range(SHOWN_CHARACTERS - len(SECRET) - 12, SHOWN_CHARACTERS + 1))
-def test_a_secret_that_only_others_know_stays_whole_for_them(before: int) -> None:
-    """Who has more of the variables masks it afterwards, and half of it could not be found then."""
     shown = excerpt(f"{'x ' * (before // 2)}{SECRET}{' x' * 10}", {})
     assert SECRET in shown or "hf_" not in shown
     assert "hf_" not in without_secrets(shown, KNOWN)
@@ -104,11 +97,6 @@ def test_a_secret_across_the_end_of_what_is_looked_at_is_none_of_it() -> None:
     assert excerpt(PHRASE * 100, {"_PWD": PHRASE}) == "…"
 
 
-def test_the_begin_of_a_short_answer_is_all_of_it() -> None:
-    """As bytes, whatever it came in."""
-    assert begin_of(b"right") == begin_of(bytearray(b"right")) == b"right"
-
-
 @pytest.mark.parametrize("letter", ["x", "ä", "\N{GRINNING FACE}"])
 def test_the_begin_of_a_large_answer_is_seen_to_be_no_more(letter: str) -> None:
     """However many bytes a character takes, its excerpt knows of the rest, which may cut a secret in two."""
@@ -117,3 +105,4 @@ def test_the_begin_of_a_large_answer_is_seen_to_be_no_more(letter: str) -> None:
     assert len(begin_of(answer)) < len(answer)
     for text in (begin_of(answer).decode(errors="replace"), repr(begin_of(answer))):
         assert excerpt(text, {"_PWD": phrase}) == "…"
+    assert begin_of(b"right") == begin_of(bytearray(b"right")) == b"right"

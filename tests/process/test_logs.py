@@ -32,7 +32,7 @@ def test_a_secret_across_the_end_of_a_line_is_none_of_it(missing: int, tmp_path:
     assert (first, line) == ("first", whole if len(whole) <= COLUMNS else f"{whole[:COLUMNS]}…")
 
 
-@pytest.mark.parametrize("left", range(1, len(SECRET)))
+@pytest.mark.parametrize("left", [1, 7, len(SECRET) - 1])
 def test_a_secret_across_the_beginning_is_none_of_it(left: int, tmp_path: Path) -> None:
     """Of a log that is a single long line only the end is read, which may begin within a secret."""
     (tmp_path / "log").write_text(f"{'y' * 9}{SECRET}{'x' * (READ_BYTES - left)}")

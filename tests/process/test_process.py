@@ -48,41 +48,36 @@ def background() -> Iterator[None]:
 @pytest.mark.usefixtures("background")
 def test_the_child_starts_with_default_signals_and_no_foreign_descriptor(tmp_path: Path) -> None:
     """Neither ignored or blocked signals nor descriptors of owner, keeper or another server reach the child."""
-    with (
-        Process.start(program("sleep", "600", folder=tmp_path)) as other,
-        Process.start(program("sleep", "600", folder=tmp_path)) as process,
-    ):
-        status = dict(
-            line.split(":\t", 1)
-            for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()
-            if ":\t" in line
-        )
+
+    def descriptors(pid: int) -> set[str]:
+        return {entry.name for entry in Path(f"/proc/{pid}/fd").iterdir()}
+
+    sleep = program("sleep", "600", folder=tmp_path)
+    with Process.start(sleep) as other, Process.start(sleep) as process:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
         assert int(status["SigIgn"], 16) == int(status["SigBlk"], 16) == 0
-        for each in (other, process):
-            # A program that is still being loaded has its libraries open for a moment; a leak stays.
-            eventually(
-                lambda pid=each.pid: {entry.name for entry in Path(f"/proc/{pid}/fd").iterdir()} == {"0", "1", "2"},  # type: ignore[misc]
-                "only the three standard descriptors are open",
-            )
+        # A program that is still being loaded has its libraries open for a moment; a leak stays.
+        eventually(
+            lambda: descriptors(other.pid) == descriptors(process.pid) == {"0", "1", "2"},
+            "only the three standard descriptors are open",
+        )
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_exit_codes_are_told(code: int, tmp_path: Path) -> None:
-    """A child's exit code, 0 included, is known from its end on, also after stop."""
-    with Process.start(program("sh", "-c", f"exit {code}", folder=tmp_path)) as process:
-        assert process.wait(SAFETY_SECONDS) == code
-        assert process.describe_exit() == f"exit code {code}"
-    assert process.exit_status() == code
-
-
-def test_a_killing_signal_is_named(tmp_path: Path) -> None:
-    """A child that a signal ended has a negative status, as for Popen, and the signal's name in words."""
-    with Process.start(program("sleep", "600", folder=tmp_path)) as process:
+@pytest.mark.parametrize(
+    ("script", "status", "words"),
+    [("exit 0", 0, "exit code 0"), ("exit 3", 3, "exit code 3"), ("kill -9 $$", -9, "killed by SIGKILL")],
+)
+def test_how_a_child_ended_is_told(script: str, status: int, words: str, tmp_path: Path) -> None:
+    """From its end on, also after stop: a code, 0 included, or the signal's name and a negative status."""
+    os.mkfifo(tmp_path / "fifo")
+    with Process.start(program("sh", "-c", f"read word < {tmp_path}/fifo; {script}", folder=tmp_path)) as process:
         assert process.exit_status() is None
         assert process.describe_exit() == "still running"
-        os.kill(process.pid, signal.SIGKILL)
-        assert process.wait(SAFETY_SECONDS) == -signal.SIGKILL
-        assert process.describe_exit() == "killed by SIGKILL"
+        (tmp_path / "fifo").write_text("go\n")
+        assert process.wait(SAFETY_SECONDS) == status
+        assert process.describe_exit() == words
+    assert process.exit_status() == status
 
 
 @pytest.mark.parametrize(
@@ -124,7 +119,7 @@ def test_precious_folders_cannot_be_owned(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_chatty_child_is_not_held_up_and_its_tail_is_short(tmp_path: Path) -> None:
-    """5 MB on standard output before listening block nothing, and the tail reads only the end of the log."""
+    """5 MB before listening block nothing; of the log only the end is read, and nothing of an earlier start's."""
     port = free_port()
     with Process.start(child("web", port, 0, 5 << 20, folder=tmp_path)) as process:
         eventually(lambda: port in process.listening_ports(), "the chatty server listens")
@@ -133,6 +128,9 @@ def test_a_chatty_child_is_not_held_up_and_its_tail_is_short(tmp_path: Path) -> 
     assert (tmp_path / "log").stat().st_size >= 5 << 20
     assert len(tail) == 5
     assert all(set(line) == {"x", "…"} and len(line) == 401 for line in tail)
+    with Process.start(program("sleep", "600", folder=tmp_path)) as process:
+        assert process.tail() == ""
+    assert (tmp_path / "log").stat().st_size >= 5 << 20
 
 
 def test_binary_garbage_in_the_log_becomes_printable(tmp_path: Path) -> None:
@@ -143,16 +141,6 @@ def test_binary_garbage_in_the_log_becomes_printable(tmp_path: Path) -> None:
         tail = process.tail()
     assert all(line.isprintable() for line in tail.splitlines())
     assert tail.splitlines()[-3:] == ["red     line", "50 %", "100 %\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"]
-
-
-def test_the_tail_is_that_of_this_start(tmp_path: Path) -> None:
-    """A start that appends to the log of an earlier one shows nothing of the earlier one's."""
-    with Process.start(program("echo", "first", folder=tmp_path)) as process:
-        process.wait(SAFETY_SECONDS)
-        assert process.tail() == "first"
-    with Process.start(program("sleep", "600", folder=tmp_path)) as process:
-        assert process.tail() == ""
-    assert (tmp_path / "log").read_text() == "first\n"
 
 
 def test_the_tree_has_daemons_and_other_sessions_and_stop_ends_them(tmp_path: Path) -> None:
@@ -170,12 +158,22 @@ def test_the_tree_has_daemons_and_other_sessions_and_stop_ends_them(tmp_path: Pa
 
 
 def test_what_an_exited_child_leaves_running_is_ended(tmp_path: Path) -> None:
-    """The exit of the child is told at once while its orphans still run; stop ends these too."""
-    with Process.start(child("family", tmp_path / "report", "leave", folder=tmp_path)) as process:
+    """The exit of the child is told at once while its orphans still run; stop ends these too, with owned folders.
+
+    It may be called any number of times.
+    """
+    owned = tmp_path / "owned"
+    (owned / "deep").mkdir(parents=True)
+    (owned / "deep" / "model.bin").write_bytes(b"x")
+    command = child("family", tmp_path / "report", "leave", folder=tmp_path)
+    with Process.start(command, owned_folders=[owned]) as process:
         pids = report(tmp_path / "report")
         assert process.wait(SAFETY_SECONDS) == 7
         assert {member.pid for member in process.tree()} == set(pids.values()) - {process.pid}
-        process.stop(0.2)
+        assert owned.exists()
+        for _ in range(2):
+            process.stop(0.2)
+            assert not owned.exists()
     assert not any(map(alive, pids.values()))
 
 
@@ -188,19 +186,6 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) 
         assert time.monotonic() - before >= 0.5
         assert process.describe_exit() == "killed by SIGKILL"
     assert not alive(process.pid)
-
-
-def test_stop_again_does_nothing_and_folders_go_with_the_tree(tmp_path: Path) -> None:
-    """Owned folders exist while the server runs and are removed by stop, which may be called any number of times."""
-    owned = tmp_path / "owned"
-    (owned / "deep").mkdir(parents=True)
-    (owned / "deep" / "model.bin").write_bytes(b"x")
-    with Process.start(program("sleep", "600", folder=owned / "deep"), owned_folders=[owned]) as process:
-        assert owned.exists()
-        process.stop()
-        assert not owned.exists()
-        process.stop()
-    assert process.tail() == ""
 
 
 def test_the_loss_of_the_keeper_is_made_up_for(tmp_path: Path) -> None:
@@ -218,8 +203,8 @@ def test_the_loss_of_the_keeper_is_made_up_for(tmp_path: Path) -> None:
     assert not owned.exists()
 
 
-def test_a_port_owner_is_named_with_pid_and_command_line() -> None:
-    """The listener of a port is described, unless its pid does not count; a free port has none."""
+def test_a_port_owner_is_named_with_pid_and_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless its pid does not count; one that no list shows is an unknown process, and the port is not free."""
     port = free_port()
     assert port_owner(port) is None
     with socket.create_server(("127.0.0.1", port)):
@@ -230,24 +215,17 @@ def test_a_port_owner_is_named_with_pid_and_command_line() -> None:
         assert port_owner(port, besides=[os.getpid()]) is None
     with socket.create_server(("", 0)) as everywhere:
         assert port_owner(everywhere.getsockname()[1]) is not None
-
-
-def test_a_listener_that_cannot_be_seen_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port that answers although no list shows its listener is owned by an unknown process, not free."""
     with socket.create_server(("127.0.0.1", 0)) as hidden:
         monkeypatch.setattr(psutil, "net_connections", lambda kind: [])
         assert port_owner(hidden.getsockname()[1]) == "an unknown process"
 
 
 def test_a_deadline_counts_down_to_zero() -> None:
-    """A deadline remembers its allowance, and has nothing left once it has expired."""
-    deadline = Deadline.after(60)
+    """It remembers its allowance, and has nothing left once it has expired."""
+    deadline, past = Deadline.after(60), Deadline.after(-1)
     assert deadline.seconds == 60
     assert 0 < deadline.remaining() <= 60
     assert 0 < deadline.allowed() <= 60
-    assert not deadline.expired()
-    past = Deadline.after(-1)
-    assert past.expired()
-    assert past.remaining() == 0
+    assert (deadline.expired(), past.expired(), past.remaining()) == (False, True, 0)
     with pytest.raises(TimeoutError):
         past.allowed()

@@ -106,13 +106,12 @@ def test_what_measures_nothing_is_an_error_that_no_setting_hides(
     assert "::error " in said
 
 
-def test_an_input_is_never_a_part_of_a_script() -> None:
-    """Inputs reach the shell as variables, and what they say is not run."""
-    assert not any("${{" in step.get("run", "") for step in STEPS)
-
-
 def test_what_was_measured_is_kept_whatever_came_of_it() -> None:
-    """What is restored before the gate is saved after it under the same key, and the results become an artifact."""
+    """What is restored before the gate is saved after it under the same key, and the results become an artifact.
+
+    Inputs reach the shell as variables, and what they say is not run.
+    """
+    assert not any("${{" in step.get("run", "") for step in STEPS)
     restore, gate_step, save, upload = STEPS
     assert "id" in gate_step
     assert save["with"] == {name: restore["with"][name] for name in ("path", "key")}

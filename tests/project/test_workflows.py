@@ -82,16 +82,10 @@ def strings(value: object) -> Iterator[str]:
         yield str(value)
 
 
-def test_they_are_all_there() -> None:
-    """The project's own, and an example of each kind."""
-    assert NAMES == [
-        "baseline-update.yml",
-        "ci.yml",
-        "gate-against.yml",
-        "gate-gpu.yml",
-        "gate-sharded.yml",
-        "post-comment.yml",
-    ]
+@pytest.mark.parametrize("name", NAMES)
+def test_every_job_ends(name: str) -> None:
+    """A server that hangs holds no runner for the six hours that are the default."""
+    assert all(job["timeout-minutes"] <= 120 for job in jobs(name).values())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -108,10 +102,16 @@ def test_rights_are_given_out_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_text_from_outside_is_a_part_of_a_script(name: str) -> None:
-    """Titles, branches and inputs reach a script as variables; as a part of it they would be run."""
+    """Titles, branches and inputs reach a script as variables; as a part of it they would be run.
+
+    No checkout keeps a token, which would lie in the folder in which code runs, and from which artifacts are made.
+    """
     for step in steps(name):
         assert "${{" not in step.get("run", "")
         assert "${{" not in step.get("with", {}).get("script", "")
+    checkouts = steps(name, "actions/checkout")
+    assert checkouts or name == "post-comment.yml"
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -125,14 +125,6 @@ def test_a_pull_requests_code_gets_nothing(name: str) -> None:
     assert plain["permissions"] == {"contents": "read"}
     assert all("permissions" not in job for job in plain["jobs"].values())
     assert all("ref" not in step["with"] for step in steps(name, "actions/checkout"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_checkout_keeps_a_token(name: str) -> None:
-    """It would lie in the folder in which code runs, and from which artifacts are made."""
-    checkouts = steps(name, "actions/checkout")
-    assert checkouts or name == "post-comment.yml"
-    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
 def test_what_posts_runs_nothing() -> None:
@@ -173,9 +165,9 @@ def test_what_a_red_run_has_measured_is_kept(name: str) -> None:
     assert '-o cache_dir="$RUNNER_TEMP/pytest-cache"' in gate["run"]
     key = save["with"]["key"]
     assert key == restore["with"]["key"]
-    commit = "${{ github.event.pull_request.head.sha }}-"
     # A key is written once, so that each attempt needs its own. That is never there yet: what is restored is the latest
     # that begins like it, of the same commit if there is one.
+    commit = "${{ github.event.pull_request.head.sha }}-"
     prefix, rest = key.split(commit)
     assert rest == "${{ github.run_id }}-${{ github.run_attempt }}"
     assert restore["with"]["restore-keys"].splitlines() == [f"{prefix}{commit}", prefix]
@@ -212,12 +204,6 @@ def test_an_action_has_one_version() -> None:
     assert len(pins) == len({pin.partition("@")[0] for pin in pins})
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_job_ends(name: str) -> None:
-    """A server that hangs holds no runner for the six hours that are the default."""
-    assert all(job["timeout-minutes"] <= 120 for job in jobs(name).values())
-
-
 def test_this_projects_ci_runs_the_one_command() -> None:
     """What CI runs is what a person runs, with one more linter, and what the tests write is no summary of it."""
     assert [step["run"] for step in steps(OWN) if "run" in step] == [
@@ -229,29 +215,12 @@ def test_this_projects_ci_runs_the_one_command() -> None:
     assert "export PYTEST_ADDOPTS=-rs\n" in script
 
 
-class Options:
-    """Stands for pytest's parser: knows the options that are declared."""
-
-    def __init__(self) -> None:
-        self.flags: set[str] = set()
-
-    def getgroup(self, *_: object) -> Options:
-        """See pytest.Parser."""
-        return self
-
-    def addoption(self, *flags: str, **_: object) -> None:
-        """See pytest.OptionGroup."""
-        self.flags.update(flags)
-
-    def addini(self, *_: object, **__: object) -> None:
-        """See pytest.Parser."""
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("gate", "baseline"))])
 def test_the_options_exist(name: str) -> None:
     """An example types no option that we do not have."""
-    options = Options()
-    add_options(options)  # type: ignore[arg-type]
+    parser = pytest.Parser(_ispytest=True)
+    add_options(parser)
+    known = {flag for group in (parser._anonymous, *parser._groups) for each in group.options for flag in each.names()}
     typed = {
         flag
         for step in steps(name)
@@ -261,7 +230,7 @@ def test_the_options_exist(name: str) -> None:
     assert {"--gpu", "--gpuserve-json", "--gpuserve-report"} <= typed
     # Of several jobs the one that merges writes the comment.
     assert name == SHARDED or "--gpuserve-markdown" in typed
-    assert typed - options.flags <= OF_OTHERS
+    assert typed - known <= OF_OTHERS
 
 
 def test_recording_is_told_why() -> None:
@@ -278,12 +247,9 @@ def test_recording_is_told_why() -> None:
 
 
 def _shell(script: str, environment: dict[str, str]) -> str:
+    command = ["bash", "-e", "-c", script]
     done = subprocess.run(
-        ["bash", "-e", "-c", script],
-        env={"PATH": "/usr/bin:/bin", **environment},
-        capture_output=True,
-        check=True,
-        timeout=60,
+        command, env={"PATH": "/usr/bin:/bin", **environment}, capture_output=True, check=True, timeout=60
     )
     return done.stdout.decode()
 
@@ -291,20 +257,6 @@ def _shell(script: str, environment: dict[str, str]) -> str:
 def _found(program: str) -> str | None:
     """Where a program is: beside the interpreter, in an environment that need not be on the PATH, or on that."""
     return shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
-
-
-def test_a_linter_of_the_environment_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``.venv/bin/pytest`` runs it, with nothing of that environment on the PATH; else what the PATH has."""
-    environment, elsewhere = tmp_path / "venv", tmp_path / "bin"
-    for folder, program in ((environment, "one"), (elsewhere, "one"), (elsewhere, "other")):
-        folder.mkdir(exist_ok=True)
-        (folder / program).write_text("#!/bin/sh\n")
-        (folder / program).chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(environment / "python"))
-    monkeypatch.setenv("PATH", str(elsewhere))
-    assert _found("one") == str(environment / "one")
-    assert _found("other") == str(elsewhere / "other")
-    assert _found("none") is None
 
 
 @pytest.mark.parametrize("linter", ["actionlint", "zizmor --offline"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch")
 from pytest_gpuserve.servers.inside import torch_flops  # noqa: E402 -- imports torch
 from pytest_gpuserve.servers.inside.torch_flops import Count, Input, count  # noqa: E402 -- imports torch
 from tests.fakes import convnext  # noqa: E402 -- imports torch
+from tests.fakes.children.toolkit import printed  # noqa: E402 -- below what imports torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,6 @@ Checked: TypeAlias = Any
 """What a user may have typed."""
 
 FAKES = Path(convnext.__file__).parent
-IMAGE = {"pixel_values": (1, 3, 224, 224)}
 X = {"x": (2, 8)}
 
 sizes = st.integers(min_value=1, max_value=9)
@@ -67,44 +67,28 @@ def model_file(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
-@pytest.fixture(scope="module")
-def convnext_work() -> Work:
-    """What an image costs ConvNeXt-tiny, counted as a user has it counted."""
-    return count_flops("convnext.py:build", IMAGE, folder=FAKES, args={"labels": 2})
+def test_convnext_tiny_is_4_4548_gmac() -> None:
+    """The number of its authors, 4.5 G, is of multiply-adds: it has 8.909 GFLOP, as transformers' own ConvNeXt has.
 
-
-def test_convnext_tiny_is_4_4548_gmac(convnext_work: Work) -> None:
-    """The number of its authors, 4.5 G, is of multiply-adds: it has 8.909 GFLOP, as transformers' own ConvNeXt has."""
-    assert convnext_work.flops == 8_909_529_600
-    assert convnext_work.macs == pytest.approx(4.4548e9, rel=1e-3)
-    assert convnext_work.uncounted == ("aten.mean", "aten.native_layer_norm")
-
-
-def test_the_ceilings_of_a_t4(convnext_work: Work) -> None:
-    """At most 909 images a second in fp32, 7296 in fp16; half of what taking MACs for FLOPs promises."""
-    assert round(ceiling_per_second(convnext_work, peak_of("Tesla T4", "fp32"))) == 909
-    assert round(ceiling_per_second(convnext_work, peak_of("Tesla T4", "fp16"))) == 7296
-
-
-def test_parameters_are_those_of_the_paper() -> None:
-    """28 M parameters: the architecture in the tests is the published one."""
+    A T4's ceilings are half of what taking MACs for FLOPs promises. The architecture is the published one.
+    """
+    work = count_flops("convnext.py:build", {"pixel_values": (1, 3, 224, 224)}, folder=FAKES, args={"labels": 2})
+    assert work.flops == 8_909_529_600
+    assert work.macs == pytest.approx(4.4548e9, rel=1e-3)
+    assert work.uncounted == ("aten.mean", "aten.native_layer_norm")
+    assert round(ceiling_per_second(work, peak_of("Tesla T4", "fp32"))) == 909
+    assert round(ceiling_per_second(work, peak_of("Tesla T4", "fp16"))) == 7296
     with torch.device("meta"):
         model = convnext.build(2)
     assert sum(parameter.numel() for parameter in model.parameters()) == 27_821_666
 
 
 @settings(max_examples=25, deadline=None)
-@given(sizes, sizes, sizes)
-def test_a_linear_layer(rows: int, inputs: int, outputs: int) -> None:
-    """Two operations for each weight and row; the bias is not counted."""
-    found = counted(lambda: torch.nn.Linear(inputs, outputs), rows, inputs)
-    assert found == Count(2 * rows * inputs * outputs, [])
-
-
-@settings(max_examples=25, deadline=None)
-@given(sizes, st.integers(min_value=1, max_value=3), st.integers(min_value=4, max_value=9))
-def test_a_depthwise_convolution(batch: int, channels: int, size: int) -> None:
-    """A grouped convolution costs what its own weights do, not those of all pairs of channels."""
+@given(sizes, sizes, st.integers(min_value=4, max_value=9))
+def test_layers_cost_what_their_weights_do(batch: int, channels: int, size: int) -> None:
+    """Two operations for each weight and row, without bias; of a grouped convolution not of all pairs of channels."""
+    found = counted(lambda: torch.nn.Linear(channels, size), batch, channels)
+    assert found == Count(2 * batch * channels * size, [])
     found = counted(lambda: torch.nn.Conv2d(channels, channels, 3, groups=channels), batch, channels, size, size)
     assert found.flops == 2 * batch * channels * 9 * (size - 2) ** 2
 
@@ -147,37 +131,18 @@ def test_fused_layers_are_taken_apart(values_needed: bool) -> None:  # noqa: FBT
     assert counted(build, 1, tokens, width).flops == 2 * tokens * (projections + attention + gates)
 
 
-def test_a_model_that_fails_is_not_executed_really() -> None:
-    """What would fail with values too is not built with memory for it, and torch's settings are put back."""
+def test_a_model_is_built_without_memory() -> None:
+    """Also one with a buffer that no state dict has, and one that fails, which would fail with values too.
+
+    torch's settings are put back.
+    """
     devices = []
 
-    def build() -> Torch:
+    def failing() -> Torch:
         devices.append(torch.get_default_device().type)
         return module_of(lambda x: 1 // 0)
 
-    with pytest.raises(ZeroDivisionError):
-        counted(build, 1)
-    assert devices == ["meta"]
-    assert torch.backends.mkldnn.enabled
-
-
-def test_what_has_no_formula_is_named() -> None:
-    """Operators that calculate more than an operation an element and are not counted are told; others are not."""
-    found = counted(forward(lambda x: torch.linalg.svdvals(torch.cat([x @ x, x.t().relu()]).cumsum(0))), 4, 4)
-    assert found == Count(2 * 4 * 4 * 4, ["aten._linalg_svd", "aten.cumsum"])
-
-
-def test_no_weights_are_needed() -> None:
-    """A model of a hundred billion parameters is counted on a machine that could not hold it."""
-    wide = 2**18
-    assert counted(lambda: torch.nn.Linear(wide, wide + wide // 2, bias=False), 1, wide).flops == 3 * wide * wide
-
-
-def test_a_buffer_that_no_state_dict_has_is_no_obstacle() -> None:
-    """Such a model is built on the meta device too, for nothing is ever loaded into it."""
-    devices = []
-
-    def build() -> Torch:
+    def buffered() -> Torch:
         linear = torch.nn.Linear(3, 3)
 
         def run(x: Torch) -> object:
@@ -188,30 +153,45 @@ def test_a_buffer_that_no_state_dict_has_is_no_obstacle() -> None:
         module.register_buffer("scale", torch.ones(3), persistent=False)
         return module
 
-    assert counted(build, 1, 3).flops == 18
-    assert devices == ["meta"]
+    with pytest.raises(ZeroDivisionError):
+        counted(failing, 1)
+    assert torch.backends.mkldnn.enabled
+    assert counted(buffered, 1, 3).flops == 18
+    assert devices == ["meta", "meta"]
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32"])
-def test_indices_are_within_every_table(dtype: str) -> None:
-    """An input of whole numbers is looked up in a table of any length, also where the model really runs."""
+def test_what_has_no_formula_is_named() -> None:
+    """Operators that calculate more than an operation an element and are not counted are told; others are not.
+
+    In inference mode torch hands over whole layers; their parts have formulas, so nothing of them is uncounted.
+    """
+    found = counted(forward(lambda x: torch.linalg.svdvals(torch.cat([x @ x, x.t().relu()]).cumsum(0))), 4, 4)
+    assert found == Count(2 * 4 * 4 * 4, ["aten._linalg_svd", "aten.cumsum"])
+    build = forward(torch.inference_mode()(lambda x: torch.nn.functional.linear(x, x)))
+    assert counted(build, 3, 4) == Count(2 * 3 * 4 * 3, [])
+
+
+def test_indices_are_within_every_table() -> None:
+    """An input of whole numbers is looked up in a table of any length, also where the model really runs.
+
+    The empty shape, a scalar, is an input too.
+    """
 
     def build() -> Torch:
         table, linear = torch.nn.Embedding(1, 8), torch.nn.Linear(8, 4)
         return module_of(lambda x: linear(table(x)) if x.max().item() == 0 else x)
 
-    assert counted(build, 3, dtype=dtype).flops == 2 * 3 * 8 * 4
+    for dtype in ("int64", "int32"):
+        assert counted(build, 3, dtype=dtype).flops == 2 * 3 * 8 * 4
+    scale = torch.eye(2)
+    assert counted(forward(lambda x: (scale.to(x.device) * x) @ scale.to(x.device))).flops == 2 * 2 * 2 * 2
 
 
-def test_what_is_taken_apart_is_not_named() -> None:
-    """In inference mode torch hands over whole layers; their parts have formulas, so nothing of them is uncounted."""
-    build = forward(torch.inference_mode()(lambda x: torch.nn.functional.linear(x, x)))
-    assert counted(build, 3, 4) == Count(2 * 3 * 4 * 3, [])
-
-
-def test_half_precision_costs_the_same() -> None:
-    """Operations are counted, not bits; a half-precision model takes half-precision inputs."""
+def test_operations_are_counted_not_bits() -> None:
+    """Half precision costs the same; a model is counted on a machine that could not hold its weights."""
     assert counted(lambda: torch.nn.Linear(8, 4).half(), 3, 8, dtype="float16").flops == 2 * 3 * 8 * 4
+    wide = 2**18
+    assert counted(lambda: torch.nn.Linear(wide, wide + wide // 2, bias=False), 1, wide).flops == 3 * wide * wide
 
 
 def test_several_inputs_are_taken_by_name() -> None:
@@ -228,12 +208,8 @@ def test_several_inputs_are_taken_by_name() -> None:
 
 def test_the_package_imports_no_torch_for_it() -> None:
     """The half that runs in the tests' process knows nothing of torch."""
-    import subprocess
-    import sys
-
     code = "import sys, pytest_gpuserve.roofline; print('torch' in sys.modules or 'numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "False\n"
+    assert printed(code, env=os.environ) == "False\n"
 
 
 def test_a_model_that_needs_values(model_file: Callable[[str], str], tmp_path: Path) -> None:
@@ -298,38 +274,37 @@ def test_a_failure_is_told_with_where_it_was(model_file: Callable[[str], str], t
     assert re.findall(r"in (\S+)", problem.value.log_tail) == ["build", "size"]
 
 
-def test_a_program_that_just_ends_has_counted_nothing(model_file: Callable[[str], str], tmp_path: Path) -> None:
-    """Without an answer there is no count, whatever the exit status."""
+def script(path: Path, text: str) -> str:
+    """A shell script in the place of an interpreter."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_a_program_that_hangs_is_ended(model_file: Callable[[str], str], tmp_path: Path) -> None:
+    """After the longest wait it and what it started are gone; without an answer there is no count."""
+    note = tmp_path / "pids"
+    slow = script(tmp_path / "slow", f'sleep 600 &\necho $$ $! >"{note}.new" && mv "{note}.new" "{note}"\nwait')
+    with pytest.raises(GpuserveError, match="could not be counted") as problem:
+        count_flops(model_file(""), X, folder=tmp_path, python=slow, timeout_seconds=3)
+    assert problem.value.found == "no answer in 3.00 s"
+    assert [pid for pid in map(int, note.read_text().split()) if psutil.pid_exists(pid)] == []
     with pytest.raises(GpuserveError, match="could not be counted") as problem:
         count_flops(model_file("raise SystemExit(0)"), X, folder=tmp_path)
     assert problem.value.found == "exit code 0"
 
 
-def test_a_program_that_hangs_is_ended(model_file: Callable[[str], str], tmp_path: Path) -> None:
-    """After the longest wait it and what it started are gone, and the error says how long it took."""
-    note = tmp_path / "pids"
-    slow = tmp_path / "slow"
-    slow.write_text(f'#!/bin/sh\nsleep 600 &\necho $$ $! >"{note}.new" && mv "{note}.new" "{note}"\nwait\n')
-    slow.chmod(0o700)
-    with pytest.raises(GpuserveError, match="could not be counted") as problem:
-        count_flops(model_file(""), X, folder=tmp_path, python=str(slow), timeout_seconds=3)
-    assert problem.value.found == "no answer in 3.00 s"
-    assert [pid for pid in map(int, note.read_text().split()) if psutil.pid_exists(pid)] == []
-
-
 def test_an_interpreter_without_torch(model_file: Callable[[str], str], tmp_path: Path) -> None:
     """The error names the interpreter, and the option for another."""
-    bare = tmp_path / "bare"
-    bare.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
-    bare.chmod(0o700)
+    bare = script(tmp_path / "bare", "echo \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1")
     with pytest.raises(GpuserveError, match="could not be counted") as problem:
-        count_flops(model_file("build = torch.nn.ReLU"), X, folder=tmp_path, python=str(bare))
-    assert problem.value.looked == (str(bare),)
+        count_flops(model_file("build = torch.nn.ReLU"), X, folder=tmp_path, python=bare)
+    assert problem.value.looked == (bare,)
     assert "No module named 'torch'" in problem.value.log_tail
     assert any("python=" in remedy for remedy in problem.value.remedies)
 
 
-@pytest.mark.parametrize("model", ["model.py", "missing.py:build", ":build", "model.py:", ""])
+@pytest.mark.parametrize("model", ["model.py", "missing.py:build", ":build", "model.py:"])
 def test_a_model_is_a_file_and_a_callable(model_file: Callable[[str], str], tmp_path: Path, model: str) -> None:
     """Anything else is refused before a process is started."""
     model_file("build = torch.nn.ReLU")
@@ -344,15 +319,11 @@ def test_a_model_is_a_file_and_a_callable(model_file: Callable[[str], str], tmp_
         ([("x", (1,))], {}, "needs the shapes"),
         ({"x": 3}, {}, "3 is no shape of 'x'"),
         ({"x": "12"}, {}, "'12' is no shape"),
-        ({"x": ""}, {}, "'' is no shape"),
-        ({"x": b"12"}, {}, "is no shape"),
         ({"x": (1, 0)}, {}, "is no shape"),
-        ({"x": (1, -1)}, {}, "is no shape"),
         ({"x": (1.0,)}, {}, "is no shape"),
         ({"x": (True,)}, {}, "is no shape"),
         ({"x": (1,)}, {"y": "int64"}, "names 'y', which is no input"),
-        ({"x": (1,)}, {"x": "int"}, "'int' is no type of 'x'"),
-        ({"x": (1,)}, {"x": "torch.int64"}, "is no type"),
+        ({"x": (1,)}, {"x": "torch.int64"}, "'torch.int64' is no type of 'x'"),
     ],
 )
 def test_inputs_are_checked_before_anything_starts(
@@ -362,9 +333,3 @@ def test_inputs_are_checked_before_anything_starts(
     with pytest.raises(UsageProblem, match=problem) as found:
         count_flops(model_file("build = torch.nn.ReLU"), inputs, folder=tmp_path, dtypes=dtypes, timeout_seconds=1)
     assert any("dtypes=" in remedy for remedy in found.value.remedies)
-
-
-def test_a_scalar_is_an_input() -> None:
-    """The empty shape is one."""
-    scale = torch.eye(2)
-    assert counted(forward(lambda x: (scale.to(x.device) * x) @ scale.to(x.device))).flops == 2 * math.prod((2, 2, 2))

@@ -106,14 +106,11 @@ def test_all_that_fits_is_made_in_order(monkeypatch: pytest.MonkeyPatch) -> None
         assert (trial.name, trial.number) == (planned.case.name, planned.number)
 
 
-def test_the_first_is_always_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However short the time; then nothing else."""
-    found, _, _ = make(monkeypatch, Clock(lambda name: 30.0), seconds=1e-3)
-    assert [one.planned.case.name for one in found] == ["wrong answers"]
-
-
 def test_what_would_not_end_in_time_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the longest of its kind so far; a shorter kind may still fit."""
+    """By the longest of its kind so far, or what is usual before the first; a shorter kind may still fit.
+
+    The first is always made, however short the time.
+    """
     clock = Clock(lambda name: 100.0 if name == "5 % slower" else 5.0)
     found, _, _ = make(monkeypatch, clock, seconds=200.0)
     names = [one.planned.case.name for one in found]
@@ -121,13 +118,10 @@ def test_what_would_not_end_in_time_is_left_out(monkeypatch: pytest.MonkeyPatch)
     assert names.count("5 % slower") == 1
     assert all(names.count(case.name) == 3 for case in CASES if case.name != "5 % slower")
     assert clock.now - 1000.0 == 190.0
-
-
-def test_an_unknown_kind_is_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first of a kind nobody knows how long it takes: it is not begun in the last seconds."""
-    clock = Clock(lambda name: 10.0)
-    found, _, _ = make(monkeypatch, clock, seconds=30.0 + run.TYPICAL_SECONDS - 1, times=1)
+    found, _, _ = make(monkeypatch, Clock(lambda name: 10.0), seconds=30.0 + run.TYPICAL_SECONDS - 1, times=1)
     assert len(list(found)) == 3
+    found, _, _ = make(monkeypatch, Clock(lambda name: 30.0), seconds=1e-3)
+    assert [one.planned.case.name for one in found] == ["wrong answers"]
 
 
 def test_ctrl_c_ends_it_with_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

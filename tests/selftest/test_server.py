@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import http.client
-import os
 import socket
 import statistics
 from contextlib import ExitStack, contextmanager
@@ -12,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 import pytest_gpuserve.selftest.server as server_module
@@ -81,18 +81,13 @@ def test_counters_add_up(tmp_path: Path) -> None:
         after = counters(instance)
     assert before.items == before.batches == 1
     counted = counted_between(before, after)
-    items, batches = counted.items, counted.batches
+    items, batches, stages = counted.items, counted.batches, counted.stages
     assert items == 45
     assert sum(after.batch_sizes.values()) == after.batches
     assert sum(int(size) * count for size, count in after.batch_sizes.items()) == after.items
     assert max(map(int, after.batch_sizes)) <= QUICK.max_batch
-    stages = counted.stages
-    assert {name: stage.count for name, stage in stages.items()} == {
-        SERVER: items,
-        QUEUE: items,
-        FORMATION: batches,
-        COMPUTE: batches,
-    }
+    timed = {SERVER: items, QUEUE: items, FORMATION: batches, COMPUTE: batches}
+    assert {name: stage.count for name, stage in stages.items()} == timed
     assert 0 < stages[QUEUE].seconds < stages[SERVER].seconds
     assert stages[COMPUTE].seconds > 0
 
@@ -109,27 +104,28 @@ def test_a_batch_waits_until_it_is_full(tmp_path: Path) -> None:
     assert 4.0 <= found.stages[FORMATION].seconds < 5.9
 
 
-def test_every_so_many_batches_take_longer(tmp_path: Path) -> None:
-    """The tail is in the work, as the server's own counter sees it."""
-    options = replace(QUICK, turns=turns_of(0.005), tail_every=3, tail_factor=20.0)
-    seconds = []
+def test_every_so_many_batches_take_longer_and_answers_are_wrong(tmp_path: Path) -> None:
+    """Neither more nor fewer; the tail is in the work, as the server's own counter sees it.
+
+    The server ends with its block, and its port is free again.
+    """
+    options = replace(QUICK, turns=turns_of(0.005), tail_every=3, tail_factor=20.0, wrong_every=5)
+    seconds, bodies = {}, {}
     with running(options, tmp_path) as instance:
-        for _ in range(8):
+        # The first request was the question whether the server is ready.
+        for number in range(2, 21):
             before = counters(instance).stages[COMPUTE].seconds
-            ask_at_once(instance.site.port, [b"a"])
-            seconds.append(counters(instance).stages[COMPUTE].seconds - before)
-    # The first batch answered whether the server is ready.
-    tail, others = [seconds[1], seconds[4], seconds[7]], [seconds[number] for number in (0, 2, 3, 5, 6)]
-    assert min(tail) > 4 * statistics.median(others)
-
-
-def test_every_so_many_answers_are_wrong(tmp_path: Path) -> None:
-    """Neither more nor fewer."""
-    with running(replace(QUICK, wrong_every=5), tmp_path) as instance:
-        bodies = [ask_at_once(instance.site.port, [b"a"])[0][1] for _ in range(19)]
-    # The first answer was that to the question whether the server is ready.
-    assert [number for number, body in enumerate(bodies, 2) if body != b"A"] == [5, 10, 15, 20]
-    assert bodies.count(WRONG_ANSWER) == 4
+            ((_, bodies[number]),) = ask_at_once(instance.site.port, [b"a"])
+            seconds[number] = counters(instance).stages[COMPUTE].seconds - before
+        assert instance.process is not None
+        pid, port = instance.process.pid, instance.site.port
+    tail = [taken for number, taken in seconds.items() if number % 3 == 0]
+    assert min(tail) > 4 * statistics.median(taken for number, taken in seconds.items() if number % 3)
+    wrong = {number: body for number, body in bodies.items() if body != b"A"}
+    assert wrong == dict.fromkeys((5, 10, 15, 20), WRONG_ANSWER)
+    assert not psutil.pid_exists(pid)
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_a_connection_goes_on_in_pieces_and_in_heaps(tmp_path: Path) -> None:
@@ -162,43 +158,22 @@ def receive(client: socket.socket, size: int) -> bytes:
     return data
 
 
-def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    """The server ends with its block, and its port is free again."""
-    with running(QUICK, tmp_path) as instance:
-        assert instance.process is not None
-        pid, port = instance.process.pid, instance.site.port
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-    with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", port)) != 0
-
-
 def test_work_is_exact() -> None:
-    """An injected slowdown is in the number of turns, to the turn; a tail multiplies it."""
+    """An injected slowdown is in the number of turns, to the turn; a tail multiplies it; turns are of this machine."""
     options = Options(turns=1000, slower=0.05, tail_every=4, tail_factor=3.0)
     assert [options.turns_of_batch(number) for number in (1, 2, 3, 4, 5, 8)] == [1050, 1050, 1050, 3150, 1050, 3150]
     assert Options(turns=1000).turns_of_batch(7) == 1000
-
-
-def test_calibration_is_of_this_machine() -> None:
-    """Twice the time is twice the turns, within what a busy machine does to either."""
     assert turns_of(0.0) == 1
+    # Twice the time is twice the turns, within what a busy machine does to either.
     assert 0.5 < turns_of(0.02) / (4 * turns_of(0.005)) < 2
 
 
 def test_every_option_is_passed_on() -> None:
     """The command line names each of them with its value."""
     options = Options(7, 0.5, 3, 2.5, 9, 0.125, 11)
-    assert BuiltIn(options).launch(Site(Path("/"), {"http": 1234})).argv[-8:] == (
-        "--port=1234",
-        "--turns=7",
-        "--slower=0.5",
-        "--tail-every=3",
-        "--tail-factor=2.5",
-        "--max-batch=9",
-        "--max-wait-seconds=0.125",
-        "--wrong-every=11",
-    )
+    words = "--port=1234 --turns=7 --slower=0.5 --tail-every=3 --tail-factor=2.5 --max-batch=9 --max-wait-seconds=0.125"
+    argv = BuiltIn(options).launch(Site(Path("/"), {"http": 1234})).argv
+    assert argv[-8:] == (*words.split(), "--wrong-every=11")
 
 
 def test_the_server_imports_the_standard_library_alone() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from suites.catdog import reference
 from suites.catdog.apps import catdog_settings
 from suites.catdog.apps.catdog_settings import LABELS, PRECISIONS, SIZES
 from suites.catdog.reference import BODY_BYTES, PICTURES, TOLERANCE, Prediction, expected_predictions, request_body
@@ -20,6 +19,14 @@ from suites.catdog.reference import BODY_BYTES, PICTURES, TOLERANCE, Prediction,
 APPS = Path(catdog_settings.__file__).parent
 START_SECONDS = 60.0
 """A deadline that only a hanging child reaches."""
+
+
+def in_child(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401 -- of subprocess.run
+    """An interpreter among the apps."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, cwd=APPS, capture_output=True, text=True, check=False, timeout=START_SECONDS, **options
+    )
 
 
 def _model(size: str = "small", seed: int = 1, weights: Path | None = None) -> Any:  # noqa: ANN401 - torch has no types
@@ -34,15 +41,6 @@ def _digest(model: Any) -> str:  # noqa: ANN401 - as above
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.numpy().tobytes())
     return digest.hexdigest()
-
-
-def test_published_size_has_the_published_number_of_parameters() -> None:
-    """ConvNeXt-tiny with two labels has 27 821 666 parameters."""
-    import torch
-
-    with torch.device("meta"):
-        model = _model("tiny")
-    assert sum(parameter.numel() for parameter in model.parameters()) == 27_821_666
 
 
 def test_network_computes_what_that_of_transformers_does() -> None:
@@ -62,16 +60,16 @@ def test_network_computes_what_that_of_transformers_does() -> None:
 
 
 def test_published_size_is_the_default_of_transformers() -> None:
-    """Its ``ConvNextConfig()`` with two labels has the same parameters, name by name and shape by shape."""
+    """Its ``ConvNextConfig()`` with two labels has the same 27 821 666 parameters, name by name, shape by shape."""
     import torch
     from transformers import ConvNextConfig, ConvNextForImageClassification
 
     with torch.device("meta"):
         theirs = ConvNextForImageClassification(ConvNextConfig(num_labels=len(LABELS)))
         ours = _model("tiny")
-    assert {name: value.shape for name, value in ours.state_dict().items()} == {
-        name: value.shape for name, value in theirs.state_dict().items()
-    }
+    shapes = [{name: value.shape for name, value in model.state_dict().items()} for model in (ours, theirs)]
+    assert shapes[0] == shapes[1]
+    assert sum(parameter.numel() for parameter in ours.parameters()) == 27_821_666
 
 
 def test_every_block_counts_for_the_answer() -> None:
@@ -94,10 +92,15 @@ def test_every_block_counts_for_the_answer() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_answers_tell_the_pictures_apart(size: str) -> None:
-    """Both labels occur, none by a hair, and no picture's answer passes for another's, in half precision either."""
+    """Both labels occur, none by a hair, and no picture's answer passes for another's, in half precision either.
+
+    The expected label is that of the greater probability, which is that label's own.
+    """
     predictions = expected_predictions(PICTURES, size=size, precision="bf16")
+    assert len(predictions) == len(PICTURES)
     assert {prediction.label for prediction in predictions} == set(LABELS)
     assert all(prediction.probability > 0.5 + prediction.tolerance for prediction in predictions)
+    assert {prediction.tolerance for prediction in predictions} == {TOLERANCE["bf16"]}
     for place, one in enumerate(predictions):
         for other in predictions[:place]:
             assert one.label != other.label or abs(one.probability - other.probability) > one.tolerance
@@ -119,39 +122,29 @@ def test_each_precision_is_within_its_tolerance(precision: str) -> None:
         assert prediction(_reply(prediction.label, row[LABELS.index(prediction.label)]))
 
 
-def test_equal_seeds_give_equal_weights() -> None:
-    """Another process with the same seed has the same weights to the bit, another seed others; torch's state stays."""
+def test_equal_seeds_give_equal_weights(tmp_path: Path) -> None:
+    """To the bit in another process, other seeds others; torch's state stays.
+
+    A saved state dict is served as it is, and one of another size is refused.
+    """
     import torch
 
     before = torch.random.get_rng_state()
     here = _digest(_model(seed=7))
     assert torch.equal(before, torch.random.get_rng_state())
     script = (
-        "import hashlib, torch\n"
+        "import sys, torch\n"
         "torch.manual_seed(99)\n"
         "from catdog_model import build_model\n"
         "from catdog_settings import SIZES\n"
         "size = SIZES['small']\n"
-        "digest = hashlib.sha256()\n"
-        "for name, tensor in sorted(build_model(size.depths, size.widths, 2, 7).state_dict().items()):\n"
-        "    digest.update(name.encode() + tensor.numpy().tobytes())\n"
-        "print(digest.hexdigest())\n"
+        "torch.save(build_model(size.depths, size.widths, 2, 7).state_dict(), sys.argv[1])\n"
     )
-    child = subprocess.run(
-        [sys.executable, "-c", script], cwd=APPS, capture_output=True, text=True, check=True, timeout=START_SECONDS
-    )
-    assert child.stdout.strip() == here
-    assert _digest(_model(seed=8)) != here
-
-
-def test_weights_of_a_file_replace_random_ones(tmp_path: Path) -> None:
-    """A saved state dict is served as it is, and one of another size is refused."""
-    import torch
-
-    torch.save(_model(seed=3).state_dict(), tmp_path / "small.pt")
-    assert _digest(_model(seed=1, weights=tmp_path / "small.pt")) == _digest(_model(seed=3))
+    saved = tmp_path / "small.pt"
+    assert in_child("-c", script, str(saved)).returncode == 0
+    assert _digest(_model(seed=8)) != here == _digest(_model(seed=8, weights=saved))
     with pytest.raises(RuntimeError, match=r"size mismatch|Missing key"):
-        _model("tiny", weights=tmp_path / "small.pt")
+        _model("tiny", weights=saved)
 
 
 def test_requests_are_as_long_as_the_published_ones() -> None:
@@ -175,20 +168,19 @@ def test_pixels_are_scaled_cropped_and_normalised() -> None:
 
     from suites.catdog.apps.catdog_picture import DEVIATION, MEAN, to_pixels
 
-    def encoded(picture: Image.Image) -> bytes:
+    def pixels_of(picture: Image.Image) -> Any:  # noqa: ANN401 -- an array
         buffer = io.BytesIO()
         picture.save(buffer, "PNG")
-        return buffer.getvalue()
+        return to_pixels(buffer.getvalue(), 224)
 
-    plain = to_pixels(encoded(Image.new("RGB", (274, 275), (51, 102, 204))), 224)
-    assert plain.shape == (3, 224, 224)
-    assert plain.dtype == np.float32
+    plain = pixels_of(Image.new("RGB", (274, 275), (51, 102, 204)))
+    assert (plain.shape, plain.dtype) == ((3, 224, 224), np.float32)
     expected = (np.array([51, 102, 204]) / 255 - MEAN) / DEVIATION
     assert np.abs(plain - expected[:, None, None]).max() < 1e-5
     # 800 x 400 becomes 512 x 256, of which columns 144 to 368 stay: dark at the left up to 256, then bright.
     wide = Image.new("L", (800, 400), 200)
     wide.paste(50, (0, 0, 400, 400))
-    halves = to_pixels(encoded(wide), 224)[0]
+    halves = pixels_of(wide)[0]
     dark, bright = ((level / 255 - MEAN[0]) / DEVIATION[0] for level in (50, 200))
     assert np.abs(halves[:, :104] - dark).max() < 1e-5
     assert np.abs(halves[:, 120:] - bright).max() < 1e-5
@@ -211,15 +203,11 @@ def _reply(label: str, probability: object, **more: object) -> bytes:
 
 
 def test_expectation_takes_what_is_within_the_tolerance() -> None:
-    """An answer as far off as the tolerance is right, and its text may differ."""
+    """Its text may differ; another label, a probability too far off, NaN, and every other form are wrong answers."""
     expected = Prediction("Cats", 0.75, 0.01)
     assert expected(_reply("Cats", 0.7599))
     assert expected(_reply("Cats", 0.7401))
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
+    for body in (
         _reply("Dogs", 0.75),
         _reply("Cats", 0.7611),
         _reply("Cats", 0.7389),
@@ -229,20 +217,9 @@ def test_expectation_takes_what_is_within_the_tolerance() -> None:
         b'{"predictions": [{"label": "Cats"}]}',
         b'{"detail": "no image"}',
         b"Cats",
-    ],
-)
-def test_expectation_refuses_everything_else(body: bytes) -> None:
-    """Another label, a probability too far off, NaN, and every other form are wrong answers."""
-    with pytest.raises((AssertionError, ValueError)):
-        Prediction("Cats", 0.75, 0.01)(body)
-
-
-def test_reference_gives_the_likelier_label() -> None:
-    """The expected label is that of the greater probability, which is that label's own."""
-    predictions = expected_predictions(PICTURES, size="small")
-    assert all(prediction.probability >= 0.5 for prediction in predictions)
-    assert all(prediction.tolerance == TOLERANCE["fp32"] for prediction in predictions)
-    assert len(predictions) == len(reference.PICTURES)
+    ):
+        with pytest.raises((AssertionError, ValueError)):
+            expected(body)
 
 
 def test_importing_the_app_brings_no_torch() -> None:
@@ -253,10 +230,7 @@ def test_importing_the_app_brings_no_torch() -> None:
         "catdog_litserve.CatDog(catdog_litserve.parse_options([]))\n"
         "print(sorted({'torch', 'numpy', 'PIL', 'transformers'} & set(sys.modules)))\n"
     )
-    child = subprocess.run(
-        [sys.executable, "-c", script], cwd=APPS, capture_output=True, text=True, check=True, timeout=START_SECONDS
-    )
-    assert child.stdout.strip() == "[]"
+    assert in_child("-c", script).stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
@@ -266,16 +240,13 @@ def test_importing_the_app_brings_no_torch() -> None:
         ("catdog_litserve.py", "--max-batch-size=0", "less than 1"),
         ("catdog_litserve.py", "--batch-timeout=-0.1", "not a number of 0 or more"),
         ("catdog_litserve.py", "--slowdown=nan", "not a number of 0 or more"),
-        ("catdog_litserve.py", "--precision=float16", "invalid choice"),
         ("catdog_litserve.py", "--weights=/nonexistent", "no file"),
         ("catdog_model_only.py", "--size=huge", "invalid choice"),
     ],
 )
 def test_wrong_arguments_end_an_app_before_it_serves(app: str, argument: str, message: str) -> None:
     """A wrong or misspelt argument is named, with exit status 2; none is silently left out."""
-    child = subprocess.run(
-        [sys.executable, app, argument], cwd=APPS, capture_output=True, text=True, check=False, timeout=START_SECONDS
-    )
+    child = in_child(app, argument)
     assert child.returncode == 2
     assert message in child.stderr
     assert argument.partition("=")[0] in child.stderr
@@ -289,17 +260,7 @@ def test_bf16_is_refused_on_a_card_without_units() -> None:
         "import catdog_litserve as app\n"
         "app.CatDog(app.parse_options(['--size=small', '--precision=bf16', *sys.argv[1:]])).setup('cuda:0')\n"
     )
-    errors = []
-    for more in ([], ["--allow-emulated"]):
-        child = subprocess.run(
-            [sys.executable, "-c", script, *more],
-            cwd=APPS,
-            env={"CUDA_VISIBLE_DEVICES": "", "PATH": ""},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=START_SECONDS,
-        )
-        errors.append(child.stderr)
-    assert "no units for bf16: --precision=fp16, or --allow-emulated" in errors[0]
-    assert "units for bf16" not in errors[1]
+    environment = {"CUDA_VISIBLE_DEVICES": "", "PATH": ""}
+    refused = in_child("-c", script, env=environment)
+    assert "no units for bf16: --precision=fp16, or --allow-emulated" in refused.stderr
+    assert "units for bf16" not in in_child("-c", script, "--allow-emulated", env=environment).stderr

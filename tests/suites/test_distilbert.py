@@ -43,27 +43,26 @@ def _digest(size: str, seed: int, checkpoint: Path | None = None) -> str:
     return digest.hexdigest()
 
 
+def in_child(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """An interpreter among the apps."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=APPS, capture_output=True, text=True, check=False, timeout=START_SECONDS)
+
+
 def test_fox_sentence_is_eleven_tokens(encode: Callable[[str], list[int]]) -> None:
-    """The nine words are whole tokens between [CLS] and [SEP], whatever their case: 11 ids, as in the source."""
+    """The nine words are whole tokens between [CLS] and [SEP], whatever their case: 11 ids, as in the source.
+
+    A made-up ASCII word needs no [UNK], and no text is longer than the model's positions.
+    """
     vocabulary = (APPS / "vocab.txt").read_text(encoding="utf-8").splitlines()
     tokens = [vocabulary[index] for index in encode(FOX)]
     assert tokens == ["[CLS]", *FOX.lower().split(), "[SEP]"]
     assert len(tokens) == 11
-
-
-def test_vocabulary_fits_the_embeddings() -> None:
-    """Each token stands once, [PAD] where the model expects it, and every size has a row for every token."""
-    vocabulary = (APPS / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    assert len(set(vocabulary)) == len(vocabulary)
-    assert vocabulary[PAD_ID] == "[PAD]"
-    assert all(shape.vocabulary >= len(vocabulary) for shape in SIZES.values())
-
-
-def test_unseen_words_become_pieces_and_long_text_is_cut(encode: Callable[[str], list[int]]) -> None:
-    """A made-up ASCII word needs no [UNK], and no text is longer than the model's positions."""
-    vocabulary = (APPS / "vocab.txt").read_text(encoding="utf-8").splitlines()
     assert vocabulary.index("[UNK]") not in encode("Zyqwlm 4711!")
     assert len(encode("word " * 2000)) == MAX_TOKENS
+    # Every size has a row for every token, each of which stands there once.
+    assert len(set(vocabulary)) == len(vocabulary) <= min(shape.vocabulary for shape in SIZES.values())
+    assert vocabulary[PAD_ID] == "[PAD]"
 
 
 def test_full_size_has_the_published_number_of_parameters() -> None:
@@ -98,7 +97,9 @@ def test_both_labels_occur_and_the_fox_is_decided(size: str, encode: Callable[[s
 
 
 def test_equal_seeds_give_equal_weights_in_every_process() -> None:
-    """Another process with the same seed has the same weights to the bit; another seed has others."""
+    """To the bit; another seed has others, and torch's random numbers are the same with and without the reference."""
+    import torch
+
     script = (
         "import hashlib, sys, torch\n"
         "torch.manual_seed(99)\n"
@@ -108,19 +109,8 @@ def test_equal_seeds_give_equal_weights_in_every_process() -> None:
         "    digest.update(name.encode() + tensor.numpy().tobytes())\n"
         "print(digest.hexdigest())\n"
     )
-    child = subprocess.run(
-        [sys.executable, "-c", script], cwd=APPS, capture_output=True, text=True, check=True, timeout=START_SECONDS
-    )
-    assert child.stdout.strip() == _digest("small", 7)
-    assert child.stdout.strip() != _digest("small", 8)
-
-
-def test_building_leaves_torchs_random_state_alone() -> None:
-    """A test process that draws random numbers of its own draws the same ones with and without the reference."""
-    import torch
-
     before = torch.random.get_rng_state()
-    build_model("small", 7)
+    assert in_child("-c", script).stdout.strip() == _digest("small", 7) != _digest("small", 8)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -150,10 +140,7 @@ def test_importing_model_and_tokenizer_brings_no_torch() -> None:
         "assert len(distilbert_mosec.Preprocess().forward('hello')) == 3\n"
         "print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))\n"
     )
-    child = subprocess.run(
-        [sys.executable, "-c", script], cwd=APPS, capture_output=True, text=True, check=True, timeout=START_SECONDS
-    )
-    assert child.stdout.strip() == "[]"
+    assert in_child("-c", script).stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +148,6 @@ def test_importing_model_and_tokenizer_brings_no_torch() -> None:
     [
         ("--inference-worker=2", "unrecognized arguments"),
         ("--inference-workers=0", "less than 1"),
-        ("--max-wait-ms=0", "less than 1"),
         ("--slowdown=nan", "not a number of 0 or more"),
         ("--size=huge", "invalid choice"),
         ("--checkpoint=/nonexistent", "no folder"),
@@ -169,14 +155,7 @@ def test_importing_model_and_tokenizer_brings_no_torch() -> None:
 )
 def test_wrong_arguments_end_the_app_before_it_serves(argument: str, message: str) -> None:
     """A wrong or misspelt argument is named, with exit status 2; none is silently left out."""
-    child = subprocess.run(
-        [sys.executable, "distilbert_mosec.py", argument],
-        cwd=APPS,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=START_SECONDS,
-    )
+    child = in_child("distilbert_mosec.py", argument)
     assert child.returncode == 2
     assert message in child.stderr
     assert argument.partition("=")[0] in child.stderr

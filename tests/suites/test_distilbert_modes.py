@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,17 @@ histograms = st.lists(st.integers(0, 40_000), min_size=1, max_size=30).map(
 def published(system: str, concurrency: int, workers: int) -> tuple[list[tuple[float, int]], dict[str, float]]:
     """The printed histogram and values of one measurement."""
     wanted = {"system": system, "concurrency": concurrency, "workers": workers}
-    (entry,) = [
-        entry for entry in json.loads(PUBLISHED.read_text())["entries"] if wanted.items() <= entry["keys"].items()
-    ]
+    entries = json.loads(PUBLISHED.read_text())["entries"]
+    (entry,) = [entry for entry in entries if wanted.items() <= entry["keys"].items()]
     return [(edge, count) for edge, count in entry["histogram"]], entry["values"]
 
 
 @pytest.mark.parametrize("concurrency", [50, 80])
 def test_published_latencies_of_one_process_are_two_modes_as_arithmetic_has_it(concurrency: int) -> None:
-    """Of 50 users in batches of 32, 14 of 32 wait one batch and 18 two; of 80 half wait two and half three."""
+    """Of 50 users in batches of 32, 14 of 32 wait one batch and 18 two; of 80 half wait two and half three.
+
+    Batches of 32 and 18 by turns would be even, with one mode: a histogram says how large they were.
+    """
     histogram, values = published("mosec", concurrency, 1)
     first, second = modes_of(histogram)
     (batches, share), (more, other_share) = expected_modes(concurrency, 32).items()
@@ -38,20 +41,14 @@ def test_published_latencies_of_one_process_are_two_modes_as_arithmetic_has_it(c
     # Their places have the same ratio, and a batch's time is that which the throughput says: 32 are answered in it.
     assert values["latency.p25"] / values["latency.p75"] == pytest.approx(batches / more, abs=0.03)
     assert values["latency.p25"] / batches * values["throughput"] == pytest.approx(32, rel=0.02)
-
-
-def test_a_histogram_says_how_large_the_published_batches_were() -> None:
-    """That of mosec at 50 users fits full batches; batches of 32 and 18 by turns would be even, with one mode."""
-    histogram, _ = published("mosec", 50, 1)
-    assert len(modes_of(histogram)) == len(expected_modes(50, 32)) == 2
     assert len(expected_modes(50, 25)) == 1
 
 
-@pytest.mark.parametrize(("system", "concurrency", "workers"), [("pytriton", 50, 1), ("mosec", 80, 2)])
-def test_published_latencies_of_the_others_are_one_mode(system: str, concurrency: int, workers: int) -> None:
+def test_published_latencies_of_the_others_are_one_mode() -> None:
     """A long shoulder is no mode of its own, and neither are two full bins side by side."""
-    histogram, _ = published(system, concurrency, workers)
-    assert [mode.share for mode in modes_of(histogram)] == [1.0]
+    for system, concurrency, workers in (("pytriton", 50, 1), ("mosec", 80, 2)):
+        histogram, _ = published(system, concurrency, workers)
+        assert [mode.share for mode in modes_of(histogram)] == [1.0]
 
 
 @given(histograms)
@@ -86,43 +83,28 @@ def test_modes_are_parted_by_deep_valleys(counts: list[int], modes: list[Mode]) 
     assert [mode.share for mode in found] == pytest.approx([mode.share for mode in modes])
 
 
-@given(st.integers(1, 64), st.integers(0, 500))
-def test_expected_waits_are_littles_law(max_batch_size: int, more: int) -> None:
-    """Shares add up to 1, and the mean is as many batches as there are users for a batch."""
-    concurrency = max_batch_size + more
-    shares = expected_modes(concurrency, max_batch_size)
-    assert sum(shares.values()) == pytest.approx(1)
-    mean = sum(batches * share for batches, share in shares.items())
-    assert mean == pytest.approx(concurrency / max_batch_size)
-
-
 @given(st.integers(1, 16), st.integers(0, 40), st.integers(3, 12))
 def test_expected_waits_are_those_of_a_queue_that_is_played_through(
     max_batch_size: int, more: int, rounds: int
 ) -> None:
-    """Users of a queue in order, served in full batches of equal time, wait as the formula says once it is steady."""
+    """Users of a queue in order, served in full batches of equal time, wait as the formula says once it is steady.
+
+    Fewer users than a batch holds fill none, and the formula says nothing.
+    """
     concurrency = max_batch_size + more
     queue = [0] * concurrency
-    waits: dict[int, int] = {}
+    waits: Counter[int] = Counter()
     last = concurrency // max_batch_size + 1
     # Whole turns of all users, after the first answers of all, so that each share is exact.
     for batch in range(1, last + 1 + rounds * concurrency):
         served, queue = queue[:max_batch_size], queue[max_batch_size:]
         queue += [batch] * max_batch_size
         if batch > last:
-            for asked in served:
-                waits[batch - asked] = waits.get(batch - asked, 0) + 1
-    total = sum(waits.values())
-    shares = expected_modes(concurrency, max_batch_size)
-    assert {wait: count / total for wait, count in sorted(waits.items())} == pytest.approx(
-        {wait: share for wait, share in shares.items() if share}
-    )
-
-
-def test_users_who_fill_no_batch_are_refused() -> None:
-    """With fewer users than a batch holds the batches are not full, and the formula says nothing."""
-    with pytest.raises(ValueError, match="31 users do not fill batches of 32"):
-        expected_modes(31, 32)
+            waits.update(batch - asked for asked in served)
+    shares = {wait: share for wait, share in expected_modes(concurrency, max_batch_size).items() if share}
+    assert {wait: count / waits.total() for wait, count in sorted(waits.items())} == pytest.approx(shares)
+    with pytest.raises(ValueError, match="users do not fill batches of"):
+        expected_modes(max_batch_size - 1, max_batch_size)
 
 
 def test_slow_requests_do_not_hide_two_modes() -> None:

@@ -56,10 +56,13 @@ def test_examples_are_of_the_contract(dataset: str, make: Callable[..., Examples
 
 
 def test_examples_are_those_of_the_seed() -> None:
-    """Equal arguments give equal examples, another seed others."""
+    """Equal arguments give equal examples, another seed others; of nothing there are none."""
     one, same, other = (synthetic("traffic", 3, seed=seed).inputs["target__6"] for seed in (1, 1, 2))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
+    for dataset, count in (("weather", 1), ("traffic", 0)):
+        with pytest.raises(ValueError, match=r"no data set|at least"):
+            synthetic(dataset, count)
 
 
 def test_a_batch_repeats_what_there_is() -> None:
@@ -71,27 +74,17 @@ def test_a_batch_repeats_what_there_is() -> None:
         found.batch(0)
 
 
-@pytest.mark.parametrize(("dataset", "count"), [("weather", 1), ("traffic", 0)])
-def test_examples_of_nothing_are_refused(dataset: str, count: int) -> None:
-    """There is no such data set, or none is asked for."""
-    with pytest.raises(ValueError, match=r"no data set|at least"):
-        synthetic(dataset, count)
-
-
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_the_truth_is_in_the_target_s_unit(dataset: str) -> None:
-    """Standardised hours times scale and plus level: positive, and as large as the series' level."""
-    found = synthetic(dataset, 64)
-    assert found.truth.shape == (64, 24)
+def test_what_is_to_be_forecast_can_be(dataset: str) -> None:
+    """The truth is in the target's unit: positive, and as large as the series' level.
+
+    The same hour of a week ago, give or take the noise, has risks in the order of the published ones.
+    """
+    found = synthetic(dataset, 200)
+    assert found.truth.shape == (200, 24)
     # Without noise a series stays between 0.3 and 1.5 times its level.
     assert (found.truth > 0).all()
     assert np.abs(found.truth.mean(axis=1) / found.level - 1).max() < 0.5
-
-
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_what_is_to_be_forecast_can_be(dataset: str) -> None:
-    """The same hour of a week ago, give or take the noise, has risks in the order of the published ones."""
-    found = synthetic(dataset, 200)
     target = found.inputs["target__6"][..., 0].astype(np.float64)
     week_ago = target[:, ENCODER_LENGTH - WEEK :][:, :24]
     band = 1.2816 * np.sqrt(2) * 0.05 / 0.4
@@ -144,10 +137,8 @@ def test_every_form_of_perf_analyzer_is_read(tmp_path: Path, entry: object) -> N
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("{", "no JSON"),
         ("\x00", "no JSON"),
         ("[" * 100_000, "no JSON"),
-        ([], 'no list "data"'),
         ({"data": []}, 'no list "data"'),
         ({"data": [[GOOD]]}, r"data\[0\] is a list: sequences"),
         ({"data": [GOOD, 3]}, r"data\[1\] is no object"),
@@ -161,12 +152,10 @@ def test_every_form_of_perf_analyzer_is_read(tmp_path: Path, entry: object) -> N
         ({"data": [{**GOOD, "a": [1, "x" * 99]}]}, "xxx... among numbers"),
         ({"data": [{**GOOD, "a": [1, 2**63]}]}, "that int64 cannot hold"),
         ({"data": [{**GOOD, "b": [1e39]}]}, "that float32 cannot hold"),
-        ({"data": [{**GOOD, "b": [10**400]}]}, "that float32 cannot hold"),
         ('{"data": [{"a": [1, 2], "b": [NaN]}]}', "NaN is no number"),
         ('{"data": [{"a": [1, 2], "b": [1e999]}]}', "not finite"),
         ({"data": [{**GOOD, "b": 0.5}]}, "no list of numbers"),
         ({"data": [{**GOOD, "b": {"b64": "AAA"}}]}, "no Base64"),
-        ({"data": [{**GOOD, "b": {"b64": 7}}]}, "no text"),
         ({"data": [{**GOOD, "b": {"b64": "AAAA"}}]}, "has 3 bytes, its shape"),
         ({"data": [{**GOOD, "b": {"b64": "AADAfw=="}}]}, "not finite"),
     ],
@@ -220,8 +209,6 @@ def test_options_are_read() -> None:
     [
         ({"TFT_PRECISON": "fp16"}, "TFT_PRECISON: no such option; there are TFT_SIZE"),
         ({"TFT_SIZE": "huge"}, "TFT_SIZE=huge: none of full, small"),
-        ({"TFT_PRECISION": "int8"}, "none of fp32"),
-        ({"TFT_FORMAT": "onnx"}, "none of eager"),
         ({"TFT_THREADS": "0"}, "less than 1"),
         ({"TFT_SLOWDOWN": "nan"}, "not a number of 0 or more"),
         ({"TFT_WEIGHTS": "/nowhere"}, "no such file"),
@@ -230,15 +217,11 @@ def test_options_are_read() -> None:
     ],
 )
 def test_a_wrong_option_is_refused(environment: dict[str, str], message: str) -> None:
-    """A misspelt one would serve another model than the one asked for."""
+    """A misspelt one would serve another model than the one asked for; half precision on a CPU another speed."""
     with pytest.raises(ValueError, match=message):
         read_options("electricity", environment)
     with pytest.raises(ValueError, match="none of electricity, traffic"):
         read_options("weather", {})
-
-
-def test_half_precision_needs_a_card() -> None:
-    """A CPU would serve it slowly, and measure something else."""
     with pytest.raises(ValueError, match="TFT_PRECISION=fp16 needs a card"):
         Forecaster(Options("electricity", precision="fp16"), device="cpu")
 
@@ -249,7 +232,7 @@ def inputs_of(count: int) -> list[NDArray[np.generic]]:
 
 
 def test_requests_are_forecast_together_and_answered_apart() -> None:
-    """Three requests of different sizes, more than a CPU's piece in all, get what each gets alone."""
+    """Three requests of different sizes get what each gets alone; a wrong category is that request's problem."""
     forecaster = Forecaster(Options("electricity", size="small"), device="cpu")
     asked = [inputs_of(count) for count in (1, 40, 2)]
     answers = forecaster.forecast(asked)
@@ -257,11 +240,6 @@ def test_requests_are_forecast_together_and_answered_apart() -> None:
     for inputs, answer in zip(asked, answers, strict=True):
         assert answer.dtype == np.float32
         np.testing.assert_allclose(answer, forecaster.forecast([inputs])[0], rtol=1e-4, atol=1e-5)
-
-
-def test_a_bad_request_is_told_apart() -> None:
-    """A category above or below the table is that request's problem."""
-    forecaster = Forecaster(Options("electricity", size="small"), device="cpu")
     inputs = inputs_of(2)
     assert not forecaster.problem(inputs)
     for wrong in (-1, 369):

@@ -65,21 +65,16 @@ def test_parameters_are_those_of_the_published_network(dataset: str, count: int)
     assert parameters(build_model(dataset)) == count
 
 
-def test_parts_are_those_of_the_published_network() -> None:
-    """Embedding 48 256, static encoder 381 315, and all after them 1 204 262."""
-    network = build_model("electricity")
-    parts = [parameters(part) for part in (network.embedding, network.static_encoder, network.fusion)]
-    assert parts == [48_256, 381_315, 1_204_262]
-
-
 def test_hyper_parameters_are_the_published_ones() -> None:
-    """Hours, heads, quantiles and dropout; scales of layer norms are 1e-3."""
+    """Hours, heads, quantiles and dropout; scales of layer norms are 1e-3, and each part has its parameters."""
     assert (EXAMPLE_LENGTH, ENCODER_LENGTH, HORIZON, QUANTILES) == (192, 168, 24, (0.1, 0.5, 0.9))
     assert (shape_of("electricity").heads, shape_of("electricity").hidden) == (4, 128)
     assert [shape_of(name).dropout for name in ("electricity", "traffic")] == [0.1, 0.3]
     network = build_model("electricity")
     assert {part.eps for part in network.modules() if isinstance(part, torch.nn.LayerNorm)} == {1e-3}
     assert network.fusion.attention.later.shape == (192, 192)
+    parts = [parameters(part) for part in (network.embedding, network.static_encoder, network.fusion)]
+    assert parts == [48_256, 381_315, 1_204_262]
 
 
 def test_matrix_products_cost_209_megaflop() -> None:
@@ -94,20 +89,14 @@ def test_matrix_products_cost_209_megaflop() -> None:
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-@pytest.mark.parametrize("batch", [1, 3])
-def test_forecasts_have_a_row_for_each_hour_and_a_column_for_each_quantile(dataset: str, batch: int) -> None:
-    """(batch, 24, 3), finite, and of another series another forecast."""
-    found = forecast(build_model(dataset, size="small"), rows(batch, dataset))
-    assert found.shape == (batch, *OUTPUT.shape) == (batch, 24, 3)
-    assert torch.isfinite(found).all()
-    assert batch == 1 or not torch.equal(found[0], found[1])
-
-
-def test_a_row_does_not_depend_on_its_batch(small: TemporalFusionTransformer) -> None:
-    """Each example of a batch gets the forecast that it gets alone, within rounding."""
-    inputs = rows(5)
-    together = forecast(small, inputs)
-    alone = torch.cat([forecast(small, [values[row : row + 1] for values in inputs]) for row in range(5)])
+def test_forecasts_have_a_row_for_each_hour_and_a_column_for_each_quantile(dataset: str) -> None:
+    """(batch, 24, 3), finite, of another series another forecast, and what each example gets alone."""
+    network, inputs = build_model(dataset, size="small"), rows(5, dataset)
+    together = forecast(network, inputs)
+    assert together.shape == (5, *OUTPUT.shape) == (5, 24, 3)
+    assert torch.isfinite(together).all()
+    assert not torch.equal(together[0], together[1])
+    alone = torch.cat([forecast(network, [values[row : row + 1] for values in inputs]) for row in range(5)])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
@@ -121,23 +110,21 @@ def test_no_hour_sees_a_later_one(small: TemporalFusionTransformer, hour: int) -
     assert not torch.isclose(before[:, hour + 1], after[:, hour + 1]).all()
 
 
-def test_the_target_of_the_future_is_not_looked_at(small: TemporalFusionTransformer) -> None:
-    """A request carries 192 hours of the target; what came after the 168th does not change the forecast."""
+def test_only_what_is_known_in_time_is_looked_at(small: TemporalFusionTransformer) -> None:
+    """A request carries 192 hours of everything; of the target those from the 168th on do not change the forecast.
+
+    Of the static category only the first hour does, and the id does not.
+    """
     inputs, changed = rows(2), rows(2)
+    before = forecast(small, inputs)
     changed[TARGET][:, ENCODER_LENGTH:] = 1e3
-    assert torch.equal(forecast(small, inputs), forecast(small, changed))
-    changed[TARGET][:, ENCODER_LENGTH - 1] += 1.0
-    assert not torch.equal(forecast(small, inputs), forecast(small, changed))
-
-
-def test_the_series_is_that_of_the_first_hour(small: TemporalFusionTransformer) -> None:
-    """The static category of later hours and the id are carried, and not looked at."""
-    inputs, changed = rows(2), rows(2)
     changed[S_CAT][:, 1:] = 0
     changed[ID][:] = 7
-    assert torch.equal(forecast(small, inputs), forecast(small, changed))
-    changed[S_CAT][:, 0] = (changed[S_CAT][:, 0] + 1) % DATASETS["electricity"].series
-    assert not torch.equal(forecast(small, inputs), forecast(small, changed))
+    assert torch.equal(before, forecast(small, changed))
+    changed[TARGET][:, ENCODER_LENGTH - 1] += 1.0
+    assert not torch.equal(before, forecast(small, changed))
+    inputs[S_CAT][:, 0] = (inputs[S_CAT][:, 0] + 1) % DATASETS["electricity"].series
+    assert not torch.equal(before, forecast(small, inputs))
 
 
 @pytest.mark.parametrize("place", [S_CONT, K_CAT, O_CAT, O_CONT])
@@ -148,21 +135,20 @@ def test_a_placeholder_is_absent_whatever_it_holds(small: TemporalFusionTransfor
     assert torch.equal(forecast(small, inputs), forecast(small, changed))
 
 
-@pytest.mark.parametrize("place", [S_CAT, K_CONT, TARGET])
-def test_what_the_network_needs_may_not_be_absent(small: TemporalFusionTransformer, place: int) -> None:
-    """A placeholder for a variable that the network has is an error, and no zero."""
+@pytest.mark.parametrize(
+    ("place", "wide", "message"),
+    [
+        *((place, (2, 1), r"0 c.* variables where the model has") for place in (S_CAT, K_CONT, TARGET)),
+        *((place, (2, 192, 2), "2 continuous variables where the model has 0") for place in (S_CONT, O_CONT)),
+    ],
+)
+def test_variables_have_to_be_those_of_the_network(
+    small: TemporalFusionTransformer, place: int, wide: tuple[int, ...], message: str
+) -> None:
+    """A placeholder for what it has is no zero, and real hours of what it has no weights for are not left out."""
     inputs = rows(2)
-    inputs[place] = torch.ones(2, 1)
-    with pytest.raises(ValueError, match=r"0 c.* variables where the model has"):
-        forecast(small, inputs)
-
-
-@pytest.mark.parametrize("place", [S_CONT, O_CONT])
-def test_what_the_network_does_not_have_may_not_be_present(small: TemporalFusionTransformer, place: int) -> None:
-    """Real hours of a variable that the network has no weights for are an error, and not left out."""
-    inputs = rows(2)
-    inputs[place] = torch.ones(2, EXAMPLE_LENGTH, 2)
-    with pytest.raises(ValueError, match="2 continuous variables where the model has 0"):
+    inputs[place] = torch.ones(*wide)
+    with pytest.raises(ValueError, match=message):
         forecast(small, inputs)
 
 
@@ -185,15 +171,11 @@ def test_all_kinds_of_variables_are_used() -> None:
         assert torch.equal(before, forecast(network, changed)) is (place == ID), NAMES[place]
 
 
-def test_an_embedding_of_nothing_is_nothing() -> None:
-    """Variables that a data set does not have take no part, and no parameters."""
+def test_parts_of_nothing_and_of_one_number() -> None:
+    """Variables that a data set does not have take no part; the norm of a single number, always 0, is left out."""
     none = VariableEmbedding((), 0, 8)
     assert none(None, None) is None
     assert parameters(none) == 0
-
-
-def test_a_residual_of_one_number_is_not_normalised() -> None:
-    """The norm of a single number is 0 whatever it is: a selection of one variable goes without."""
     network = GatedResidual(4, 4, output=1)
     assert not torch.equal(network(torch.ones(1, 4)), network(torch.zeros(1, 4)))
 
@@ -224,22 +206,16 @@ def digest(network: torch.nn.Module) -> str:
     return found.hexdigest()
 
 
-def test_weights_are_those_of_the_seed() -> None:
-    """Whatever was drawn before, a seed gives its weights, another seed others; torch's own state stays as it was."""
-    own = digest(build_model("electricity", size="small"))
+def test_weights_are_those_of_the_seed_or_of_a_file(tmp_path: Path) -> None:
+    """Whatever was drawn before; torch's own state stays as it was; weights of another size are refused."""
+    own, other = build_model("electricity", size="small"), build_model("electricity", size="small", seed=5)
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
-    assert digest(build_model("electricity", size="small")) == own
+    assert digest(build_model("electricity", size="small")) == digest(own) != digest(other)
     assert torch.equal(before, torch.random.get_rng_state())
-    assert digest(build_model("electricity", size="small", seed=1)) != own
-
-
-def test_a_state_dict_replaces_the_random_weights(tmp_path: Path, small: TemporalFusionTransformer) -> None:
-    """What was saved is what is served; weights of another size are refused."""
     file = tmp_path / "weights.pt"
-    torch.save(build_model("electricity", size="small", seed=5).state_dict(), file)
-    loaded = build_model("electricity", size="small", weights=file)
-    assert digest(loaded) == digest(build_model("electricity", size="small", seed=5)) != digest(small)
+    torch.save(other.state_dict(), file)
+    assert digest(build_model("electricity", size="small", weights=file)) == digest(other)
     with pytest.raises(RuntimeError, match="size mismatch"):
         build_model("electricity", size="full", weights=file)
 
@@ -273,24 +249,3 @@ def test_onnx_is_reloaded_equal(tmp_path: Path, small: TemporalFusionTransformer
         feed = {name: values.numpy() for name, values in zip(NAMES, inputs, strict=True) if name in taken}
         (found,) = session.run(None, feed)
         torch.testing.assert_close(torch.from_numpy(found), forecast(small, inputs), rtol=1e-4, atol=1e-4)
-
-
-def test_what_is_learnt_is_forecast() -> None:
-    """A few steps of training bring the quantile loss of unseen examples well below that of random weights."""
-    network = build_model("electricity", size="small", seed=2)
-    quantiles = torch.tensor(QUANTILES)
-
-    def loss(found: torch.Tensor, inputs: list[torch.Tensor]) -> torch.Tensor:
-        difference = inputs[TARGET][:, ENCODER_LENGTH:] - found
-        return torch.maximum(quantiles * difference, (quantiles - 1) * difference).mean()
-
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    examples = rows(48)
-    seen, unseen = ([values[part] for values in examples] for part in (slice(32), slice(32, 48)))
-    before = loss(forecast(network, unseen), unseen).item()
-    for step in range(12):
-        part = [values[step % 2 * 16 :][:16] for values in seen]
-        optimizer.zero_grad()
-        loss(network(*part), part).backward()
-        optimizer.step()
-    assert loss(forecast(network, unseen), unseen).item() < 0.8 * before
