@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
@@ -13,19 +13,56 @@ import msgspec
 from pytest_gpuserve.compare.load import Key, Load, Sample
 from pytest_gpuserve.compare.repository import HASH_SHOWN, Repository
 from pytest_gpuserve.compare.result_file import is_result, loads_of, read_result
-from pytest_gpuserve.compare.storage import fetched
 from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.measure.reduced import reduced_by_metric
+from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.store.baseline import Stored, read
 from pytest_gpuserve.store.elsewhere.address import Address, is_address, parse_address
+from pytest_gpuserve.store.elsewhere.filesystem import open_remote
+from pytest_gpuserve.store.elsewhere.names import SUFFIX
+from pytest_gpuserve.store.elsewhere.remote import StorageProblem
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuserve.store.schema import Entry
+
+
+def fetched(address: Address) -> tuple[Address, Mapping[str, bytes]]:
+    """Fetch what is at an address.
+
+    Args:
+        address: Of a folder of baselines; or of one file, a result or a baseline, which ends in ``.json``.
+
+    Returns:
+        The folder, and what is in each file by its name below it; of a file the folder that it lies in.
+
+    Raises:
+        UsageProblem: There is nothing, or a library that the scheme needs is not installed.
+        StorageProblem: The storage cannot be reached, or refuses.
+    """
+    above, _, name = address.url.rpartition("/")
+    is_folder = not name.endswith(SUFFIX) or above.endswith("/")
+    folder = address if is_folder else Address(address.scheme, above)
+    found = {}
+    with closing(open_remote(folder, called="")) as remote:
+        listed = sorted(remote.listing()) if is_folder else [name]
+        for each in (each for each in listed if PUBLISHED not in each.split("/")):
+            held = remote.fetch(each)
+            if held is not None:
+                found[each] = held.data
+            elif is_folder:
+                # What is left would be compared as if it were all.
+                raise StorageProblem(f"{folder.of(each)} was removed while {folder} was read")
+    if not found:
+        raise UsageProblem(
+            f"there is no {'baseline in' if is_folder else 'file'} {address}",
+            remedies=["name the folder that has those of the devices in it, or a file that ends in .json"],
+        )
+    return folder, found
+
 
 REVISIONS: Final = "baselines of a revision are written REV:, such as HEAD~5:, one file of them REV:PATH"
 

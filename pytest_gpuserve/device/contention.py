@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from pytest_gpuserve.device.host_cpu import busy_seconds
+from pytest_gpuserve.device.host import busy_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

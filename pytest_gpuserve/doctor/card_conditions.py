@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.doctor.finding import Condition, Level
 from pytest_gpuserve.measure.conditions import SLOWDOWNS
-from pytest_gpuserve.measure.xid import describe_xid
+from pytest_gpuserve.measure.telemetry import describe_xid
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:

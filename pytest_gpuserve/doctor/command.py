@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_gpuserve.device.names import AUTO, CPU
+from pytest_gpuserve.doctor.facts import containers, servers
 from pytest_gpuserve.doctor.look import look
-from pytest_gpuserve.doctor.report import make_report
-from pytest_gpuserve.doctor.text import report_text
-from pytest_gpuserve.doctor.tools import containers, servers
+from pytest_gpuserve.doctor.report import make_report, report_text
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.command_line import refused, run_command
-from pytest_gpuserve.servers.imports import find_python
+from pytest_gpuserve.servers.relocation import find_python
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

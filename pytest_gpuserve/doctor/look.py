@@ -5,23 +5,311 @@ Whatever cannot be read is unknown, with the reason, and keeps nothing else from
 
 from __future__ import annotations
 
+import fcntl
+import os
+import resource
+import tempfile
+import time
+import warnings
+from contextlib import ExitStack
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+import psutil
+
+from pytest_gpuserve.device.binding import Reader, opened
+from pytest_gpuserve.device.card_facts import list_cards
+from pytest_gpuserve.device.card_probe import CardProbe
+from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
+from pytest_gpuserve.device.host import (
+    cores_used,
+    is_virtual,
+    read_boost,
+    read_core_limit,
+    read_host,
+    read_host_counters,
+    read_processes,
+)
+from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.device.names import CPU
-from pytest_gpuserve.device.nvml import list_cards
-from pytest_gpuserve.device.select import select_devices
-from pytest_gpuserve.doctor.attempt import words
-from pytest_gpuserve.doctor.facts import Driver, Seen
-from pytest_gpuserve.doctor.look_cards import look_at_cards
-from pytest_gpuserve.doctor.look_host import HostLook
-from pytest_gpuserve.doctor.look_lock import read_lock
+from pytest_gpuserve.device.sample import Unknown
+from pytest_gpuserve.device.select import select_devices, visible_cards
+from pytest_gpuserve.doctor.facts import BusyProcess, CardNow, CpuUse, Driver, HostNow, LockState, Seen, Space, Swap
+from pytest_gpuserve.doctor.host_conditions import SHARED_MEMORY
 from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.process.logs import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
 
-    from pytest_gpuserve.device.card import NvmlAnswer
+    from pytest_gpuserve.device.card import Card, NvmlAnswer
+    from pytest_gpuserve.device.contention import CpuReading
+    from pytest_gpuserve.device.host import Host, Stat
+    from pytest_gpuserve.device.sample import CardEvent, CardSample
+
+_T = TypeVar("_T")
+
+
+def attempt(unknown: dict[str, str], what: str, read: Callable[[], _T]) -> _T | None:
+    """Read something, or keep why it cannot be read.
+
+    Args:
+        unknown: Where the reason goes.
+        what: Its name there.
+        read: Reads it.
+
+    Raises:
+        GpuserveError: The user can mend it, and is to hear how.
+    """
+    try:
+        return read()
+    except GpuserveError:
+        raise
+    except OSError as problem:
+        unknown[what] = str(problem)
+    except Exception as problem:  # noqa: BLE001 -- whatever a strange machine does to one reader, the rest is still told
+        unknown[what] = f"{type(problem).__name__}: {problem}"
+    return None
+
+
+def words(problem: GpuserveError) -> tuple[str, str]:
+    """What an error says, and what helps, each on a line."""
+    told = f"{problem.summary} Found: {problem.found}" if problem.found else problem.summary
+    return told, "; or ".join(problem.remedies)
+
+
+def look_at_cards(answer: NvmlAnswer, visible: str | None, *, meanwhile: Callable[[], object]) -> tuple[CardNow, ...]:
+    """Look at each card before and after something that takes a while.
+
+    Args:
+        answer: What NVML said of them.
+        visible: CUDA_VISIBLE_DEVICES, None if it is not set.
+        meanwhile: What takes a while; called once, whether there are cards or not.
+    """
+    seen = visible_cards(answer.cards, visible)
+    watched = [_Watched(card) for card in answer.cards]
+    with ExitStack() as stack:
+        nvml = _initialised(stack, watched)
+        for each in watched:
+            each.begin(nvml)
+            each.look()
+        meanwhile()
+        for each in watched:
+            each.look()
+    return tuple(each.now(visible=each.card in seen) for each in watched)
+
+
+class _Watched:
+    """A card, and what was seen of it."""
+
+    def __init__(self, card: Card) -> None:
+        self.card = card
+        self.unknown: dict[str, str] = {}
+        self._events: list[CardEvent] = []
+        self._samples: list[CardSample] = []
+        self._probe: CardProbe | None = None
+
+    def begin(self, nvml: ModuleType | None) -> None:
+        """Find it; without NVML there is nothing to be found."""
+        if nvml is not None:
+            # Nothing of ours is on a card now.
+            self._probe = attempt(
+                self.unknown,
+                "the card",
+                lambda: CardProbe(nvml, self.card.uuid, tell=self._hear, is_ours=lambda _: False),
+            )
+
+    def look(self) -> None:
+        """Look at it."""
+        probe = self._probe
+        if probe is not None:
+            sample = attempt(self.unknown, "the card", lambda: probe.read(slow=True))
+            self._samples += [] if sample is None else [sample]
+
+    def now(self, *, visible: bool) -> CardNow:
+        """What was seen."""
+        return CardNow(
+            card=self.card,
+            visible=visible,
+            samples=tuple(self._samples),
+            events=tuple(self._events),
+            unknown=self.unknown,
+            lock=read_lock(self.card.uuid),
+        )
+
+    def _hear(self, told: CardEvent | Unknown) -> None:
+        if isinstance(told, Unknown):
+            self.unknown[told.what] = told.why
+        else:
+            self._events.append(told)
+
+
+def _initialised(stack: ExitStack, watched: Sequence[_Watched]) -> ModuleType | None:
+    """The binding, until the stack's end; None where that is of no use, or fails, which is kept as the reason."""
+    if not watched:
+        return None
+    import pynvml  # noqa: PLC0415 -- where it is needed, as by `list_cards`
+
+    try:
+        stack.enter_context(opened(pynvml))
+    except pynvml.NVMLError as error:
+        for each in watched:
+            each.unknown["the card"] = Reader(pynvml).said(error)
+        return None
+    binding: ModuleType = pynvml
+    return binding
+
+
+LOOK_SECONDS: Final = 1.0
+"""How long is looked at what changes."""
+
+MOST_PROCESSES: Final = 5
+"""That are named."""
+
+LEAST_CORES: Final = 0.05
+"""That a process must have used to be named."""
+
+
+class HostLook:
+    """A look at the host.
+
+    Args:
+        environ: The environment, which may hold GPUSERVE_HOST.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._unknown: dict[str, str] = {}
+        self._cpu: CpuUse | None = None
+        self._swap: Swap | None = None
+
+    def watch(self) -> None:
+        """Watch what changes, for `LOOK_SECONDS`."""
+        swap = attempt(self._unknown, "swap", _swap)
+        before = attempt(self._unknown, "cpu", _readings)
+        time.sleep(LOOK_SECONDS)
+        after = attempt(self._unknown, "cpu", _readings)
+        if before is not None and after is not None:
+            self._cpu = attempt(self._unknown, "cpu", lambda: _cpu_use(before, after))
+        now = attempt(self._unknown, "swap", _swap)
+        if swap is not None and now is not None:
+            self._swap = Swap(now.used_bytes, max(0, now.moved_bytes - swap.moved_bytes))
+
+    def now(self) -> HostNow:
+        """All that is known of the host."""
+        unknown = self._unknown
+        host, problem = self._host()
+        return HostNow(
+            host=host,
+            host_problem=problem[0],
+            host_remedy=problem[1],
+            boost=attempt(unknown, "boost", read_boost),
+            core_limit=attempt(unknown, "core_limit", read_core_limit),
+            is_virtual=attempt(unknown, "is_virtual", is_virtual),
+            sees_all=attempt(unknown, "sees_all", _sees_all) or False,
+            cpu=self._cpu,
+            swap=self._swap,
+            shared_memory=attempt(unknown, "shared_memory", lambda: _space(SHARED_MEMORY)),
+            open_files=attempt(unknown, "open_files", _open_files),
+            temp=attempt(unknown, "temp", lambda: _space(tempfile.gettempdir())),
+            unknown=unknown,
+        )
+
+    def _host(self) -> tuple[Host | None, tuple[str, str]]:
+        try:
+            return attempt(self._unknown, "host", lambda: read_host(environ=self._environ)), ("", "")
+        except GpuserveError as problem:
+            return None, words(problem)
+
+
+def _readings() -> tuple[CpuReading, dict[int, Stat]]:
+    return read_cpu([psutil.Process()]), read_processes()
+
+
+def _cpu_use(before: tuple[CpuReading, dict[int, Stat]], after: tuple[CpuReading, dict[int, Stat]]) -> CpuUse:
+    first, last = before[0], after[0]
+    worked = last.busy_seconds + last.stolen_seconds
+    if worked <= 0:
+        raise OSError("the kernel's counters of CPU time stand still")
+    seconds = last.at_seconds - first.at_seconds
+    stolen = max(0.0, last.stolen_seconds - first.stolen_seconds) / seconds
+    used = cores_used(before[1], after[1], seconds)
+    others = [(cores, pid) for pid, cores in used.items() if cores >= LEAST_CORES and pid != os.getpid()]
+    return CpuUse(
+        seconds=seconds,
+        by_others=max(0.0, cores_taken_by_others(first, last) - stolen),
+        stolen=stolen,
+        stolen_since_boot=last.stolen_seconds / worked,
+        processes=tuple(
+            BusyProcess(pid, _program(pid), cores) for cores, pid in sorted(others, reverse=True)[:MOST_PROCESSES]
+        ),
+    )
+
+
+def _program(pid: int) -> str:
+    # Never its arguments: there may be a token among them.
+    try:
+        return printable(psutil.Process(pid).name())
+    except psutil.Error:
+        return "a process that has ended"
+
+
+def _swap() -> Swap:
+    with warnings.catch_warnings():
+        # It warns, and gives zeros, where the kernel does not tell.
+        warnings.simplefilter("error")
+        seen = read_host_counters()
+    return Swap(seen.swap_used_bytes, seen.swapped_bytes)
+
+
+def _sees_all() -> bool:
+    # This thread of the kernel has that pid on every Linux, and none in a container that has pids of its own.
+    try:
+        return psutil.Process(2).name() == "kthreadd"
+    except psutil.Error:
+        return False
+
+
+def _space(folder: str) -> Space:
+    left = os.statvfs(folder)
+    return Space(folder, left.f_blocks * left.f_frsize, left.f_bavail * left.f_frsize)
+
+
+def _open_files() -> tuple[float, float]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return inf if soft == resource.RLIM_INFINITY else soft, inf if hard == resource.RLIM_INFINITY else hard
+
+
+def read_lock(key: str, *, folder: Path | None = None) -> LockState:
+    """Say whether a session measures on a device.
+
+    Args:
+        key: ``cpu``, or the card's UUID.
+        folder: Where locks are; the machine's own by default.
+    """
+    lock = DeviceLock(key, command="", folder=folder)
+    # What people put there that is no file must neither be followed nor hold us up.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(lock.path, flags)
+    except FileNotFoundError:
+        return LockState(held=False)
+    except OSError as error:
+        return LockState(held=None, told=f"{lock.path}: {error.strerror}")
+    try:
+        # Two who look do not keep each other out, and a session that wants it tries again in a moment.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = lock.holder()
+        return LockState(held=True, told=str(holder), pid=holder.pid)
+    except OSError as error:
+        return LockState(held=None, told=f"{lock.path}: {error.strerror}")
+    finally:
+        os.close(descriptor)
+    return LockState(held=False)
+
 
 KERNEL_MODULE: Final = Path("/proc/driver/nvidia/version")
 """Is there while NVIDIA's driver is loaded, also in a container that its library was not given to."""

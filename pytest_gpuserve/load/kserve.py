@@ -27,7 +27,7 @@ from pytest_gpuserve.load.kserve_arrays import (
     shown,
 )
 from pytest_gpuserve.load.request import Request
-from pytest_gpuserve.process.excerpt import begin_of
+from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.process.excerpt import excerpt
+from pytest_gpuserve.process.logs import excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ from typing import Final
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.url import authority_of
-from pytest_gpuserve.process.excerpt import begin_of, excerpt
+from pytest_gpuserve.process.logs import begin_of, excerpt
 from pytest_gpuserve.units import digest
 
 Expect = bytes | Callable[[bytes], object]

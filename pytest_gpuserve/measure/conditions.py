@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.sample import CardSample
-from pytest_gpuserve.measure.xid import describe_xid
+from pytest_gpuserve.measure.telemetry import describe_xid
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:

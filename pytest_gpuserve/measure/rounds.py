@@ -2,19 +2,201 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from pytest_gpuserve.gate.metric import CAPACITY, COLD_START, METRICS, OF_A_START, Metric, log_cost, requests_needed
+from pytest_gpuserve.gate.paired import RoundPoint
+from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, capacities, cold_starts, point, value_of
 from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.settings import Setting
     from pytest_gpuserve.measure.telemetry import Telemetry
-    from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.measure.window import Session, Window
+
+ANY_TOLERANCE: Final = 1e9
+"""So wide that no number of requests is too small for it; whoever compares knows the real one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A session, as far as one metric goes.
+
+    Args:
+        y: Mean over its starts of the log cost, see `points.Point`.
+        u: Squared standard error of ``y``, as the session's own windows show it.
+        starts: Fresh server starts behind it.
+        requests: Of the start that has the fewest, to be held against ``gate.metric.requests_needed``.
+    """
+
+    y: float
+    u: float
+    starts: int
+    requests: int
+
+
+def reduced(metric: Metric, session: Session) -> Reduced:
+    """Reduce a session.
+
+    Raises:
+        NotMeasured: The metric is not known of every start.
+    """
+    known = point(metric, session, ANY_TOLERANCE)
+    return Reduced(known.y, known.u, len(session.starts), min(start.requests for start in session.starts))
+
+
+def reduced_by_metric(sessions: Sequence[Session]) -> dict[str, tuple[Reduced, ...]]:
+    """Reduce sessions, for each metric that all of them know; of no sessions nothing is known."""
+    found = {}
+    for name, metric in METRICS.items() if sessions else ():
+        try:
+            found[name] = tuple(reduced(metric, session) for session in sessions)
+        except NotMeasured:
+            continue
+    return found
+
+
+FEWEST_GROUPS = 2
+"""Neighbouring blocks are put together until a quantile has its requests; a single group would not know its spread."""
+
+IN_COMMON: Final = 1.5
+"""Times as much the ratio of two capacities varies as pairs of samples tell, by counting over simulated queues of one
+worker: each sample is where those before it had the capacity, so that they share what those were wrong about. Stored
+sessions need no such factor, for their arrivals are the same in all of them."""
+
+OF_ONE_SERVER: Final = frozenset({"gpu_memory"})
+"""Metrics of the whole card that no time slice tells apart: of a server that shares it they are not known."""
+
+
+def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint:
+    """Reduce a round to its block differences: log cost of the candidate minus that of the base, positive is worse.
+
+    A rate is the mean of its windows' log costs. A quantile is taken of an arm's windows of a block together, and the
+    batching ratio of their totals: neither is a mean over windows. A cold start gives one difference, whatever the
+    blocks: that of the two starts, or where each server had several, of their mean log costs. Two searches give one for
+    each pair of samples: those of one number have the arrivals in common, whose chance cancels.
+
+    Energy and utilisation are those of the whole card, on which the other server rests meanwhile; see `points`. Memory
+    is the card's as well, and so that of both servers unless they ran by turns.
+
+    Raises:
+        NotMeasured: The metric is not known of every block.
+        TooFewRequests: It is known, but too few requests stand behind it.
+    """
+    if not measured.blocks:
+        raise NotMeasured(f"{metric.name} is not known: no block was measured")
+    if metric.name == CAPACITY:
+        pairs = zip(*(_parts(measured, arm) for arm in ARMS), strict=True)
+        # The cost of a capacity is its inverse.
+        differences = [base - candidate for base, candidate in pairs]
+        middle = statistics.fmean(differences)
+        return RoundPoint(tuple(middle + IN_COMMON * (each - middle) for each in differences))
+    if metric.name in OF_A_START:
+        base, candidate = (
+            statistics.fmean(log_cost(metric, value) for value in _of_starts(metric, [measured], arm)) for arm in ARMS
+        )
+        return RoundPoint((candidate - base,))
+    _demand_load(metric, [measured])
+    demand_own_card(metric, [measured])
+    groups = _groups(metric, measured, tolerance)
+    return RoundPoint(tuple(_cost(metric, group, "candidate") - _cost(metric, group, "base") for group in groups))
+
+
+def paired_value(metric: Metric, rounds: Sequence[Round], arm: Arm) -> float:
+    """The metric of one server over all rounds together, in its unit.
+
+    Raises:
+        NotMeasured: There is nothing to compute it from.
+    """
+    if metric.name in OF_A_START:
+        return statistics.fmean(_of_starts(metric, rounds, arm))
+    _demand_load(metric, rounds)
+    demand_own_card(metric, rounds)
+    return value_of(metric, [window for measured in rounds for window in measured.windows(arm)])
+
+
+def _of_starts(metric: Metric, rounds: Sequence[Round], arm: Arm) -> list[float]:
+    """The values of a server's starts, of what a start has one value of."""
+    sides = [measured.sides[arm] for measured in rounds if arm in measured.sides]
+    if metric.name == COLD_START:
+        return cold_starts([seconds for side in sides for seconds in side.cold_start_seconds])
+    # A side without searches was loaded otherwise, which has to be said.
+    return capacities([search for side in sides for search in side.searches or (None,)])
+
+
+def _parts(measured: Round, arm: Arm) -> tuple[float, ...]:
+    """The log of a server's capacity as each sample of its search has it; of several searches their means."""
+    # Whether it is known at all.
+    _of_starts(METRICS[CAPACITY], [measured], arm)
+    parts = [search.parts for search in measured.sides[arm].searches]
+    if not all(parts):
+        raise NotMeasured(f"{CAPACITY} is not known well enough: how well a search knows it, its samples do not tell")
+    return tuple(statistics.fmean(each) for each in zip(*parts, strict=True))
+
+
+def _demand_load(metric: Metric, rounds: Sequence[Round]) -> None:
+    if any(side.searches for measured in rounds for side in measured.sides.values()):
+        raise NotMeasured(f"{metric.name} is not known of a search for a capacity, which loads at many rates")
+
+
+def demand_own_card(metric: Metric, rounds: Sequence[Round]) -> None:
+    """See that the metric is known of servers that were measured in these rounds.
+
+    Raises:
+        NotMeasured: It is that of the whole card, and two servers were on it.
+    """
+    if metric.name in OF_ONE_SERVER and not all(measured.by_turns for measured in rounds):
+        raise NotMeasured(
+            f"{metric.name} is not known of either server: both were on the card at the same time",
+            remedies=["let them run by turns: @pytest.mark.gpuserve(one_at_a_time=True)"],
+        )
+
+
+def _groups(metric: Metric, measured: Round, tolerance: float) -> list[list[Block]]:
+    """The blocks in groups of as few neighbours as give each server the requests that the metric needs."""
+    blocks = list(measured.blocks)
+    needed = requests_needed(metric, tolerance)
+    # Of servers that run by turns a block is a round, and so a group: the spread is that between rounds.
+    most = max(1, len(blocks) // FEWEST_GROUPS)
+    for size in range(1, most + 1):
+        groups = [blocks[first : first + size] for first in range(0, len(blocks), size)]
+        if len(groups) > 1 and len(groups[-1]) < size:
+            groups[-2:] = [groups[-2] + groups[-1]]
+        if all(_requests(group, arm) >= needed for group in groups for arm in ARMS):
+            return groups
+    fewest = min(_requests(blocks, arm) for arm in ARMS)
+    raise TooFewRequests(
+        f"{metric.name} at a tolerance of {format_fraction(tolerance)} needs {needed} requests of each server in at"
+        f" least {FEWEST_GROUPS} stretches of a round",
+        found=f"{fewest} requests in {len(blocks)} blocks of a round",
+        remedies=[
+            "load(..., seconds=...), which lengthens the windows",
+            f"a wider tolerance by the marker gpuserve({metric.option}=...)",
+        ],
+    )
+
+
+def _requests(blocks: Sequence[Block], arm: Arm) -> int:
+    return sum(window.requests for window in _windows(blocks, arm))
+
+
+def _windows(blocks: Sequence[Block], arm: Arm) -> list[Window]:
+    return [window for block in blocks for window in block.of(arm)]
+
+
+def _cost(metric: Metric, blocks: Sequence[Block], arm: Arm) -> float:
+    windows = _windows(blocks, arm)
+    if metric.name == "throughput":
+        return statistics.fmean(log_cost(metric, value_of(metric, [window])) for window in windows)
+    return log_cost(metric, value_of(metric, windows))
+
 
 Arm = Literal["base", "candidate"]
 

@@ -24,8 +24,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 
 if TYPE_CHECKING:
     from pytest_gpuserve.merge.joining import Joined
-    from pytest_gpuserve.merge.record import ShownTest
-    from pytest_gpuserve.merge.shard import Shard
+    from pytest_gpuserve.merge.shard import Shard, ShownTest
 
 UPHELD: Final = frozenset({"baseline", "against"})
 """Kinds of references of which a run's claims are upheld; of a limit nothing is claimed beyond it."""

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.merge.baselines import merge_baselines
-from pytest_gpuserve.merge.merged import merge
+from pytest_gpuserve.merge.merged import merge, merged_text
 from pytest_gpuserve.merge.shard import read_shard
-from pytest_gpuserve.merge.text import merged_text
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output, Written, write_outputs
 from pytest_gpuserve.process.command_line import masked, refused, run_command
 from pytest_gpuserve.report.result_json import with_texts

@@ -3,16 +3,224 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.merge.alike import check_alike, check_expected, check_measured
-from pytest_gpuserve.merge.endings import problems_of
+from pytest_gpuserve.report.names import some_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpuserve.merge.shard import Shard, Test
+
+PASSING: Final = frozenset({"passed", "skipped"})
+"""Outcomes of tests by which pytest does not fail; any other one is a failure, known or not."""
+
+NO_TESTS: Final = 5
+"""pytest's exit status where there was no test to run."""
+
+_MEANINGS: Final = {
+    2: "it was interrupted, or a file could not be collected",
+    3: "an internal error",
+    4: "a wrong argument, or something could not be written",
+    NO_TESTS: "there were no tests",
+}
+"""Of pytest's exit statuses, but those of tests that have all passed or have not."""
+
+
+def problem_of(shard: Shard) -> str:
+    """Why the tests that a shard lists do not tell how its run ended; empty if they do."""
+    ending = shard.head.ending
+    if ending is None:
+        return "it is not known how pytest ended: this was written by an older pytest-gpuserve, so run it again"
+    status = ending.exit_status
+    if status not in {0, 1}:
+        return f"pytest ended with exit status {status}: {_MEANINGS.get(status, 'its output says why')}"
+    if not ending.complete:
+        return "pytest ended before all of its tests were run: run all of them"
+    if ending.unlisted_failures:
+        count = ending.unlisted_failures
+        return (
+            f"{count} failure{'s' if count > 1 else ''} of tests that measure nothing, or of files that could not be"
+            " collected: the output of pytest says which"
+        )
+    if status and all(test.shown.outcome in PASSING for test in shard.tests.values()):
+        return f"pytest ended with exit status {status}, though all tests that are listed have passed"
+    return ""
+
+
+def problems_of(shards: Sequence[Shard]) -> dict[int, str]:
+    """Why shards are no pass, whatever their tests say, by their places."""
+    return {
+        place: problem
+        for place, shard in enumerate(shards)
+        if not _was_dealt_nothing(shard) and (problem := problem_of(shard))
+    }
+
+
+def _was_dealt_nothing(shard: Shard) -> bool:
+    """Whether pytest found no test to run because all that there are were for other runners."""
+    head = shard.head
+    if not shard.is_idle or head.unlisted is None or head.ending is None or head.ending.exit_status != NO_TESTS:
+        return False
+    return not head.unlisted.own and bool(head.dealt or head.unlisted.dealt)
+
+
+NOT_TOLD: Final = "not told"
+
+_NONE_WRITTEN: Final = "look for the runner that has written none: it has broken down, or lacks --gpuserve-json"
+
+MODES: Final = {
+    None: NOT_TOLD,
+    "gate": "gating against stored baselines",
+    "against": "side by side with another revision or interpreter",
+    "update": "recording baselines",
+    "update-new": "recording baselines that are missing",
+}
+"""What a run did, in words."""
+
+
+def check_alike(shards: Sequence[Shard]) -> None:
+    """Check that shards are of one run.
+
+    Raises:
+        UsageProblem: They are of different code, of devices of different names, or did something different; or one of
+            those that there have to be is missing.
+    """
+    for shard in shards:
+        if not shard.device and not shard.is_idle:
+            raise UsageProblem(f"{shard.name} does not name the device that it was measured on")
+    # What a runner does that measures nothing is of no matter, but for which code it does it.
+    busy = [shard for shard in shards if not shard.is_idle]
+    if not busy:
+        raise UsageProblem(
+            "none of the results has a test that measures",
+            found=some_of([shard.name for shard in shards]),
+            remedies=["merge them with those of the other groups"],
+        )
+    _check(
+        shards,
+        lambda shard: shard.head.commit or NOT_TOLD,
+        "the results are not of the same code",
+        "merge what was measured at one commit",
+    )
+    _check(
+        busy,
+        lambda shard: shard.device,
+        "the results are not of devices of one name",
+        "merge those of each device into one of its own",
+    )
+    _check(
+        busy,
+        lambda shard: MODES[shard.head.mode],
+        "the results are not of runs that did the same",
+        "merge those that gate, and not those that record or compare with something else",
+    )
+    _check(
+        busy,
+        lambda shard: shard.head.against or NOT_TOLD,
+        "the results were not measured beside the same code",
+        "let all runners compare with one commit: --against=HASH",
+    )
+    _check_complete(shards)
+
+
+def check_measured(shards: Sequence[Shard]) -> None:
+    """Check that every test that was dealt out was one of some shard: measured, skipped, or one that measures nothing.
+
+    Raises:
+        UsageProblem: One was not: the runners have dealt them out differently.
+    """
+    dealt = {nodeid for shard in shards for nodeid in shard.head.dealt or ()}
+    lost = sorted(dealt - {nodeid for shard in shards for nodeid in shard.tests})
+    # A shard that does not say which tests it had may have had any of them.
+    if not _silent(shards):
+        said = [shard.head.unlisted for shard in shards if shard.head.unlisted is not None]
+        others = {nodeid for each in said for nodeid in each.dealt}
+        lost += sorted(others - {nodeid for each in said for nodeid in each.own})
+    if lost:
+        raise UsageProblem(
+            f"{len(lost)} test{'s were' if len(lost) > 1 else ' was'} run by none of the runners",
+            found=some_of(lost),
+            remedies=["let all deal them out alike: the same checkout, the same selection, the same .test_durations"],
+        )
+
+
+def check_expected(shards: Sequence[Shard], expected: int) -> None:
+    """Check that there are as many shards as there should be at least.
+
+    Raises:
+        UsageProblem: There are fewer.
+    """
+    if len(shards) < expected:
+        raise UsageProblem(
+            f"--expect={expected}: there are only {len(shards)} results, so not all tests were measured",
+            found=", ".join(shard.name for shard in shards) or "none",
+            remedies=[f"{_NONE_WRITTEN}, or had no test that measures: then expect fewer"],
+        )
+
+
+def remarks(shards: Sequence[Shard]) -> list[str]:
+    """What of the shards differs, or is not known, and does not forbid to merge them; a line each."""
+    heads = [shard.head for shard in shards]
+    lines = []
+    if len(shards) > 1 and heads[0].commit is None:
+        lines.append("the code under test is not known: nobody can say that it was the same everywhere")
+    if len(shards) > 1 and any(head.commit is not None and not head.clean for head in heads):
+        lines.append("measured with changes that are not committed: nobody can say that they were the same everywhere")
+    software = [shard.head.software for shard in shards if not shard.is_idle]
+    for name in sorted({name for versions in software for name in versions}):
+        found = sorted({versions.get(name, "none") for versions in software})
+        if len(found) > 1:
+            lines.append(f"versions of {name} differ: {some_of(found)}")
+    silent = _silent(shards)
+    if silent:
+        lines.append(
+            "nobody can say whether all tests that measure nothing were run: it is not known which there were in"
+            f" {some_of(silent)}"
+        )
+    return lines
+
+
+def _silent(shards: Sequence[Shard]) -> list[str]:
+    """The shards of a suite that was dealt out that do not say which of its other tests they had."""
+    heads = [shard.head for shard in shards]
+    numbers = {head.shard.number for head in heads if head.shard is not None and head.unlisted is None}
+    return [f"group {number}" for number in sorted(numbers)]
+
+
+def _check(shards: Sequence[Shard], fact: Callable[[Shard], str], problem: str, remedy: str) -> None:
+    found: dict[str, list[str]] = {}
+    for shard in shards:
+        found.setdefault(fact(shard), []).append(shard.name)
+    if len(found) > 1:
+        raise UsageProblem(
+            problem,
+            found="\n".join(f"{value}: {some_of(names)}" for value, names in found.items()),
+            remedies=[remedy],
+        )
+
+
+def _check_complete(shards: Sequence[Shard]) -> None:
+    """Check the numbers of shards that have one: a runner that has broken down has written nothing."""
+    numbered = {shard.head.shard.number for shard in shards if shard.head.shard is not None}
+    if not numbered:
+        return
+    _check(
+        shards,
+        lambda shard: NOT_TOLD if shard.head.shard is None else f"one of {shard.head.shard.of}",
+        "the results are not of one suite that was dealt out",
+        "merge the results of one `--splits=N`",
+    )
+    of = next(shard.head.shard.of for shard in shards if shard.head.shard is not None)
+    missing = [str(number) for number in range(1, of + 1) if number not in numbered]
+    if missing:
+        raise UsageProblem(
+            f"of {of} results {len(missing)} {'are' if len(missing) > 1 else 'is'} missing, so not all tests were"
+            " measured",
+            found=f"no result of --group={some_of(missing)}",
+            remedies=[_NONE_WRITTEN],
+        )
 
 
 @dataclass(frozen=True)

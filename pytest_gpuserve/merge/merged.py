@@ -8,19 +8,56 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement
-from pytest_gpuserve.merge.alike import MODES, NOT_TOLD, remarks
 from pytest_gpuserve.merge.claims import claims_that_do_not_stand, planned_of_all
-from pytest_gpuserve.merge.endings import PASSING
-from pytest_gpuserve.merge.joining import Joined, join
+from pytest_gpuserve.merge.joining import MODES, NOT_TOLD, PASSING, Joined, join, remarks
 from pytest_gpuserve.merge.shard import MERGED, SCHEMA, TESTS, held_back, read_tests
+from pytest_gpuserve.report.names import printable
+from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.remarks import bases_lines, problem_lines, reason_lines
 from pytest_gpuserve.report.result_json import SCHEMA as RESULT_SCHEMA
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+from pytest_gpuserve.report.terminal import table
+from pytest_gpuserve.report.totals import totals_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.merge.record import Head, ShownRun, ShownTest, ShownVerdict
-    from pytest_gpuserve.merge.shard import Plain, Shard
+    from pytest_gpuserve.merge.shard import Head, Plain, Shard, ShownRun, ShownTest, ShownVerdict
+
+
+def merged_text(
+    result: SessionResult,
+    written: Sequence[str],
+    *,
+    width: int,
+    color: bool,
+    shown: Callable[[str], str] = str,
+) -> str:
+    """Write what came of it.
+
+    Args:
+        result: All results as one.
+        written: Where it was written to, a line each.
+        width: Columns of the terminal.
+        color: Whether it understands colours.
+        shown: Makes each text in it fit to be shown, before it is laid out.
+    """
+    tests = [test for test in result.tests if any(run.judgements for run in test.runs)]
+    drawn = table(tests, width=width, color=color, shown=shown)
+    lines = (
+        *bases_lines(tests),
+        *reason_lines(tests),
+        *problem_lines(result.tests, shown),
+        *result.notes,
+        *result.places,
+        *written,
+        totals_line(result),
+        *next_step(result).splitlines(),
+    )
+    told = [printable(shown(line)) for line in lines if line]
+    # The table has colours, and what it takes in is made printable by itself.
+    return "\n".join([printable(shown(f"gpuserve: {result.header}")), *(["", drawn, ""] if drawn else []), *told])
+
 
 _UPDATES: Final = {"update": "--baseline-update", "update-new": "--baseline-update-new"}
 

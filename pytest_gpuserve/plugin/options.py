@@ -293,7 +293,7 @@ def _against(config: pytest.Config) -> str | None:
 
 def _against_python(config: pytest.Config) -> str | None:
     """The interpreter to compare with, absolute and tried."""
-    from pytest_gpuserve.servers.imports import find_python  # noqa: PLC0415 -- a project that measures nothing needs none
+    from pytest_gpuserve.servers.relocation import find_python  # noqa: PLC0415 -- a project that measures nothing needs none
 
     name = _text(config, "against_python")
     typed = config.getoption("--against-python") is not None

@@ -15,11 +15,11 @@ from pytest_gpuserve.roofline import count_flops
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.given import metric_names, named_arguments, seconds, variables, words
-from pytest_gpuserve.servers.imports import find_python
 from pytest_gpuserve.servers.like_named import like_named
 from pytest_gpuserve.servers.litserve import LitServe
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.servers.pytriton import PyTriton
+from pytest_gpuserve.servers.relocation import find_python
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.trial.handle import ServerHandle

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import psutil
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.process.excerpt import excerpt
+from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.ports import port_owner
 from pytest_gpuserve.process.queue_format import ask_queue
 from pytest_gpuserve.process.secrets import secret_headers

@@ -14,9 +14,8 @@ from pytest_gpuserve.gate.paired import paired_evidence
 from pytest_gpuserve.gate.priors import learn_prior
 from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, levels, look_index
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.pairs import round_point
 from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.measure.rounds import ABBA
+from pytest_gpuserve.measure.rounds import ABBA, round_point
 from pytest_gpuserve.report.selftest import CaseResult, Reach, SelftestResult
 from pytest_gpuserve.selftest.plan import CASES, Case, Truth
 from pytest_gpuserve.units import format_fraction

@@ -12,7 +12,7 @@ from pytest_gpuserve.measure.window import StageTime
 from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.selftest.server import METRICS, PREFIX, Options
 from pytest_gpuserve.servers.base import Launch
-from pytest_gpuserve.servers.prometheus import scrape
+from pytest_gpuserve.servers.metric_names import scrape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.settings import Setting
     from pytest_gpuserve.servers.base import Site, Transport
-    from pytest_gpuserve.servers.prometheus import Sample
+    from pytest_gpuserve.servers.metric_names import Sample
     from pytest_gpuserve.servers.relocation import Relocation
 
 

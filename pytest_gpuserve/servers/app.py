@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
-from pytest_gpuserve.servers.imports import installed_versions
 from pytest_gpuserve.servers.inherited import digests, inherited_environment
-from pytest_gpuserve.servers.relocation import telling
+from pytest_gpuserve.servers.relocation import installed_versions, telling
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.settings import Setting
-    from pytest_gpuserve.process.container import Container
-    from pytest_gpuserve.process.container_engine import Engine
+    from pytest_gpuserve.process.container import Container, Engine
     from pytest_gpuserve.servers.relocation import Relocation
 
 HOST = "127.0.0.1"

@@ -17,8 +17,8 @@ from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, Reading, read_tal
 from pytest_gpuserve.servers.inside.litserve_answers import READY_PATH
 from pytest_gpuserve.servers.inside.litserve_app import MODULE
 from pytest_gpuserve.servers.inside.litserve_files import ANSWERS, EXECUTIONS, FACTS
-from pytest_gpuserve.servers.own_package import with_own_package
-from pytest_gpuserve.servers.socket_path import check_length
+from pytest_gpuserve.servers.instance import check_length
+from pytest_gpuserve.servers.relocation import with_own_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,9 +13,8 @@ from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER, StageTime
 from pytest_gpuserve.servers.base import Launch
-from pytest_gpuserve.servers.metric_names import bucket_counts
-from pytest_gpuserve.servers.prometheus import Sample, is_count, scrape
-from pytest_gpuserve.servers.socket_path import check_length
+from pytest_gpuserve.servers.instance import check_length
+from pytest_gpuserve.servers.metric_names import Sample, bucket_counts, is_count, scrape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,11 +13,11 @@ from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.facts import read_facts
 from pytest_gpuserve.servers.inherited import inherited_environment
 from pytest_gpuserve.servers.inside.pytriton_app import FACTS, MODULE, PORTS
-from pytest_gpuserve.servers.own_package import with_own_package
+from pytest_gpuserve.servers.relocation import with_own_package
+from pytest_gpuserve.servers.triton_config import used_settings
 from pytest_gpuserve.servers.triton_counters import STATISTICS, counters_of
 from pytest_gpuserve.servers.triton_http import Roles, ask_triton
 from pytest_gpuserve.servers.triton_install import find_triton
-from pytest_gpuserve.servers.triton_settings import used_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

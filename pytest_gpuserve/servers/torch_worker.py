@@ -14,8 +14,8 @@ from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER, St
 from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.inside.torch_tally import read_tally
 from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
-from pytest_gpuserve.servers.own_package import with_own_package
-from pytest_gpuserve.servers.socket_path import check_length
+from pytest_gpuserve.servers.instance import check_length
+from pytest_gpuserve.servers.relocation import with_own_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

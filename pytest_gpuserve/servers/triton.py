@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.settings import Setting
-from pytest_gpuserve.process.container import Container
-from pytest_gpuserve.process.container_engine import find_engine, image_id
+from pytest_gpuserve.process.container import Container, find_engine, image_id
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch
-from pytest_gpuserve.servers.imports import installed_versions
 from pytest_gpuserve.servers.inherited import digests, inherited_environment
-from pytest_gpuserve.servers.relocation import PYTHONPATH, telling
-from pytest_gpuserve.servers.triton_counters import STATISTICS, counters_of
-from pytest_gpuserve.servers.triton_http import ask_triton, read_configs, roles_of
-from pytest_gpuserve.servers.triton_install import find_triton
-from pytest_gpuserve.servers.triton_repository import (
+from pytest_gpuserve.servers.relocation import PYTHONPATH, installed_versions, telling
+from pytest_gpuserve.servers.triton_config import (
+    asked_settings,
     check_files,
     config_text,
     fingerprints,
@@ -32,8 +28,11 @@ from pytest_gpuserve.servers.triton_repository import (
     model_folders,
     overlay,
     untracked_data,
+    used_settings,
 )
-from pytest_gpuserve.servers.triton_settings import asked_settings, used_settings
+from pytest_gpuserve.servers.triton_counters import STATISTICS, counters_of
+from pytest_gpuserve.servers.triton_http import ask_triton, read_configs, roles_of
+from pytest_gpuserve.servers.triton_install import find_triton
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.process.container_engine import Engine
+    from pytest_gpuserve.process.container import Engine
     from pytest_gpuserve.servers.base import Argument, Site, Transport
     from pytest_gpuserve.servers.relocation import Relocation
     from pytest_gpuserve.servers.triton_http import Roles

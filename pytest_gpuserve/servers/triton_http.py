@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.process.excerpt import excerpt
+from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.secrets import secret_headers
 
 if TYPE_CHECKING:

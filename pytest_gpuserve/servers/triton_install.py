@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.servers.imports import ASK_SECONDS, PREPARE, ask_interpreter
+from pytest_gpuserve.servers.relocation import ASK_SECONDS, PREPARE, ask_interpreter
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.pairs import OF_ONE_SERVER
+from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
 from pytest_gpuserve.trial.anchor_verdict import changes_since_anchor, named, screened, standing
 from pytest_gpuserve.trial.assertions import Run
 from pytest_gpuserve.trial.confirming import Unconfirmed, beside_commit

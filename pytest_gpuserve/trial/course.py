@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.gate.metric import COLD_START
 from pytest_gpuserve.gate.sequential import LOOKS, Seen, levels
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.pairs import round_point
 from pytest_gpuserve.measure.points import TooFewRequests
+from pytest_gpuserve.measure.rounds import round_point
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

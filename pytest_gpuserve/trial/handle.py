@@ -12,12 +12,12 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.kserve import Inference, Output, http_request, inputs_of
 from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.request import Expect, Request
-from pytest_gpuserve.load.shared_outputs import Layout
+from pytest_gpuserve.load.shared_memory import Layout
 from pytest_gpuserve.load.tensors import close_to
 from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.servers.base import Ask, ServerKind
-from pytest_gpuserve.servers.replicas import Replicas, sites_of
+from pytest_gpuserve.servers.remote import Replicas, sites_of
 from pytest_gpuserve.trial.asking import ANSWER_SECONDS, Answer, ask_once, check_askable
 from pytest_gpuserve.trial.sharing import WITHOUT, Sharing, joined, lanes
 from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.measure.pairs import demand_own_card
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value, too_few_requests
+from pytest_gpuserve.measure.rounds import demand_own_card
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.schedule import Steps
-from pytest_gpuserve.measure.breakdown import Breakdown, breakdown_of
-from pytest_gpuserve.measure.counters import Counters, added
+from pytest_gpuserve.measure.counters import Breakdown, Counters, added, breakdown_of
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.replicas import ReplicaResult, replicas_of
-from pytest_gpuserve.measure.steps import StepResult, steps_of
-from pytest_gpuserve.measure.summary import Summary, summary_of
+from pytest_gpuserve.measure.summary import StepResult, Summary, steps_of, summary_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.trial.quantiles import Quantiles
 

@@ -12,9 +12,8 @@ from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.sequential import BLOCKS
-from pytest_gpuserve.measure.pairs import round_point
 from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round, round_point
 from pytest_gpuserve.measure.steady import drifts
 from pytest_gpuserve.trial.by_turns import round_by_turns
 from pytest_gpuserve.trial.capacity.rounds import SearchedUp, round_of_searches

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.url import endpoint_of
-from pytest_gpuserve.servers.remote import Remote
-from pytest_gpuserve.servers.replicas import Replicas
+from pytest_gpuserve.servers.remote import Remote, Replicas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.kserve import Inference
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.shared_memory import SharedTensors
-    from pytest_gpuserve.load.shared_outputs import Layout
+    from pytest_gpuserve.load.shared_memory import Layout, SharedTensors
     from pytest_gpuserve.servers.instance import Instance
 
 WITHOUT = "leave out shared_memory={...}"

@@ -13,8 +13,8 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.paired import RoundPoint, paired_claim, paired_limit_verdict, paired_verdict
 from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Seen, adjusted_p, first_look, levels, look_index
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.measure.pairs import paired_value, round_point
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
+from pytest_gpuserve.measure.rounds import paired_value, round_point
 from pytest_gpuserve.measure.window import Session, Start
 from pytest_gpuserve.store.sequence import KeptMetric
 from pytest_gpuserve.trial.course import (

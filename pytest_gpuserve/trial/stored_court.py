@@ -9,8 +9,8 @@ from pytest_gpuserve.gate.metric import COLD_START, METRICS
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.stored import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.measure.pairs import OF_ONE_SERVER
 from pytest_gpuserve.measure.points import mean_sm_clock_mhz
+from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
 from pytest_gpuserve.trial.arena import Contest
 from pytest_gpuserve.trial.comparability import comparability
 from pytest_gpuserve.trial.confirming import Unconfirmed, changes_since, make_confirmation, settled, unsettled_by

@@ -22,7 +22,7 @@ from pytest_gpuserve.load.wire import Plan, Tick
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
 from pytest_gpuserve.process.relatives import run_processes
-from pytest_gpuserve.servers.replicas import addresses_of, sites_of
+from pytest_gpuserve.servers.remote import addresses_of, sites_of
 from pytest_gpuserve.trial.another_client import BothCounts
 from pytest_gpuserve.trial.replicas import ReplicaShares, warmup_of
 from pytest_gpuserve.trial.shape import TICK_SECONDS, WINDOW_SECONDS

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 QUICK = """
 import json, os, sys
-from pytest_gpuserve.doctor import command, look_host
+from pytest_gpuserve.doctor import command, look
 from pytest_gpuserve.doctor.finding import Finding
-look_host.LOOK_SECONDS = 0.01
+look.LOOK_SECONDS = 0.01
 command.servers = lambda python: [Finding("mosec_server", True, "1")]
 command.containers = lambda: []
 for script in sys.argv[2:]:

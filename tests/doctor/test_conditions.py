@@ -16,8 +16,7 @@ from pytest_gpuserve.doctor.card_conditions import CardJudge, driver_condition, 
 from pytest_gpuserve.doctor.facts import BusyProcess, CardNow, CpuUse, Driver, HostNow, LockState, Seen, Space, Swap
 from pytest_gpuserve.doctor.finding import Condition, Finding, Level
 from pytest_gpuserve.doctor.host_conditions import GIB, MIB, host_conditions
-from pytest_gpuserve.doctor.report import Report, make_report
-from pytest_gpuserve.doctor.text import report_text
+from pytest_gpuserve.doctor.report import Report, make_report, report_text
 
 OK, UNKNOWN, WARNING, PREVENTS = Level.OK, Level.UNKNOWN, Level.WARNING, Level.PREVENTS
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.doctor import command, look_host, tools
+from pytest_gpuserve.doctor import command, facts, look
 from pytest_gpuserve.doctor.command import main
 from pytest_gpuserve.doctor.facts import Driver, HostNow, LockState, Seen
 from pytest_gpuserve.doctor.finding import Finding
-from pytest_gpuserve.doctor.text import text
-from pytest_gpuserve.process.container_engine import EngineState
+from pytest_gpuserve.doctor.report import text
+from pytest_gpuserve.process.container import EngineState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,8 +39,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
         EngineState("docker", works=False, found="not reached", remedy="start its daemon"),
         EngineState("podman", works=True, found="version 4"),
     ]
-    monkeypatch.setattr(tools, "examine", lambda **_: states)
-    seen = Seen(host=HostNow(temp=look_host._space("/")), driver=Driver(True, False, ""), devices=("cpu",))  # noqa: FBT003
+    monkeypatch.setattr(facts, "examine", lambda **_: states)
+    seen = Seen(host=HostNow(temp=look._space("/")), driver=Driver(True, False, ""), devices=("cpu",))  # noqa: FBT003
     monkeypatch.setattr(command, "look", lambda asked, environ: seen)
 
 
@@ -57,7 +57,7 @@ def test_what_is_missing_is_told_with_what_helps(
     bare: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """For each server the command that installs it; where nothing works the status is 1, for scripts that go on."""
-    monkeypatch.setattr(tools, "examine", lambda **_: [])
+    monkeypatch.setattr(facts, "examine", lambda **_: [])
     assert main([f"--python={bare}"]) == 1
     out = capsys.readouterr().out
     assert re.search("^--  mosec_server +mosec is not installed", out, re.MULTILINE)
@@ -73,7 +73,7 @@ def test_where_the_only_device_is_taken_the_status_is_1(
 ) -> None:
     """Servers alone are not enough: with a session on the last device nothing can be measured now."""
     lock = LockState(held=True, told="process 7 of ann (pytest), since noon", pid=7)
-    host = HostNow(temp=look_host._space("/"))
+    host = HostNow(temp=look._space("/"))
     seen = Seen(host=host, driver=Driver(True, False, ""), cpu_lock=lock, devices=("cpu",))  # noqa: FBT003
     monkeypatch.setattr(command, "look", lambda asked, environ: seen)
     assert main(["--json"]) == 1

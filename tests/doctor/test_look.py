@@ -14,12 +14,10 @@ import pytest
 
 from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.device.card import NvmlAnswer
-from pytest_gpuserve.doctor import look_host
+from pytest_gpuserve.doctor import look as looking
 from pytest_gpuserve.doctor.finding import Level
 from pytest_gpuserve.doctor.host_conditions import host_conditions
-from pytest_gpuserve.doctor.look import look, read_driver
-from pytest_gpuserve.doctor.look_host import HostLook
-from pytest_gpuserve.doctor.look_lock import read_lock
+from pytest_gpuserve.doctor.look import HostLook, look, read_driver, read_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +50,7 @@ def seen(environ: dict[str, str] | None = None) -> HostNow:
 def test_a_busy_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody's endless loop is told with program, pid and the command that shows it; its arguments are not."""
     # Other tests may be busier meanwhile.
-    monkeypatch.setattr(look_host, "MOST_PROCESSES", 1000)
+    monkeypatch.setattr(looking, "MOST_PROCESSES", 1000)
     with busy_child() as pid:
         now = seen()
     (condition,) = [each for each in host_conditions(now) if each.what == "other processes"]
@@ -79,7 +77,7 @@ def test_we_are_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for a moment only."""
-    monkeypatch.setattr(look_host, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(looking, "LOOK_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("quick")
@@ -99,7 +97,7 @@ def test_a_reader_that_fails_is_unknown_and_keeps_no_other(monkeypatch: pytest.M
 
     readers = ["read_cpu", "read_host_counters", "read_boost", "read_core_limit", "is_virtual", "read_host", "_space"]
     for name in readers:
-        monkeypatch.setattr(look_host, name, fail)
+        monkeypatch.setattr(looking, name, fail)
     now = seen()
     assert now.open_files is not None
     assert set(now.unknown.values()) == {"RuntimeError: strange"}

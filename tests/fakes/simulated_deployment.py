@@ -16,8 +16,7 @@ from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
 from pytest_gpuserve.load.wire import Latencies
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import COMPILING, StageTime
-from pytest_gpuserve.servers.remote import Remote
-from pytest_gpuserve.servers.replicas import Replicas
+from pytest_gpuserve.servers.remote import Remote, Replicas
 from pytest_gpuserve.trial.capacity.start import SearchedStart
 from pytest_gpuserve.trial.handle import ServerHandle, Target
 from pytest_gpuserve.trial.replicas import for_replicas

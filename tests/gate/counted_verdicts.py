@@ -11,8 +11,8 @@ from pytest_gpuserve.gate.sequential import LOOKS, first_look, levels
 from pytest_gpuserve.gate.stored import LOOKS as SESSIONS
 from pytest_gpuserve.gate.stored import SessionPoint, judge_stored
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.pairs import round_point
 from pytest_gpuserve.measure.points import point
+from pytest_gpuserve.measure.rounds import round_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,7 @@ from pytest_gpuserve.gate.sequential import LOOKS, first_look, levels
 from pytest_gpuserve.gate.stored import SessionPoint, judge_stored
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.capacity import Objective, Search
-from pytest_gpuserve.measure.pairs import round_point
-from pytest_gpuserve.measure.rounds import Side
+from pytest_gpuserve.measure.rounds import Side, round_point
 from tests.fakes.scripted_pairing import round_of
 from tests.fakes.simulated_queue import capacity_of_exponential, exponential, loaded_seconds, search_queue
 

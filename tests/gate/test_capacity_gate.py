@@ -13,9 +13,8 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.stored import SessionPoint, judge_stored, own_error
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.capacity import SAMPLES, Finding, Objective, Probe, Search
-from pytest_gpuserve.measure.pairs import paired_value, round_point
 from pytest_gpuserve.measure.points import NotMeasured, point, pooled_value
-from pytest_gpuserve.measure.rounds import Side
+from pytest_gpuserve.measure.rounds import Side, paired_value, round_point
 from tests.fakes.scripted_pairing import round_of
 from tests.gate.counted_verdicts import against_three, beside, shares
 from tests.support.builders import session, start

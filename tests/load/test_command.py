@@ -30,8 +30,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load import command
-from pytest_gpuserve.load.arguments import make_parser
-from pytest_gpuserve.load.command import main
+from pytest_gpuserve.load.command import main, make_parser
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps
 from pytest_gpuserve.load.totals import RunningTotals
 from pytest_gpuserve.load.wire import Plan, Tick, Tls

@@ -25,7 +25,7 @@ from pytest_gpuserve.load.kserve import (
 )
 from pytest_gpuserve.load.kserve_arrays import NUMPY
 from pytest_gpuserve.load.kserve_grpc import decode_answer, decode_grpc, grpc_message
-from pytest_gpuserve.load.shared_outputs import ALIGNMENT, Layout
+from pytest_gpuserve.load.shared_memory import ALIGNMENT, Layout
 
 np = pytest.importorskip("numpy")
 service = pytest.importorskip("tritonclient.grpc.service_pb2")

@@ -25,8 +25,7 @@ from pytest_gpuserve.measure.counters import together as counted_together
 from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.measure.replicas import ReplicaWindow, replicas_of
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.servers.remote import Remote
-from pytest_gpuserve.servers.replicas import Replicas
+from pytest_gpuserve.servers.remote import Remote, Replicas
 from pytest_gpuserve.trial.capacity.shape import SearchShape
 from pytest_gpuserve.trial.handle import ServerHandle, Target
 from pytest_gpuserve.trial.replicas import ReplicaShares, for_replicas, warmup_of

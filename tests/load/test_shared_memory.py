@@ -20,8 +20,7 @@ import pytest
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load import shared_memory
 from pytest_gpuserve.load.kserve import Inference, Output, inputs_of
-from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX, SharedTensors, share, sweep
-from pytest_gpuserve.load.shared_outputs import ALIGNMENT
+from pytest_gpuserve.load.shared_memory import ALIGNMENT, FOLDER, PREFIX, SharedTensors, share, sweep
 from pytest_gpuserve.load.wire import unwritten
 from tests.fakes.threads import in_a_thread
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS, OF_A_START, Metric, requests_needed
 from pytest_gpuserve.measure.histogram import BASE, Histogram
-from pytest_gpuserve.measure.pairs import paired_value, round_point
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
-from pytest_gpuserve.measure.rounds import ABBA, BAAB, Block, Round, Side
+from pytest_gpuserve.measure.rounds import ABBA, BAAB, Block, Round, Side, paired_value, round_point
 from pytest_gpuserve.measure.window import CardUse, Window
 from tests.fakes.scripted_pairing import AT, WINDOW_SECONDS, round_of
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.merge.command import main
-from pytest_gpuserve.merge.endings import PASSING
+from pytest_gpuserve.merge.joining import PASSING
 from pytest_gpuserve.merge.merged import merge
 from pytest_gpuserve.merge.shard import read_shard
 from pytest_gpuserve.report.result_json import document

@@ -13,8 +13,7 @@ from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.merge.claims import USUAL, claims_that_do_not_stand, planned_of_all
 from pytest_gpuserve.merge.joining import Joined, Measured
-from pytest_gpuserve.merge.record import Comparisons, Head, ShownRun, ShownTest, ShownVerdict
-from pytest_gpuserve.merge.shard import Shard, Test
+from pytest_gpuserve.merge.shard import Comparisons, Head, Shard, ShownRun, ShownTest, ShownVerdict, Test
 from tests.merge.merge_files import a_test, merged, regressed, shard, verdicts_of
 from tests.support.builders import judgement
 from tests.support.holm import holm

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 
-from pytest_gpuserve.merge.text import merged_text
+from pytest_gpuserve.merge.merged import merged_text
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
 from tests.merge.merge_files import Folder, a_test, merged, regressed, shard
 from tests.support.html_page import Page

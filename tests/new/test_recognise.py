@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.new.question import Given, Question, default_question, triton_question
+from pytest_gpuserve.new.asking import Given, Question, default_question, triton_question
 from pytest_gpuserve.new.recognise import Recognised, recognise, recognise_command, suite_name
 
 FAKES = Path(__file__).parents[1] / "fakes"

@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.process import container_engine as module
+from pytest_gpuserve.process import container as module
 from pytest_gpuserve.process import ready
 from pytest_gpuserve.process.child import Process
-from pytest_gpuserve.process.container import Container, container_command, member_pids
-from pytest_gpuserve.process.container_engine import Engine, examine, find_engine, image_id
+from pytest_gpuserve.process.container import (
+    Container,
+    Engine,
+    container_command,
+    examine,
+    find_engine,
+    image_id,
+    member_pids,
+)
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port, port_owner
 from pytest_gpuserve.process.ready import NotReady

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.process.excerpt import SHOWN_CHARACTERS, begin_of, excerpt
+from pytest_gpuserve.process.logs import SHOWN_CHARACTERS, begin_of, excerpt
 from pytest_gpuserve.process.secrets import without_secrets
 
 SECRET = "hf_abcdefghijkl"

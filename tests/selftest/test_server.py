@@ -22,7 +22,7 @@ from pytest_gpuserve.selftest.kind import BuiltIn, counters_of
 from pytest_gpuserve.selftest.server import INFER, PREFIX, WRONG_ANSWER, Options, turns_of
 from pytest_gpuserve.servers.base import Ask, Site
 from pytest_gpuserve.servers.instance import started
-from pytest_gpuserve.servers.prometheus import Sample
+from pytest_gpuserve.servers.metric_names import Sample
 from pytest_gpuserve.servers.relocation import Relocation
 
 if TYPE_CHECKING:

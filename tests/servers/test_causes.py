@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.servers.causes import likely_cause, with_likely_cause
+from pytest_gpuserve.servers.instance import likely_cause, with_likely_cause
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,15 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process import ready
 from pytest_gpuserve.process.child import Command, Process
-from pytest_gpuserve.process.container import Container, ContainerCommand, container_command, member_pids
-from pytest_gpuserve.process.container_engine import Engine, find_engine, image_id
+from pytest_gpuserve.process.container import (
+    Container,
+    ContainerCommand,
+    Engine,
+    container_command,
+    find_engine,
+    image_id,
+    member_pids,
+)
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port, port_owner
 from pytest_gpuserve.servers.base import Ask, Site

@@ -8,8 +8,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import COMPUTE, StageTime
 from pytest_gpuserve.process.ports import free_port
-from pytest_gpuserve.servers.metric_names import MetricNames
-from pytest_gpuserve.servers.prometheus import read_samples
+from pytest_gpuserve.servers.metric_names import MetricNames, read_samples
 
 PAGE = """
 # TYPE go_gc_duration_seconds summary

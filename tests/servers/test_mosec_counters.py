@@ -15,8 +15,8 @@ from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SE
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
+from pytest_gpuserve.servers.metric_names import Sample, read_samples, scrape
 from pytest_gpuserve.servers.mosec import Mosec, batch_counters
-from pytest_gpuserve.servers.prometheus import Sample, read_samples, scrape
 from tests.fakes.threads import in_a_thread
 from tests.servers.pages import Pages
 

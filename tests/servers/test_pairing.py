@@ -15,8 +15,7 @@ import pytest
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Burst, Constant, Steps
-from pytest_gpuserve.measure.pairs import round_point
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, round_point
 from pytest_gpuserve.trial import by_turns, contender
 from pytest_gpuserve.trial.contender import Contender
 from tests.fakes.children.toolkit import segments_of_nobody

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
-from pytest_gpuserve.servers.imports import find_python, import_roots
 from pytest_gpuserve.servers.mosec import Mosec
-from pytest_gpuserve.servers.relocation import Relocation
+from pytest_gpuserve.servers.relocation import Relocation, find_python, import_roots
 from pytest_gpuserve.trial.handle import ServerHandle
 from pytest_gpuserve.trial.worktree import Worktree
 from tests.fakes.children.toolkit import ROOT

@@ -12,8 +12,7 @@ from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import Relocation
-from pytest_gpuserve.servers.remote import Remote
-from pytest_gpuserve.servers.replicas import Replicas
+from pytest_gpuserve.servers.remote import Remote, Replicas
 from tests.servers.somebody import FACTORY, UNTYPED
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.servers.socket_path import check_length
+from pytest_gpuserve.servers.instance import check_length
 
 
 def test_bytes_are_counted_and_too_many_are_told_with_what_helps() -> None:

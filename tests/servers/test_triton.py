@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
-from pytest_gpuserve.process.container_engine import Engine
+from pytest_gpuserve.process.container import Engine
 from pytest_gpuserve.servers import triton as adapter
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch, Site
 from pytest_gpuserve.servers.relocation import Relocation
@@ -157,7 +157,7 @@ def test_the_workload_tells_no_secrets_and_no_places(repository: Path) -> None:
 def test_the_information_is_of_the_loaded_models_files(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file by its hash, large ones by size and time, many by one hash; a loaded ensemble brings its models in."""
     write_model(repository, ModelConfig("e", X, X, steps=(Step("a", {}, {}),)))
-    monkeypatch.setattr("pytest_gpuserve.servers.triton_repository.HASHED_BYTES", 1000)
+    monkeypatch.setattr("pytest_gpuserve.servers.triton_config.HASHED_BYTES", 1000)
     code = repository / "a" / "1"
     (code / "weights.bin").write_bytes(bytes(1001))
     (code / "__pycache__").mkdir()

@@ -17,10 +17,11 @@ from pytest_gpuserve.servers.triton_config import (
     ModelConfig,
     Step,
     Tensor,
+    asked_settings,
     quoted,
+    used_settings,
     write_model,
 )
-from pytest_gpuserve.servers.triton_settings import asked_settings, used_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.measure.reduced import reduced_by_metric
+from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 from pytest_gpuserve.store.anchor import sealed

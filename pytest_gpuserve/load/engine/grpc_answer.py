@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from pytest_gpuserve.load.engine.http2_codec import PREFIX, PREFIX_BYTES, Fields
-from pytest_gpuserve.process.excerpt import begin_of
+from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.lane import Sample

@@ -14,7 +14,7 @@ from pytest_gpuserve.load.engine.http1_parser import Malformed, Parsed, Response
 from pytest_gpuserve.load.engine.lane import Lane, Transfer
 from pytest_gpuserve.load.engine.opening import Address, Opening, TlsSocket, resolve
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
-from pytest_gpuserve.process.excerpt import begin_of
+from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.lane import Issuer

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.load.engine.lane import text_of
 from pytest_gpuserve.load.wire import Answers, Latencies, Tick
 from pytest_gpuserve.measure.histogram import LOG_BASE
-from pytest_gpuserve.process.excerpt import excerpt
+from pytest_gpuserve.process.logs import excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.load.engine.lane import Issuer, Lane, Transport
 from pytest_gpuserve.load.engine.opening import Connected, Opening, resolve
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
-from pytest_gpuserve.process.excerpt import begin_of
+from pytest_gpuserve.process.logs import begin_of
 from pytest_gpuserve.process.queue_format import ERROR, GOOD, MAX_BODY_BYTES, NUMBER_BYTES
 
 if TYPE_CHECKING:

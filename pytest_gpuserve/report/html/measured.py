@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.capacity import is_searched
 from pytest_gpuserve.measure.points import NotMeasured, value_of
-from pytest_gpuserve.measure.steps import StepResult, steps_of
-from pytest_gpuserve.measure.summary import Summary, summary_of
+from pytest_gpuserve.measure.summary import StepResult, Summary, steps_of, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,7 +16,7 @@ from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.validity import reasons
 from pytest_gpuserve.measure.capacity import Finding, Search
 from pytest_gpuserve.measure.conditions import judge_windows
-from pytest_gpuserve.servers.replicas import addresses_of
+from pytest_gpuserve.servers.remote import addresses_of
 from pytest_gpuserve.trial.capacity.counted import CountedLoads
 from pytest_gpuserve.trial.capacity.outcome import not_its_own, problem_of, untold
 from pytest_gpuserve.trial.capacity.planning import Planner, Try, search_for
