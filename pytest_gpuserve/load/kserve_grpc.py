@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.load.kserve import Inference, Place, decode_http
-from pytest_gpuserve.load.kserve_arrays import described, extra, from_raw, from_values, one_line
+from pytest_gpuserve.load.kserve import Inference, Place, decode_http, described, extra, from_raw, from_values, one_line
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.kserve_arrays import Tensors
+    from pytest_gpuserve.load.kserve import Tensors
 
 RPC: Final = "/inference.GRPCInferenceService/ModelInfer"
 

@@ -22,8 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
-from pytest_gpuserve.load.kserve import Input, Output, Place, binary_size, http_header, http_request
-from pytest_gpuserve.load.kserve_arrays import described, from_place, shown
+from pytest_gpuserve.load.kserve import (
+    Input,
+    Output,
+    Place,
+    binary_size,
+    described,
+    from_place,
+    http_header,
+    http_request,
+    shown,
+)
 from pytest_gpuserve.load.kserve_grpc import decode_answer, grpc_message, grpc_response
 from pytest_gpuserve.load.wire import Outputs, unwritten
 from pytest_gpuserve.process.kept import Kept
@@ -34,8 +43,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpuserve.load.kserve import Inference
-    from pytest_gpuserve.load.kserve_arrays import Tensors
+    from pytest_gpuserve.load.kserve import Inference, Tensors
     from pytest_gpuserve.load.request import Expect, Request
 
 ALIGNMENT: Final = 64

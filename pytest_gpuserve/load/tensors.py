@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.kserve_arrays import Array, Tensors, as_array, extra, shown
+from pytest_gpuserve.load.kserve import Array, Tensors, as_array, extra, shown
 from pytest_gpuserve.load.kserve_grpc import decode_answer
 
 Decode = Callable[[bytes], Tensors]

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.roofline import count_flops
-from pytest_gpuserve.servers.app import App
+from pytest_gpuserve.servers.app import App, metric_names, named_arguments, seconds, variables, words
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.servers.given import metric_names, named_arguments, seconds, variables, words
 from pytest_gpuserve.servers.like_named import like_named
 from pytest_gpuserve.servers.litserve import LitServe
 from pytest_gpuserve.servers.mosec import Mosec

@@ -23,8 +23,7 @@ from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.ranking import rows_of
-from pytest_gpuserve.report.replicas import plain_replicas
-from pytest_gpuserve.report.searches import plain_searches
+from pytest_gpuserve.report.replicas import plain_replicas, plain_searches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

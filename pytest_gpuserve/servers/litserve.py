@@ -14,9 +14,8 @@ from pytest_gpuserve.measure.window import COMPUTE, SERVER, StageTime
 from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.facts import read_facts
 from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, Reading, read_tally
-from pytest_gpuserve.servers.inside.litserve_answers import READY_PATH
 from pytest_gpuserve.servers.inside.litserve_app import MODULE
-from pytest_gpuserve.servers.inside.litserve_files import ANSWERS, EXECUTIONS, FACTS
+from pytest_gpuserve.servers.inside.litserve_worker import ANSWERS, EXECUTIONS, FACTS, READY_PATH
 from pytest_gpuserve.servers.instance import check_length
 from pytest_gpuserve.servers.relocation import with_own_package
 

@@ -16,8 +16,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.store.anchor import check as check_anchors
 from pytest_gpuserve.store.atomic import write_whole
-from pytest_gpuserve.store.fields import Value
-from pytest_gpuserve.store.schema import READ_SCHEMAS, SCHEMA, Entry, Summary, session_of
+from pytest_gpuserve.store.schema import READ_SCHEMAS, SCHEMA, Entry, Summary, Value, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

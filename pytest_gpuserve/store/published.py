@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 
 from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
-from pytest_gpuserve.store.fields import Count, NotNegative, Value  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.store.schema import Count, NotNegative, Value  # noqa: TC001 -- msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

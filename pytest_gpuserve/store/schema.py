@@ -14,16 +14,297 @@ Schema history (an older file names the way to this one, a newer one asks for a 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from pytest_gpuserve.measure.capacity import Finding, Objective, Probe, Search
+from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.settings import Setting
-from pytest_gpuserve.measure.window import Session, Start
+from pytest_gpuserve.measure.window import CardUse, Session, StageTime, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
-from pytest_gpuserve.store.fields import Count, Hash, Moment, NotNegative, Positive, Value, rounded
-from pytest_gpuserve.store.search_schema import SearchRecord, search_of, search_record
-from pytest_gpuserve.store.window_schema import WindowRecord, window_of, window_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+Value = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
+"""Of a metric in its unit; the memory of eight cards in bytes is more than ``Positive`` may be."""
+
+Moment = Annotated[
+    str, msgspec.Meta(pattern=r"^[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]\+00:00\Z")
+]
+Hash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{7,64}\Z")]
+
+
+def rounded(value: float) -> float:
+    """A number to six digits: finer than any clock's meaning here, and short in diffs."""
+    return float(f"{value:.6g}")
+
+
+class StageRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A ``StageTime``."""
+
+    seconds: NotNegative
+    count: Count
+
+
+class CountersRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``Counters`` of a stretch of time; what is under way has no place in them."""
+
+    items: Count
+    batches: Count
+    batch_sizes: dict[str, Count] = {}
+    stages: dict[str, StageRecord] = {}
+    requests: Count | None = None
+    parts: dict[str, CountersRecord] = {}
+
+
+class SettingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A ``Setting``."""
+
+    used: str | None
+    asked: str | None
+
+
+def counters_record(counters: Counters | None) -> CountersRecord | None:
+    """Turn counters into their record."""
+    if counters is None:
+        return None
+    parts = {name: counters_record(part) for name, part in counters.parts.items()}
+    return CountersRecord(
+        items=counters.items,
+        batches=counters.batches,
+        batch_sizes=dict(counters.batch_sizes),
+        stages={name: StageRecord(time.seconds, time.count) for name, time in counters.stages.items()},
+        requests=counters.requests,
+        parts={name: part for name, part in parts.items() if part is not None},
+    )
+
+
+def counters_of(record: CountersRecord | None) -> Counters | None:
+    """Read counters back."""
+    if record is None:
+        return None
+    parts = {name: counters_of(part) for name, part in record.parts.items()}
+    return Counters(
+        items=record.items,
+        batches=record.batches,
+        batch_sizes=record.batch_sizes,
+        stages={name: StageTime(time.seconds, time.count) for name, time in record.stages.items()},
+        requests=record.requests,
+        parts={name: part for name, part in parts.items() if part is not None},
+    )
+
+
+def settings_record(settings: dict[str, Setting]) -> dict[str, SettingRecord]:
+    """Turn settings into their record."""
+    return {name: SettingRecord(setting.used, setting.asked) for name, setting in settings.items()}
+
+
+def settings_of(record: dict[str, SettingRecord]) -> dict[str, Setting]:
+    """Read settings back."""
+    return {name: Setting(setting.used, setting.asked) for name, setting in record.items()}
+
+
+class ProbeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A ``Probe``; texts that it does not have are left out."""
+
+    rate: Positive
+    finding: Finding
+    seconds: NotNegative
+    requests: Count
+    slow: Count
+    effective: NotNegative
+    latency: NotNegative | None
+    reason: str = ""
+    client: str = ""
+
+
+class SearchRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A ``Search``."""
+
+    quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    objective_seconds: Positive
+    probes: Annotated[list[ProbeRecord], msgspec.Meta(min_length=1)]
+
+
+def search_record(search: Search | None) -> SearchRecord | None:
+    """Turn a search into its record; None where there is none, or it tried nothing."""
+    if search is None or not search.probes:
+        return None
+    objective = search.objective
+    return SearchRecord(objective.quantile, rounded(objective.seconds), [_probe_record(each) for each in search.probes])
+
+
+def search_of(record: SearchRecord | None, path: str) -> Search | None:
+    """Read a search back.
+
+    Args:
+        record: Its record; None where there is none.
+        path: Where it stands, for the error.
+
+    Raises:
+        ValueError: A probe has more slow or more independent requests than it has requests; the text begins with its
+            path.
+    """
+    if record is None:
+        return None
+    for number, probe in enumerate(record.probes):
+        if probe.slow > probe.requests or probe.effective > probe.requests:
+            raise ValueError(
+                f"{path}.probes[{number}] has {probe.requests} requests, of which {probe.slow} are slow and"
+                f" {probe.effective:g} independent"
+            )
+    probes = tuple(Probe(**msgspec.structs.asdict(probe)) for probe in record.probes)
+    return Search(Objective(record.quantile, record.objective_seconds), probes)
+
+
+def _probe_record(probe: Probe) -> ProbeRecord:
+    return ProbeRecord(
+        rate=rounded(probe.rate),
+        finding=probe.finding,
+        seconds=rounded(probe.seconds),
+        requests=probe.requests,
+        slow=probe.slow,
+        # Rounded, it may not come to more than there are.
+        effective=min(rounded(probe.effective), float(probe.requests)),
+        latency=None if probe.latency is None else rounded(probe.latency),
+        reason=probe.reason,
+        client=probe.client,
+    )
+
+
+_STAGE = re.compile(r"([^\s=]{1,200})=([0-9][0-9.e+-]{0,11})/([1-9][0-9]{0,14})")
+_CARD_VALUE = re.compile(r"([a-z_]{1,20})=([0-9][0-9.e+-]{0,11})")
+_CARD_FIELDS = {
+    "joules": "joules",
+    "memory": "memory_bytes",
+    "utilisation": "utilisation",
+    "sm_clock": "sm_clock_mhz",
+}
+"""Names in the file, in its order, and those of `CardUse`."""
+
+
+class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A ``Window``; the histogram as ``Histogram.to_text`` writes it.
+
+    Args:
+        stages: ``name=seconds/count`` of each stage in the order of their names, so that a window stays one line; left
+            out where the server counts none.
+        cards: ``joules=12.5 memory=1.2e+09 utilisation=0.8 sm_clock=1350`` in this order, a ``CardUse`` in joules,
+            bytes, a share and MHz; without what is not known, and left out where nothing is.
+    """
+
+    seconds: Positive
+    requests: Count
+    errors: dict[str, Count]
+    latency: str
+    latency_sum_seconds: NotNegative
+    latency_max_seconds: NotNegative
+    client_cpu_seconds: NotNegative
+    items: Count | None
+    batches: Count | None
+    stages: str = ""
+    cards: str = ""
+
+
+def window_record(window: Window) -> WindowRecord:
+    """Turn a window into its record."""
+    return WindowRecord(
+        seconds=rounded(window.seconds),
+        requests=window.requests,
+        errors=dict(window.errors),
+        latency=window.latency.to_text(),
+        latency_sum_seconds=rounded(window.latency_sum_seconds),
+        latency_max_seconds=rounded(window.latency_max_seconds),
+        client_cpu_seconds=rounded(window.client_cpu_seconds),
+        items=window.items,
+        batches=window.batches,
+        stages=_stages_text(window.stages),
+        cards=_cards_text(window.cards),
+    )
+
+
+def window_of(record: WindowRecord, path: str) -> Window:
+    """Read a window back.
+
+    Raises:
+        ValueError: Its histogram, stages or cards cannot be read, or do not fit it; the text begins with the field's
+            path.
+    """
+    try:
+        latency = Histogram.from_text(record.latency)
+    except ValueError as problem:
+        raise ValueError(f"{path}.latency: {problem}") from None
+    if latency.total != record.requests:
+        raise ValueError(f"{path}.latency holds {latency.total} latencies, but .requests is {record.requests}")
+    if any(record.errors.values()):
+        raise ValueError(f"{path}.errors holds failed requests; such a window is never recorded")
+    try:
+        stages = _stages_of(record.stages)
+    except ValueError as problem:
+        raise ValueError(f"{path}.stages: {problem}") from None
+    try:
+        cards = _cards_of(record.cards)
+    except ValueError as problem:
+        raise ValueError(f"{path}.cards: {problem}") from None
+    return Window(
+        seconds=record.seconds,
+        requests=record.requests,
+        errors=record.errors,
+        latency=latency,
+        latency_sum_seconds=record.latency_sum_seconds,
+        latency_max_seconds=record.latency_max_seconds,
+        items=record.items,
+        batches=record.batches,
+        client_cpu_seconds=record.client_cpu_seconds,
+        stages=stages,
+        cards=cards,
+    )
+
+
+def _stages_text(stages: Mapping[str, StageTime]) -> str:
+    return " ".join(f"{name}={stages[name].seconds:g}/{stages[name].count}" for name in sorted(stages))
+
+
+def _stages_of(text: str) -> dict[str, StageTime]:
+    """Read what ``_stages_text`` wrote, and nothing else."""
+    stages = {}
+    for token in text.split(" ") if text else ():
+        found = _STAGE.fullmatch(token)
+        if found is None:
+            raise ValueError(f"{token[:60]!r} is not NAME=SECONDS/COUNT")
+        stages[found[1]] = StageTime(float(found[2]), int(found[3]))
+    if _stages_text(stages) != text:
+        raise ValueError(f"{text[:60]!r} is not written as this version writes it")
+    return stages
+
+
+def _cards_text(cards: CardUse | None) -> str:
+    known = {} if cards is None else {name: getattr(cards, field) for name, field in _CARD_FIELDS.items()}
+    return " ".join(f"{name}={value:g}" for name, value in known.items() if value is not None)
+
+
+def _cards_of(text: str) -> CardUse | None:
+    """Read what ``_cards_text`` wrote, and nothing else."""
+    if not text:
+        return None
+    found = {}
+    for token in text.split(" "):
+        value = _CARD_VALUE.fullmatch(token)
+        if value is None or value[1] not in _CARD_FIELDS:
+            raise ValueError(f"{token[:60]!r} is not NAME=NUMBER, where NAME is one of {', '.join(_CARD_FIELDS)}")
+        found[_CARD_FIELDS[value[1]]] = float(value[2])
+    cards = CardUse(**found)
+    if _cards_text(cards) != text:
+        raise ValueError(f"{text[:60]!r} is not written as this version writes it")
+    return cards
+
 
 SCHEMA = 2
 

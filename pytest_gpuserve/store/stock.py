@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.store.fields import Moment  # noqa: TC001 -- msgspec reads it
 from pytest_gpuserve.store.published import FOLDER
+from pytest_gpuserve.store.schema import Moment  # noqa: TC001 -- msgspec reads it
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,11 @@ from pytest_gpuserve.gate.anchor import AnchorPoint, judge_anchor
 from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast
 from pytest_gpuserve.store.anchor import MOST_MOVES, Anchored, find, is_of, is_since, replaced
 from pytest_gpuserve.store.baseline import Stored
-from pytest_gpuserve.store.fields import rounded
 from pytest_gpuserve.store.schema import (
     AnchoredRecord,
     AnchorRecord,
     MoveRecord,
+    rounded,
     session_of,
     yardstick_of,
     yardstick_record,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed, UsageProblem
 from pytest_gpuserve.load.engine.http1_parser import Malformed, ResponseParser
-from pytest_gpuserve.load.kserve_arrays import extra
+from pytest_gpuserve.load.kserve import extra
 from pytest_gpuserve.load.kserve_grpc import decode_answer
 from pytest_gpuserve.load.request import check_answer
 from pytest_gpuserve.process.deadline import Deadline
@@ -22,7 +22,7 @@ from pytest_gpuserve.trial.sharing import WITHOUT
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.kserve_arrays import Tensors
+    from pytest_gpuserve.load.kserve import Tensors
     from pytest_gpuserve.load.wire import Endpoint, Tls
     from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import Target

@@ -17,7 +17,7 @@ import numpy as np
 from pytest_gpuserve.load.engine.tally import Tally
 from pytest_gpuserve.load.merging import merge_ticks
 from pytest_gpuserve.load.ray.clock import Exchange, Track
-from pytest_gpuserve.load.ray.gathering import Gathering
+from pytest_gpuserve.load.ray.coordinator import Gathering
 from pytest_gpuserve.load.ray.messages import News
 from pytest_gpuserve.load.shares import packed, shares
 from pytest_gpuserve.load.totals import RunningTotals, total

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from pytest_gpuserve.load.ray.environment import TOKEN_FILE
+from pytest_gpuserve.load.ray.cluster import TOKEN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

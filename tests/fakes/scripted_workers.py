@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pytest_gpuserve.load.ray.cluster import Versions
 from pytest_gpuserve.load.ray.coordinator import Coordinator
 from pytest_gpuserve.load.ray.crew import Crew, Lost
 from pytest_gpuserve.load.ray.messages import News, Whereabouts
 from pytest_gpuserve.load.ray.placing import PIDS, identity
-from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.load.wire import Again, Begin, HostProcess, Ready, Tick
 from tests.fakes.http_server import plan
 

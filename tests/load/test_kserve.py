@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.kserve import (
     HEADER_LENGTH,
+    NUMPY,
     Inference,
     Input,
     Output,
@@ -23,7 +24,6 @@ from pytest_gpuserve.load.kserve import (
     http_request,
     inputs_of,
 )
-from pytest_gpuserve.load.kserve_arrays import NUMPY
 from pytest_gpuserve.load.kserve_grpc import decode_answer, decode_grpc, grpc_message
 from pytest_gpuserve.load.shared_memory import ALIGNMENT, Layout
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.ray.address import ClusterAddress, parse_address, parse_engine
-from pytest_gpuserve.load.ray.versions import Versions, difference, remedies
+from pytest_gpuserve.load.ray.cluster import Versions, difference, remedies
 
 OPTION = "--load-engine"
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ray.clock import MOST_DRIFT_PPM, Exchange, Track
-from pytest_gpuserve.load.ray.timing import MOST_ASTRAY_NS, MOST_MOVED_NS, check_kept
+from pytest_gpuserve.load.ray.worker import MOST_ASTRAY_NS, MOST_MOVED_NS, check_kept
 from pytest_gpuserve.load.wire import Latencies, Tick
 
 MS = 1_000_000

@@ -21,10 +21,17 @@ from pytest_gpuserve.load.ray import cluster as cluster_module
 from pytest_gpuserve.load.ray import source as source_module
 from pytest_gpuserve.load.ray.address import ClusterAddress
 from pytest_gpuserve.load.ray.check import Node
-from pytest_gpuserve.load.ray.cluster import LONGEST_FOLDER, Joining, LocalCluster, short_folder
-from pytest_gpuserve.load.ray.environment import OTHERS, OWN, own_cluster_environment
+from pytest_gpuserve.load.ray.cluster import (
+    LONGEST_FOLDER,
+    OTHERS,
+    OWN,
+    Joining,
+    LocalCluster,
+    Versions,
+    own_cluster_environment,
+    short_folder,
+)
 from pytest_gpuserve.load.ray.source import RayEngine
-from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.children.toolkit import alive, eventually
 

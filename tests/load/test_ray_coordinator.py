@@ -15,8 +15,8 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load import engine_process
 from pytest_gpuserve.load.ray import coordinator, crew, source
 from pytest_gpuserve.load.ray.actors import CONNECT_SECONDS
+from pytest_gpuserve.load.ray.cluster import Versions
 from pytest_gpuserve.load.ray.coordinator import LEAST_LEAD_NS
-from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.load.wire import Begin, HostProcess
 from tests.fakes.scripted_workers import TICK_NS, Script, ScriptedCluster, coordinated
 

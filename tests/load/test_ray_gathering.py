@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.merging import together
-from pytest_gpuserve.load.ray.gathering import Gathering
+from pytest_gpuserve.load.ray.coordinator import Gathering
 from pytest_gpuserve.load.wire import Answers, Latencies, Tick
 
 TICK_NS = 100_000_000

@@ -14,8 +14,8 @@ import pytest
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.ray import joining
 from pytest_gpuserve.load.ray.address import ClusterAddress
+from pytest_gpuserve.load.ray.cluster import Versions
 from pytest_gpuserve.load.ray.joining import check_cluster, check_installed
-from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.process.ports import free_port
 
 if TYPE_CHECKING:

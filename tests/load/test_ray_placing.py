@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
+from pytest_gpuserve.load.ray.cluster import Versions
 from pytest_gpuserve.load.ray.messages import Whereabouts
 from pytest_gpuserve.load.ray.placing import (
     NET,
@@ -22,7 +23,6 @@ from pytest_gpuserve.load.ray.placing import (
     processes_here,
     version_problem,
 )
-from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.load.ray.wording import MOST_CHARACTERS, not_importable, plain
 from pytest_gpuserve.load.ray.worker import in_one_line
 from pytest_gpuserve.load.wire import Endpoint, HostProcess, Outputs, Tls

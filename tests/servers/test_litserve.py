@@ -18,16 +18,23 @@ from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Site
 from pytest_gpuserve.servers.inside.batch_tally import Tally, read_tally
-from pytest_gpuserve.servers.inside.litserve_answers import READY_PATH, Answers
-from pytest_gpuserve.servers.inside.litserve_files import ANSWERS, EXECUTIONS, FACTS, open_tally, write_json
-from pytest_gpuserve.servers.inside.litserve_worker import count_predictions
+from pytest_gpuserve.servers.inside.litserve_worker import (
+    ANSWERS,
+    EXECUTIONS,
+    FACTS,
+    READY_PATH,
+    Answers,
+    count_predictions,
+    open_tally,
+    write_json,
+)
 from pytest_gpuserve.servers.litserve import LitServe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.servers.inside.litserve_answers import Message, Receive, Send
+    from pytest_gpuserve.servers.inside.litserve_worker import Message, Receive, Send
 
 API = {
     "max_batch_size": 8,

@@ -22,8 +22,7 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.ray.cluster import Joining
-from pytest_gpuserve.load.ray.environment import QUIET
+from pytest_gpuserve.load.ray.cluster import QUIET, Joining
 from pytest_gpuserve.load.ray.source import RaySource
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Constant, Poisson, Trace

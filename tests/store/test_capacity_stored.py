@@ -19,8 +19,8 @@ from pytest_gpuserve.report.html.page import document as page
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.store import baseline
-from pytest_gpuserve.store.round_schema import RoundRecord, round_of, round_record
-from pytest_gpuserve.store.search_schema import SearchRecord, search_of, search_record
+from pytest_gpuserve.store.schema import SearchRecord, search_of, search_record
+from pytest_gpuserve.store.sequence import RoundRecord, round_of, round_record
 from tests.fakes.scripted_pairing import round_of as scripted_round
 from tests.support.builders import entry, result_of, session, start
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import CardUse, Session, StageTime, Start
-from pytest_gpuserve.store.schema import SessionRecord, session_of
-from pytest_gpuserve.store.window_schema import WindowRecord, window_of, window_record
+from pytest_gpuserve.store.schema import SessionRecord, WindowRecord, session_of, window_of, window_record
 from tests.store.drawn_windows import COUNT, SECONDS, windows
 from tests.support.builders import OCCASION, here, session, start, window
 

@@ -20,9 +20,9 @@ from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import GpuserveError, LoadFailed
 from pytest_gpuserve.load.engine.pipes import MOST_PENDING_BYTES, read_order, read_plan
 from pytest_gpuserve.load.ray.actors import RayCluster, ray_library
+from pytest_gpuserve.load.ray.cluster import Versions
 from pytest_gpuserve.load.ray.coordinator import Coordinator
 from pytest_gpuserve.load.ray.crew import WORKERS_BY, Crew
-from pytest_gpuserve.load.ray.versions import Versions
 from pytest_gpuserve.load.ray.worker import in_one_line
 from pytest_gpuserve.load.wire import LENGTH, MAX_MESSAGE_BYTES, frame
 from pytest_gpuserve.units import format_bytes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pytest_gpuserve.load.ray.versions import Versions
+from pytest_gpuserve.load.ray.cluster import Versions
 from pytest_gpuserve.load.ray.wording import plain
 from pytest_gpuserve.units import format_seconds
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import tempfile
 import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 import pytest_gpuserve
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ray.address import parse_address
-from pytest_gpuserve.load.ray.environment import OTHERS, OWN, TOKEN_FILE, own_cluster_environment
-from pytest_gpuserve.load.ray.head import ADDRESS_FILE
 from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.kept import Kept
@@ -28,6 +30,163 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
+
+NOT_INSTALLED = ""
+"""In the place of a version."""
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """What a process runs.
+
+    Args:
+        python: Of its interpreter, as ``3.11.7``.
+        ray: Of Ray.
+        package: Of pytest-gpuserve; empty where it is not installed.
+    """
+
+    python: str
+    ray: str
+    package: str
+
+
+def difference(theirs: Versions, ours: Versions) -> str:
+    """Say why processes of these versions cannot share a load; empty if they can.
+
+    Python's may differ in the last number: what travels between them are messages of this package.
+    """
+    found = []
+    if theirs.package == NOT_INSTALLED:
+        found.append(f"pytest-gpuserve is not installed, here it is {ours.package}")
+    elif theirs.package != ours.package:
+        found.append(f"pytest-gpuserve {theirs.package}, here {ours.package}")
+    if theirs.ray != ours.ray:
+        found.append(f"ray {theirs.ray}, here {ours.ray}")
+    if _minor(theirs.python) != _minor(ours.python):
+        found.append(f"Python {theirs.python}, here {ours.python}")
+    return "; ".join(found)
+
+
+def remedies(found: list[Versions], ours: Versions) -> list[str]:
+    """What to run on nodes of these versions, so that they can share a load with ours."""
+    help_by_kind = {
+        f"on each of these nodes: pip install pytest-gpuserve=={ours.package}": any(
+            theirs.package != ours.package for theirs in found
+        ),
+        f"on each of these nodes, and where it was started: pip install ray=={ours.ray}": any(
+            theirs.ray != ours.ray for theirs in found
+        ),
+        f"start these nodes with Python {_minor(ours.python)}, or pytest with theirs": any(
+            _minor(theirs.python) != _minor(ours.python) for theirs in found
+        ),
+    }
+    return [text for text, helps in help_by_kind.items() if helps]
+
+
+def _minor(python: str) -> str:
+    return ".".join(python.split(".")[:2])
+
+
+QUIET: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        # Nobody is told of our loads.
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Under `uv run` Ray would send the working folder to the cluster.
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    }
+)
+"""What every process of ours that uses Ray is told."""
+
+ON_LOOPBACK: Final[Mapping[str, str]] = MappingProxyType({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
+"""Else Ray takes 127.0.0.1 for the address by which other hosts see this one. (The name is from systems on which that
+is not the default.)"""
+
+OWN: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **QUIET,
+        **ON_LOOPBACK,
+        # Whoever may connect to a cluster can run anything in it, as its user: on a shared host not everybody may.
+        "RAY_AUTH_MODE": "token",
+        # No process is begun that nobody has asked for, and the memory of a server is no reason to kill a worker.
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_enable_worker_prestart": "0",
+        "RAY_memory_monitor_refresh_ms": "0",
+    }
+)
+"""What all processes of our own cluster are told, and what joins it."""
+
+TOKEN_FILE: Final = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 -- the name of a variable
+"""Variable: the file with the secret of a cluster."""
+
+OTHERS: Final = frozenset(
+    {
+        "RAY_ADDRESS",
+        "RAY_AUTH_TOKEN",
+        "RAY_JOB_CONFIG_JSON_ENV_VAR",
+        "RAY_REDIS_ADDRESS",
+        "RAY_RUNTIME_ENV_HOOK",
+        "RAY_START_HOOK",
+        "RAY_TMPDIR",
+    }
+)
+"""Variables of the user's that are about another cluster."""
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def environment_to_join(host: str) -> dict[str, str]:
+    """What a process is told that joins somebody else's cluster.
+
+    Args:
+        host: Of the cluster's address, as it was typed.
+    """
+    return {**QUIET, **(ON_LOOPBACK if host in _LOOPBACK else {})}
+
+
+def own_cluster_environment() -> dict[str, str]:
+    """This process's environment, without what is about other clusters and with what is about our own."""
+    return {**{name: value for name, value in os.environ.items() if name not in OTHERS}, **OWN}
+
+
+ADDRESS_FILE: Final = "address"
+
+LOOK_SECONDS: Final = 0.5
+"""How often it is seen whether all of its processes are there."""
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+def main(folder: Path, cpus: int, object_store_bytes: int) -> None:
+    """Start the node, and wait."""
+    # The variable, for Ray also leaves a note there for whoever looks for a cluster on this host: that is not for them.
+    os.environ["RAY_TMPDIR"] = str(folder)
+    from ray.cluster_utils import Cluster  # noqa: PLC0415 -- it takes seconds, and reads the environment
+
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": cpus,
+            "num_gpus": 0,
+            "object_store_memory": object_store_bytes,
+            "node_ip_address": LOOPBACK,
+            "include_dashboard": False,
+            "include_log_monitor": False,
+            "no_monitor": True,
+        },
+    )
+    whole = folder / f"{ADDRESS_FILE}.new"
+    whole.write_text(cluster.address)
+    whole.replace(folder / ADDRESS_FILE)
+    while not (dead := cluster.head_node.dead_processes()):
+        time.sleep(LOOK_SECONDS)
+    # At once: Ray's own end would wait for what is no longer there.
+    ended = ", ".join(f"{kind} (exit status {process.returncode})" for kind, process in dead)
+    os.write(2, f"the Ray cluster has lost its {ended}\n".encode())
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+
 
 START_SECONDS: Final = 90.0
 """Longest wait for it, on a busy machine; some 5 s are usual."""
@@ -168,7 +327,7 @@ def short_folder(places: Sequence[Path]) -> Path:
 
 
 def _command(folder: Path) -> list[str]:
-    return module_command("pytest_gpuserve.load.ray.head", str(folder), str(LOGICAL_CPUS), str(OBJECT_STORE_BYTES))
+    return module_command("pytest_gpuserve.load.ray.cluster", str(folder), str(LOGICAL_CPUS), str(OBJECT_STORE_BYTES))
 
 
 def _wait_for_address(process: Process, file: Path) -> str:

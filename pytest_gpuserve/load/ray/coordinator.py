@@ -8,24 +8,80 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.ray.clock import Exchange
 from pytest_gpuserve.load.ray.crew import CALL_SECONDS, Lost, all_of, answered
-from pytest_gpuserve.load.ray.gathering import Gathering
-from pytest_gpuserve.load.ray.timing import check_kept
 from pytest_gpuserve.load.ray.wording import plain
+from pytest_gpuserve.load.ray.worker import check_kept
 from pytest_gpuserve.load.wire import Again, Begin, Ready
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.load.ray.crew import Crew, Member
     from pytest_gpuserve.load.ray.messages import News
-    from pytest_gpuserve.load.wire import Order, Report
+    from pytest_gpuserve.load.wire import Order, Report, Tick
+
+
+class Gathering:
+    """The ticks of one load.
+
+    Args:
+        names: Of the workers, in the order of their parts; no two are the same.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self._waiting: list[deque[Tick]] = [deque() for _ in names]
+        self._next = [0] * len(self._names)
+        self._last = [False] * len(self._names)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all have reported their last tick, and all was taken."""
+        return all(self._last) and not any(self._waiting)
+
+    def has_ended(self, part: int) -> bool:
+        """Whether this worker has reported its last tick."""
+        return self._last[part]
+
+    def add(self, part: int, tick: Tick) -> None:
+        """Add the tick that a worker reports next.
+
+        Raises:
+            ValueError: One before it is missing, or the load had ended for it.
+        """
+        name = self._names[part]
+        if self._last[part]:
+            raise ValueError(f"{name} reports after the end")
+        if tick.number != self._next[part]:
+            raise ValueError(f"{name} reports tick {tick.number} after {self._next[part] - 1}")
+        self._next[part] += 1
+        self._last[part] = tick.last
+        self._waiting[part].append(tick)
+
+    def take(self) -> list[Tick]:
+        """Take the ticks that are complete, oldest first: all workers have reported them, or ended before.
+
+        The last of all of them says that the load has ended.
+        """
+        complete: list[Tick] = []
+        while True:
+            # One whose load is shorter takes part no more.
+            parts = [part for part, waiting in enumerate(self._waiting) if waiting or not self._last[part]]
+            if not parts or not all(self._waiting[part] for part in parts):
+                return complete
+            ticks = {self._names[part]: self._waiting[part].popleft() for part in parts}
+            complete.append(msgspec.structs.replace(together(ticks), last=self.ended))
+
 
 SILENCE_SECONDS: Final = 15.0
 """A worker that reports no tick for so long is given up: before its owner gives us up, who would not know its name."""

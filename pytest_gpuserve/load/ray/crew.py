@@ -22,15 +22,14 @@ from pytest_gpuserve.load.ray.placing import (
     version_problem,
     worker_name,
 )
-from pytest_gpuserve.load.ray.timing import MOST_UNCERTAIN_NS, check_kept, known_to
-from pytest_gpuserve.load.ray.worker import READY_SECONDS
+from pytest_gpuserve.load.ray.worker import MOST_UNCERTAIN_NS, READY_SECONDS, check_kept, known_to
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
+    from pytest_gpuserve.load.ray.cluster import Versions
     from pytest_gpuserve.load.ray.messages import News, Whereabouts
-    from pytest_gpuserve.load.ray.versions import Versions
     from pytest_gpuserve.load.wire import HostProcess, Plan
 
 _Result = TypeVar("_Result")

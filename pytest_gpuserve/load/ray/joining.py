@@ -14,8 +14,7 @@ import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.ray.check import JOIN_SECONDS, LEAVE_SECONDS, NODES_SECONDS, Node, Seen
-from pytest_gpuserve.load.ray.environment import environment_to_join
-from pytest_gpuserve.load.ray.versions import difference, remedies
+from pytest_gpuserve.load.ray.cluster import difference, environment_to_join, remedies
 from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.units import format_seconds

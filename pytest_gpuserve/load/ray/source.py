@@ -7,8 +7,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.load.ray.cluster import Joining, LocalCluster
-from pytest_gpuserve.load.ray.environment import environment_to_join
+from pytest_gpuserve.load.ray.cluster import Joining, LocalCluster, environment_to_join
 from pytest_gpuserve.load.ray.joining import check_cluster, check_guarded, check_installed
 from pytest_gpuserve.load.source import Launch
 from pytest_gpuserve.process.module import module_command

@@ -19,7 +19,7 @@ from pytest_gpuserve.report.html.verdicts import counted, line_of
 from pytest_gpuserve.report.names import names_of
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import ranked
-from pytest_gpuserve.report.searches import PROBE_HEADINGS
+from pytest_gpuserve.report.replicas import PROBE_HEADINGS
 from pytest_gpuserve.report.totals import totals_line
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from pytest_gpuserve.report.html.distribution import distribution
 from pytest_gpuserve.report.html.measured import starts_of
 from pytest_gpuserve.report.html.text import UNKNOWN, cut
 from pytest_gpuserve.report.html.windows import windows
-from pytest_gpuserve.report.replicas import imbalance_text
-from pytest_gpuserve.report.searches import probe_rows, search_title
+from pytest_gpuserve.report.replicas import imbalance_text, probe_rows, search_title
 from pytest_gpuserve.units import format_rate, format_ratio, format_seconds
 
 if TYPE_CHECKING:

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gpuserve.servers.inside.as_main import run_as_main
-from pytest_gpuserve.servers.inside.litserve_answers import Answers
-from pytest_gpuserve.servers.inside.litserve_files import FACTS, write_json
-from pytest_gpuserve.servers.inside.litserve_worker import Worker, is_counted
+from pytest_gpuserve.servers.inside.litserve_worker import FACTS, Answers, Worker, is_counted, write_json
 
 MODULE: Final = "pytest_gpuserve.servers.inside.litserve_app"
 
