@@ -105,7 +105,7 @@ def test_a_load_through_shared_memory(server: MemoryServer, schedule: Schedule, 
 
 
 def test_whoever_checks_sees_the_whole_answer(server: MemoryServer) -> None:
-    """A user's function, and exact bytes, see what the server would have sent."""
+    """A user's function sees what the server would have sent."""
     seen: list[Any] = []
 
     def check(body: bytes) -> bool:
@@ -116,22 +116,25 @@ def test_whoever_checks_sees_the_whole_answer(server: MemoryServer) -> None:
     assert sound(load.problems)
     assert seen
     assert all(numbers == (2 * X).tolist() for numbers in seen)
-    load, _, _ = loaded(doubling(server, expect=b"{}"), shape_of(Burst(3, max_in_flight=2)))
-    assert any("wrong answers" in problem for problem in load.problems)
-
-
-def test_a_wrong_answer_is_told(server: MemoryServer) -> None:
-    """With the output's name."""
-    load, _, _ = loaded(doubling(server, expect={"Y": X}), shape_of(Burst(3, max_in_flight=1)))
-    assert any("wrong answers" in problem and "output 'Y': 5 of 5" in problem for problem in load.problems)
 
 
 @pytest.mark.parametrize(
-    ("habit", "words"), [("silent", "'Y' was not written to its place"), ("in_body", "'Y' came in the answer, not")]
+    ("habit", "expect", "words"),
+    [
+        pytest.param("right", {"Y": X}, "output 'Y': 5 of 5", id="wrong numbers, with the output's name"),
+        pytest.param("right", b"{}", "wrong answers", id="other bytes"),
+        *[
+            pytest.param(habit, expect, words, id=f"{habit}, {kind}")
+            for habit, words in (
+                ("silent", "'Y' was not written to its place"),
+                ("in_body", "'Y' came in the answer, not"),
+            )
+            for kind, expect in (("numbers", {"Y": 2 * X}), ("function", lambda _: True))
+        ],
+    ],
 )
-@pytest.mark.parametrize("expect", [{"Y": 2 * X}, lambda _: True])
-def test_an_answer_that_is_not_in_its_place_is_wrong(habit: Any, words: str, expect: Any) -> None:  # noqa: ANN401 -- literals; either kind
-    """Whatever is expected: what came before, or by another way, was not measured."""
+def test_a_wrong_answer_is_told(habit: Any, expect: Any, words: str) -> None:  # noqa: ANN401 -- literals; of any kind
+    """Whatever is expected: what was in its place before, or came by another way, was not measured."""
     with memory_server(habit) as server:
         load, _, _ = loaded(doubling(server, expect=expect), shape_of(Burst(3, max_in_flight=1)))
         assert any("wrong answers" in problem and words in problem for problem in load.problems), load.problems
@@ -200,25 +203,24 @@ def test_a_place_for_each_request_under_way(schedule: Schedule, expected: int) -
 
 @pytest.mark.parametrize("schedule", [Constant(5.0), Poisson(5.0), Gamma(5.0, 2.0), Burst(5), Trace(((0.0, 0),))])
 def test_a_load_without_a_ceiling_is_refused(server: MemoryServer, schedule: Schedule) -> None:
-    """With what helps; nothing is made before."""
-    target = doubling(server)
+    """With what helps; without shared memory there is nothing to refuse."""
     name = type(schedule).__name__
     words = rf"needs a ceiling(.*\n)*.*{name} without max_in_flight(.*\n)*.*{name}\(\.\.\., max_in_flight=64\)"
     with pytest.raises(UsageProblem, match=words):
-        target.check_schedule(schedule)
-    with pytest.raises(UsageProblem, match=words), target.shared(server.instance(), schedule):
-        pytest.fail("it was opened")
-    assert not ours()
-    # Without shared memory there is nothing to refuse.
+        doubling(server).check_schedule(schedule)
     server.handle.infer({"X": X}, model="double").check_schedule(schedule)
 
 
-def test_a_server_on_another_machine_is_refused(server: MemoryServer) -> None:
-    """Before it is asked for anything."""
-    with (
-        pytest.raises(UsageProblem, match=r"192.0.2.7 has no memory in common(.*\n)*.*leave out shared_memory"),
-        doubling(server).shared(server.instance("192.0.2.7"), Closed(1)),
-    ):
+@pytest.mark.parametrize(
+    ("host", "schedule", "words"),
+    [
+        ("127.0.0.1", Constant(5.0), "needs a ceiling"),
+        ("192.0.2.7", Closed(1), r"192.0.2.7 has no memory in common(.*\n)*.*leave out shared_memory"),
+    ],
+)
+def test_what_is_refused_makes_no_memory(server: MemoryServer, host: str, schedule: Schedule, words: str) -> None:
+    """And a server on another machine is not asked for anything."""
+    with pytest.raises(UsageProblem, match=words), doubling(server).shared(server.instance(host), schedule):
         pytest.fail("it was opened")
     assert not ours()
 

@@ -112,9 +112,8 @@ STEPS = LoadShape(Steps(((1, 2.0), (16, 2.0))))
         pytest.param(1000, False, {}, id="as many as we sent"),
         pytest.param(1040, False, {}, id="with those under way"),
         pytest.param(1100, True, {}, id="a tenth more"),
-        pytest.param(5000, True, {}, id="far more"),
         pytest.param(1300, False, {"takes_seconds": 1.0}, id="counters that took long to be read prove nothing"),
-        pytest.param(1300, True, {"failed": 0}, id="a third more"),
+        pytest.param(1300, True, {}, id="a third more"),
         pytest.param(1300, False, {"failed": 300}, id="what failed here may have been answered there"),
         # The rate of users in steps is another at each time: a begin that was missed would look like others.
         pytest.param(1000, False, {"shape": STEPS, "missed_seconds": 1.5}, id="a load that ends by itself as a whole"),
