@@ -104,32 +104,6 @@ def test_a_regression_is_confirmed_or_cleared_by_the_commit(world: World, paired
     assert told == {("baseline", Verdict.REGRESSED), ("against", verdict)}
 
 
-def test_changed_packages_are_not_cleared_by_the_commit(world: World) -> None:
-    """With another version than at the recording a PASS beside the commit says nothing about it: REGRESSED."""
-    world.recorded(where={"software": {"python": "3.10.1"}})
-    world.alone = WORSE
-    final = loaded(world)
-    assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
-    assert "python 3.10.1 -> 3.11.9" in text_of(final)
-    assert "--against-python" in text_of(final)
-
-
-@pytest.mark.parametrize(
-    ("problems", "words"),
-    [((), ("INCONCLUSIVE", "--gpuserve-budget")), (("wrong answers",), ("INVALID", "wrong answers"))],
-)
-def test_what_the_commit_cannot_settle_stays_regressed(
-    world: World, problems: tuple[str, ...], words: tuple[str, ...]
-) -> None:
-    """Without a verdict side by side the stored one stays, with the reason why there is none."""
-    world.recorded()
-    world.alone, world.paired, world.problems = WORSE, BETWEEN, {0: problems}
-    world.next_run(budget_seconds=25.0)
-    final = loaded(world)
-    assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
-    assert all(each in text_of(final) for each in words)
-
-
 def test_a_foreign_baseline_is_decided_by_its_commit(world: World) -> None:
     """What another host recorded says nothing here, so the commit decides, both ways."""
     world.recorded(where=ELSEWHERE)
@@ -155,7 +129,6 @@ def test_without_confirmation_the_stored_verdict_is_final(
 @pytest.mark.parametrize(
     ("words", "where"),
     [
-        ("names no commit", {"revision": Revision(None, clean=False, code=None)}),
         ("uncommitted", {"revision": Revision(COMMIT, clean=False, code=COMMIT)}),
         ("no app.py", None),
         ("no such flag", None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -27,14 +27,13 @@ from tests.servers.deployments import Unseen
 np = pytest.importorskip("numpy")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Start
-    from pytest_gpuserve.servers.base import Ask, ServerKind
-    from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.servers.base import ServerKind
 
 X = np.arange(1, 6, dtype=np.float32)
 PLACE = {"Y": 2 * X.nbytes}
@@ -80,7 +79,6 @@ def sound(problems: list[str]) -> bool:
 @pytest.mark.parametrize(
     ("schedule", "processes", "places"),
     [
-        (Steps(((1, 0.2), (4, 0.5))), 1, 4),
         (Steps(((5, 0.6),)), 2, 5),
         (Burst(60, max_in_flight=6), 3, 6),
         (Trace(tuple((index // 10 / 20, index % 2) for index in range(30)), max_in_flight=3), 1, 3),
@@ -248,18 +246,3 @@ def test_it_is_another_workload(server: MemoryServer) -> None:
     assert words == {**plain.fingerprint(), "tensors": "system shared memory"}
     assert doubling(server, shared_memory={"Y": 64}).fingerprint() == words
     assert server.handle.rotate([doubling(server)]).fingerprint() == words
-
-
-def test_the_first_request_carries_its_tensors(server: MemoryServer) -> None:
-    """It is sent before there is any shared memory, and asks for the same outputs."""
-    asked: list[Ask] = []
-    target = doubling(server)
-
-    def start(kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
-        asked.append(ask)
-        return target.server.starter(kind, ask, beside)
-
-    with replace(target, server=replace(target.server, starter=start)).started():
-        (ask,) = asked
-    assert X.tobytes() in ask.body
-    assert b'"name":"Y"' in ask.body

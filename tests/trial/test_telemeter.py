@@ -41,7 +41,6 @@ WARMUP_TICKS, WINDOW_TICKS = 3, 5
 SERVER_PID, MEMBER_PID, ENGINE_PID = 71, 72, 81
 
 HOT = {"clock_reasons": 0x40}
-IDLE = {"sm_clock_mhz": 300, "clock_reasons": 0x1, "gpu_utilisation": 0.0}
 BLANK = dict.fromkeys(("energy_joules", *QUIET))
 FOREIGN = DeviceProcess(99, "other", 5 * MIB, ours=False)
 OURS = DeviceProcess(SERVER_PID, "server", 5 * MIB, ours=True)
@@ -223,28 +222,6 @@ def test_a_slower_clock_than_the_baselines_is_a_disturbance(
     assert (len(measured.rejected), problems) == (rejected, [])
 
 
-@pytest.mark.parametrize(("busy_mhz", "rejected"), [(1500, False), (1350, True)])
-def test_pauses_of_a_load_are_no_slower_clock(world: World, busy_mhz: int, *, rejected: bool) -> None:
-    """A card that rests every other tenth of a second has the clock of its work, and is judged by that one."""
-    world.eyes.card = lambda at: IDLE if round(at * 10) % 2 else {"sm_clock_mhz": busy_mhz}
-    measured, problems = world.measure(baseline_mhz=1500.0)
-    assert kinds(problems) == ["throttled"] * rejected
-    if not rejected:
-        assert {one.cards and one.cards.sm_clock_mhz for one in measured.windows} == {1500.0}
-        assert measured.telemetry is not None
-        clock = measured.telemetry.cards[UUID].sm_clock_mhz
-        assert clock is not None
-        assert (clock.lowest, clock.peak) == (300, 1500)
-
-
-def test_a_card_that_rests_all_the_time_has_no_clock_to_compare(world: World) -> None:
-    """Its windows are neither rejected nor unknown, and no baseline learns a clock from them."""
-    world.eyes.card = lambda _: IDLE
-    measured, problems = world.measure(baseline_mhz=1500.0)
-    assert (problems, measured.rejected, world.notes) == ([], (), [])
-    assert {one.cards and one.cards.sm_clock_mhz for one in measured.windows} == {None}
-
-
 # -- runs
 
 
@@ -268,17 +245,11 @@ def test_what_spoils_a_run_makes_it_invalid_at_once(
     assert begin or "telemetry unknown: NVML: Driver Not Loaded" in world.notes
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"), [("xid", f"XID 79 on {UUID}: the card has fallen off"), ("lost", f"card lost: {UUID}")]
-)
-@pytest.mark.parametrize(("at_seconds", "problems"), [(-1.0, 0), (1.0, 1)])
-def test_errors_of_the_card_make_a_run_invalid(
-    world: World, kind: str, words: str, at_seconds: float, problems: int
-) -> None:
+@pytest.mark.parametrize(("at_seconds", "problems"), [(-1, []), (1, [f"XID 79 on {UUID}"])])
+def test_errors_of_the_card_make_a_run_invalid(world: World, at_seconds: int, problems: list[str]) -> None:
     """Those of the time of this start; older ones befell another."""
-    world.eyes.events = [CardEvent(round(at_seconds * NS), UUID, cast("Any", kind), 79 if kind == "xid" else 0)]
-    _, found = world.measure()
-    assert [text[: len(words)] for text in found] == [words] * problems
+    world.eyes.events = [CardEvent(at_seconds * NS, UUID, "xid", 79)]
+    assert kinds(world.measure()[1]) == problems
 
 
 def test_a_foreign_process_before_the_start_is_seen(world: World) -> None:
@@ -411,16 +382,6 @@ def test_the_look_after_an_end_is_the_one_before_the_next_start(world: World) ->
         assert second.server_began_ns == ended_ns
         assert second.since_ns == first.free_ns
     assert ended_ns - second.since_ns >= NS
-
-
-def test_what_ends_is_no_foreign_process(world: World) -> None:
-    """A server's process that has lost its parents, and is on the card still, was seen to be ours before."""
-    orphan = DeviceProcess(SERVER_PID, None, None, ours=False)
-    with world.start() as lookout:
-        ends = world.eyes.now_ns / NS + 2
-        world.eyes.card = lambda at: {"processes": (OURS,) if at < ends else (orphan,) if at < ends + 0.3 else ()}
-        world.eyes.live_until(world.eyes.now_ns + 2 * NS)
-    assert lookout.problems() == []
 
 
 def test_old_samples_are_forgotten(world: World) -> None:
