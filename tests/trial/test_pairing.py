@@ -152,7 +152,7 @@ class Stage:
     varies: bool = False
     foreign: list[float] = field(default_factory=list)
     starts: list[Arm] = field(default_factory=list)
-    alive: list[FakeContender] = field(default_factory=list)
+    alive: list[_Contender] = field(default_factory=list)
     turns: list[tuple[Arm, Pace, int]] = field(default_factory=list)
     begun: list[tuple[Arm, bool]] = field(default_factory=list)
     eyes: ScriptedEyes = field(default_factory=ScriptedEyes)
@@ -175,7 +175,7 @@ class Stage:
 
 
 @dataclass(eq=False)
-class FakeContender:
+class _Contender:
     """A server without a process; its methods are those of a `Contender`."""
 
     arm: Arm
@@ -194,15 +194,12 @@ class FakeContender:
 
     @property
     def varies(self) -> bool:
-        """Say so."""
         return self.stage.varies
 
     def pace(self, requests_wanted: int) -> Pace:
-        """Say how long."""
         return self.stage.paces.get(self.arm, Pace(requests_wanted, 7))
 
     def turn(self, pace: Pace, *, seed: int) -> Window | None:
-        """Be loaded."""
         assert not any(other.loading for other in self.stage.alive if other is not self), "two are loaded"
         self.stage.begun.append((self.arm, not self.loading))
         self.loading = True
@@ -221,35 +218,29 @@ class FakeContender:
         return self.windows[-1]
 
     def disturbed(self, window: Window) -> tuple[str, ...]:
-        """Say whether the client was held up."""
         return (HELD_UP,) if id(window) in self.held_up else ()
 
     def members(self) -> tuple[int, ...]:
-        """There are no processes."""
         return ()
 
     def rest(self) -> None:
-        """Rest."""
         if self.loading:
             self.rests += 1
             self.loading = False
             self.problems.extend(filter(None, [self.stage.restless(self.arm, self.rests)]))
 
     def warm_up(self, stack: ExitStack) -> None:
-        """It is warm."""
+        pass
 
     def discard(self, windows: Iterable[Window]) -> None:
-        """Forget."""
         gone = {id(each) for each in windows}
         self.windows = [each for each in self.windows if id(each) not in gone]
 
     def judge(self) -> None:
-        """Look at all."""
         self.problems.extend(filter(None, [self.stage.verdict(self.arm)]))
         self.disturbances.extend(filter(None, [self.stage.disturbed(self.start)]))
 
     def side(self) -> Side:
-        """Tell."""
         return Side((1.0,), answers=len(self.windows))
 
 
@@ -259,7 +250,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     there = Stage()
 
     @contextmanager
-    def living(one: FakeContender) -> Iterator[FakeContender]:
+    def living(one: _Contender) -> Iterator[_Contender]:
         there.alive.append(one)
         try:
             yield one
@@ -274,7 +265,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
         stack: ExitStack,
         *,
         beside: Callable[[], None] | None = None,
-    ) -> FakeContender:
+    ) -> _Contender:
         number = len(there.starts)
         there.starts.append(arm)
         failure = there.failing(arm, number)
@@ -282,7 +273,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
             beside()
         if failure is not None:
             raise failure
-        return stack.enter_context(living(FakeContender(arm, there, number)))
+        return stack.enter_context(living(_Contender(arm, there, number)))
 
     def cores_taken(_before: object, _after: object) -> float:
         return there.foreign.pop(0) if there.foreign else 0.0
