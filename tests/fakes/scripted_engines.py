@@ -26,7 +26,7 @@ LATENCY_NS: Final = 4_000_000
 def scripted_instance(port: int = 1, **values: Any) -> Instance:  # noqa: ANN401 -- whatever an instance has
     """A server of ours that lives and counts nothing, but for what is said of it."""
     site = SimpleNamespace(host="127.0.0.1", port=port, tls=False, ca_file="")
-    known = {
+    known: dict[str, Any] = {
         "kind": None,
         "process": None,
         "members": tuple,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import ServerHandle
-    from pytest_gpuserve.trial.telemeter import Lookout
+    from pytest_gpuserve.trial.lookout import Lookout
 
 NS = 1_000_000_000
 WARMUP_TICKS, WINDOW_TICKS = 3, 5
