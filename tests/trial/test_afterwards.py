@@ -72,16 +72,16 @@ def rows(judge: TestJudge, *, asserted: bool = False) -> list[Judgement]:
 
 
 @pytest.mark.parametrize(
-    ("alone", "foreign_cores", "comparisons", "verdict"),
+    ("alone", "foreign_cores", "comparisons", "verdict", "words"),
     [
-        pytest.param(SAME, 0.0, 2, Verdict.PASS, id="passed"),
-        pytest.param(WORSE, 0.0, 2, Verdict.REGRESSED, id="worse"),
-        pytest.param(WORSE, 1.5, 2, Verdict.INVALID, id="on a host that others use"),
-        pytest.param(WORSE, 0.0, 10**40, Verdict.INCONCLUSIVE, id="not sure enough among so many"),
+        pytest.param(SAME, 0.0, 2, Verdict.PASS, "", id="passed"),
+        pytest.param(WORSE, 0.0, 2, Verdict.REGRESSED, "", id="worse"),
+        pytest.param(WORSE, 1.5, 2, Verdict.INVALID, "shared", id="on a host that others use"),
+        pytest.param(WORSE, 0.0, 10**40, Verdict.INCONCLUSIVE, "by itself", id="not sure enough among so many"),
     ],
 )
 def test_it_is_what_the_assertion_would_have_come_to(
-    world: World, alone: Build, foreign_cores: float, comparisons: int, verdict: Verdict
+    world: World, alone: Build, foreign_cores: float, comparisons: int, verdict: Verdict, words: str
 ) -> None:
     """By the same data a metric gets the same verdict with the same numbers, marked as not asserted."""
     world.alone, world.foreign_cores = alone, foreign_cores
@@ -91,6 +91,7 @@ def test_it_is_what_the_assertion_would_have_come_to(
         world.next_run(confirm=False, budget_seconds=1.0)
         told.append(ended(world, *metrics).measurements[0].judgements["latency.p50", "baseline"])
     assert told[0].verdict is verdict
+    assert words in text_of(told[0])
     # That a budget ended it is said of what was asked for.
     reasons = [reason for reason in told[0].reasons if "--gpuserve-budget" not in reason]
     assert told[1] == replace(told[0], asserted=False, reasons=(NOT_ASSERTED, *reasons))

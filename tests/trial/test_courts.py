@@ -57,20 +57,6 @@ def test_what_will_not_be_recorded_is_not_measured_to_its_end(world: World) -> N
     assert len(world.judge().measure(target(), SHAPE, None).sessions) == 1
 
 
-@pytest.mark.parametrize(("name", "is_comparable"), [("fake", True), ("other", False)])
-def test_only_a_baseline_that_can_be_compared_with_tells_of_the_spread(
-    world: World, name: str, *, is_comparable: bool
-) -> None:
-    """One of another workload says nothing of how far this one's starts lie apart."""
-    world.recorded()
-    judge = world.judge()
-    judge.measure(target(name), SHAPE, None)
-    (measurement,) = judge.measurements
-    stored = judge._case.ledger.find(measurement.place)
-    assert stored is not None
-    assert (judge._stored.contest_of(measurement, stored).stored is not None) is is_comparable
-
-
 @pytest.mark.parametrize("is_comparable", [True, False])
 def test_the_baselines_clock_is_told_to_who_measures(world: World, *, is_comparable: bool) -> None:
     """So that slower windows are measured again; not while it is recorded, nor of a card of another kind."""
@@ -201,19 +187,6 @@ def test_a_shared_host_is_no_regression(world: World) -> None:
 
 
 # -- claims
-
-
-def test_a_stored_claim_has_to_be_upheld(world: World) -> None:
-    """A stored REGRESSED too is INCONCLUSIVE where so many are compared that chance makes such claims."""
-    world.recorded()
-    world.alone, world.claims = WORSE, Claims(10**40)
-    world.next_run(confirm=False)
-    final = loaded(world)
-    assert final.verdict is Verdict.INCONCLUSIVE
-    assert "by itself" in text_of(final)
-    world.claims = Claims(1)
-    world.next_run()
-    assert loaded(world).verdict is Verdict.REGRESSED
 
 
 def test_a_claim_that_its_commit_refutes_makes_no_other_easier(world: World) -> None:
