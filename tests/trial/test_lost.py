@@ -39,7 +39,10 @@ PORTS: dict[Arm, int] = {"base": 1, "candidate": 2}
 LOST = "node-b/worker-1 was lost"
 LOG = f"noise\n{LOST}\n"
 
-CLOSED, OPEN, STEPS = LoadShape(Closed(4)), LoadShape(Poisson(1000.0)), LoadShape(Steps(((4, 0.5),)))
+CLOSED, OPEN, STEPS = (
+    LoadShape(schedule, warmup_seconds=0.3) for schedule in (Closed(4), Poisson(1000.0), Steps(((4, 0.5),)))
+)
+"""Loads whose warm-up is three ticks."""
 
 either_way = pytest.mark.parametrize("one_at_a_time", [False, True])
 either_arm = pytest.mark.parametrize("arm", ARMS)
