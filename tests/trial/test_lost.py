@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -180,27 +181,16 @@ def test_a_load_that_never_began_is_an_error(
     assert (both.rounds, world.running) == ([], [])
 
 
-@dataclass
-class Search:
-    """A search for a capacity that finds one, unless its load is lost."""
-
-    is_lost: bool
-    interrupted: bool = False
-
-    @property
-    def problems(self) -> list[str]:
-        """Why nothing may be concluded from it."""
-        return [LOST] if self.is_lost else []
-
-    def measure(self) -> Start:
-        """Search."""
-        return Start(() if self.is_lost else (window((0.01,)),), 1.0)
-
-
 @either_arm
 def test_a_search_that_is_lost_makes_its_round_invalid(world: World, monkeypatch: pytest.MonkeyPatch, arm: Arm) -> None:
     """As a load is, whichever server is searched first."""
-    monkeypatch.setattr(rounds, "SearchedStart", lambda instance, *_: Search(instance.site.port == PORTS[arm]))
+
+    def search(instance: Instance, *_: object) -> SimpleNamespace:
+        is_lost = instance.site.port == PORTS[arm]
+        found = Start(() if is_lost else (window((0.01,)),), 1.0)
+        return SimpleNamespace(problems=[LOST] if is_lost else [], interrupted=False, measure=lambda: found)
+
+    monkeypatch.setattr(rounds, "SearchedStart", search)
     shape = search_shape(
         {"p99": 0.1},
         precision=0.1,

@@ -39,7 +39,7 @@ TOKEN = "hf_abcdefghijkl"
 
 
 @dataclass
-class Counting:
+class _Server:
     """A server that has counted so many requests, and whose counters take a while to be read."""
 
     requests: int | None = 0
@@ -50,24 +50,21 @@ class Counting:
     looked_seconds: list[float] = field(default_factory=list)
 
     def counters(self) -> Counters:
-        """Read them."""
         self.clock[0] += self.takes_seconds
         return Counters(items=self.requests or 0, batches=self.batches, requests=self.requests)
 
     def death(self, *, grace_seconds: float = 0.0) -> str | None:
-        """Say how it ended, if it is looked at long enough."""
         self.looked_seconds.append(grace_seconds)
         return "it died" if self.dying and grace_seconds else None
 
     def shown(self, text: str, headers: Mapping[str, str]) -> str:
-        """Hide what the request's headers say."""
         return without_secrets(text, secret_headers(headers))
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Counting:
+def server(monkeypatch: pytest.MonkeyPatch) -> _Server:
     """A server, whose clock is the watch's."""
-    there = Counting()
+    there = _Server()
     monkeypatch.setattr("time.monotonic", lambda: there.clock[0])
     return there
 
@@ -80,7 +77,7 @@ def engines(*ticks: Tick) -> Engines:
 USERS = LoadShape(Closed(4))
 
 
-def watch_of(server: Counting, shape: LoadShape = USERS) -> Watch:
+def watch_of(server: _Server, shape: LoadShape = USERS) -> Watch:
     """A watch that looks after it."""
     return Watch(
         cast("Instance", server),
@@ -122,11 +119,11 @@ STEPS = LoadShape(Steps(((1, 2.0), (16, 2.0))))
     ],
 )
 def test_more_answers_than_we_sent_requests_are_somebody_elses(
-    server: Counting, counted: int | None, how: dict[str, Any], *, accused: bool
+    server: _Server, counted: int | None, how: dict[str, Any], *, accused: bool
 ) -> None:
     """A tenth more than a thousand of ours in four seconds comes from somebody, and both rates are named."""
     server.takes_seconds = how.get("takes_seconds", 0.0)
-    server.requests = counted and 0
+    server.requests = None if counted is None else 0
     watch = watch_of(server, how.get("shape", USERS))
     before = watch.read_counters()
     tick = Tick(
@@ -149,7 +146,7 @@ def test_more_answers_than_we_sent_requests_are_somebody_elses(
         assert f"answered {counted / 4:.0f} requests a second, we sent it 250" in said[0]
 
 
-def test_we_are_late_where_the_machine_stalls(server: Counting) -> None:
+def test_we_are_late_where_the_machine_stalls(server: _Server) -> None:
     """What was answered between the end of our last tick and the reading is nobody else's."""
     watch = watch_of(server)
     watch.ticks(engines(Tick(0, 0, round(server.clock[0] * SECOND_NS))), 1)
@@ -159,7 +156,7 @@ def test_we_are_late_where_the_machine_stalls(server: Counting) -> None:
     assert reading.took_seconds == pytest.approx(1.5)
 
 
-def test_readings_that_two_windows_share_count_once(server: Counting) -> None:
+def test_readings_that_two_windows_share_count_once(server: _Server) -> None:
     """However many windows there are, only the first and the last reading leave room for a doubt."""
     server.takes_seconds = 0.2
     watch = watch_of(server)
@@ -178,7 +175,7 @@ def test_readings_that_two_windows_share_count_once(server: Counting) -> None:
     assert [problem for problem in watch.problems if problem.startswith("another client")]
 
 
-def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: Counting) -> None:
+def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Server) -> None:
     """Of two workers the late one is named by the ticks that are judged; what is cut off is in nobody's share."""
     watch = watch_of(server, LoadShape(Constant(50), processes=2))
     good = Latencies({bucket_of(1000): 50}, 50_000, 1000)
@@ -197,7 +194,7 @@ def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: Counti
     assert not [problem for problem in watch.disturbances if "client late" in problem]
 
 
-def test_where_errors_are_allowed_they_hold_nobody_up(server: Counting) -> None:
+def test_where_errors_are_allowed_they_hold_nobody_up(server: _Server) -> None:
     """A wait at each would part counters from windows; in the end the last may have been a dying server's first."""
     server.dying = True
     watch = watch_of(server, LoadShape(Closed(4), allowed_errors=0.5))
@@ -208,7 +205,7 @@ def test_where_errors_are_allowed_they_hold_nobody_up(server: Counting) -> None:
     assert "it died" in watch.problems
 
 
-def test_what_repeats_a_request_is_shown_without_its_secret(server: Counting) -> None:
+def test_what_repeats_a_request_is_shown_without_its_secret(server: _Server) -> None:
     """The body of an error, and the log of an engine, are in the problem; the token of the request is not."""
     watch = watch_of(server)
     failing = Tick(0, 0, SECOND_NS, errors={"status 500": 1}, error_samples={"status 500": f"b'who is {TOKEN}?\n'"})
@@ -220,7 +217,7 @@ def test_what_repeats_a_request_is_shown_without_its_secret(server: Counting) ->
     assert loss == "lost in mid-load: the load engine died: ValueError: b'Bearer <Authorization>'"
 
 
-def test_a_reset_is_a_problem_and_no_ratio(server: Counting) -> None:
+def test_a_reset_is_a_problem_and_no_ratio(server: _Server) -> None:
     """Counters that fell are told by name, and nothing is counted of that window."""
     watch = watch_of(server)
     before = Reading(Counters(items=8, batches=2), 0.0, 0.0)
@@ -230,7 +227,7 @@ def test_a_reset_is_a_problem_and_no_ratio(server: Counting) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_compiling_in_the_measured_time_is_told(server: Counting, *, kept: bool) -> None:
+def test_compiling_in_the_measured_time_is_told(server: _Server, *, kept: bool) -> None:
     """Of the windows that are kept; what a warm-up compiled is as it should be."""
     watch = watch_of(server)
     compiling = replace(window(), stages={COMPILING: StageTime(9.0, 2), COMPUTE: StageTime(9.0, 2)})
@@ -257,7 +254,7 @@ def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Ti
     )
 
 
-def disturbed(server: Counting, *ticks: Tick, shape: LoadShape = USERS) -> list[str]:
+def disturbed(server: _Server, *ticks: Tick, shape: LoadShape = USERS) -> list[str]:
     """How what is said of windows of five ticks each begins, where anything is."""
     watch = watch_of(server, shape)
     taken = watch.ticks(engines(*ticks), len(ticks))
@@ -265,7 +262,7 @@ def disturbed(server: Counting, *ticks: Tick, shape: LoadShape = USERS) -> list[
     return ["; ".join(watch.disturbed(each)).partition(":")[0] for each in windows]
 
 
-def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: Counting) -> None:
+def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: _Server) -> None:
     """Of two windows the one in which it used up its core, and of two engines none that used one core together."""
     ticks = [load_tick(number, cpu_share=0.95 if number < 5 else 0.5) for number in range(10)]
     assert disturbed(server, *ticks) == ["client saturated", ""]
@@ -277,14 +274,14 @@ def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: Countin
     [(2, ["client held up", ""]), (4, ["client held up"] * 2), (9, ["", "client held up"])],
 )
 def test_what_was_under_way_in_a_standstill_is_answered_in_the_next_window(
-    server: Counting, late_in: int, expected: list[str]
+    server: _Server, late_in: int, expected: list[str]
 ) -> None:
     """Where an engine did not run at the end of a window, the next one has answers that waited for it, and goes too."""
     ticks = [load_tick(number, late_beats=10 if number == late_in else 0) for number in range(10)]
     assert disturbed(server, *ticks) == expected
 
 
-def test_a_client_that_is_late_disturbs_and_is_no_problem_yet(server: Counting) -> None:
+def test_a_client_that_is_late_disturbs_and_is_no_problem_yet(server: _Server) -> None:
     """Another start may do without; what is wrong with the answers is told at once."""
     watch = watch_of(server)
     ticks = [load_tick(number, late_beats=2) for number in range(10)]
