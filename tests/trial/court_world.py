@@ -102,6 +102,7 @@ class World:
         clock_mhz: Of the card, in every window; None for no card.
         clocks_wanted: The baseline's clock that each session was told.
         speed: Of the machine, by its yardstick.
+        leak: Why nothing may be concluded from the last round, which shows at its servers' end; "" for nothing.
         seed: Of the noise of rounds.
     """
 
@@ -121,6 +122,7 @@ class World:
     clock_mhz: float | None = None
     clocks_wanted: list[float | None] = field(default_factory=list)
     speed: float = 1.0
+    leak: str = ""
     seed: int = 0
     now: float = 0.0
     sessions: int = 0
@@ -194,6 +196,11 @@ class World:
                 world.now += world.look_seconds
                 world.looks += 1
                 super().measure(blocks)
+
+            def close(self) -> None:
+                super().close()
+                if world.leak and self.rounds:
+                    self.rounds[-1] = replace(self.rounds[-1], problems=(world.leak,))
 
         made = Timed(
             self.paired,

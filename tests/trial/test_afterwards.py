@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.verdict import Judgement
-    from pytest_gpuserve.trial.here import Here
     from pytest_gpuserve.trial.judging import TestJudge
 
-P50, P99, MEMORY = METRICS["latency.p50"], METRICS["latency.p99"], METRICS["gpu_memory"]
+P50, P99 = METRICS["latency.p50"], METRICS["latency.p99"]
 BOTH = frozenset({"throughput", "latency.p50"})
-LATE = "memory not given back"
 
 
 @pytest.fixture
@@ -43,39 +41,61 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def ended(world: World, *asserted: Metric, early: bool = True) -> TestJudge:
+@pytest.fixture
+def slower(world: World) -> World:
+    """The same where the load is slower now than its baseline, whose commit is not asked."""
+    world.alone = WORSE
+    world.next_run(confirm=False)
+    return world
+
+
+def end(judge: TestJudge, *, early: bool = True) -> None:
+    """End the test, here with an error of its own."""
+    judge.ended_early = early
+    judge.close()
+
+
+def ended(world: World, *asserted: Metric, nodeid: str = "test_x.py::test_a", early: bool = True) -> TestJudge:
     """The judge of a test that asserts these metrics of its one load, and then ends."""
-    judge = world.judge()
+    judge = world.judge(nodeid)
     run = judge.measure(target(), SHAPE, None)
     for metric in asserted:
         ask(run, metric)
-    judge.ended_early = early
-    judge.close()
+    end(judge, early=early)
     return judge
 
 
 def rows(judge: TestJudge, *, asserted: bool = False) -> list[Judgement]:
     """What is told of its loads, of what was not asserted or of what was."""
-    return [
-        each
-        for measurement in judge.measurements
-        for each in measurement.judgements.values()
-        if each.asserted is asserted
-    ]
+    told = (each for measurement in judge.measurements for each in measurement.judgements.values())
+    return [each for each in told if each.asserted is asserted]
 
 
-@pytest.mark.parametrize(("alone", "verdict"), [(SAME, Verdict.PASS), (WORSE, Verdict.REGRESSED)])
-def test_it_is_what_the_assertion_would_have_come_to(world: World, alone: Build, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("alone", "foreign_cores", "comparisons", "expected"),
+    [
+        pytest.param(SAME, 0.0, 2, (Verdict.PASS, ""), id="passed"),
+        pytest.param(WORSE, 0.0, 2, (Verdict.REGRESSED, ""), id="worse"),
+        pytest.param(WORSE, 1.5, 2, (Verdict.INVALID, "shared"), id="on a host that others use"),
+        pytest.param(WORSE, 0.0, 10**40, (Verdict.INCONCLUSIVE, "by itself"), id="not sure enough among so many"),
+    ],
+)
+def test_it_is_what_the_assertion_would_have_come_to(
+    world: World, alone: Build, foreign_cores: float, comparisons: int, expected: tuple[Verdict, str]
+) -> None:
     """By the same data a metric gets the same verdict with the same numbers, marked as not asserted."""
-    world.alone = alone
-    told = {}
+    world.alone, world.foreign_cores = alone, foreign_cores
+    told = []
     for metrics in ((THROUGHPUT, P50), (THROUGHPUT,)):
-        world.claims, world.sessions = Claims(2), 100
-        world.next_run(confirm=False)
-        judge = ended(world, *metrics)
-        told[len(metrics)] = judge.measurements[0].judgements["latency.p50", "baseline"]
-    assert told[2].verdict is verdict
-    assert told[1] == replace(told[2], asserted=False, reasons=(NOT_ASSERTED, *told[2].reasons))
+        world.claims, world.sessions = Claims(comparisons), 100
+        world.next_run(confirm=False, budget_seconds=1.0)
+        told.append(ended(world, *metrics).measurements[0].judgements["latency.p50", "baseline"])
+    verdict, words = expected
+    assert told[0].verdict is verdict
+    assert words in text_of(told[0])
+    # That a budget ended it is said of what was asked for.
+    reasons = [reason for reason in told[0].reasons if "--gpuserve-budget" not in reason]
+    assert told[1] == replace(told[0], asserted=False, reasons=(NOT_ASSERTED, *reasons))
 
 
 def test_nothing_more_is_measured(world: World) -> None:
@@ -116,23 +136,14 @@ def test_a_commit_that_cannot_be_asked_is_told(world: World) -> None:
     assert "uncommitted" in text_of(told)
 
 
-def test_it_spends_no_claim_of_the_run(world: World) -> None:
+def test_it_spends_no_claim_of_the_run(slower: World) -> None:
     """The next claim of the run is judged as if there had been none of it, however sure it was."""
-    world.alone, world.claims = WORSE, Claims(4)
-    world.next_run(confirm=False)
-    assert rows(ended(world, THROUGHPUT))[0].verdict is Verdict.REGRESSED
-    assert world.claims.planned == 4
-    assert not world.claims.uphold(("another", "throughput"), ALPHA / 2)
-    assert world.claims.uphold(("another", "throughput"), ALPHA / 3)
-
-
-def test_a_claim_has_to_be_as_sure_as_any(world: World) -> None:
-    """Among so many comparisons that chance makes such claims it is not REGRESSED either."""
-    world.alone, world.claims = WORSE, Claims(10**40)
-    world.next_run(confirm=False, budget_seconds=1.0)
-    (told,) = rows(ended(world, THROUGHPUT))
-    assert told.verdict is Verdict.INCONCLUSIVE
-    assert "by itself" in text_of(told)
+    slower.claims = Claims(4)
+    slower.next_run()
+    assert rows(ended(slower, THROUGHPUT))[0].verdict is Verdict.REGRESSED
+    assert slower.claims.planned == 4
+    assert not slower.claims.uphold(("another", "throughput"), ALPHA / 2)
+    assert slower.claims.uphold(("another", "throughput"), ALPHA / 3)
 
 
 def test_a_copy_of_the_claims_goes_on_by_itself() -> None:
@@ -147,36 +158,31 @@ def test_a_copy_of_the_claims_goes_on_by_itself() -> None:
     assert not claims.uphold(("b",), 1.0)
 
 
-@pytest.mark.parametrize("early", [True, False])
-def test_a_drift_from_the_anchor_is_no_pass_here_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, early: bool
-) -> None:
+def test_a_drift_from_the_anchor_is_no_pass_here_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the newest baseline alone does not call worse its anchor does; its commit is not measured for it."""
     world = World(tmp_path, noise=0.001, start_noise=0.001)
     world.stand_in(monkeypatch)
-    for day, change in enumerate((0.0, 0.045), start=1):
-        world.here = on_day(world, day)
+
+    def on_day(day: int, change: float) -> None:
+        commit = str(day) * 40
+        revision = Revision(commit, clean=True, code=commit, content=commit)
+        world.here = replace(world.here, occasion=f"2025-01-0{day}T03:00:00+00:00", revision=revision)
         world.alone = Build(change)
+
+    for day, change in enumerate((0.0, 0.045), start=1):
+        on_day(day, change)
         world.next_run(record_all=True)
         judge = world.judge()
         ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
         judge.record()
         judge.close()
-    world.here, world.alone = on_day(world, 3), Build(0.10)
+    on_day(3, 0.10)
     world.next_run(record_all=False, confirm=False, budget_seconds=1.0, metrics=BOTH)
-    judge = ended(world, *((P50,) if early else (P50, THROUGHPUT)), early=early)
-    told = judge.measurements[0].judgements["throughput", "baseline"]
-    assert (told.verdict, told.asserted) == (Verdict.REGRESSED, not early)
+    told = ended(world, P50).measurements[0].judgements["throughput", "baseline"]
+    assert (told.verdict, told.asserted) == (Verdict.REGRESSED, False)
     assert "drift: the baseline here is the anchor" in text_of(told)
-    assert (UNASKED in told.reasons) is early
+    assert UNASKED in told.reasons
     assert world.looks == 0
-
-
-def on_day(world: World, day: int) -> Here:
-    """The circumstances of a run of pytest with a commit of its own."""
-    commit = str(day) * 40
-    revision = Revision(commit, clean=True, code=commit, content=commit)
-    return replace(world.here, occasion=f"2025-01-0{day}T03:00:00+00:00", revision=revision)
 
 
 def test_side_by_side_the_rounds_judge_it(world: World) -> None:
@@ -184,8 +190,7 @@ def test_side_by_side_the_rounds_judge_it(world: World) -> None:
     world.paired = WORSE
     history = world.history = KeptInMemory()
     world.next_run(world.against, metrics=frozenset({*BOTH, "latency.p99"}))
-    judge = ended(world, THROUGHPUT)
-    p50, p99 = rows(judge)
+    p50, p99 = rows(ended(world, THROUGHPUT))
     assert (p50.metric, p50.verdict, p50.reference_kind) == (P50, Verdict.REGRESSED, "against")
     assert (p99.metric, p99.verdict) == (P99, Verdict.INCONCLUSIVE)
     assert "full round" in text_of(p99)
@@ -197,46 +202,23 @@ def test_a_base_that_failed_leaves_the_rest_missing(world: World) -> None:
     """Beside a base that is gone by the second metric there is nothing to compare the third with."""
     world.next_run(world.against)
     judge = world.judge()
-    run = judge.measure(target(), SHAPE, None)
-    ask(run, THROUGHPUT)
+    ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
     judge.measurements[0].absent = "it did not start again"
-    judge.ended_early = True
-    judge.close()
+    end(judge)
     (told,) = rows(judge)
     assert (told.metric, told.verdict) == (P50, Verdict.MISSING)
     assert told.reasons == (NOT_ASSERTED, "it did not start again")
 
 
-def test_trouble_at_the_servers_end_is_still_a_problem_of_the_test(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trouble_at_the_servers_end_is_still_a_problem_of_the_test(world: World) -> None:
     """The rest is INVALID for what shows only then, which takes nothing off the test's own error."""
-    world.paired = Build(-0.3)
+    world.paired, world.leak = Build(-0.3), "memory not given back"
     world.next_run(world.against)
-    judge = world.judge()
-    assert ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
-    (pairing,) = world.pairings
-    close = pairing.close
-
-    def leaking() -> None:
-        close()
-        pairing.rounds[-1] = replace(pairing.rounds[-1], problems=(LATE,))
-
-    monkeypatch.setattr(pairing, "close", leaking)
-    judge.ended_early = True
-    judge.close()
+    judge = ended(world, THROUGHPUT)
+    assert rows(judge, asserted=True)[0].verdict.passes
     (told,) = rows(judge)
-    assert (told.verdict, told.reasons) == (Verdict.INVALID, (NOT_ASSERTED, LATE))
-    assert judge.unjudged_problems() == [LATE]
-
-
-def test_a_shared_host_is_no_regression_here_either(world: World) -> None:
-    """A build is not called worse for what others did, in a row that nobody asserted no more than in others."""
-    world.alone, world.foreign_cores = WORSE, 1.5
-    world.next_run(confirm=False)
-    (told,) = rows(ended(world, THROUGHPUT))
-    assert told.verdict is Verdict.INVALID
-    assert "shared" in text_of(told)
+    assert (told.verdict, told.reasons) == (Verdict.INVALID, (NOT_ASSERTED, world.leak))
+    assert judge.unjudged_problems() == [world.leak]
 
 
 def test_a_refused_recording_tells_all_that_it_would_loosen(world: World) -> None:
@@ -253,77 +235,57 @@ def test_a_refused_recording_tells_all_that_it_would_loosen(world: World) -> Non
 def test_a_test_that_failed_records_nothing_and_says_so(world: World) -> None:
     """What it did not come to is not recorded if the test passes: it has failed."""
     world.next_run(record_new=True, record_sessions=2)
-    judge = world.judge("test_x.py::test_new")
-    ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
-    judge.ended_early = True
-    judge.close()
-    (asserted,) = rows(judge, asserted=True)
-    (told,) = rows(judge)
+    judge = ended(world, THROUGHPUT, nodeid="test_x.py::test_new")
+    (asserted,), (told,) = rows(judge, asserted=True), rows(judge)
     assert (asserted.verdict, told.verdict) == (Verdict.MISSING, Verdict.MISSING)
     assert "recorded by this run" in text_of(asserted)
     assert "recorded by this run" not in text_of(told)
     assert "has no entry 'test_new'" in text_of(told)
 
 
-def test_the_outcome_of_the_test_is_what_it_asserted(world: World) -> None:
+def test_the_outcome_of_the_test_is_what_it_asserted(slower: World) -> None:
     """What is told afterwards is no comparison that did not hold, and nothing to skip for; hooks hear of it."""
-    world.alone = WORSE
-    world.next_run(confirm=False, skip_inconclusive=True)
-    judge = ended(world, THROUGHPUT)
+    slower.next_run(skip_inconclusive=True)
+    judge = ended(slower, THROUGHPUT)
     assert [each.metric for each in judge.unheld()] == [THROUGHPUT]
     assert judge.skip_reason() == ""
-    assert [(each.metric, each.asserted) for each in world.told] == [(THROUGHPUT, True), (P50, False)]
     judge.close()
-    assert len(world.told) == 2
+    assert [(each.metric, each.asserted) for each in slower.told] == [(THROUGHPUT, True), (P50, False)]
 
 
-def test_a_test_that_came_to_its_end_has_said_all(world: World) -> None:
+def test_a_test_that_came_to_its_end_has_said_all(slower: World) -> None:
     """What it does not compare there it does not mean to, and nothing is told of it."""
-    world.start_noise = 0.003
-    world.next_run(confirm=False)
-    judge = ended(world, THROUGHPUT, early=False)
+    judge = ended(slower, THROUGHPUT, early=False)
     assert (len(rows(judge, asserted=True)), rows(judge)) == (1, [])
 
 
-def test_only_loads_that_were_compared_are_judged(world: World) -> None:
+def test_only_loads_that_were_compared_are_judged(slower: World) -> None:
     """Of a load that was compared with nothing yet nobody knows what it is for; a duel's limits are the test's own."""
-    world.alone = WORSE
-    world.next_run(confirm=False)
-    judge = world.judge()
+    judge = slower.judge()
     first = judge.measure(target(), SHAPE, None)
     judge.measure(target(), SHAPE, None)
     duel = judge.duel(target(), target("other"), SHAPE, None)
     ask(first, THROUGHPUT)
     judge.against_ratio(duel.run, THROUGHPUT, 2.0)
-    judge.ended_early = True
-    judge.close()
-    assert [[each.metric for each in rows_of.judgements.values()] for rows_of in judge.measurements] == [
-        [THROUGHPUT, P50],
-        [],
-        [THROUGHPUT],
-    ]
+    end(judge)
+    told = [[each.metric for each in measurement.judgements.values()] for measurement in judge.measurements]
+    assert told == [[THROUGHPUT, P50], [], [THROUGHPUT]]
 
 
-def test_what_was_judged_by_a_number_is_judged(world: World) -> None:
+def test_what_was_judged_by_a_number_is_judged(slower: World) -> None:
     """A metric with a row of its own, here by a limit, gets no second one that the test may never have asked for."""
-    world.alone = WORSE
-    world.next_run(confirm=False)
-    judge = world.judge()
+    judge = slower.judge()
     run = judge.measure(target(), SHAPE, None)
     judge.against_limit(run, P50, 1.0)
     ask(run, THROUGHPUT)
-    judge.ended_early = True
-    judge.close()
+    end(judge)
     assert rows(judge) == []
 
 
-def test_what_a_load_does_not_have_is_not_told(world: World) -> None:
+def test_what_a_load_does_not_have_is_not_told(slower: World) -> None:
     """Of memory without a card there is no row, rather than one that says INVALID of what nobody asserted."""
-    world.alone = WORSE
-    world.next_run(confirm=False, metrics=frozenset({"throughput", "gpu_memory"}))
-    judge = ended(world, THROUGHPUT)
-    assert MEMORY.name in world.policy.metrics
-    assert rows(judge) == []
+    slower.next_run(metrics=frozenset({"throughput", "gpu_memory"}))
+    assert rows(ended(slower, THROUGHPUT)) == []
 
 
 def test_a_worker_hands_it_over_as_it_is() -> None:

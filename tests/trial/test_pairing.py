@@ -13,10 +13,11 @@ from pytest_gpuserve.device.contention import CpuReading
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson
-from pytest_gpuserve.load.totals import Totals, total
+from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.wire import Latencies, Tick
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Side
-from pytest_gpuserve.trial import by_turns, pairing
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Round, Side
+from pytest_gpuserve.trial import by_turns as by_turns_module
+from pytest_gpuserve.trial import pairing
 from pytest_gpuserve.trial.by_turns import TURNS_ALONE
 from pytest_gpuserve.trial.contender import (
     MOST_TICKS,
@@ -48,8 +49,19 @@ if TYPE_CHECKING:
 
 TICK_NS = 100_000_000
 TURN_NS = 5 * TICK_NS
+HOT = {"clock_reasons": 0x40}
+LATE, HELD_UP, LOST = "client late: by 3 ms", "client held up: for 9 %", "lost in mid-load"
 
-# -- pace
+either_way = pytest.mark.parametrize("by_turns", [False, True])
+either_arm = pytest.mark.parametrize("arm", ARMS)
+
+
+def told(arm: Arm, problem: str) -> str:
+    """A problem of a server, as a round tells it."""
+    return problem if arm == "candidate" else f"the base: {problem}"
+
+
+# -- pace and overload
 
 
 def ticks(count: int, requests: int, latency_seconds: float) -> list[Tick]:
@@ -59,54 +71,31 @@ def ticks(count: int, requests: int, latency_seconds: float) -> list[Tick]:
     return [Tick(n, n * TICK_NS, (n + 1) * TICK_NS, requests=requests, latency=latency) for n in range(count)]
 
 
-def pace(warmup: list[Tick], *, wanted: int = 1, seconds: float | None = None) -> Pace:
-    """The pace of a server whose warm-up looked like this."""
-    shape = LoadShape(Closed(4), seconds=seconds)
-    return Contender("base", cast("Watch", None), shape, _warmup=warmup).pace(wanted)
+FAST = ticks(10, 100, 0.001)
 
 
 @pytest.mark.parametrize(
-    ("requests", "latency_seconds", "wanted", "expected"),
+    ("warmup", "seconds", "wanted", "expected"),
     [
-        pytest.param(100, 0.001, 1, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="a fast server"),
-        pytest.param(100, 0.001, 2400, Pace(SETTLE_TICKS, 12), id="a block has the requests that are wanted"),
-        pytest.param(1, 0.001, 10**6, Pace(SETTLE_TICKS, MOST_TICKS_FOR_REQUESTS), id="but not at any price"),
-        pytest.param(10, 0.05, 1, Pace(SETTLE_TICKS, 10), id="twenty latencies"),
-        pytest.param(10, 0.4, 1, Pace(8, 80), id="a turn settles for two latencies"),
-        pytest.param(1, 60.0, 1, Pace(MOST_TICKS, MOST_TICKS), id="but not for ever"),
-        pytest.param(0, 0.0, 10**6, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="nothing known"),
+        pytest.param(FAST, None, 1, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="a fast server"),
+        pytest.param(FAST, None, 2400, Pace(SETTLE_TICKS, 12), id="a block has the requests that are wanted"),
+        pytest.param(ticks(10, 1, 0.001), None, 10**6, Pace(SETTLE_TICKS, MOST_TICKS_FOR_REQUESTS), id="at a price"),
+        pytest.param(ticks(10, 10, 0.05), None, 1, Pace(SETTLE_TICKS, 10), id="twenty latencies"),
+        pytest.param(ticks(10, 10, 0.4), None, 1, Pace(8, 80), id="a turn settles for two latencies"),
+        pytest.param(ticks(10, 1, 60.0), None, 1, Pace(MOST_TICKS, MOST_TICKS), id="but not for ever"),
+        pytest.param(ticks(10, 0, 0.0), None, 10**6, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="nothing known"),
+        pytest.param(ticks(5, 10, 30.0) + FAST[5:], None, 1, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="its later half"),
+        pytest.param(FAST, 0.5, 1, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="never shorter than a window"),
+        pytest.param(FAST, 4.0, 1, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="eight windows in a start"),
+        pytest.param(FAST, 40.0, 1, Pace(SETTLE_TICKS, 50), id="a longer load has longer windows"),
     ],
 )
 def test_turns_are_as_long_as_the_warm_up_asks_for(
-    requests: int, latency_seconds: float, wanted: int, expected: Pace
+    warmup: list[Tick], seconds: float | None, wanted: int, expected: Pace
 ) -> None:
-    """By its rate and by its mean latency, with bounds."""
-    assert pace(ticks(10, requests, latency_seconds), wanted=wanted) == expected
-
-
-def test_only_the_later_half_of_the_warm_up_counts() -> None:
-    """The first requests of a fresh server say nothing of the later ones."""
-    warmup = ticks(10, 10, 30.0)[:5] + ticks(10, 100, 0.001)[5:]
-    assert pace(warmup) == Pace(SETTLE_TICKS, TICKS_A_WINDOW)
-
-
-@pytest.mark.parametrize(("seconds", "expected"), [(0.5, 5), (4.0, 5), (8.0, 10), (40.0, 50)])
-def test_longer_loads_have_longer_windows(seconds: float, expected: int) -> None:
-    """The measured time of a start is that of eight windows, and never shorter than one."""
-    assert pace(ticks(10, 100, 0.001), seconds=seconds).window == expected
-
-
-def test_both_servers_have_the_slower_pace() -> None:
-    """Of each part."""
-    assert pairing._slower(Pace(2, 30), Pace(9, 5)) == Pace(9, 30)
-
-
-# -- overload
-
-
-def seen(requests: int, due: int) -> Totals:
-    """Totals of an open loop."""
-    return total([Tick(0, 0, 5 * TICK_NS, requests=requests, due=due)])
+    """By its rate, its mean latency and the time that the user asked for, with bounds."""
+    shape = LoadShape(Closed(4), seconds=seconds)
+    assert Contender("base", cast("Watch", None), shape, _warmup=warmup).pace(wanted) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,7 +115,8 @@ def test_an_open_loop_whose_requests_are_not_answered_is_overloaded(
     schedule: Schedule, requests: int, due: int, *, expected: bool
 ) -> None:
     """By more than chance makes of so many; other loads wait for their answers anyway."""
-    assert bool(_overload(seen(requests, due), LoadShape(schedule))) == expected
+    seen = total([Tick(0, 0, 5 * TICK_NS, requests=requests, due=due)])
+    assert bool(_overload(seen, LoadShape(schedule))) == expected
 
 
 # -- rounds of fakes
@@ -134,22 +124,25 @@ def test_an_open_loop_whose_requests_are_not_answered_is_overloaded(
 
 @dataclass
 class Stage:
-    """Where fakes of both servers play.
+    """Where fakes of both servers play; a server is named by its arm, or by its start, from 0.
 
     Args:
         rate: Requests of the so manieth window of a server.
+        paces: Of servers whose pace is not what was wanted.
         trouble: What goes wrong in the so manieth window of a server.
         restless: What goes wrong as a server comes to rest for the so manieth time, from 1.
         verdict: What is wrong with all windows together.
-        held_up: Whether the client was held up in the so manieth window of a server that was started as the so manieth.
-        disturbed: What disturbed all windows together, of a server that was started as the so manieth.
+        held_up: Whether the client was held up in the so manieth window of a start.
+        disturbed: What disturbed all windows together, of a start.
         failing: Which of the starts fail, and how.
         varies: Whether what is sent differs from one time to another.
+        foreign: Cores that others take, of each block to come; none after these.
         eyes: Look at the card, where there is one; each turn takes half a second of theirs.
         notes: What was noted of it.
     """
 
     rate: Callable[[Arm, int], int] = lambda _arm, _number: 10
+    paces: dict[Arm, Pace] = field(default_factory=dict)
     trouble: Callable[[Arm, int], str] = lambda _arm, _number: ""
     restless: Callable[[Arm, int], str] = lambda _arm, _rests: ""
     verdict: Callable[[Arm], str] = lambda _arm: ""
@@ -157,17 +150,33 @@ class Stage:
     disturbed: Callable[[int], str] = lambda _start: ""
     failing: Callable[[Arm, int], ServerFailed | None] = lambda _arm, _start: None
     varies: bool = False
+    foreign: list[float] = field(default_factory=list)
     starts: list[Arm] = field(default_factory=list)
-    alive: list[FakeContender] = field(default_factory=list)
+    alive: list[_Contender] = field(default_factory=list)
     turns: list[tuple[Arm, Pace, int]] = field(default_factory=list)
     begun: list[tuple[Arm, bool]] = field(default_factory=list)
     eyes: ScriptedEyes = field(default_factory=ScriptedEyes)
     notes: list[str] = field(default_factory=list)
 
+    def pair(self, *, by_turns: bool = False, on_card: bool = False) -> Pairing:
+        """A pairing of fakes, whose seed makes it repeatable."""
+        telemeter = Telemeter([UUID], lambda: self.eyes, self.notes.append, clock=self.eyes.clock)
+        target = Target(cast("ServerHandle", None), (), telemeter=telemeter if on_card else NOBODY)
+        terms = Terms(LoadShape(Closed(4)), 3, most_foreign_cores=0.5, by_turns=by_turns, seed="s")
+        return Pairing(target, target, terms, Seen())
+
+    def round(self, *, by_turns: bool = False, on_card: bool = False) -> Round:
+        """A round to its end, after which no server is left."""
+        both = self.pair(by_turns=by_turns, on_card=on_card)
+        both.measure(BLOCKS)
+        assert not self.alive
+        (measured,) = both.rounds
+        return measured
+
 
 @dataclass(eq=False)
-class FakeContender:
-    """A server without a process."""
+class _Contender:
+    """A server without a process; its methods are those of a `Contender`."""
 
     arm: Arm
     stage: Stage
@@ -185,15 +194,12 @@ class FakeContender:
 
     @property
     def varies(self) -> bool:
-        """Say so."""
         return self.stage.varies
 
     def pace(self, requests_wanted: int) -> Pace:
-        """Say how long."""
-        return Pace(requests_wanted, 7)
+        return self.stage.paces.get(self.arm, Pace(requests_wanted, 7))
 
     def turn(self, pace: Pace, *, seed: int) -> Window | None:
-        """Be loaded."""
         assert not any(other.loading for other in self.stage.alive if other is not self), "two are loaded"
         self.stage.begun.append((self.arm, not self.loading))
         self.loading = True
@@ -212,47 +218,39 @@ class FakeContender:
         return self.windows[-1]
 
     def disturbed(self, window: Window) -> tuple[str, ...]:
-        """Say whether the client was held up."""
-        return ("client held up: for 9 %",) if id(window) in self.held_up else ()
+        return (HELD_UP,) if id(window) in self.held_up else ()
 
     def members(self) -> tuple[int, ...]:
-        """There are no processes."""
         return ()
 
     def rest(self) -> None:
-        """Rest."""
         if self.loading:
             self.rests += 1
             self.loading = False
-            problem = self.stage.restless(self.arm, self.rests)
-            self.problems.extend([problem] if problem else [])
+            self.problems.extend(filter(None, [self.stage.restless(self.arm, self.rests)]))
 
     def warm_up(self, stack: ExitStack) -> None:
-        """It is warm."""
+        pass
 
     def discard(self, windows: Iterable[Window]) -> None:
-        """Forget."""
         gone = {id(each) for each in windows}
         self.windows = [each for each in self.windows if id(each) not in gone]
 
     def judge(self) -> None:
-        """Look at all."""
-        problem, disturbance = self.stage.verdict(self.arm), self.stage.disturbed(self.start)
-        self.problems.extend([problem] if problem else [])
-        self.disturbances.extend([disturbance] if disturbance else [])
+        self.problems.extend(filter(None, [self.stage.verdict(self.arm)]))
+        self.disturbances.extend(filter(None, [self.stage.disturbed(self.start)]))
 
     def side(self) -> Side:
-        """Tell."""
         return Side((1.0,), answers=len(self.windows))
 
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """Have fakes instead of servers."""
+    """Have fakes instead of servers, and of what others do on this host."""
     there = Stage()
 
     @contextmanager
-    def living(one: FakeContender) -> Iterator[FakeContender]:
+    def living(one: _Contender) -> Iterator[_Contender]:
         there.alive.append(one)
         try:
             yield one
@@ -267,7 +265,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
         stack: ExitStack,
         *,
         beside: Callable[[], None] | None = None,
-    ) -> FakeContender:
+    ) -> _Contender:
         number = len(there.starts)
         there.starts.append(arm)
         failure = there.failing(arm, number)
@@ -275,34 +273,33 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
             beside()
         if failure is not None:
             raise failure
-        return stack.enter_context(living(FakeContender(arm, there, number)))
+        return stack.enter_context(living(_Contender(arm, there, number)))
+
+    def cores_taken(_before: object, _after: object) -> float:
+        return there.foreign.pop(0) if there.foreign else 0.0
 
     monkeypatch.setattr(Contender, "started", started)
+    for module in (pairing, by_turns_module):
+        monkeypatch.setattr(module, "our_processes", lambda _: [])
+        monkeypatch.setattr(module, "read_cpu", lambda _ours: CpuReading(0.0, 0.0, 0.0, 0.0))
+        monkeypatch.setattr(module, "cores_taken_by_others", cores_taken)
     return there
 
 
-@pytest.fixture
-def foreign(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Cores that others take, of each block to come; none after these."""
-    taken: list[float] = []
-    for module in (pairing, by_turns):
-        monkeypatch.setattr(module, "our_processes", lambda _: [])
-        monkeypatch.setattr(module, "read_cpu", lambda _ours: CpuReading(0.0, 0.0, 0.0, 0.0))
-        monkeypatch.setattr(module, "cores_taken_by_others", lambda _before, _after: taken.pop(0) if taken else 0.0)
-    return taken
+def answers(measured: Round) -> set[int]:
+    """How many windows of a server are judged."""
+    return {side.answers for side in measured.sides.values()}
 
 
-def pair(*, by_turns: bool = False, telemeter: Telemeter = NOBODY) -> Pairing:
-    """A pairing of fakes, whose seed makes it repeatable."""
-    terms = Terms(LoadShape(Closed(4)), 3, most_foreign_cores=0.5, by_turns=by_turns, seed="s")
-    target = Target(cast("ServerHandle", None), (), telemeter=telemeter)
-    return Pairing(target, target, terms, Seen())
+def rejected(measured: Round) -> list[str]:
+    """Why windows were thrown away."""
+    return [text for arm in ARMS for text in measured.sides[arm].rejected]
 
 
-def test_a_round_goes_on_in_the_same_servers(stage: Stage, foreign: list[float]) -> None:
-    """From the first look to the full round; then they end, and the next round has others."""
-    del foreign
-    both = pair()
+def test_a_round_goes_on_in_the_same_servers(stage: Stage) -> None:
+    """From the first look to the full round, at the slower pace; then they end, and the next round has others."""
+    stage.paces["base"] = Pace(9, 5)
+    both = stage.pair()
     both.measure(3)
     assert (len(both.rounds), len(both.rounds[0].blocks), len(stage.alive), both.blocks_of_open_round) == (1, 3, 2, 3)
     assert not any(one.loading for one in stage.alive)
@@ -312,195 +309,148 @@ def test_a_round_goes_on_in_the_same_servers(stage: Stage, foreign: list[float])
     both.measure(BLOCKS)
     assert (len(both.rounds), len(stage.starts), len(stage.turns)) == (2, 4, 48)
     assert {block.order for measured in both.rounds for block in measured.blocks} == {ABBA, BAAB}
-    assert {turn[1] for turn in stage.turns} == {Pace(3, 7)}
+    assert {turn[1] for turn in stage.turns} == {Pace(9, 7)}
 
 
 @pytest.mark.parametrize("varies", [False, True])
-def test_what_varies_is_the_same_for_both_servers(stage: Stage, foreign: list[float], *, varies: bool) -> None:
+def test_what_varies_is_the_same_for_both_servers(stage: Stage, *, varies: bool) -> None:
     """Such a load begins afresh in each window, with a seed that both servers get once; another one may go on."""
-    del foreign
     stage.varies = varies
-    pair().measure(BLOCKS)
-    seeds: dict[Arm, list[int]] = {arm: [seed for turn, _, seed in stage.turns if turn == arm] for arm in ARMS}
-    assert seeds["base"] == seeds["candidate"]
-    assert len(set(seeds["base"])) == 2 * BLOCKS
+    stage.round()
+    base, candidate = ([seed for turn, _, seed in stage.turns if turn == arm] for arm in ARMS)
+    assert base == candidate
+    assert len(set(base)) == 2 * BLOCKS
     begun = sum(afresh for _, afresh in stage.begun)
     assert begun == 4 * BLOCKS if varies else begun <= 3 * BLOCKS + 1
 
 
-@pytest.mark.parametrize("rejected", [1, MOST_REJECTED, MOST_REJECTED + 4])
-def test_blocks_that_others_disturbed_are_measured_again_up_to_a_bound(
-    stage: Stage, foreign: list[float], rejected: int
-) -> None:
+@pytest.mark.parametrize("disturbed", [1, MOST_REJECTED, MOST_REJECTED + 4])
+def test_blocks_that_others_disturbed_are_measured_again_up_to_a_bound(stage: Stage, disturbed: int) -> None:
     """A host that is never quiet is measured as it is, and what was thrown away is judged no more."""
-    foreign += [0.6] * rejected
-    both = pair()
+    stage.foreign += [0.6] * disturbed
+    both = stage.pair()
     both.measure(3)
     (measured,) = both.rounds
-    thrown = min(rejected, MOST_REJECTED)
-    assert len(measured.blocks) == 3
-    assert measured.rejected == thrown
-    assert len(stage.turns) == 4 * (3 + thrown)
-    assert measured.foreign_cores == (0.6 if rejected > MOST_REJECTED else 0.0)
-    assert {arm: side.answers for arm, side in measured.sides.items()} == {"base": 6, "candidate": 6}
+    thrown = min(disturbed, MOST_REJECTED)
+    assert (len(measured.blocks), measured.rejected, len(stage.turns)) == (3, thrown, 4 * (3 + thrown))
+    assert measured.foreign_cores == (0.6 if disturbed > MOST_REJECTED else 0.0)
+    assert answers(measured) == {6}
     both.close()
 
 
-def test_servers_that_drift_apart_are_measured_on_once(stage: Stage, foreign: list[float]) -> None:
+def test_servers_that_drift_apart_are_measured_on_once(stage: Stage) -> None:
     """As long again; then the later half counts."""
-    del foreign
     stage.rate = lambda arm, number: 100 + (10 * min(number, 12) if arm == "candidate" else 0)
-    both = pair()
-    both.measure(BLOCKS)
-    (measured,) = both.rounds
+    measured = stage.round()
     assert (len(stage.turns), len(measured.blocks), measured.rejected) == (48, BLOCKS, BLOCKS)
-    assert {arm: side.answers for arm, side in measured.sides.items()} == {"base": 12, "candidate": 12}
+    assert answers(measured) == {12}
     assert measured.windows("candidate")[0].requests == 220
-    assert not stage.alive
     assert measured.problems == ()
 
 
+def test_servers_that_drift_together_are_steady_enough(stage: Stage) -> None:
+    """What both have in common is the machine's, and cancels."""
+    stage.rate = lambda _arm, number: 100 + 10 * number
+    assert stage.round().problems == ()
+    assert len(stage.turns) == 24
+
+
 @pytest.mark.parametrize("fresh_are_steady", [True, False])
-def test_a_round_that_drifts_on_is_taken_again_once(
-    stage: Stage, foreign: list[float], *, fresh_are_steady: bool
-) -> None:
+def test_a_round_that_drifts_on_is_taken_again_once(stage: Stage, *, fresh_are_steady: bool) -> None:
     """With fresh servers, and what was dropped is told; where these drift on too there is no steady state."""
-    del foreign
 
     def rate(arm: Arm, number: int) -> int:
         steady = fresh_are_steady and len(stage.starts) > 2
         return 100 + (10 * number if arm == "candidate" and not steady else 0)
 
     stage.rate = rate
-    both = pair()
+    both = stage.pair()
     both.measure(3)
     both.measure(BLOCKS)
     (measured,) = both.rounds
-    assert len(stage.starts) == 4
-    assert not stage.alive
-    assert len(measured.blocks) == BLOCKS
+    assert (len(stage.starts), stage.alive, len(measured.blocks)) == (4, [], BLOCKS)
     assert [problem[:15] for problem in measured.problems] == ([] if fresh_are_steady else ["no steady state"])
     assert measured.rejected == (2 if fresh_are_steady else 3) * BLOCKS
     for arm in ARMS:
-        assert len(measured.sides[arm].rejected) == 4 * BLOCKS
-        assert all(text.startswith("no steady state") for text in measured.sides[arm].rejected)
+        assert [text[:15] for text in measured.sides[arm].rejected] == ["no steady state"] * 4 * BLOCKS
 
 
-def test_each_round_may_be_taken_again(stage: Stage, foreign: list[float]) -> None:
+def test_each_round_may_be_taken_again(stage: Stage) -> None:
     """What happened in the one before is no reason to refuse the next."""
-    del foreign
-    stage.disturbed = lambda start: "client late: by 3 ms" if start in {0, 4} else ""
-    both = pair()
-    both.measure(3)
-    both.measure(BLOCKS)
-    both.measure(BLOCKS)
+    stage.disturbed = lambda start: LATE if start in {0, 4} else ""
+    both = stage.pair()
+    for blocks in (3, BLOCKS, BLOCKS):
+        both.measure(blocks)
     assert [measured.problems for measured in both.rounds] == [(), ()]
     assert len(stage.starts) == 8
     assert [measured.rejected for measured in both.rounds] == [3, BLOCKS]
 
 
-@pytest.mark.parametrize("by_turns", [False, True])
-def test_a_late_client_disturbs_what_is_measured_again(stage: Stage, foreign: list[float], *, by_turns: bool) -> None:
+@either_way
+def test_a_late_client_disturbs_what_is_measured_again(stage: Stage, *, by_turns: bool) -> None:
     """Only where it is late again, side by side in the next round, or in each fresh start alone, is that a verdict."""
-    del foreign
-    stage.disturbed = lambda start: "client late: by 3 ms" if start == 1 else ""
-    both = pair(by_turns=by_turns)
+    stage.disturbed = lambda start: LATE if start == 1 else ""
+    both = stage.pair(by_turns=by_turns)
     both.measure(BLOCKS)
     (measured,) = both.rounds
     assert measured.problems == ()
     assert len(stage.starts) == (5 if by_turns else 4)
-    assert {text for arm in ARMS for text in measured.sides[arm].rejected} <= {
-        "client late: by 3 ms",
-        "the base: client late: by 3 ms",
-    }
-    stage.disturbed = lambda _start: "client late: by 3 ms"
+    assert set(rejected(measured)) <= {LATE, f"the base: {LATE}"}
+    stage.disturbed = lambda _start: LATE
     both.measure(BLOCKS)
-    assert any("client late: by 3 ms" in problem for problem in both.rounds[-1].problems)
+    assert any(LATE in problem for problem in both.rounds[-1].problems)
     assert not stage.alive
 
 
-def test_what_is_no_disturbance_is_not_taken_again(stage: Stage, foreign: list[float]) -> None:
+def test_what_is_no_disturbance_is_not_taken_again(stage: Stage) -> None:
     """A round with another problem stands, whatever disturbed it besides."""
-    del foreign
-    stage.disturbed = lambda _start: "client late: by 3 ms"
+    stage.disturbed = lambda _start: LATE
     stage.verdict = lambda arm: "wrong answers" if arm == "candidate" else ""
-    both = pair()
-    both.measure(BLOCKS)
-    (measured,) = both.rounds
-    assert "wrong answers" in measured.problems
+    assert "wrong answers" in stage.round().problems
     assert len(stage.starts) == 2
 
 
-def test_servers_that_drift_together_are_steady_enough(stage: Stage, foreign: list[float]) -> None:
-    """What both have in common is the machine's, and cancels."""
-    del foreign
-    stage.rate = lambda _arm, number: 100 + 10 * number
-    both = pair()
-    both.measure(BLOCKS)
-    assert len(stage.turns) == 24
-    assert both.rounds[0].problems == ()
-
-
 @pytest.mark.parametrize("blocks", [3, BLOCKS])
-@pytest.mark.parametrize("arm", ARMS)
-def test_what_is_wrong_with_the_measurement_is_told_at_every_look(
-    stage: Stage, foreign: list[float], arm: Arm, blocks: int
-) -> None:
+@either_arm
+def test_what_is_wrong_with_the_measurement_is_told_at_every_look(stage: Stage, arm: Arm, blocks: int) -> None:
     """A verdict may be reached by the first one: it must not rest on a client that measured itself."""
-    del foreign
     stage.verdict = lambda judged: "client saturated" if judged == arm else ""
-    both = pair()
+    both = stage.pair()
     both.measure(blocks)
     (measured,) = both.rounds
-    assert measured.problems == ("client saturated" if arm == "candidate" else "the base: client saturated",)
-    assert len(measured.blocks) == blocks
+    assert (measured.problems, len(measured.blocks)) == ((told(arm, "client saturated"),), blocks)
     assert not stage.alive
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_trouble_ends_the_round_at_once(stage: Stage, foreign: list[float], arm: Arm) -> None:
-    """With the blocks that were whole."""
-    del foreign
-    stage.trouble = lambda one, number: "wrong answers" if (one, number) == (arm, 5) else ""
-    both = pair()
-    both.measure(BLOCKS)
-    (measured,) = both.rounds
-    assert measured.problems == ("wrong answers" if arm == "candidate" else "the base: wrong answers",)
-    assert len(measured.blocks) == 2
-    assert not stage.alive
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_what_shows_as_a_server_comes_to_rest_ends_the_round_at_once(
-    stage: Stage, foreign: list[float], arm: Arm
-) -> None:
-    """The other one takes no further turn, and the block that was not whole is no part of it."""
-    del foreign
+@pytest.mark.parametrize("at_rest", [False, True])
+@either_arm
+def test_trouble_ends_the_round_at_once(stage: Stage, arm: Arm, *, at_rest: bool) -> None:
+    """In a turn or as its server comes to rest: nobody takes another turn, and only whole blocks are part of it."""
     turns_before: list[int] = []
 
-    def restless(one: Arm, rests: int) -> str:
-        if (one, rests) != (arm, 2):
+    def trouble(one: Arm, number: int) -> str:
+        if (one, number) != (arm, 2 if at_rest else 5):
             return ""
         turns_before.append(len(stage.turns))
-        return "lost in mid-load"
+        return LOST
 
-    stage.restless = restless
-    both = pair()
-    both.measure(BLOCKS)
-    (measured,) = both.rounds
-    assert measured.problems == ("lost in mid-load" if arm == "candidate" else "the base: lost in mid-load",)
+    if at_rest:
+        stage.restless = trouble
+    else:
+        stage.trouble = trouble
+    measured = stage.round()
+    assert measured.problems == (told(arm, LOST),)
     assert [len(stage.turns)] == turns_before
-    assert len(measured.blocks) == len(stage.turns) // 4
-    assert not stage.alive
+    assert len(measured.blocks) == (len(stage.turns) // 4 if at_rest else 2)
 
 
 # -- one at a time
 
 
-def test_one_at_a_time_each_window_has_a_start(stage: Stage, foreign: list[float]) -> None:
+def test_one_at_a_time_each_window_has_a_start(stage: Stage) -> None:
     """A block of four, longer by so much as there are starts for fewer windows; each call is a round."""
-    foreign += [0.0, 0.2, 0.1, 0.0]
-    both = pair(by_turns=True)
+    stage.foreign += [0.0, 0.2, 0.1, 0.0]
+    both = stage.pair(by_turns=True)
     both.measure(3)
     both.measure(BLOCKS)
     assert [len(measured.blocks) for measured in both.rounds] == [1, 1]
@@ -513,97 +463,41 @@ def test_one_at_a_time_each_window_has_a_start(stage: Stage, foreign: list[float
     assert not stage.alive
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_of_a_start_that_was_lost_nothing_else_is_judged(stage: Stage, foreign: list[float], arm: Arm) -> None:
+@either_arm
+def test_of_a_start_that_was_lost_nothing_else_is_judged(stage: Stage, arm: Arm) -> None:
     """Alone as side by side: what its client looked like then is no second reason."""
-    del foreign
-    stage.restless = lambda one, _: "lost in mid-load" if one == arm else ""
+    stage.restless = lambda one, _: LOST if one == arm else ""
     stage.verdict = lambda one: "client saturated" if one == arm else ""
-    both = pair(by_turns=True)
-    both.measure(BLOCKS)
-    (measured,) = both.rounds
-    assert measured.problems == ("lost in mid-load" if arm == "candidate" else "the base: lost in mid-load",)
+    assert stage.round(by_turns=True).problems == (told(arm, LOST),)
     assert stage.starts[-1] == arm
-    assert not stage.alive
 
 
 @pytest.mark.parametrize("words", ["CUDA out of memory", "std::bad_alloc", "killed by SIGKILL"])
-def test_a_second_server_without_memory_is_started_after_the_first(
-    stage: Stage, foreign: list[float], words: str
-) -> None:
+def test_a_second_server_without_memory_is_started_after_the_first(stage: Stage, words: str) -> None:
     """From then on for good; what was measured beside each other stays."""
-    del foreign
     stage.failing = lambda arm, start: ServerFailed(f"{arm}: {words}") if start == 3 else None
-    both = pair()
-    both.measure(BLOCKS)
-    both.measure(BLOCKS)
-    both.measure(BLOCKS)
+    both = stage.pair()
+    for _ in range(3):
+        both.measure(BLOCKS)
     assert [measured.by_turns for measured in both.rounds] == [False, True, True]
     assert both.by_turns
     assert len(stage.starts) == 2 + 2 + 4 + 4
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@either_arm
 @pytest.mark.parametrize("words", ["CUDA out of memory", "no such file"])
-def test_other_failures_are_failures(stage: Stage, foreign: list[float], arm: Arm, words: str) -> None:
+def test_other_failures_are_failures(stage: Stage, arm: Arm, words: str) -> None:
     """One that does not fit even by itself fails, and what is no lack of memory is not helped by turns."""
-    del foreign
     stage.failing = lambda failing, _start: ServerFailed(words) if failing == arm else None
-    both = pair()
+    both = stage.pair()
     with pytest.raises(GpuserveError, match=words) as caught:
         both.measure(3)
     assert caught.type is (ServerFailed if arm == "candidate" else BaseFailed)
-    assert both.rounds == []
+    assert (both.rounds, stage.alive) == ([], [])
     assert both.by_turns is (words != "no such file")
-    assert not stage.alive
 
 
-# -- held up
-
-
-@pytest.mark.parametrize("by_turns", [False, True])
-def test_a_turn_in_which_the_client_was_held_up_is_measured_again(
-    stage: Stage, foreign: list[float], *, by_turns: bool
-) -> None:
-    """Side by side with its block, alone with its start; and it is told."""
-    del foreign
-    stage.held_up = lambda start, number: (start, number) == (1, 0)
-    both = pair(by_turns=by_turns)
-    both.measure(BLOCKS)
-    (measured,) = both.rounds
-    assert (measured.problems, measured.rejected) == ((), 1)
-    assert len(stage.turns) == (5 if by_turns else 4 * (BLOCKS + 1))
-    reasons = [text for arm in ARMS for text in measured.sides[arm].rejected]
-    assert reasons == ["client held up: for 9 %"] * (1 if by_turns else 4)
-    assert {arm: side.answers for arm, side in measured.sides.items()} == dict.fromkeys(ARMS, 2 if by_turns else 12)
-
-
-@pytest.mark.parametrize("by_turns", [False, True])
-def test_a_client_that_is_held_up_again_and_again_makes_a_round_invalid(
-    stage: Stage, foreign: list[float], *, by_turns: bool
-) -> None:
-    """After more than a third of a round, and with the reason."""
-    del foreign
-    stage.held_up = lambda _start, _number: True
-    both = pair(by_turns=by_turns)
-    both.measure(BLOCKS)
-    (measured,) = both.rounds
-    (problem,) = measured.problems
-    assert problem.startswith("client held up: for 9 %; disturbed were ")
-    assert measured.rejected == MOST_AGAIN + 1
-    assert not stage.alive
-
-
-# -- on a card
-
-HOT = 0x40
-
-
-def on_card(stage: Stage, *, by_turns: bool = False) -> Pairing:
-    """A pairing of fakes at a card."""
-    return pair(
-        by_turns=by_turns, telemeter=Telemeter([UUID], lambda: stage.eyes, stage.notes.append, clock=stage.eyes.clock)
-    )
+# -- held up, and on a card
 
 
 def in_turn(stage: Stage, number: int) -> bool:
@@ -611,12 +505,42 @@ def in_turn(stage: Stage, number: int) -> bool:
     return len(stage.turns) == number and any(one.loading for one in stage.alive)
 
 
-def test_a_round_on_a_card_is_told_what_the_card_did(stage: Stage, foreign: list[float]) -> None:
+@pytest.mark.parametrize("hot", [False, True])
+@either_way
+def test_a_turn_that_was_disturbed_is_measured_again(stage: Stage, *, by_turns: bool, hot: bool) -> None:
+    """By a client held up or by a hot card: side by side with its block, alone with its start; and it is told."""
+    if hot:
+        stage.eyes.card = lambda _: HOT if in_turn(stage, 2) else {}
+    else:
+        stage.held_up = lambda start, number: (start, number) == (1, 0)
+    measured = stage.round(by_turns=by_turns, on_card=hot)
+    assert (measured.problems, measured.rejected) == ((), 1)
+    assert len(stage.turns) == (5 if by_turns else 4 * (BLOCKS + 1))
+    reasons = rejected(measured)
+    assert len(reasons) == (1 if by_turns else 4)
+    assert all(("HW_THERMAL_SLOWDOWN" if hot else HELD_UP) in text for text in reasons)
+    assert answers(measured) == {2 if by_turns else 12}
+    assert all((each.cards is not None) is hot for arm in ARMS for each in measured.windows(arm))
+
+
+@pytest.mark.parametrize("hot", [False, True])
+@either_way
+def test_what_is_disturbed_again_and_again_makes_a_round_invalid(stage: Stage, *, by_turns: bool, hot: bool) -> None:
+    """After more than a third of a round, with the reason: unlike a busy host a hot card may be well tomorrow."""
+    if hot:
+        stage.eyes.card = lambda _: HOT
+    else:
+        stage.held_up = lambda _start, _number: True
+    measured = stage.round(by_turns=by_turns, on_card=hot)
+    (problem,) = measured.problems
+    assert problem.startswith("throttled: " if hot else f"{HELD_UP}; disturbed were ")
+    assert (measured.rejected, measured.blocks) == (MOST_AGAIN + 1, ())
+    assert len(stage.turns) == (MOST_AGAIN + 1) * (1 if by_turns else 4)
+
+
+def test_a_round_on_a_card_is_told_what_the_card_did(stage: Stage) -> None:
     """Each window and each side has it, with the power of both servers at rest; whose CPU time it was is not told."""
-    del foreign
-    both = on_card(stage)
-    both.measure(BLOCKS)
-    (measured,) = both.rounds
+    measured = stage.round(on_card=True)
     assert (measured.problems, measured.rejected, stage.notes) == ((), 0, [])
     for arm in ARMS:
         joules = [each.cards.joules for each in measured.windows(arm) if each.cards is not None]
@@ -628,74 +552,32 @@ def test_a_round_on_a_card_is_told_what_the_card_did(stage: Stage, foreign: list
         assert side.idle_watts == pytest.approx(100.0)
 
 
-@pytest.mark.parametrize("by_turns", [False, True])
-def test_what_a_hot_card_disturbed_is_measured_again(stage: Stage, foreign: list[float], *, by_turns: bool) -> None:
-    """Whole blocks side by side, alone one start; what was thrown away is judged no more."""
-    del foreign
-    stage.eyes.card = lambda _: {"clock_reasons": HOT if in_turn(stage, 2) else 0}
-    both = on_card(stage, by_turns=by_turns)
-    both.measure(BLOCKS)
-    (measured,) = both.rounds
-    assert measured.problems == ()
-    assert measured.rejected == 1
-    assert len(stage.turns) == (5 if by_turns else 4 * (BLOCKS + 1))
-    assert {arm: side.answers for arm, side in measured.sides.items()} == dict.fromkeys(ARMS, 2 if by_turns else 12)
-    assert all(each.cards is not None for arm in ARMS for each in measured.windows(arm))
-    reasons = [text for arm in ARMS for text in measured.sides[arm].rejected]
-    assert len(reasons) == (1 if by_turns else 4)
-    assert all("HW_THERMAL_SLOWDOWN" in text for text in reasons)
-
-
-@pytest.mark.parametrize("by_turns", [False, True])
-def test_a_card_that_is_never_well_makes_a_round_invalid(stage: Stage, foreign: list[float], *, by_turns: bool) -> None:
-    """Unlike a host that is never quiet, for the card of tomorrow may be well."""
-    del foreign
-    stage.eyes.card = lambda _: {"clock_reasons": HOT}
-    both = on_card(stage, by_turns=by_turns)
-    both.measure(BLOCKS)
-    (measured,) = both.rounds
-    (problem,) = measured.problems
-    assert problem.startswith("throttled: ")
-    assert measured.blocks == ()
-    assert len(stage.turns) == (MOST_AGAIN + 1) * (1 if by_turns else 4)
-    assert not stage.alive
-
-
-@pytest.mark.parametrize("by_turns", [False, True])
-def test_memory_that_is_not_given_back_makes_a_round_invalid(
-    stage: Stage, foreign: list[float], *, by_turns: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("by_turns", "blocks"),
+    [
+        pytest.param(False, BLOCKS, id="after a round"),
+        pytest.param(True, BLOCKS, id="by turns"),
+        pytest.param(False, 3, id="after a first look at which the round was sound"),
+    ],
+)
+def test_memory_that_is_not_given_back_makes_a_round_invalid(stage: Stage, blocks: int, *, by_turns: bool) -> None:
     """Also where it shows only after the round's last look."""
-    del foreign
     stage.eyes.card = lambda _: {"memory_used_bytes": (400 + (300 if stage.turns else 0)) * MIB}
-    both = on_card(stage, by_turns=by_turns)
-    both.measure(BLOCKS)
-    (measured,) = both.rounds
-    (problem,) = measured.problems
+    both = stage.pair(by_turns=by_turns, on_card=True)
+    both.measure(blocks)
+    if both.blocks_of_open_round:
+        assert both.rounds[0].problems == ()
+        both.close()
+    ((problem,),) = (measured.problems for measured in both.rounds)
     assert problem.startswith("memory not given back")
 
 
-def test_what_a_failed_start_left_behind_spoils_the_round_after_it(stage: Stage, foreign: list[float]) -> None:
+def test_what_a_failed_start_left_behind_spoils_the_round_after_it(stage: Stage) -> None:
     """A second server that found no memory, and kept what it had, is noted; the round by turns proves nothing."""
-    del foreign
     stage.failing = lambda arm, start: ServerFailed(f"{arm}: CUDA out of memory") if start == 1 else None
     stage.eyes.card = lambda _: {"memory_used_bytes": (400 + (300 if stage.starts else 0)) * MIB}
-    both = on_card(stage)
-    both.measure(3)
-    (measured,) = both.rounds
+    measured = stage.round(on_card=True)
     assert measured.by_turns
     (problem,) = measured.problems
     assert problem.startswith("memory not given back")
     assert stage.notes == [problem]
-
-
-def test_servers_that_end_after_a_look_may_spoil_their_round(stage: Stage, foreign: list[float]) -> None:
-    """Memory that an open round's servers keep makes it invalid, though it was sound at its look."""
-    del foreign
-    stage.eyes.card = lambda _: {"memory_used_bytes": (400 + (300 if stage.turns else 0)) * MIB}
-    both = on_card(stage)
-    both.measure(3)
-    assert not any(measured.problems for measured in both.rounds)
-    both.close()
-    (problem,) = both.rounds[0].problems
-    assert problem.startswith("memory not given back")

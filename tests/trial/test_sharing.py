@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -27,14 +27,13 @@ from tests.servers.deployments import Unseen
 np = pytest.importorskip("numpy")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Start
-    from pytest_gpuserve.servers.base import Ask, ServerKind
-    from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.servers.base import ServerKind
 
 X = np.arange(1, 6, dtype=np.float32)
 PLACE = {"Y": 2 * X.nbytes}
@@ -80,7 +79,6 @@ def sound(problems: list[str]) -> bool:
 @pytest.mark.parametrize(
     ("schedule", "processes", "places"),
     [
-        (Steps(((1, 0.2), (4, 0.5))), 1, 4),
         (Steps(((5, 0.6),)), 2, 5),
         (Burst(60, max_in_flight=6), 3, 6),
         (Trace(tuple((index // 10 / 20, index % 2) for index in range(30)), max_in_flight=3), 1, 3),
@@ -105,7 +103,7 @@ def test_a_load_through_shared_memory(server: MemoryServer, schedule: Schedule, 
 
 
 def test_whoever_checks_sees_the_whole_answer(server: MemoryServer) -> None:
-    """A user's function, and exact bytes, see what the server would have sent."""
+    """A user's function sees what the server would have sent."""
     seen: list[Any] = []
 
     def check(body: bytes) -> bool:
@@ -116,22 +114,25 @@ def test_whoever_checks_sees_the_whole_answer(server: MemoryServer) -> None:
     assert sound(load.problems)
     assert seen
     assert all(numbers == (2 * X).tolist() for numbers in seen)
-    load, _, _ = loaded(doubling(server, expect=b"{}"), shape_of(Burst(3, max_in_flight=2)))
-    assert any("wrong answers" in problem for problem in load.problems)
-
-
-def test_a_wrong_answer_is_told(server: MemoryServer) -> None:
-    """With the output's name."""
-    load, _, _ = loaded(doubling(server, expect={"Y": X}), shape_of(Burst(3, max_in_flight=1)))
-    assert any("wrong answers" in problem and "output 'Y': 5 of 5" in problem for problem in load.problems)
 
 
 @pytest.mark.parametrize(
-    ("habit", "words"), [("silent", "'Y' was not written to its place"), ("in_body", "'Y' came in the answer, not")]
+    ("habit", "expect", "words"),
+    [
+        pytest.param("right", {"Y": X}, "output 'Y': 5 of 5", id="wrong numbers, with the output's name"),
+        pytest.param("right", b"{}", "wrong answers", id="other bytes"),
+        *[
+            pytest.param(habit, expect, words, id=f"{habit}, {kind}")
+            for habit, words in (
+                ("silent", "'Y' was not written to its place"),
+                ("in_body", "'Y' came in the answer, not"),
+            )
+            for kind, expect in (("numbers", {"Y": 2 * X}), ("function", lambda _: True))
+        ],
+    ],
 )
-@pytest.mark.parametrize("expect", [{"Y": 2 * X}, lambda _: True])
-def test_an_answer_that_is_not_in_its_place_is_wrong(habit: Any, words: str, expect: Any) -> None:  # noqa: ANN401 -- literals; either kind
-    """Whatever is expected: what came before, or by another way, was not measured."""
+def test_a_wrong_answer_is_told(habit: Any, expect: Any, words: str) -> None:  # noqa: ANN401 -- literals; of any kind
+    """Whatever is expected: what was in its place before, or came by another way, was not measured."""
     with memory_server(habit) as server:
         load, _, _ = loaded(doubling(server, expect=expect), shape_of(Burst(3, max_in_flight=1)))
         assert any("wrong answers" in problem and words in problem for problem in load.problems), load.problems
@@ -200,25 +201,24 @@ def test_a_place_for_each_request_under_way(schedule: Schedule, expected: int) -
 
 @pytest.mark.parametrize("schedule", [Constant(5.0), Poisson(5.0), Gamma(5.0, 2.0), Burst(5), Trace(((0.0, 0),))])
 def test_a_load_without_a_ceiling_is_refused(server: MemoryServer, schedule: Schedule) -> None:
-    """With what helps; nothing is made before."""
-    target = doubling(server)
+    """With what helps; without shared memory there is nothing to refuse."""
     name = type(schedule).__name__
     words = rf"needs a ceiling(.*\n)*.*{name} without max_in_flight(.*\n)*.*{name}\(\.\.\., max_in_flight=64\)"
     with pytest.raises(UsageProblem, match=words):
-        target.check_schedule(schedule)
-    with pytest.raises(UsageProblem, match=words), target.shared(server.instance(), schedule):
-        pytest.fail("it was opened")
-    assert not ours()
-    # Without shared memory there is nothing to refuse.
+        doubling(server).check_schedule(schedule)
     server.handle.infer({"X": X}, model="double").check_schedule(schedule)
 
 
-def test_a_server_on_another_machine_is_refused(server: MemoryServer) -> None:
-    """Before it is asked for anything."""
-    with (
-        pytest.raises(UsageProblem, match=r"192.0.2.7 has no memory in common(.*\n)*.*leave out shared_memory"),
-        doubling(server).shared(server.instance("192.0.2.7"), Closed(1)),
-    ):
+@pytest.mark.parametrize(
+    ("host", "schedule", "words"),
+    [
+        ("127.0.0.1", Constant(5.0), "needs a ceiling"),
+        ("192.0.2.7", Closed(1), r"192.0.2.7 has no memory in common(.*\n)*.*leave out shared_memory"),
+    ],
+)
+def test_what_is_refused_makes_no_memory(server: MemoryServer, host: str, schedule: Schedule, words: str) -> None:
+    """And a server on another machine is not asked for anything."""
+    with pytest.raises(UsageProblem, match=words), doubling(server).shared(server.instance(host), schedule):
         pytest.fail("it was opened")
     assert not ours()
 
@@ -246,18 +246,3 @@ def test_it_is_another_workload(server: MemoryServer) -> None:
     assert words == {**plain.fingerprint(), "tensors": "system shared memory"}
     assert doubling(server, shared_memory={"Y": 64}).fingerprint() == words
     assert server.handle.rotate([doubling(server)]).fingerprint() == words
-
-
-def test_the_first_request_carries_its_tensors(server: MemoryServer) -> None:
-    """It is sent before there is any shared memory, and asks for the same outputs."""
-    asked: list[Ask] = []
-    target = doubling(server)
-
-    def start(kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
-        asked.append(ask)
-        return target.server.starter(kind, ask, beside)
-
-    with replace(target, server=replace(target.server, starter=start)).started():
-        (ask,) = asked
-    assert X.tobytes() in ask.body
-    assert b'"name":"Y"' in ask.body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -14,34 +15,40 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Steps
-from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.trial import loaded, one_start
 from pytest_gpuserve.trial.handle import Target
 from pytest_gpuserve.trial.loaded import LoadedStart
 from pytest_gpuserve.trial.shape import LoadShape
 from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
+from tests.fakes.scripted_engines import TICK_NS, TICK_REQUESTS, ScriptedEngines, scripted_instance
 from tests.fakes.scripted_eyes import MIB, QUIET, UUID, ScriptedEyes
 from tests.servers.pairs import Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import TracebackType
+    from collections.abc import Callable, Iterator, Mapping
 
-    from typing_extensions import Self
-
+    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.wire import Plan
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.trial.handle import ServerHandle
+    from pytest_gpuserve.trial.lookout import Lookout
 
 NS = 1_000_000_000
-HOT = 0x40
-TICK_REQUESTS = 10
-LATENCY_NS = 40_000_000
+WARMUP_TICKS, WINDOW_TICKS = 3, 5
 SERVER_PID, MEMBER_PID, ENGINE_PID = 71, 72, 81
+
+HOT = {"clock_reasons": 0x40}
+BLANK = dict.fromkeys(("energy_joules", *QUIET))
+FOREIGN = DeviceProcess(99, "other", 5 * MIB, ours=False)
+OURS = DeviceProcess(SERVER_PID, "server", 5 * MIB, ours=True)
+
+
+def kinds(problems: list[str]) -> list[str]:
+    """How problems begin."""
+    return [problem.partition(":")[0] for problem in problems]
 
 
 @dataclass
@@ -51,120 +58,92 @@ class World:
     Args:
         eyes: Look at the card.
         notes: What was noted.
-        counted: What the server has answered.
-        ticks: How many of the measured load the engines have reported.
-        load_began_ns: When it began.
+        ticks: How many the engines have reported.
+        load_began_ns: When the load began, with its warm-up.
         lost_after_ticks: When an engine dies; None for never.
     """
 
     eyes: ScriptedEyes = field(default_factory=ScriptedEyes)
     notes: list[str] = field(default_factory=list)
-    counted: int = 0
     ticks: int = 0
     load_began_ns: int = 0
     lost_after_ticks: int | None = None
 
-    @property
-    def telemeter(self) -> Telemeter:
-        """The session's."""
-        return Telemeter([UUID], lambda: self.eyes, self.notes.append, clock=self.eyes.clock)
+    def __post_init__(self) -> None:
+        self.telemeter = self.telemeter_of(UUID)
+
+    def telemeter_of(self, *uuids: str, **options: Any) -> Telemeter:  # noqa: ANN401 -- whatever it takes
+        """A session's."""
+        return Telemeter(uuids, lambda: self.eyes, self.notes.append, clock=self.eyes.clock, **options)
+
+    def engines(self, plan: Plan, _processes: int, _source: EngineSource) -> ScriptedEngines:
+        """Stand for `Engines`."""
+        self.load_began_ns = self.eyes.now_ns
+        return ScriptedEngines(plan, self.passing, pids=(ENGINE_PID,))
+
+    def passing(self) -> int:
+        """Let a tick pass."""
+        if self.ticks == self.lost_after_ticks:
+            log = "noise\nnode-b/worker-1 was lost\n"
+            raise LoadFailed("the load engine died", found="exit status 1", log_tail=log)
+        begin_ns = self.eyes.now_ns
+        self.eyes.live_until(begin_ns + TICK_NS)
+        self.ticks += 1
+        return begin_ns
+
+    def counters(self) -> Counters:
+        """What the server has counted."""
+        counted = self.ticks * TICK_REQUESTS
+        return Counters(items=counted, batches=counted // 5, requests=counted)
 
     def instance(self, *, remote: bool = False) -> Instance:
         """The server."""
-        return cast(
-            "Instance",
-            SimpleNamespace(
-                kind=None,
-                process=None if remote else SimpleNamespace(pid=SERVER_PID),
-                members=lambda: [MEMBER_PID],
-                counters=lambda: Counters(items=self.counted, batches=self.counted // 5, requests=self.counted),
-                death=lambda **_: None,
-                shown=lambda text, _: text,
-                site=SimpleNamespace(host="127.0.0.1", port=1, tls=False),
-                cold_start_seconds=1.0,
-                cold_start_parts={},
-                settings={},
-            ),
-        )
+        process = None if remote else SimpleNamespace(pid=SERVER_PID)
+        return scripted_instance(process=process, members=lambda: [MEMBER_PID], counters=self.counters)
 
-    def measure(self, shape: LoadShape | None = None, *, remote: bool = False) -> tuple[Start, list[str]]:
+    @contextmanager
+    def start(self, telemeter: Telemeter | None = None) -> Iterator[Lookout]:
+        """A start of the server that is up."""
+        with (telemeter or self.telemeter).lookout() as lookout:
+            lookout.up(self.instance())
+            yield lookout
+
+    def measure(
+        self,
+        *,
+        schedule: Closed | Steps = Closed(4),  # noqa: B008 -- it is frozen
+        baseline_mhz: float | None = None,
+        remote: bool = False,
+        telemeter: Telemeter | None = None,
+    ) -> tuple[Start, list[str]]:
         """Load the server; what was measured, and why nothing may be concluded from it."""
-        shape = shape or LoadShape(Closed(4), warmup_seconds=0.3)
+        shape = LoadShape(schedule, warmup_seconds=WARMUP_TICKS / 10, baseline_clock_mhz=baseline_mhz)
         target = Target(cast("ServerHandle", None), (Request("GET", "/"),))
         self.eyes.live_until(self.eyes.now_ns + NS // 2)
-        with self.telemeter.lookout(baseline_clock_mhz=shape.baseline_clock_mhz) as lookout:
+        with (telemeter or self.telemeter).lookout(baseline_clock_mhz=baseline_mhz) as lookout:
             load = LoadedStart(self.instance(remote=remote), target, shape, AnswerCheck([None]), Seen(), lookout)
             found = load.measure()
         return found, [*load.problems, *lookout.problems()]
 
+    def since_load(self, begin: float, end: float, **values: object) -> Callable[[float], Mapping[str, object]]:
+        """Have a card do something between two moments after the load's begin, in seconds."""
 
-@dataclass
-class FakeEngines:
-    """Load engines whose ticks take no time but that of the eyes."""
+        def card(at_seconds: float) -> Mapping[str, object]:
+            since = at_seconds - self.load_began_ns / NS
+            return values if self.load_began_ns and begin <= since < end else {}
 
-    world: World
-    plan: Plan
-    processes: int = 1
-    number: int = 0
-    pids: tuple[int, ...] = (ENGINE_PID,)
-
-    def __enter__(self) -> Self:
-        self.world.load_began_ns = self.world.eyes.now_ns
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-    def halt(self, *, seed: int) -> None:
-        """Rest."""
-
-    def next_tick(self) -> Tick:
-        """Ten requests in a tenth of a second; a schedule of steps ends after two seconds."""
-        if self.number == self.world.lost_after_ticks:
-            raise LoadFailed(
-                "the load engine died", found="exit status 1", log_tail="noise\nnode-b/worker-1 was lost\n"
-            )
-        begin_ns = self.world.eyes.now_ns
-        self.world.eyes.live_until(begin_ns + NS // 10)
-        self.world.counted += TICK_REQUESTS
-        self.world.ticks += 1
-        self.number += 1
-        return Tick(
-            self.number - 1,
-            begin_ns,
-            begin_ns + NS // 10,
-            requests=TICK_REQUESTS,
-            latency=Latencies({bucket_of(LATENCY_NS): TICK_REQUESTS}, TICK_REQUESTS * LATENCY_NS, LATENCY_NS),
-            cpu_ns=1_000_000,
-            sent=TICK_REQUESTS,
-            due=TICK_REQUESTS,
-            in_flight_ns=4 * NS // 10,
-            users=4,
-            last=isinstance(self.plan.schedule, Steps) and self.number == 20,
-        )
+        return card
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """A world, which takes the place of engines and of the host."""
     made = World()
-    monkeypatch.setattr(loaded, "Engines", lambda plan, processes, _source: FakeEngines(made, plan, processes))
+    monkeypatch.setattr(loaded, "Engines", made.engines)
     monkeypatch.setattr(loaded, "load_ceiling", lambda *_: None)
     monkeypatch.setattr(one_start, "read_cpu", lambda _: CpuReading(0.0, 0.0, 0.0, 0.0))
     monkeypatch.setattr(one_start, "our_processes", lambda _: [])
     return made
-
-
-def since_load(world: World, begin: float, end: float, **values: object) -> Callable[[float], Mapping[str, object]]:
-    """Have a card do something between two moments after the load's begin, in seconds."""
-
-    def card(at_seconds: float) -> Mapping[str, object]:
-        since = at_seconds - world.load_began_ns / NS
-        return values if world.load_began_ns and begin <= since < end else {}
-
-    return card
 
 
 # -- windows
@@ -173,8 +152,7 @@ def since_load(world: World, begin: float, end: float, **values: object) -> Call
 def test_an_undisturbed_start_is_told_what_its_card_did(world: World) -> None:
     """Each window has energy, memory, utilisation and clock; the start its telemetry and the power at rest."""
     measured, problems = world.measure()
-    assert problems == []
-    assert (len(measured.windows), measured.rejected, world.notes) == (8, (), [])
+    assert (len(measured.windows), measured.rejected, problems, world.notes) == (8, (), [], [])
     for one in measured.windows:
         assert one.cards is not None
         assert one.cards.joules == pytest.approx(50.0)
@@ -186,142 +164,92 @@ def test_an_undisturbed_start_is_told_what_its_card_did(world: World) -> None:
     assert world.eyes.watched == ((ENGINE_PID,), (SERVER_PID, MEMBER_PID))
 
 
-def test_an_engine_that_is_lost_in_mid_load_makes_it_invalid(world: World) -> None:
-    """With what its log said last, by which a worker elsewhere is named; what was measured is kept."""
+def test_an_engine_that_is_lost_makes_the_load_invalid_or_an_error(world: World) -> None:
+    """In mid-load what was measured is kept, with the last words of its log; before its begin nothing could be."""
     world.lost_after_ticks = 20
     measured, problems = world.measure()
     assert problems == ["node-b/worker-1 was lost"]
     assert measured.windows
-
-
-def test_an_engine_that_never_began_is_an_error(world: World) -> None:
-    """There is nothing that could be kept, and its log says more than a line."""
-    world.lost_after_ticks = 0
+    world.ticks = world.lost_after_ticks = 0
     with pytest.raises(LoadFailed):
         world.measure()
 
 
-def test_disturbed_windows_are_measured_again(world: World) -> None:
-    """With their requests and what the server counted in them they are gone, and as many others are measured."""
-    # The warm-up takes 0.3 s and a window 0.5 s: the second and the third are touched.
-    world.eyes.card = since_load(world, 1.0, 1.5, clock_reasons=HOT)
+@pytest.mark.parametrize(
+    ("begin", "end", "rejected", "left"),
+    [
+        pytest.param(1.0, 1.5, 2, 8, id="two windows are touched"),
+        pytest.param(4.2, 4.3, 1, 8, id="the last window"),
+        pytest.param(0.3, 2.2, 4, 8, id="a third, four of twelve"),
+        pytest.param(0.3, 2.7, 5, 1, id="more than a third"),
+        pytest.param(0.0, 1e9, 6, 0, id="all"),
+    ],
+)
+def test_disturbed_windows_are_measured_again(world: World, begin: float, end: float, rejected: int, left: int) -> None:
+    """They are gone with their requests and counts; when more than a third is lost anyway the run ends as invalid."""
+    world.eyes.card = world.since_load(begin, end, **HOT)
     measured, problems = world.measure()
-    assert problems == []
-    assert len(measured.windows) == 8
-    assert len(measured.rejected) == 2
+    assert kinds(problems) == ([] if left == 8 else ["throttled"])
+    assert (len(measured.rejected), len(measured.windows)) == (rejected, left)
     assert all(f"{UUID}: thermal slowdown by the hardware" in text for text in measured.rejected)
-    assert world.ticks == 3 + 10 * 5
-    assert measured.requests == 8 * 5 * TICK_REQUESTS
-    assert measured.counters is not None
-    assert (measured.counters.requests, measured.counters.items) == (400, 400)
-    assert measured.telemetry is not None
-    assert measured.telemetry.cards[UUID].clock_reasons == {}
-
-
-def test_the_last_window_is_judged_too(world: World) -> None:
-    """Though it is not seen to its end when it ends: a sample after it is waited for."""
-    world.eyes.card = since_load(world, 0.3 + 7 * 0.5 + 0.4, 0.3 + 8 * 0.5, clock_reasons=HOT)
-    measured, problems = world.measure()
-    assert (len(measured.windows), len(measured.rejected), problems) == (8, 1, [])
-    assert world.ticks == 3 + 9 * 5
-
-
-def test_a_throttled_run_is_invalid_and_ends_early(world: World) -> None:
-    """When more than a third of the windows is lost whatever else is measured, no more are."""
-    world.eyes.card = since_load(world, 0.0, 1e9, clock_reasons=HOT)
-    measured, (problem,) = world.measure()
-    assert problem.startswith("throttled: ")
-    assert measured.windows == ()
-    assert world.ticks <= 3 + 6 * 5
-
-
-@pytest.mark.parametrize(("count", "invalid"), [(4, False), (5, True)])
-def test_a_third_may_be_lost(world: World, count: int, *, invalid: bool) -> None:
-    """Four of twelve are a third; with five of them the run is over."""
-    world.eyes.card = since_load(world, 0.3, 0.3 + 0.5 * count - 0.1, clock_reasons=HOT)
-    measured, problems = world.measure()
-    assert bool(problems) is invalid
-    assert len(measured.rejected) == count
-
-
-@pytest.mark.parametrize(("baseline_mhz", "rejected"), [(None, 0), (1500.0, 0), (1600.0, 2)])
-def test_a_slower_clock_than_the_baselines_is_a_disturbance(
-    world: World, baseline_mhz: float | None, rejected: int
-) -> None:
-    """Where the baseline's is known; at 1510 MHz against 1600 MHz all windows are lost, and here only two."""
-    slow = since_load(world, 0.3, 1.3, sm_clock_mhz=1510)
-    world.eyes.card = lambda at: slow(at) or {"sm_clock_mhz": 1600}
-    measured, problems = world.measure(LoadShape(Closed(4), warmup_seconds=0.3, baseline_clock_mhz=baseline_mhz))
-    assert (len(measured.rejected), problems) == (rejected, [])
-
-
-IDLE = {"sm_clock_mhz": 300, "clock_reasons": 0x1, "gpu_utilisation": 0.0}
-
-
-@pytest.mark.parametrize(("busy_mhz", "rejected"), [(1500, False), (1350, True)])
-def test_pauses_of_a_load_are_no_slower_clock(world: World, busy_mhz: int, *, rejected: bool) -> None:
-    """A card that rests every other tenth of a second has the clock of its work, and is judged by that one."""
-    world.eyes.card = lambda at: IDLE if round(at * 10) % 2 else {"sm_clock_mhz": busy_mhz}
-    measured, problems = world.measure(LoadShape(Closed(4), warmup_seconds=0.3, baseline_clock_mhz=1500.0))
-    assert [problem.partition(":")[0] for problem in problems] == ["throttled"] * rejected
-    if not rejected:
-        assert {one.cards and one.cards.sm_clock_mhz for one in measured.windows} == {1500.0}
+    assert world.ticks == WARMUP_TICKS + (left + rejected) * WINDOW_TICKS
+    assert measured.requests == left * WINDOW_TICKS * TICK_REQUESTS
+    if left:
+        assert measured.counters is not None
+        assert measured.counters.requests == measured.counters.items == measured.requests
         assert measured.telemetry is not None
-        clock = measured.telemetry.cards[UUID].sm_clock_mhz
-        assert clock is not None
-        assert (clock.lowest, clock.peak) == (300, 1500)
-
-
-def test_a_card_that_rests_all_the_time_has_no_clock_to_compare(world: World) -> None:
-    """Its windows are neither rejected nor unknown, and no baseline learns a clock from them."""
-    world.eyes.card = lambda _: IDLE
-    measured, problems = world.measure(LoadShape(Closed(4), warmup_seconds=0.3, baseline_clock_mhz=1500.0))
-    assert (problems, measured.rejected, world.notes) == ([], (), [])
-    assert {one.cards and one.cards.sm_clock_mhz for one in measured.windows} == {None}
+        assert measured.telemetry.cards[UUID].clock_reasons == {}
 
 
 @pytest.mark.parametrize("hot", [False, True])
 def test_a_schedule_that_ends_by_itself_cannot_be_measured_again(world: World, *, hot: bool) -> None:
     """All of it is measured or none; one disturbed window makes it invalid."""
     if hot:
-        world.eyes.card = since_load(world, 0.7, 0.8, clock_reasons=HOT)
-    measured, problems = world.measure(LoadShape(Steps(((4, 2.0),)), warmup_seconds=0.3))
-    assert [problem.partition(":")[0] for problem in problems] == (["throttled"] if hot else [])
+        world.eyes.card = world.since_load(0.7, 0.8, **HOT)
+    measured, problems = world.measure(schedule=Steps(((4, 2.0),)))
+    assert kinds(problems) == ["throttled"] * hot
     assert len(measured.windows) == (3 if hot else 4)
+
+
+@pytest.mark.parametrize(("baseline_mhz", "rejected"), [(None, 0), (1500.0, 0), (1600.0, 2)])
+def test_a_slower_clock_than_the_baselines_is_a_disturbance(
+    world: World, baseline_mhz: float | None, rejected: int
+) -> None:
+    """Where the baseline's is known; here for two windows."""
+    slow = world.since_load(0.3, 1.3, sm_clock_mhz=1510)
+    world.eyes.card = lambda at: slow(at) or {"sm_clock_mhz": 1600}
+    measured, problems = world.measure(baseline_mhz=baseline_mhz)
+    assert (len(measured.rejected), problems) == (rejected, [])
 
 
 # -- runs
 
 
-FOREIGN = DeviceProcess(99, "other", 5 * MIB, ours=False)
-OURS = DeviceProcess(SERVER_PID, "server", 5 * MIB, ours=True)
-BLANK = dict.fromkeys(("energy_joules", *QUIET))
-
-
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("begin", "values", "words"),
     [
-        ({"processes": (OURS, FOREIGN)}, f"foreign process on {UUID}: process 99 (other, 5 MiB)"),
-        ({"uncorrected_ecc": 2}, f"uncorrected ECC errors on {UUID}"),
+        (1.0, {"processes": (OURS, FOREIGN)}, f"foreign process on {UUID}: process 99 (other, 5 MiB)"),
+        (1.0, {"uncorrected_ecc": 2}, f"uncorrected ECC errors on {UUID}"),
+        (0.0, BLANK, f"nothing is known of {UUID}: NVML told none of its values"),
     ],
 )
-def test_what_spoils_a_run_makes_it_invalid_at_once(world: World, values: Mapping[str, object], words: str) -> None:
-    """Once, in words, and the load ends with it."""
-    world.eyes.card = since_load(world, 1.0, 1e9, **values)
+def test_what_spoils_a_run_makes_it_invalid_at_once(
+    world: World, begin: float, values: Mapping[str, object], words: str
+) -> None:
+    """Once, in words, and the load ends with it; also where the card may have been hot, slow or shared."""
+    world.eyes.card = world.since_load(begin, 1e9, **values) if begin else lambda _: values
+    world.eyes.unknown = [] if begin else [Unknown("", "NVML", "Driver Not Loaded")]
     _, (problem,) = world.measure()
     assert problem.startswith(words)
-    assert world.ticks <= 3 + 4 * 5
+    assert world.ticks <= WARMUP_TICKS + (4 if begin else 2) * WINDOW_TICKS
+    assert begin or "telemetry unknown: NVML: Driver Not Loaded" in world.notes
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"), [("xid", f"XID 79 on {UUID}: the card has fallen off"), ("lost", f"card lost: {UUID}")]
-)
-def test_errors_of_the_card_make_a_run_invalid(world: World, kind: str, words: str) -> None:
+@pytest.mark.parametrize(("at_seconds", "problems"), [(-1, []), (1, [f"XID 79 on {UUID}"])])
+def test_errors_of_the_card_make_a_run_invalid(world: World, at_seconds: int, problems: list[str]) -> None:
     """Those of the time of this start; older ones befell another."""
-    for at_seconds, problems in ((-1.0, 0), (1.0, 1)):
-        world.eyes.events = [CardEvent(round(at_seconds * NS), UUID, cast("Any", kind), 79 if kind == "xid" else 0)]
-        _, found = world.measure()
-        assert [text[: len(words)] for text in found] == [words] * problems
+    world.eyes.events = [CardEvent(at_seconds * NS, UUID, "xid", 79)]
+    assert kinds(world.measure()[1]) == problems
 
 
 def test_a_foreign_process_before_the_start_is_seen(world: World) -> None:
@@ -333,9 +261,8 @@ def test_a_foreign_process_before_the_start_is_seen(world: World) -> None:
 
 def test_whose_processes_are_there_may_be_unknown(world: World) -> None:
     """In a container none of the pids is ours: the run goes on, and says so."""
-    world.eyes.card = since_load(world, 0.0, 1e9, processes=(FOREIGN,))
-    _, problems = world.measure()
-    assert problems == []
+    world.eyes.card = world.since_load(0.0, 1e9, processes=(FOREIGN,))
+    assert world.measure()[1] == []
     (note,) = world.notes
     assert note.startswith(f"telemetry unknown: {UUID}: whose processes are on it")
 
@@ -387,27 +314,10 @@ def test_a_card_without_ecc_is_not_asked_for_it(world: World, *, without: bool) 
     """Of another one it is said that it is not known."""
     world.eyes.card = lambda _: {"uncorrected_ecc": None}
     world.eyes.unknown = [Unknown(UUID, "uncorrected ECC errors", "Not Supported")]
-    telemeter = Telemeter(
-        [UUID],
-        lambda: world.eyes,
-        world.notes.append,
-        without_ecc=[UUID] if without else [],
-        clock=world.eyes.clock,
-    )
-    with telemeter.lookout() as lookout:
-        lookout.up(world.instance())
+    with world.start(world.telemeter_of(UUID, without_ecc=[UUID] if without else [])) as lookout:
+        pass
     assert lookout.problems() == []
     assert bool(world.notes) is not without
-
-
-def test_a_card_of_which_nothing_is_known_makes_a_run_invalid(world: World) -> None:
-    """At once: without any telemetry it may have been hot, slow or shared, and no gate may pass."""
-    world.eyes.card = lambda _: BLANK
-    world.eyes.unknown = [Unknown("", "NVML", "Driver Not Loaded")]
-    _, (problem,) = world.measure()
-    assert problem.startswith(f"nothing is known of {UUID}: NVML told none of its values")
-    assert "telemetry unknown: NVML: Driver Not Loaded" in world.notes
-    assert world.ticks <= 3 + 2 * 5
 
 
 @pytest.mark.parametrize(
@@ -419,28 +329,20 @@ def test_an_unknown_clock_makes_a_run_invalid_where_the_baseline_has_one(
 ) -> None:
     """Whether the card was slower than the baseline's is asked there, and here not answered, if only at the end."""
     world.eyes.card = lambda at: {"sm_clock_mhz": None} if at >= since_seconds else {}
-    _, problems = world.measure(LoadShape(Closed(4), warmup_seconds=0.3, baseline_clock_mhz=baseline_mhz))
-    assert [problem.partition(":")[0] for problem in problems] == [f"SM clock of {UUID} unknown"] * invalid
+    _, problems = world.measure(baseline_mhz=baseline_mhz)
+    assert kinds(problems) == [f"SM clock of {UUID} unknown"] * invalid
 
 
 def test_what_is_not_known_is_noted_once_a_session(world: World) -> None:
     """Texts that differ in their counts alone are one; another card is another text."""
+    texts = [f"telemetry unknown in {n} of 8 windows, first: GPU-{card}: its SM clock" for n in (4, 7) for card in "12"]
     with world.telemeter.lookout() as lookout:
-        for count in (4, 7):
-            for uuid in ("GPU-1", "GPU-2"):
-                lookout.note(f"telemetry unknown in {count} of 8 windows, first: {uuid}: its SM clock")
-    assert world.notes == [
-        f"telemetry unknown in 4 of 8 windows, first: {uuid}: its SM clock" for uuid in ("GPU-1", "GPU-2")
-    ]
+        for text in texts:
+            lookout.note(text)
+    assert world.notes == texts[:2]
 
 
 # -- around a start
-
-
-def seldom(at_seconds: float, **values: object) -> Mapping[str, object]:
-    """Show slow values once a second, as the sampler does."""
-    none = {"uncorrected_ecc": None, "processes": None}
-    return none if round(at_seconds * 10) % 10 else {"processes": (OURS,), **values}
 
 
 @pytest.mark.parametrize("tenths", range(0, 10, 3))
@@ -454,58 +356,47 @@ def seldom(at_seconds: float, **values: object) -> Mapping[str, object]:
 def test_what_comes_in_the_last_moment_is_seen(
     world: World, values: Mapping[str, object], words: str, tenths: int
 ) -> None:
-    """Slow values are looked at once more after the end: the errors are this start's, and not the next one's."""
-    telemeter = world.telemeter
+    """What the sampler reads once a second is looked at once more after the end: the errors are this start's."""
     late: list[float] = []
-    world.eyes.card = lambda at: seldom(at, **(values if late and late[0] <= at < late[0] + 1.05 else {}))
-    with telemeter.lookout() as lookout:
-        lookout.up(world.instance())
+
+    def card(at_seconds: float) -> Mapping[str, object]:
+        if round(at_seconds * 10) % 10:
+            return {"uncorrected_ecc": None, "processes": None}
+        return {"processes": (OURS,), **(values if late and late[0] <= at_seconds < late[0] + 1.05 else {})}
+
+    world.eyes.card = card
+    with world.start() as lookout:
         world.eyes.live_until(world.eyes.now_ns + 2 * NS + tenths * NS // 10)
         late.append(world.eyes.now_ns / NS - 0.01)
         lookout.judge([], wait=False)
         assert lookout.problems() == []
-    assert [problem.partition(":")[0] for problem in lookout.problems()] == [words]
+    assert kinds(lookout.problems()) == [words]
 
 
 def test_the_look_after_an_end_is_the_one_before_the_next_start(world: World) -> None:
     """It is waited for once; from when the memory was given back on, what is seen is the next start's too."""
-    telemeter = world.telemeter
-    with telemeter.lookout() as first:
-        first.up(world.instance())
+    with world.start() as first:
+        pass
     ended_ns = world.eyes.now_ns
-    with telemeter.lookout() as second:
+    with world.start() as second:
         assert second.server_began_ns == ended_ns
         assert second.since_ns == first.free_ns
     assert ended_ns - second.since_ns >= NS
 
 
-def test_what_ends_is_no_foreign_process(world: World) -> None:
-    """A server's process that has lost its parents, and is on the card still, was seen to be ours before."""
-    orphan = DeviceProcess(SERVER_PID, None, None, ours=False)
-    with world.telemeter.lookout() as lookout:
-        lookout.up(world.instance())
-        ends = world.eyes.now_ns / NS + 2
-        world.eyes.card = lambda at: {"processes": (OURS,) if at < ends else (orphan,) if at < ends + 0.3 else ()}
-        world.eyes.live_until(world.eyes.now_ns + 2 * NS)
-    assert lookout.problems() == []
-
-
 def test_old_samples_are_forgotten(world: World) -> None:
     """With the next start those of the last one are, unless a start that goes on needs them still."""
-    telemeter = world.telemeter
-    with telemeter.lookout() as first:
+    with world.telemeter.lookout() as first:
         world.eyes.live_until(10 * NS)
         assert world.eyes.needed_ns == 0
-    with telemeter.lookout() as second:
+    with world.telemeter.lookout() as second:
         assert first.free_ns is not None
         assert first.free_ns - 3 * NS < world.eyes.needed_ns < second.since_ns
         needed_ns = world.eyes.needed_ns
-        world.eyes.live_until(30 * NS)
-        with telemeter.lookout():
-            pass
-        world.eyes.live_until(50 * NS)
-        with telemeter.lookout():
-            assert world.eyes.needed_ns == needed_ns
+        for until in (30, 50):
+            world.eyes.live_until(until * NS)
+            with world.telemeter.lookout():
+                assert world.eyes.needed_ns == needed_ns
 
 
 @pytest.mark.parametrize(
@@ -513,49 +404,37 @@ def test_old_samples_are_forgotten(world: World) -> None:
 )
 def test_memory_has_to_be_given_back(world: World, kept_mib: int, given_back_seconds: float, *, invalid: bool) -> None:
     """But for what a driver keeps, and within some seconds of the server's end."""
-    with world.telemeter.lookout() as lookout:
-        lookout.up(world.instance())
+    with world.start() as lookout:
         back = world.eyes.now_ns / NS + given_back_seconds
         world.eyes.card = lambda at: {"memory_used_bytes": (400 + (kept_mib if at < back else 0)) * MIB}
-    assert [problem.partition(":")[0] for problem in lookout.problems()] == ["memory not given back"] * invalid
+    assert kinds(lookout.problems()) == ["memory not given back"] * invalid
 
 
 def test_a_failed_start_is_not_asked_for_its_memory(world: World) -> None:
-    """Its own error is what is told, and the next start begins anew."""
-    telemeter = world.telemeter
-    with pytest.raises(ArithmeticError), telemeter.lookout() as lookout:
+    """Its own error is what is told, and the next start begins anew, when it is seen who is there before the server."""
+    with pytest.raises(ArithmeticError), world.telemeter.lookout() as lookout:
         raise ArithmeticError
     assert lookout.problems() == []
     ended_ns = world.eyes.now_ns
-    with telemeter.lookout() as second:
+    with world.telemeter.lookout() as second:
         pass
     assert second.since_ns == ended_ns
-    # Long enough to have seen who is there before the server is.
     assert second.server_began_ns - ended_ns >= NS
 
 
 def test_without_a_card_nobody_looks(world: World) -> None:
     """No sampler is begun, and windows and starts have no telemetry, not zero."""
     telemeter = Telemeter([], lambda: pytest.fail("a sampler was begun"))
-    with telemeter.lookout() as lookout:
-        load = LoadedStart(
-            world.instance(),
-            Target(cast("ServerHandle", None), (Request("GET", "/"),)),
-            LoadShape(Closed(4)),
-            AnswerCheck([None]),
-            Seen(),
-            lookout,
-        )
-        measured = load.measure()
+    measured, problems = world.measure(telemeter=telemeter)
     telemeter.close()
-    assert load.problems == []
+    assert problems == []
     assert (measured.telemetry, measured.idle_watts, measured.rejected) == (None, None, ())
     assert {one.cards for one in measured.windows} == {None}
 
 
 def test_of_somebody_elses_server_nothing_is_looked_at(world: World) -> None:
     """It may run on any card of any machine: telemetry is absent, which is said."""
-    world.eyes.card = lambda _: {"clock_reasons": HOT, "processes": (FOREIGN,)}
+    world.eyes.card = lambda _: {**HOT, "processes": (FOREIGN,)}
     measured, problems = world.measure(remote=True)
     assert (measured.telemetry, measured.rejected, problems) == (None, (), [])
     (note,) = world.notes

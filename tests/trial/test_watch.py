@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
@@ -22,6 +24,7 @@ from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.trial.handle import Target
 from pytest_gpuserve.trial.shape import LoadShape
 from pytest_gpuserve.trial.watch import Reading, Watch, client_of
+from tests.servers.pairs import Seen
 from tests.support.builders import window
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ TOKEN = "hf_abcdefghijkl"
 
 
 @dataclass
-class Counting:
+class _Server:
     """A server that has counted so many requests, and whose counters take a while to be read."""
 
     requests: int | None = 0
@@ -47,57 +50,41 @@ class Counting:
     looked_seconds: list[float] = field(default_factory=list)
 
     def counters(self) -> Counters:
-        """Read them."""
         self.clock[0] += self.takes_seconds
         return Counters(items=self.requests or 0, batches=self.batches, requests=self.requests)
 
     def death(self, *, grace_seconds: float = 0.0) -> str | None:
-        """Say how it ended, if it is looked at long enough."""
         self.looked_seconds.append(grace_seconds)
         return "it died" if self.dying and grace_seconds else None
 
     def shown(self, text: str, headers: Mapping[str, str]) -> str:
-        """Hide what the request's headers say."""
         return without_secrets(text, secret_headers(headers))
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Counting:
+def server(monkeypatch: pytest.MonkeyPatch) -> _Server:
     """A server, whose clock is the watch's."""
-    there = Counting()
+    there = _Server()
     monkeypatch.setattr("time.monotonic", lambda: there.clock[0])
     return there
 
 
-class Nobody:
-    """A progress line that nobody looks at."""
-
-    def show(self, *_: object) -> None:
-        """Hear of a tick."""
-
-    def clear(self) -> None:
-        """Hear of the end."""
-
-
-@dataclass
-class Ticks:
+def engines(*ticks: Tick) -> Engines:
     """Load engines that report these ticks."""
-
-    ticks: list[Tick]
-
-    def next_tick(self) -> Tick:
-        """The next one."""
-        return self.ticks.pop(0)
+    return cast("Engines", SimpleNamespace(next_tick=partial(next, iter(ticks))))
 
 
-def watch_of(server: Counting, shape: LoadShape = LoadShape(Closed(4))) -> Watch:  # noqa: B008 -- it is frozen
+USERS = LoadShape(Closed(4))
+
+
+def watch_of(server: _Server, shape: LoadShape = USERS) -> Watch:
     """A watch that looks after it."""
     return Watch(
         cast("Instance", server),
         Target(cast("ServerHandle", None), (Request("GET", "/", headers={"Authorization": f"Bearer {TOKEN}"}),)),
         shape,
         AnswerCheck([None]),
-        Nobody(),
+        Seen(),
         lambda: None,
     )
 
@@ -112,69 +99,64 @@ def test_transfer_times_are_told_in_seconds_or_not_at_all() -> None:
     assert Client.pooled([timed, other]).sending_seconds is None
 
 
-def judged(
-    server: Counting,
-    *,
-    sent: int,
-    counted: int,
-    seconds: int = 4,
-    failed: int = 0,
-    missed_seconds: float = 0.0,
-    shape: LoadShape = LoadShape(Closed(4)),  # noqa: B008 -- it is frozen
-) -> list[str]:
-    """What is said of a load in which we sent so many requests while the server counted so many."""
-    watch = watch_of(server, shape)
+STEPS = LoadShape(Steps(((1, 2.0), (16, 2.0))))
+
+
+@pytest.mark.parametrize(
+    ("counted", "accused", "how"),
+    [
+        pytest.param(0, False, {}, id="none of them"),
+        pytest.param(None, False, {}, id="a server that counts no requests"),
+        pytest.param(1000, False, {}, id="as many as we sent"),
+        pytest.param(1040, False, {}, id="with those under way"),
+        pytest.param(1100, True, {}, id="a tenth more"),
+        pytest.param(1300, False, {"takes_seconds": 1.0}, id="counters that took long to be read prove nothing"),
+        pytest.param(1300, True, {}, id="a third more"),
+        pytest.param(1300, False, {"failed": 300}, id="what failed here may have been answered there"),
+        # The rate of users in steps is another at each time: a begin that was missed would look like others.
+        pytest.param(1000, False, {"shape": STEPS, "missed_seconds": 1.5}, id="a load that ends by itself as a whole"),
+        pytest.param(1200, True, {"shape": STEPS, "missed_seconds": 1.5}, id="more in such a load"),
+    ],
+)
+def test_more_answers_than_we_sent_requests_are_somebody_elses(
+    server: _Server, counted: int | None, how: dict[str, Any], *, accused: bool
+) -> None:
+    """A tenth more than a thousand of ours in four seconds comes from somebody, and both rates are named."""
+    server.takes_seconds = how.get("takes_seconds", 0.0)
+    server.requests = None if counted is None else 0
+    watch = watch_of(server, how.get("shape", USERS))
     before = watch.read_counters()
-    assert before is not None
     tick = Tick(
         0,
         0,
-        seconds * SECOND_NS,
-        requests=sent,
-        errors={"timeout": failed} if failed else {},
-        latency=Latencies(sum_ns=sent * 10_000_000, max_ns=10_000_000),
+        4 * SECOND_NS,
+        requests=1000,
+        errors={"timeout": how["failed"]} if how.get("failed") else {},
+        latency=Latencies(sum_ns=1000 * 10_000_000, max_ns=10_000_000),
     )
-    server.clock[0] += seconds - missed_seconds
+    server.clock[0] += 4 - how.get("missed_seconds", 0.0)
     server.requests = counted
-    after = watch.read_counters()
-    made = watch.window([tick], watch.counted(before, after))
+    made = watch.window([tick], watch.counted(before, watch.read_counters()))
     assert made is not None
     watch.problems.clear()
     watch.judge([tick], [made], None)
-    return [problem for problem in watch.problems if problem.startswith("another client")]
+    said = [problem for problem in watch.problems if problem.startswith("another client")]
+    assert len(said) == accused
+    if counted and accused and not how:
+        assert f"answered {counted / 4:.0f} requests a second, we sent it 250" in said[0]
 
 
-@pytest.mark.parametrize("counted", [0, 900, 1000, 1040])
-def test_as_many_as_were_sent_is_nobody_else(server: Counting, counted: int) -> None:
-    """A few more than we saw are those under way; fewer are no sign of another client."""
-    assert judged(server, sent=1000, counted=counted) == []
-
-
-@pytest.mark.parametrize("counted", [1100, 5000])
-def test_more_than_were_sent_is_somebody_else(server: Counting, counted: int) -> None:
-    """A tenth more than we sent in the same time comes from somebody, and both rates are named."""
-    (said,) = judged(server, sent=1000, counted=counted)
-    assert f"answered {counted / 4:.0f} requests a second, we sent it 250" in said
-
-
-def test_a_reading_that_took_long_proves_nothing(server: Counting) -> None:
-    """What the server answered while its counters were read, on a stalled machine, is nobody else's."""
-    server.takes_seconds = 1.0
-    assert judged(server, sent=1000, counted=1300) == []
-
-
-def test_we_are_late_where_the_machine_stalls(server: Counting) -> None:
+def test_we_are_late_where_the_machine_stalls(server: _Server) -> None:
     """What was answered between the end of our last tick and the reading is nobody else's."""
     watch = watch_of(server)
-    engines = cast("Engines", Ticks([Tick(0, 0, round(server.clock[0] * SECOND_NS))]))
-    watch.ticks(engines, 1)
+    watch.ticks(engines(Tick(0, 0, round(server.clock[0] * SECOND_NS))), 1)
     server.clock[0] += 1.5
     reading = watch.read_counters()
     assert reading is not None
     assert reading.took_seconds == pytest.approx(1.5)
 
 
-def test_readings_that_two_windows_share_count_once(server: Counting) -> None:
+def test_readings_that_two_windows_share_count_once(server: _Server) -> None:
     """However many windows there are, only the first and the last reading leave room for a doubt."""
     server.takes_seconds = 0.2
     watch = watch_of(server)
@@ -193,7 +175,7 @@ def test_readings_that_two_windows_share_count_once(server: Counting) -> None:
     assert [problem for problem in watch.problems if problem.startswith("another client")]
 
 
-def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: Counting) -> None:
+def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Server) -> None:
     """Of two workers the late one is named by the ticks that are judged; what is cut off is in nobody's share."""
     watch = watch_of(server, LoadShape(Constant(50), processes=2))
     good = Latencies({bucket_of(1000): 50}, 50_000, 1000)
@@ -203,7 +185,7 @@ def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: Counti
         each = Tick(number, number * SECOND_NS, (number + 1) * SECOND_NS, requests=50, sent=50, due=50, cpu_ns=9)
         each = msgspec.structs.replace(each, latency=good, service=good, lag=good)
         told.append(together({"a": each, "b": msgspec.structs.replace(each, lag=lag)}))
-    ticks = watch.ticks(cast("Engines", Ticks(told)), 2)
+    ticks = watch.ticks(engines(*told), 2)
     assert not any(tick.workers for tick in ticks)
     watch.judge(ticks, [], None)
     assert any(problem.startswith("b: client late") for problem in watch.disturbances)
@@ -212,63 +194,30 @@ def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: Counti
     assert not [problem for problem in watch.disturbances if "client late" in problem]
 
 
-@pytest.mark.parametrize("failed", [0, 300])
-def test_requests_that_failed_here_may_have_been_answered_there(server: Counting, failed: int) -> None:
-    """What timed out at the client was sent by us all the same."""
-    assert bool(judged(server, sent=1000, counted=1300, failed=failed)) is (failed == 0)
-
-
-@pytest.mark.parametrize(("counted", "accused"), [(1000, False), (1200, True)])
-def test_a_load_that_ends_by_itself_is_compared_as_a_whole(server: Counting, counted: int, *, accused: bool) -> None:
-    """The rate of users in steps is another at each time, so that a begin that was missed would look like others."""
-    shape = LoadShape(Steps(((1, 2.0), (16, 2.0))))
-    assert bool(judged(server, sent=1000, counted=counted, missed_seconds=1.5, shape=shape)) is accused
-
-
-def test_where_errors_are_allowed_they_hold_nobody_up(server: Counting) -> None:
-    """A wait at each of them would let the engines run away from us, and the counters from the windows."""
-    watch = watch_of(server, LoadShape(Closed(4), allowed_errors=0.5))
-    failing = Tick(0, 0, SECOND_NS, requests=9, errors={"timeout": 1})
-    watch.ticks(cast("Engines", Ticks([failing] * 5)), 5)
-    assert server.looked_seconds == [0.0] * 5
-    assert watch.problems == []
-
-
-def test_a_death_behind_allowed_errors_is_told(server: Counting) -> None:
-    """The last errors of a load may have been a dying server's first."""
+def test_where_errors_are_allowed_they_hold_nobody_up(server: _Server) -> None:
+    """A wait at each would part counters from windows; in the end the last may have been a dying server's first."""
     server.dying = True
     watch = watch_of(server, LoadShape(Closed(4), allowed_errors=0.5))
-    watch.judge([Tick(0, 0, SECOND_NS, requests=99, errors={"reset": 1})], [], None)
+    failing = Tick(0, 0, SECOND_NS, requests=9, errors={"timeout": 1})
+    watch.ticks(engines(*[failing] * 5), 5)
+    assert (server.looked_seconds, watch.problems) == ([0.0] * 5, [])
+    watch.judge([failing], [], None)
     assert "it died" in watch.problems
 
 
-def test_an_answer_that_repeats_a_request_is_shown_without_its_secret(server: Counting) -> None:
-    """The body of an error is in the problem, the token of the request is not."""
+def test_what_repeats_a_request_is_shown_without_its_secret(server: _Server) -> None:
+    """The body of an error, and the log of an engine, are in the problem; the token of the request is not."""
     watch = watch_of(server)
     failing = Tick(0, 0, SECOND_NS, errors={"status 500": 1}, error_samples={"status 500": f"b'who is {TOKEN}?\n'"})
-    watch.ticks(cast("Engines", Ticks([failing])), 1)
-    (problem,) = watch.problems
-    assert "status 500: b'who is <Authorization>?" in problem
-    assert "\n" not in problem
-
-
-def test_a_loss_is_told_without_secrets(server: Counting) -> None:
-    """The log of an engine may repeat a request, as an answer may."""
-    watch = watch_of(server)
+    watch.ticks(engines(failing), 1)
     watch.lose(LoadFailed("the load engine died", log_tail=f"noise\nValueError: b'Bearer {TOKEN}'\n"))
-    assert watch.problems == ["lost in mid-load: the load engine died: ValueError: b'Bearer <Authorization>'"]
+    answer, loss = watch.problems
+    assert "status 500: b'who is <Authorization>?" in answer
+    assert "\n" not in answer
+    assert loss == "lost in mid-load: the load engine died: ValueError: b'Bearer <Authorization>'"
 
 
-def test_a_server_that_counts_no_requests_accuses_nobody(server: Counting) -> None:
-    """What is not counted is not compared."""
-    watch = watch_of(server)
-    server.requests = None
-    assert watch.counted(watch.read_counters(), watch.read_counters()) is not None
-    watch.judge([Tick(0, 0, SECOND_NS, requests=100)], [], None)
-    assert not [problem for problem in watch.problems if "another client" in problem]
-
-
-def test_a_reset_is_a_problem_and_no_ratio(server: Counting) -> None:
+def test_a_reset_is_a_problem_and_no_ratio(server: _Server) -> None:
     """Counters that fell are told by name, and nothing is counted of that window."""
     watch = watch_of(server)
     before = Reading(Counters(items=8, batches=2), 0.0, 0.0)
@@ -278,7 +227,7 @@ def test_a_reset_is_a_problem_and_no_ratio(server: Counting) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_compiling_in_the_measured_time_is_told(server: Counting, *, kept: bool) -> None:
+def test_compiling_in_the_measured_time_is_told(server: _Server, *, kept: bool) -> None:
     """Of the windows that are kept; what a warm-up compiled is as it should be."""
     watch = watch_of(server)
     compiling = replace(window(), stages={COMPILING: StageTime(9.0, 2), COMPUTE: StageTime(9.0, 2)})
@@ -305,15 +254,15 @@ def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Ti
     )
 
 
-def disturbed(server: Counting, *ticks: Tick, shape: LoadShape = LoadShape(Closed(4))) -> list[str]:  # noqa: B008 -- it is frozen
+def disturbed(server: _Server, *ticks: Tick, shape: LoadShape = USERS) -> list[str]:
     """How what is said of windows of five ticks each begins, where anything is."""
     watch = watch_of(server, shape)
-    taken = watch.ticks(cast("Engines", Ticks(list(ticks))), len(ticks))
+    taken = watch.ticks(engines(*ticks), len(ticks))
     windows = [taken[begin : begin + 5] for begin in range(0, len(taken), 5)]
     return ["; ".join(watch.disturbed(each)).partition(":")[0] for each in windows]
 
 
-def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: Counting) -> None:
+def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: _Server) -> None:
     """Of two windows the one in which it used up its core, and of two engines none that used one core together."""
     ticks = [load_tick(number, cpu_share=0.95 if number < 5 else 0.5) for number in range(10)]
     assert disturbed(server, *ticks) == ["client saturated", ""]
@@ -325,14 +274,14 @@ def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: Countin
     [(2, ["client held up", ""]), (4, ["client held up"] * 2), (9, ["", "client held up"])],
 )
 def test_what_was_under_way_in_a_standstill_is_answered_in_the_next_window(
-    server: Counting, late_in: int, expected: list[str]
+    server: _Server, late_in: int, expected: list[str]
 ) -> None:
     """Where an engine did not run at the end of a window, the next one has answers that waited for it, and goes too."""
     ticks = [load_tick(number, late_beats=10 if number == late_in else 0) for number in range(10)]
     assert disturbed(server, *ticks) == expected
 
 
-def test_a_client_that_is_late_disturbs_and_is_no_problem_yet(server: Counting) -> None:
+def test_a_client_that_is_late_disturbs_and_is_no_problem_yet(server: _Server) -> None:
     """Another start may do without; what is wrong with the answers is told at once."""
     watch = watch_of(server)
     ticks = [load_tick(number, late_beats=2) for number in range(10)]
