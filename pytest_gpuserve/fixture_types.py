@@ -8,13 +8,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Literal
 
+    from pytest_gpuserve.comparison.assertions import Duel, Run
+    from pytest_gpuserve.comparison.capacity_run import CapacityRun
+    from pytest_gpuserve.comparison.published import Published
+    from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Window
-    from pytest_gpuserve.trial.assertions import Run
-    from pytest_gpuserve.trial.capacity.run import CapacityRun
-    from pytest_gpuserve.trial.dueling import Duel
-    from pytest_gpuserve.trial.handle import Target
-    from pytest_gpuserve.trial.published import Published
 
 
 class Load(Protocol):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.trial.asking import Refused
+from pytest_gpuserve.asking import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpuserve.asking import Answer
+    from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.asking import Answer
-    from pytest_gpuserve.trial.handle import Target
 
 
 def ask_together(targets: Sequence[Target], running: Instance, *, at_once: int) -> list[Answer | Refused]:

@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.compare.load import NO_WORKLOAD
+from pytest_gpuserve.comparison.ledger import differences
 from pytest_gpuserve.device.rules import HOST_RULES, compare
+from pytest_gpuserve.experiment.machine import speed_text
 from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
 from pytest_gpuserve.gate.occasions import withstand_drift
@@ -17,8 +19,6 @@ from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast
-from pytest_gpuserve.trial.ledger import differences
-from pytest_gpuserve.trial.machine import speed_text
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_gpuserve.compare.repository import HASH_SHOWN
+from pytest_gpuserve.experiment.worktree import FULL_HISTORY
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
 from pytest_gpuserve.store.schema import READ_SCHEMAS, SCHEMA, Entry
-from pytest_gpuserve.trial.worktree import FULL_HISTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from pytest_gpuserve.experiment.handle import ServerHandle, Target
     from pytest_gpuserve.new.recognise import Recognised
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import ServerHandle, Target
 
 _JSON: Final = {"Content-Type": "application/json"}
 _PATHS: Final = {"mosec": "/inference", "litserve": "/predict", "command": "/"}

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpuserve.trial.ledger import Ledger
-    from pytest_gpuserve.trial.measurement import Measurement
+    from pytest_gpuserve.comparison.ledger import Ledger
+    from pytest_gpuserve.comparison.measurement import Measurement
 
 CLAIMING: Final = frozenset({"baseline", "duel"})
 """Fixtures whose comparisons claim something beyond chance."""

@@ -15,19 +15,18 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Literal
 
+    from pytest_gpuserve.comparison.assertions import Baseline, Duel, Run
+    from pytest_gpuserve.comparison.capacity_run import CapacityRun
+    from pytest_gpuserve.comparison.judging import TestJudge
+    from pytest_gpuserve.comparison.published import Published
     from pytest_gpuserve.device import Device
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.lookout import Telemeter
     from pytest_gpuserve.fixture_types import FindPublished, Load, MakeDuel
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.plugin.session import GateSession
-    from pytest_gpuserve.trial.assertions import Baseline, Run
-    from pytest_gpuserve.trial.capacity.run import CapacityRun
-    from pytest_gpuserve.trial.dueling import Duel
-    from pytest_gpuserve.trial.handle import Target
-    from pytest_gpuserve.trial.judging import TestJudge
-    from pytest_gpuserve.trial.published import Published
-    from pytest_gpuserve.trial.telemeter import Telemeter
 
 SESSION_NAME: Final = "gpuserve-session"
 """Name under which the session object is registered as a plugin."""
@@ -107,9 +106,9 @@ def _gpuserve_engine(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.
 @pytest.fixture
 def load(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter, _gpuserve_engine: EngineSource) -> Load:
     """Load a server and return a run; see ``Load``."""
-    from pytest_gpuserve.trial.capacity.run import CapacityRun
-    from pytest_gpuserve.trial.capacity.shape import check_searchable, search_shape
-    from pytest_gpuserve.trial.shape import LoadShape, schedule_of
+    from pytest_gpuserve.comparison.capacity_run import CapacityRun
+    from pytest_gpuserve.experiment.capacity.shape import check_searchable, search_shape
+    from pytest_gpuserve.experiment.shape import LoadShape, schedule_of
 
     def run_load(
         target: Target,
@@ -188,7 +187,7 @@ def load(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter, _gpuserve_e
 @pytest.fixture
 def duel(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter, _gpuserve_engine: EngineSource) -> MakeDuel:
     """Load two servers side by side; see ``MakeDuel``."""
-    from pytest_gpuserve.trial.shape import LoadShape, schedule_of
+    from pytest_gpuserve.experiment.shape import LoadShape, schedule_of
 
     def make(
         target: Target,
@@ -224,7 +223,7 @@ def duel(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter, _gpuserve_e
 @pytest.fixture
 def baseline() -> Baseline:
     """The stored baseline of whatever run it is compared with."""
-    from pytest_gpuserve.trial.assertions import Baseline
+    from pytest_gpuserve.comparison.assertions import Baseline
 
     return Baseline()
 
@@ -232,7 +231,7 @@ def baseline() -> Baseline:
 @pytest.fixture
 def published(request: pytest.FixtureRequest, _gpuserve_session: GateSession) -> FindPublished:
     """Find numbers that others published; see ``FindPublished``."""
-    from pytest_gpuserve.trial.published import Published, find_published
+    from pytest_gpuserve.comparison.published import Published, find_published
 
     def find(suite: str | None = None, **keys: str | float) -> Published:
         folder = read_settings(request.config).baseline_dir

@@ -9,9 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.comparison.ledger import Ledger
 from pytest_gpuserve.device import DeviceLock, read_software
 from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.device.telemetry import Sampling
+from pytest_gpuserve.experiment.lookout import NOBODY, Telemeter
+from pytest_gpuserve.experiment.provenance import Here, read_revision
+from pytest_gpuserve.experiment.worktree import Opponents
 from pytest_gpuserve.load.ray.address import ClusterAddress
 from pytest_gpuserve.load.ray.source import RayEngine
 from pytest_gpuserve.load.source import LOCAL
@@ -24,11 +28,6 @@ from pytest_gpuserve.servers.instance import Instance, started
 from pytest_gpuserve.servers.remote import Remote, reached
 from pytest_gpuserve.store.elsewhere.opening import shared_files
 from pytest_gpuserve.store.files import LocalFiles
-from pytest_gpuserve.trial.here import Here
-from pytest_gpuserve.trial.ledger import Ledger
-from pytest_gpuserve.trial.opponents import Opponents
-from pytest_gpuserve.trial.provenance import read_revision
-from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuserve.device import Device, Holder
+    from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.store.files import BaselineFiles
-    from pytest_gpuserve.trial.handle import Starter
 
 
 class Folders:

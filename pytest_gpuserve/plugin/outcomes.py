@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpuserve.trial.measurement import Measurement
+    from pytest_gpuserve.comparison.measurement import Measurement
 
 LOGS_SHOWN: Final = 2
 """Of the servers of a test, the last ones, whose logs' ends a report shows."""

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from pytest_gpuserve.comparison.case import Look
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
-    from pytest_gpuserve.trial.looks import Look
 
 QUIET_SECONDS: Final = 2.0
 """A test whose loads are as short as this needs no progress line."""

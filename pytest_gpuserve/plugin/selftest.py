@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.device import Device, Holder
+    from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.plugin.options import Settings
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.selftest.run import Made
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import Starter
 
 CYCLE_SECONDS: Final = 180.0
 """One comparison of each kind, roughly: fewer where starts are alike, more where the machine is busy."""

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.handle import ServerHandle
+from pytest_gpuserve.experiment.replicas import RemoteOptions, remote_of
 from pytest_gpuserve.roofline import count_flops
 from pytest_gpuserve.servers.app import App, metric_names, named_arguments, seconds, variables, words
 from pytest_gpuserve.servers.command import CommandServer
@@ -21,16 +23,14 @@ from pytest_gpuserve.servers.pytriton import PyTriton
 from pytest_gpuserve.servers.relocation import find_python
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 from pytest_gpuserve.servers.triton import Triton
-from pytest_gpuserve.trial.handle import ServerHandle
-from pytest_gpuserve.trial.remote_urls import RemoteOptions, remote_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.roofline import Work
     from pytest_gpuserve.servers.base import Argument, ServerKind
     from pytest_gpuserve.servers.metric_names import MetricNames
-    from pytest_gpuserve.trial.handle import Starter
 
 
 NAME_IT: Final = "name it relative to the file that calls, or give an absolute path"

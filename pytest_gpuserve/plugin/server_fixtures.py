@@ -10,10 +10,10 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.plugin.server_factory import ServerFactory
     from pytest_gpuserve.plugin.session import GateSession
     from pytest_gpuserve.roofline import Work
-    from pytest_gpuserve.trial.handle import ServerHandle
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
+from pytest_gpuserve.comparison.arena import Arena
+from pytest_gpuserve.comparison.assertions import Measured, Ratio, Reference
+from pytest_gpuserve.comparison.case import Policy
+from pytest_gpuserve.comparison.changes import attributed, other_changes
+from pytest_gpuserve.comparison.claims import Claims
+from pytest_gpuserve.comparison.judging import TestJudge
 from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
+from pytest_gpuserve.experiment.machine import Machine
 from pytest_gpuserve.plugin.collection import (
     all_was_run,
     asking_tests,
@@ -38,27 +45,19 @@ from pytest_gpuserve.report.junit import PROBLEM, properties
 from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.store.stock import stock_of
-from pytest_gpuserve.trial.arena import Arena
-from pytest_gpuserve.trial.assertions import Measured, Reference
-from pytest_gpuserve.trial.changes import attributed, other_changes
-from pytest_gpuserve.trial.claims import Claims
-from pytest_gpuserve.trial.dueling import Ratio
-from pytest_gpuserve.trial.judging import TestJudge
-from pytest_gpuserve.trial.machine import Machine
-from pytest_gpuserve.trial.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from pathlib import Path
 
+    from pytest_gpuserve.comparison.measurement import Measurement
+    from pytest_gpuserve.experiment.handle import Starter
+    from pytest_gpuserve.experiment.lookout import Telemeter
     from pytest_gpuserve.gate.verdict import ReferenceKind
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.plugin.opening import Opened
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.results import TestResult
-    from pytest_gpuserve.trial.handle import Starter
-    from pytest_gpuserve.trial.measurement import Measurement
-    from pytest_gpuserve.trial.telemeter import Telemeter
 
 
 def explained(left: object, right: object, *, gpu: str, stored: bool, before: str) -> list[str] | None:

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.experiment.handle import ServerHandle
+from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.validity import ReasonKind
@@ -13,17 +15,15 @@ from pytest_gpuserve.selftest.kind import BuiltIn
 from pytest_gpuserve.selftest.plan import USERS, Truth
 from pytest_gpuserve.selftest.server import INFER
 from pytest_gpuserve.selftest.trials import Trial, run_trial
-from pytest_gpuserve.trial.handle import ServerHandle
-from pytest_gpuserve.trial.shape import LoadShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pytest_gpuserve.experiment.handle import Starter, Target
+    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.selftest.plan import Planned
     from pytest_gpuserve.selftest.server import Options
     from pytest_gpuserve.selftest.trials import Outcome, Setting
-    from pytest_gpuserve.trial.handle import Starter, Target
-    from pytest_gpuserve.trial.watch import Progress
 
 METRICS: Final = ("throughput", "latency.p99", "batching_ratio")
 """What every comparison gates, in the order in which a test would ask."""

@@ -6,25 +6,25 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuserve.comparison.arena import Memory
+from pytest_gpuserve.comparison.claims import Claims
+from pytest_gpuserve.comparison.side_by_side import SideBySide
 from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.experiment.pairing import Pairing, Terms
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
 from pytest_gpuserve.gate.priors import learn_prior
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.store.sequence import SequenceKey, Subject
-from pytest_gpuserve.trial.claims import Claims
-from pytest_gpuserve.trial.memory import Memory
-from pytest_gpuserve.trial.pairing import Pairing, Terms
-from pytest_gpuserve.trial.side_by_side import SideBySide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.store.history import History
-    from pytest_gpuserve.trial.handle import Target
-    from pytest_gpuserve.trial.shape import LoadShape
-    from pytest_gpuserve.trial.watch import Progress
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.trial.asking import Refused
+from pytest_gpuserve.asking import Refused
 from suites.asking import ask_together
 from suites.catdog.apps.catdog_settings import PRECISIONS
 from suites.catdog.reference import PICTURES, expected_predictions, request_body
@@ -16,9 +16,9 @@ from suites.catdog.reference import PICTURES, expected_predictions, request_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pytest_gpuserve.asking import Answer
+    from pytest_gpuserve.experiment.handle import ServerHandle, Target
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.asking import Answer
-    from pytest_gpuserve.trial.handle import ServerHandle, Target
 
 JSON = {"Content-Type": "application/json"}
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from pytest_benchmark.fixture import BenchmarkFixture
 
+    from pytest_gpuserve.comparison.published import Published
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.roofline import Work
-    from pytest_gpuserve.trial.published import Published
     from suites.catdog.model_process import ModelProcess
 
 ROUNDS = 10

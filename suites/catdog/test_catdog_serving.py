@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from pytest_gpuserve.comparison.assertions import Baseline, Run
+    from pytest_gpuserve.comparison.published import Published
     from pytest_gpuserve.device import Device
-    from pytest_gpuserve.trial.assertions import Baseline, Run
-    from pytest_gpuserve.trial.handle import Target
-    from pytest_gpuserve.trial.published import Published
+    from pytest_gpuserve.experiment.handle import Target
 
 pytestmark = CPU_TOLERANCES
 

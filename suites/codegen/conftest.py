@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.device import Device
-    from pytest_gpuserve.trial.handle import ServerHandle
+    from pytest_gpuserve.experiment.handle import ServerHandle
 
 
 @pytest.fixture(scope="session")

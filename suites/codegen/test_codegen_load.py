@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from pytest_gpuserve.comparison.assertions import Baseline, Run
     from pytest_gpuserve.device import Device
+    from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.trial.assertions import Baseline, Run
-    from pytest_gpuserve.trial.handle import ServerHandle
     from suites.codegen.request import Protocol
 
 pytestmark = CPU_TOLERANCES

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from pytest_gpuserve.asking import Refused
 from pytest_gpuserve.load.kserve import inputs_of
 from pytest_gpuserve.measure.counters import counted_between
-from pytest_gpuserve.trial.asking import Refused
 from suites.codegen.analysis import (
     mean_batch,
     mean_queue_us,
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import ServerHandle
     from suites.codegen.request import Protocol
 
 PROMPTS = (HELLO, "import os", "", "class Tree:\n    def __init__(self", "for i in range(10):\n        print(i)")

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from pytest_gpuserve.comparison.assertions import Baseline, Run
+    from pytest_gpuserve.comparison.published import Published
+    from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.measure.summary import StepResult
-    from pytest_gpuserve.trial.assertions import Baseline, Run
-    from pytest_gpuserve.trial.handle import ServerHandle
-    from pytest_gpuserve.trial.published import Published
 
 pytestmark = CPU_TOLERANCES
 

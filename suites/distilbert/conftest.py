@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from pytest_gpuserve.comparison.assertions import Run
     from pytest_gpuserve.device import Device
-    from pytest_gpuserve.trial.assertions import Run
-    from pytest_gpuserve.trial.handle import ServerHandle
+    from pytest_gpuserve.experiment.handle import ServerHandle
 
     class MakeMosec(Protocol):
         """What the ``mosec_distilbert`` fixture is."""

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.asking import Answer, Refused
 from pytest_gpuserve.load.kserve_grpc import decode_answer
-from pytest_gpuserve.trial.asking import Answer, Refused
 from suites.asking import ask_together
 from suites.distilbert.payload import FOX, HEADER_LENGTH, INFER_PATH, SENTENCES, kserve_body
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MAX_BATCH_SIZE
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.trial.handle import ServerHandle, Target
+    from pytest_gpuserve.experiment.handle import ServerHandle, Target
     from suites.distilbert.conftest import MakeMosec, MakePyTriton
 
 NOT_UTF8 = b"a \xff film"

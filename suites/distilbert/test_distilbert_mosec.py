@@ -15,9 +15,9 @@ from suites.distilbert.settings import EQUALISED, FULL_SECONDS, MAX_BATCH_SIZE, 
 from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.comparison.assertions import Baseline
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.fixture_types import Load
-    from pytest_gpuserve.trial.assertions import Baseline
     from suites.distilbert.conftest import Keep, MakeMosec
 
 # Tokenizing and sending are half of a request's time here: a model that is 30 % slower costs 14 % of the throughput.

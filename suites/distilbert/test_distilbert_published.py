@@ -12,8 +12,8 @@ from suites.distilbert.settings import AS_PUBLISHED, FULL_SECONDS, PUBLISHED_REQ
 from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.fixture_types import FindPublished, Load
-    from pytest_gpuserve.trial.handle import Target
     from suites.distilbert.conftest import MakeMosec, MakePyTriton
 
 # Others' host, driver and packages: what they printed is matched to within a tenth.

@@ -23,8 +23,8 @@ from suites.distilbert.settings import (
 from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.comparison.assertions import Baseline
     from pytest_gpuserve.fixture_types import Load
-    from pytest_gpuserve.trial.assertions import Baseline
     from suites.distilbert.conftest import Keep, MakePyTriton
 
 pytestmark = CPU_TOLERANCES

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.device import Device
-    from pytest_gpuserve.trial.handle import ServerHandle, Target
+    from pytest_gpuserve.experiment.handle import ServerHandle, Target
     from suites.resnet.apps.resnet import ResNet
 
 

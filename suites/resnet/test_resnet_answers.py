@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytest_gpuserve.trial.assertions import Run
-    from pytest_gpuserve.trial.handle import ServerHandle, Target
+    from pytest_gpuserve.comparison.assertions import Run
+    from pytest_gpuserve.experiment.handle import ServerHandle, Target
     from suites.resnet.apps.resnet import ResNet
     from suites.resnet.reference import Size
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pytest_gpuserve.comparison.assertions import Baseline, Run
     from pytest_gpuserve.device import Device
-    from pytest_gpuserve.trial.assertions import Baseline, Run
-    from pytest_gpuserve.trial.handle import ServerHandle, Target
+    from pytest_gpuserve.experiment.handle import ServerHandle, Target
     from suites.sweep import Row, Sweep
 
 pytestmark = CPU_TOLERANCES

@@ -14,9 +14,8 @@ from suites.tolerances import CPU_TOLERANCES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.trial.assertions import Baseline, Run
-    from pytest_gpuserve.trial.dueling import Duel
-    from pytest_gpuserve.trial.handle import ServerHandle, Target
+    from pytest_gpuserve.comparison.assertions import Baseline, Duel, Run
+    from pytest_gpuserve.experiment.handle import ServerHandle, Target
     from suites.sweep import Sweep
 
 pytestmark = [CPU_TOLERANCES, pytest.mark.gpuserve_full]

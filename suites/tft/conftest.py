@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_gpuserve.device import Device
+    from pytest_gpuserve.experiment.handle import ServerHandle, Target
     from pytest_gpuserve.load.tensors import Comparator
-    from pytest_gpuserve.trial.handle import ServerHandle, Target
     from suites.tft.apps.tft.data import Examples
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from _pytest.mark.structures import ParameterSet
 
+    from pytest_gpuserve.comparison.assertions import Run
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.trial.assertions import Run
     from suites.sweep import Row
 
 Place = tuple[str, int]

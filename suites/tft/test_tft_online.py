@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from pytest_gpuserve.comparison.assertions import Baseline, Run
+    from pytest_gpuserve.comparison.published import Published
     from pytest_gpuserve.device import Device
-    from pytest_gpuserve.trial.assertions import Baseline, Run
-    from pytest_gpuserve.trial.published import Published
     from suites.tft.conftest import Tft
 
 pytestmark = CPU_TOLERANCES

@@ -22,24 +22,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.device.host import read_host
+from pytest_gpuserve.experiment.handle import ServerHandle
+from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.selftest.trials import Outcome, Setting, Trial, run_trial
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.store.history import History
-from pytest_gpuserve.trial.handle import ServerHandle
-from pytest_gpuserve.trial.shape import LoadShape
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import Target
 
 APPS = Path(__file__).parents[1] / "fakes"
 WORK_MS = 10.0

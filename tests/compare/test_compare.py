@@ -10,9 +10,9 @@ import pytest
 
 from pytest_gpuserve.compare.command import main
 from pytest_gpuserve.compare.side import baseline_key
+from pytest_gpuserve.comparison.stored_court import stored_judgement
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.store.baseline import read, write
-from pytest_gpuserve.trial.stored_verdict import stored_judgement
 from tests.compare.conftest import SLOWER
 from tests.support.baseline_repository import FILE, STEADY, TEST, WORKLOAD, anchored_on, entry_of, on_device
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.compare.command import main
 from pytest_gpuserve.compare.result_file import is_result, key_of, read_result
+from pytest_gpuserve.comparison.ledger import Ledger
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.trial.ledger import Ledger
 from tests.compare.conftest import SAME, SLOWER
 from tests.support.baseline_repository import (
     FILE,

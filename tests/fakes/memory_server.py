@@ -13,10 +13,10 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Literal
 
+from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.load.shared_memory import FOLDER
 from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.remote import Remote, reached
-from pytest_gpuserve.trial.handle import ServerHandle
 from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
+    from pytest_gpuserve.experiment.contender import Pace
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Arm, Side
     from pytest_gpuserve.measure.window import Session, Start, Window
-    from pytest_gpuserve.trial.contender import Pace
-    from pytest_gpuserve.trial.handle import Target
-    from pytest_gpuserve.trial.shape import LoadShape
-    from pytest_gpuserve.trial.watch import Progress
 
 CARDS_NAME: Final = "cards.json"
 
@@ -160,7 +160,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.pluginmanager.get_plugin(SESSION_NAME) is None:
         return
-    from pytest_gpuserve.trial import measurement, pairing
+    from pytest_gpuserve.comparison import measurement
+    from pytest_gpuserve.experiment import pairing
 
     path = config.rootpath / SCRIPT_NAME
     patch = pytest.MonkeyPatch()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
+from pytest_gpuserve.experiment.contender import Pace
 from pytest_gpuserve.load.lost import lost_in_mid_load
 from pytest_gpuserve.measure.rounds import Side
-from pytest_gpuserve.trial.contender import Pace
 from tests.fakes.scripted_sessions import STARTS_NAME, Noise, Script, client_of, kind_of, show, speed_of, window_of
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import Target
-    from pytest_gpuserve.trial.shape import LoadShape
-    from pytest_gpuserve.trial.watch import Progress
 
 BLOCK_NOISE: Final = 10.0
 """Times the noise: what the windows of both servers in a block have in common, as a machine's drift; it cancels."""

@@ -12,6 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
+from pytest_gpuserve.comparison.arena import Memory
+from pytest_gpuserve.comparison.claims import Claims
+from pytest_gpuserve.comparison.side_by_side import SideBySide
 from pytest_gpuserve.gate.paired import default_prior
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
@@ -19,15 +22,12 @@ from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Block, Round, Side
 from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.store.history import History, Past
 from pytest_gpuserve.store.sequence import KeptSequence, SequenceKey, Subject
-from pytest_gpuserve.trial.claims import Claims
-from pytest_gpuserve.trial.memory import Memory
-from pytest_gpuserve.trial.side_by_side import SideBySide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.gate.paired import Prior
-    from pytest_gpuserve.trial.pairing import Pairing
 
 AT: Final = "2025-01-02T03:04:05+00:00"
 WINDOW_SECONDS: Final = 0.5

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
+from pytest_gpuserve.experiment.capacity.rounds import SearchedUp
+from pytest_gpuserve.experiment.lookout import nobody
 from pytest_gpuserve.measure.capacity import Finding, Probe, Search
 from pytest_gpuserve.measure.window import Start
-from pytest_gpuserve.trial.capacity.rounds import SearchedUp
-from pytest_gpuserve.trial.lookout import nobody
 from tests.fakes.scripted_sessions import STARTS_NAME, Noise, Script, client_of, kind_of, speed_of, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pytest_gpuserve.experiment.capacity.shape import SearchShape
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.lookout import Lookout
+    from pytest_gpuserve.experiment.pairing import Pairing
+    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.load.answers import AnswerCheck
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.capacity.shape import SearchShape
-    from pytest_gpuserve.trial.handle import Target
-    from pytest_gpuserve.trial.lookout import Lookout
-    from pytest_gpuserve.trial.pairing import Pairing
-    from pytest_gpuserve.trial.watch import Progress
 
 CAPACITY: Final = 1000.0
 """Requests a second, of a build of speed 1."""

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.servers.mosec import Mosec
-    from pytest_gpuserve.trial.handle import Target
-    from pytest_gpuserve.trial.shape import LoadShape
-    from pytest_gpuserve.trial.watch import Progress
 
 SCRIPT_NAME: Final = "scripted.json"
 
@@ -177,7 +177,7 @@ def speed_of(target: Target, script: Script, *, start: int | None = None) -> flo
 
 def _taken(script: Script, noise: Noise, speed: float, shape: LoadShape, progress: Progress) -> Start:
     # Only here: what configures pytest must not import what measures.
-    from pytest_gpuserve.trial.capacity.shape import SearchShape
+    from pytest_gpuserve.experiment.capacity.shape import SearchShape
     from tests.fakes.scripted_searches import searched_start
 
     if not isinstance(shape, SearchShape):
@@ -278,11 +278,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.pluginmanager.get_plugin(SESSION_NAME) is None:
         return
+    from pytest_gpuserve.comparison import measurement
+    from pytest_gpuserve.experiment import pairing
+    from pytest_gpuserve.experiment.capacity import rounds
+    from pytest_gpuserve.experiment.lookout import NOBODY
+    from pytest_gpuserve.experiment.machine import Machine
     from pytest_gpuserve.plugin.session import GateSession
-    from pytest_gpuserve.trial import measurement, pairing
-    from pytest_gpuserve.trial.capacity import rounds
-    from pytest_gpuserve.trial.machine import Machine
-    from pytest_gpuserve.trial.telemeter import NOBODY
     from tests.fakes.scripted_contender import ScriptedContenders
     from tests.fakes.scripted_searches import ScriptedSearches
 

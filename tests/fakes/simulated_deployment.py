@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from pytest_gpuserve.experiment.capacity.start import SearchedStart
+from pytest_gpuserve.experiment.handle import ServerHandle, Target
+from pytest_gpuserve.experiment.replicas import for_replicas
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.request import Request
@@ -17,19 +20,16 @@ from pytest_gpuserve.load.wire import Latencies
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import COMPILING, StageTime
 from pytest_gpuserve.servers.remote import Remote, Replicas
-from pytest_gpuserve.trial.capacity.start import SearchedStart
-from pytest_gpuserve.trial.handle import ServerHandle, Target
-from pytest_gpuserve.trial.replicas import for_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from typing_extensions import Self
 
+    from pytest_gpuserve.experiment.capacity.shape import SearchShape
     from pytest_gpuserve.load.wire import Plan, Tick
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.base import Site
-    from pytest_gpuserve.trial.capacity.shape import SearchShape
     from tests.fakes.simulated_queue import Queue
 
 
@@ -160,7 +160,7 @@ class Unwatched:
 def search_deployment(deployment: Deployment, shape: SearchShape, monkeypatch: Any) -> tuple[Start, list[str]]:  # noqa: ANN401 -- pytest.MonkeyPatch
     """Search it; what was found, and why nothing may be concluded from it."""
     monkeypatch.setattr(
-        "pytest_gpuserve.trial.capacity.start.Engines",
+        "pytest_gpuserve.experiment.capacity.start.Engines",
         lambda plan, processes, source: SimulatedEngines(deployment, plan, processes, source),
     )
     target = Target(ServerHandle(deployment.kind, cast("Any", None)), (Request("POST", "/", b"x"),))

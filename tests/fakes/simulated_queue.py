@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.experiment.capacity.planning import Planner, Try, search_for
+from pytest_gpuserve.experiment.capacity.probing import Probing
+from pytest_gpuserve.experiment.capacity.times import Looks, least_rate, settle_seconds
+from pytest_gpuserve.experiment.shape import TICK_SECONDS
 from pytest_gpuserve.load.schedule import Poisson
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.validity import ReasonKind, reasons
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import bucket_of
-from pytest_gpuserve.trial.capacity.planning import Planner, Try, search_for
-from pytest_gpuserve.trial.capacity.probing import Probing
-from pytest_gpuserve.trial.capacity.times import Looks, least_rate, settle_seconds
-from pytest_gpuserve.trial.shape import TICK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,12 +13,12 @@ import msgspec
 import psutil
 import pytest
 
+from pytest_gpuserve.experiment.watch import our_processes
 from pytest_gpuserve.load import beside
 from pytest_gpuserve.load.beside import host_process
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.source import Launch
 from pytest_gpuserve.load.wire import HostProcess, Ready, frame
-from pytest_gpuserve.trial.watch import our_processes
 from tests.fakes.children.toolkit import alive, eventually
 from tests.fakes.http_server import plan
 

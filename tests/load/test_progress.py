@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from pytest_gpuserve.comparison.case import Look
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.load.progress import ANY_WIDTH, NOBODY, Standing, progress_line
 from pytest_gpuserve.load.totals import Totals
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import bucket_of
-from pytest_gpuserve.trial.looks import Look
 from tests.support.builders import judgement
 
 LAST = Tick(7, 0, 10**8, requests=215)

@@ -14,6 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.capacity.shape import SearchShape
+from pytest_gpuserve.experiment.handle import ServerHandle, Target
+from pytest_gpuserve.experiment.replicas import ReplicaShares, for_replicas, warmup_of
+from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.experiment.watch import Reading, Watch
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.request import Request
@@ -26,17 +31,12 @@ from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.measure.replicas import ReplicaWindow, replicas_of
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.remote import Remote, Replicas
-from pytest_gpuserve.trial.capacity.shape import SearchShape
-from pytest_gpuserve.trial.handle import ServerHandle, Target
-from pytest_gpuserve.trial.replicas import ReplicaShares, for_replicas, warmup_of
-from pytest_gpuserve.trial.shape import LoadShape
-from pytest_gpuserve.trial.watch import Reading, Watch
 from tests.support.builders import histogram, window
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.measure.window import Window
-    from pytest_gpuserve.trial.handle import Starter
 
 NAMES = ("a:1", "b:1")
 MS = 1_000_000

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from pytest_gpuserve.device.sample import CardSample, HostSample, Sample
+from pytest_gpuserve.experiment.lookout import card_use
 from pytest_gpuserve.measure.conditions import judge_window
 from pytest_gpuserve.measure.samples import FAST_GAP_NS, between, telemetry_between
 from pytest_gpuserve.measure.series import NS, covers, integral_between, rise_between
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Telemetry, as_plain, merged
 from pytest_gpuserve.measure.window import CardUse
-from pytest_gpuserve.trial.lookout import card_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.lookout import NOBODY, Telemeter
 from pytest_gpuserve.plugin import opening
 from pytest_gpuserve.plugin.opening import Equipment, Folders, Opened, open_session
 from pytest_gpuserve.plugin.options import Settings, Update
 from pytest_gpuserve.plugin.session import explained
-from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
 from tests.support.builders import here
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ def test_it(server, load, baseline, concurrency):
     assert run.throughput >= baseline.throughput
     # Both have read the baseline file by now, and none has written it.
     meet("after")
-    from pytest_gpuserve.trial.watch import our_processes
+    from pytest_gpuserve.experiment.watch import our_processes
     assert workers | {os.getppid()} <= {process.pid for process in our_processes()}
 """
 

@@ -19,8 +19,8 @@ from pytest_gpuserve.selftest.trials import Outcome, Trial
 from tests.support.builders import judgement, window
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.report.selftest import CaseResult, SelftestResult
-    from pytest_gpuserve.trial.handle import Target
 
 NOWHERE: Target = None  # type: ignore[assignment]
 

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpuserve.experiment.handle import ServerHandle, Target
+from pytest_gpuserve.experiment.loaded import LoadedStart
+from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.servers.instance import started
-from pytest_gpuserve.trial.handle import ServerHandle, Target
-from pytest_gpuserve.trial.loaded import LoadedStart
-from pytest_gpuserve.trial.shape import LoadShape
 from tests.fakes.children.toolkit import eventually
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import Starter
 
 COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
 """Of ``model_server.py`` and ``replica.py``."""

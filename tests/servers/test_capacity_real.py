@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.experiment.capacity.shape import SearchShape, search_shape
+from pytest_gpuserve.experiment.capacity.start import SearchedStart
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.measure.capacity import Finding, Objective
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.trial.capacity.shape import SearchShape, search_shape
-from pytest_gpuserve.trial.capacity.start import SearchedStart
 from tests.fakes.children.toolkit import HERE
 from tests.fakes.simulated_queue import capacity_of_exponential
 from tests.servers.deployments import Starts, Unseen
@@ -21,9 +21,9 @@ from tests.servers.deployments import Starts, Unseen
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.window import Start
-    from pytest_gpuserve.trial.handle import Target
 
 RATE = 200.0
 P90 = Objective(0.90, 0.050)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from pytest_gpuserve.experiment.loaded import LoadedStart
+from pytest_gpuserve.experiment.one_start import take_session
+from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Closed, Poisson
-from pytest_gpuserve.trial.loaded import LoadedStart
-from pytest_gpuserve.trial.sampling import take_session
-from pytest_gpuserve.trial.shape import LoadShape
 from tests.fakes.http_server import BODY, Serving, serving
 from tests.servers.deployments import Unseen
 from tests.servers.somebody import FACTORY
@@ -27,11 +27,11 @@ from tests.servers.somebody import FACTORY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.window import Session, Start
-    from pytest_gpuserve.trial.handle import Target
 
 pytestmark = pytest.mark.alone  # how fast a server answers beside others' work is no fact of ours
 

@@ -16,11 +16,11 @@ import pytest
 
 import pytest_gpuserve.servers.instance as instance_module
 from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.experiment.asking import Refused
+from pytest_gpuserve.experiment.watch import Reading, Watch
 from pytest_gpuserve.load.schedule import Burst
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
-from pytest_gpuserve.trial.asking import Refused
-from pytest_gpuserve.trial.watch import Reading, Watch
 from tests.fakes.children.toolkit import HERE, eventually, segments_of_nobody
 from tests.servers.deployments import Starts, loaded
 from tests.servers.processes import running
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pytest_gpuserve.trial.handle import Target
+    from pytest_gpuserve.experiment.handle import Target
 
 COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
 SECRETS = ("hf_abcdefghijkl", "mnopqrstuvwxyz")

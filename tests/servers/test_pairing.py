@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.experiment import by_turns, contender
+from pytest_gpuserve.experiment.contender import Contender
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Burst, Constant, Steps
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, round_point
-from pytest_gpuserve.trial import by_turns, contender
-from pytest_gpuserve.trial.contender import Contender
 from tests.fakes.children.toolkit import segments_of_nobody
 from tests.plugin.conftest import REPOSITORY, is_busy
 from tests.servers.pairs import USERS, Deployments, Seen, pairing, terms
@@ -26,10 +26,10 @@ from tests.servers.processes import command_lines, descendants, end_and_look, li
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_gpuserve.experiment.contender import Pace
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Arm, Round
     from pytest_gpuserve.measure.window import Window
-    from pytest_gpuserve.trial.contender import Pace
 
 
 @pytest.fixture

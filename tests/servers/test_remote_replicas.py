@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.experiment import contender
+from pytest_gpuserve.experiment.contender import Contender, Pace
+from pytest_gpuserve.experiment.loaded import LoadedStart
+from pytest_gpuserve.experiment.replicas import for_replicas
+from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant
 from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.trial import contender
-from pytest_gpuserve.trial.contender import Contender, Pace
-from pytest_gpuserve.trial.loaded import LoadedStart
-from pytest_gpuserve.trial.replicas import for_replicas
-from pytest_gpuserve.trial.shape import LoadShape
 from tests.fakes.certificates import make_certificates
 from tests.fakes.children.toolkit import HERE
 from tests.fakes.http_server import BODY, serving
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pytest_gpuserve.experiment.handle import ServerHandle, Target
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import ServerHandle, Target
 
 USERS: Final = 6
 """A multiple of two and of three replicas."""

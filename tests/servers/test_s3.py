@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 
+from pytest_gpuserve.comparison.ledger import Ledger, Workload
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.store.elsewhere.address import Address
 from pytest_gpuserve.store.elsewhere.filesystem import MARKER, S3Folder, open_remote
@@ -22,7 +23,6 @@ from pytest_gpuserve.store.elsewhere.opening import shared_files
 from pytest_gpuserve.store.elsewhere.remote import Changed, StorageProblem
 from pytest_gpuserve.store.elsewhere.shared import SharedFiles
 from pytest_gpuserve.store.elsewhere.unsent import Unsent
-from pytest_gpuserve.trial.ledger import Ledger, Workload
 from tests.fakes.s3_server import S3, SECRET, s3_server
 from tests.support.builders import COMMIT, here, session
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.load.kserve import Inference, decode_http, http_request, inputs_of
 from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.request import Request, check_answer
@@ -18,7 +19,6 @@ from pytest_gpuserve.load.schedule import Burst, Steps
 from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX, share
 from pytest_gpuserve.load.tensors import close_to, equal_to
 from pytest_gpuserve.servers.remote import Remote, reached
-from pytest_gpuserve.trial.handle import ServerHandle, Target
 from tests.plugin.conftest import is_busy
 from tests.servers.deployments import loaded
 from tests.servers.triton_server import Triton, running_triton

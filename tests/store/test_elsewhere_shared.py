@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.comparison.ledger import Ledger, Place, Workload
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.elsewhere import __main__ as sending
@@ -24,7 +25,6 @@ from pytest_gpuserve.store.elsewhere.shared import (
     SharedFiles,
 )
 from pytest_gpuserve.store.elsewhere.unsent import NOTES, Unsent
-from pytest_gpuserve.trial.ledger import Ledger, Place, Workload
 from tests.fakes.memory_remote import MemoryRemote
 from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
 

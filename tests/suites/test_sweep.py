@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pytest_gpuserve.experiment.observed import Observed
 from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.trial.observed import Observed
 from suites.sweep import Sweep, known, measured
 from tests.support.builders import session
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuserve.trial.assertions import Run
+    from pytest_gpuserve.comparison.assertions import Run
 
 
 class _Unknown:

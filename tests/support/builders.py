@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.device import Device, Host
+from pytest_gpuserve.experiment.provenance import Here, Revision
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
@@ -14,8 +15,6 @@ from pytest_gpuserve.measure.window import Session, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.store.schema import Entry
-from pytest_gpuserve.trial.here import Here
-from pytest_gpuserve.trial.provenance import Revision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -24,7 +24,7 @@ IMPORTED: Final = (
     "pytest_gpuserve.plugin.server_factory",
     "pytest_gpuserve.servers.mosec",
     "pytest_gpuserve.plugin.session",
-    "pytest_gpuserve.trial.capacity.run",
+    "pytest_gpuserve.comparison.capacity_run",
     "pytest_gpuserve.plugin.xdist",
 )
 """Modules that are not imported anew. The plugins' own are: pytest rewrites their assertions."""

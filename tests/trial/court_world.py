@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pytest_gpuserve.comparison import arena, measurement, side_by_side
+from pytest_gpuserve.comparison.arena import Arena
+from pytest_gpuserve.comparison.case import Policy
+from pytest_gpuserve.comparison.claims import Claims
+from pytest_gpuserve.comparison.judging import TestJudge
+from pytest_gpuserve.comparison.ledger import Ledger
 from pytest_gpuserve.errors import NotInRevision
+from pytest_gpuserve.experiment.handle import ServerHandle
+from pytest_gpuserve.experiment.provenance import Revision
+from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.experiment.worktree import Opponent, Opponents
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.measure.window import CardUse, Session, Start
 from pytest_gpuserve.servers.relocation import Relocation
-from pytest_gpuserve.trial import arena, measurement, side_by_side
-from pytest_gpuserve.trial.arena import Arena
-from pytest_gpuserve.trial.claims import Claims
-from pytest_gpuserve.trial.handle import ServerHandle
-from pytest_gpuserve.trial.judging import TestJudge
-from pytest_gpuserve.trial.ledger import Ledger
-from pytest_gpuserve.trial.opponents import Opponent, Opponents
-from pytest_gpuserve.trial.policy import Policy
-from pytest_gpuserve.trial.provenance import Revision
-from pytest_gpuserve.trial.shape import LoadShape
 from tests.fakes.scripted_pairing import AT, Build, ScriptedPairing, window_at
 from tests.support.builders import COMMIT, here
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from pytest_gpuserve.comparison.assertions import Comparison, Run
+    from pytest_gpuserve.experiment.handle import Starter, Target
+    from pytest_gpuserve.experiment.machine import Machine
+    from pytest_gpuserve.experiment.pairing import Terms
+    from pytest_gpuserve.experiment.provenance import Here
+    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.store.history import History
-    from pytest_gpuserve.trial.assertions import Comparison, Run
-    from pytest_gpuserve.trial.handle import Starter, Target
-    from pytest_gpuserve.trial.here import Here
-    from pytest_gpuserve.trial.machine import Machine
-    from pytest_gpuserve.trial.pairing import Terms
-    from pytest_gpuserve.trial.watch import Progress
 
 THROUGHPUT = METRICS["throughput"]
 SAME, WORSE = Build(0.0), Build(0.35)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.comparison.afterwards import UNASKED
+from pytest_gpuserve.comparison.claims import Claims
+from pytest_gpuserve.comparison.stored_court import UNSETTLED
+from pytest_gpuserve.experiment.provenance import Revision
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.verdict import NOT_ASSERTED, Verdict
 from pytest_gpuserve.plugin.xdist import pack, unpack
 from pytest_gpuserve.report.results import SessionResult
-from pytest_gpuserve.trial.afterwards import UNASKED
-from pytest_gpuserve.trial.claims import Claims
-from pytest_gpuserve.trial.provenance import Revision
-from pytest_gpuserve.trial.stored_court import UNSETTLED
 from tests.fakes.scripted_pairing import Build, KeptInMemory
 from tests.support.builders import COMMIT, judgement, result_of
 from tests.trial.court_world import SAME, SHAPE, THROUGHPUT, WORSE, World, ask, target, text_of
@@ -23,9 +23,9 @@ from tests.trial.court_world import SAME, SHAPE, THROUGHPUT, WORSE, World, ask, 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_gpuserve.comparison.judging import TestJudge
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.verdict import Judgement
-    from pytest_gpuserve.trial.judging import TestJudge
 
 P50, P99 = METRICS["latency.p50"], METRICS["latency.p99"]
 BOTH = frozenset({"throughput", "latency.p50"})

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pytest_gpuserve.compare.result_file import loads_of, read_result
+from pytest_gpuserve.comparison.claims import Claims
+from pytest_gpuserve.experiment.handle import ServerHandle
+from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.experiment.provenance import Revision
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.report.commands import ACCEPT
@@ -18,10 +22,6 @@ from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.remarks import bases_lines
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult, TestResult
-from pytest_gpuserve.trial.claims import Claims
-from pytest_gpuserve.trial.handle import ServerHandle
-from pytest_gpuserve.trial.pairing import BaseFailed
-from pytest_gpuserve.trial.provenance import Revision
 from tests.fakes.scripted_pairing import Build, KeptInMemory
 from tests.support.builders import here
 from tests.trial.court_world import SAME, SHAPE, THROUGHPUT, WORSE, FakeKind, World, ask, text_of
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from pytest_gpuserve.comparison.judging import TestJudge
+    from pytest_gpuserve.experiment.handle import Starter, Target
+    from pytest_gpuserve.experiment.pairing import Terms
+    from pytest_gpuserve.experiment.provenance import Here
+    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.servers.relocation import Relocation
-    from pytest_gpuserve.trial.handle import Starter, Target
-    from pytest_gpuserve.trial.here import Here
-    from pytest_gpuserve.trial.judging import TestJudge
-    from pytest_gpuserve.trial.pairing import Terms
-    from pytest_gpuserve.trial.watch import Progress
     from tests.fakes.scripted_pairing import ScriptedPairing
 
 FIRST, SECOND, NOW = ("1" * 40, "2" * 40, "3" * 40)

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.comparison import anchoring
+from pytest_gpuserve.comparison.anchoring import Gated
+from pytest_gpuserve.comparison.ledger import MOST_SESSIONS_A_HOST, Ledger, Place, Recorded, Workload
+from pytest_gpuserve.experiment.provenance import Revision
 from pytest_gpuserve.gate.anchor import judge_anchor
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.store.anchor import MOST_MOVES, find
 from pytest_gpuserve.store.baseline import read
-from pytest_gpuserve.trial import anchoring
-from pytest_gpuserve.trial.anchoring import Gated
-from pytest_gpuserve.trial.ledger import MOST_SESSIONS_A_HOST, Ledger, Place, Recorded, Workload
-from pytest_gpuserve.trial.provenance import Revision
 from tests.support.builders import here, session, start, window
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_gpuserve.experiment.provenance import Here
     from pytest_gpuserve.gate.anchor import AnchorResult
     from pytest_gpuserve.store.anchor import Anchored
     from pytest_gpuserve.store.schema import Entry
-    from pytest_gpuserve.trial.here import Here
 
 THROUGHPUT, P50 = METRICS["throughput"], METRICS["latency.p50"]
 WORKLOAD = Workload({"server": "mosec", "concurrency": "50"}, {})

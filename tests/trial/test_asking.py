@@ -17,13 +17,13 @@ import hpack
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.experiment.asking import TEXT_SHOWN, Refused, WrongAnswer
+from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.process.queue_format import ERROR, GOOD
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.remote import Remote
-from pytest_gpuserve.trial.asking import TEXT_SHOWN, Refused, WrongAnswer
-from pytest_gpuserve.trial.handle import ServerHandle
 from tests.fakes.certificates import make_certificates
 from tests.fakes.http_server import BIG, BODY, Serving, serving
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.servers.base import Ask, ServerKind
-    from pytest_gpuserve.trial.handle import Starter
 
 GUARD_SECONDS = 30.0
 
@@ -265,7 +265,7 @@ def grpc_target(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with serving_grpc() as server:
 
         def make(method: str, port: int = server.port) -> tuple[Any, Instance]:
-            monkeypatch.setattr("pytest_gpuserve.trial.handle.RPC", f"/fake.Fake/{method}")
+            monkeypatch.setattr("pytest_gpuserve.experiment.handle.RPC", f"/fake.Fake/{method}")
             handle, running = running_at(free_port(), grpc_port=port, default_model="m")
             return handle.infer({"X": np.zeros(3)}, grpc=True), running
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.comparison.assertions import Baseline, Comparison, Measured, Reference, Run
 from pytest_gpuserve.device.card import Card
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.roofline import Work, peak_of
-from pytest_gpuserve.trial.assertions import Baseline, Comparison, Measured, Reference, Run
 from tests.support.builders import judgement, session, start, window
 
 if TYPE_CHECKING:

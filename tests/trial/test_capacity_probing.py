@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.load.validity import Reason, ReasonKind
-from pytest_gpuserve.load.wire import Latencies, Tick
-from pytest_gpuserve.measure.capacity import Finding, Objective
-from pytest_gpuserve.measure.histogram import bucket_of
-from pytest_gpuserve.trial.capacity.probing import Probing
-from pytest_gpuserve.trial.capacity.times import (
+from pytest_gpuserve.experiment.capacity.probing import Probing
+from pytest_gpuserve.experiment.capacity.times import (
     BATCHES,
     MOST_SECONDS,
     OBJECTIVES_LONG,
@@ -26,7 +21,12 @@ from pytest_gpuserve.trial.capacity.times import (
     seconds_to_show,
     settle_seconds,
 )
-from pytest_gpuserve.trial.shape import TICK_SECONDS
+from pytest_gpuserve.experiment.shape import TICK_SECONDS
+from pytest_gpuserve.load.totals import total
+from pytest_gpuserve.load.validity import Reason, ReasonKind
+from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.measure.capacity import Finding, Objective
+from pytest_gpuserve.measure.histogram import bucket_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_gpuserve.experiment.capacity.outcome import problem_of
+from pytest_gpuserve.experiment.capacity.planning import ABOVE, BELOW, MOST_PROBES, Planner, Try, search_for
 from pytest_gpuserve.measure.capacity import SAMPLES, Finding, Objective, Probe, Search
-from pytest_gpuserve.trial.capacity.outcome import problem_of
-from pytest_gpuserve.trial.capacity.planning import ABOVE, BELOW, MOST_PROBES, Planner, Try, search_for
 
 P99 = Objective(0.99, 0.050)
 UNHURRIED = settings(deadline=None)

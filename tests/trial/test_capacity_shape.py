@@ -8,7 +8,11 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_gpuserve.comparison.assertions import Judge, Run
+from pytest_gpuserve.comparison.capacity_run import CapacityRun
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.capacity.shape import SearchShape, check_searchable, search_shape
+from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.load.driver import check_users, most_under_way
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.progress import ANY_WIDTH, Standing, progress_line
@@ -18,10 +22,6 @@ from pytest_gpuserve.load.totals import Totals
 from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.trial.assertions import Judge, Run
-from pytest_gpuserve.trial.capacity.run import CapacityRun
-from pytest_gpuserve.trial.capacity.shape import SearchShape, check_searchable, search_shape
-from pytest_gpuserve.trial.handle import ServerHandle, Target
 from tests.support.builders import session
 
 

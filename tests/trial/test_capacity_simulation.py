@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
+from pytest_gpuserve.experiment.capacity.outcome import problem_of
+from pytest_gpuserve.experiment.capacity.shape import LONGEST_OBJECTIVE
 from pytest_gpuserve.measure.capacity import Finding, Objective, Search
-from pytest_gpuserve.trial.capacity.outcome import problem_of
-from pytest_gpuserve.trial.capacity.shape import LONGEST_OBJECTIVE
 from tests.fakes.simulated_queue import Queue, capacity_of_exponential, exponential, loaded_seconds, search_queue
 
 P95 = Objective(0.95, 0.060)

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.experiment.capacity.planning import BELOW
+from pytest_gpuserve.experiment.capacity.shape import SearchShape, search_shape
+from pytest_gpuserve.experiment.capacity.start import _answered
 from pytest_gpuserve.load.schedule import Poisson
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.capacity import SAMPLES, Finding
 from pytest_gpuserve.measure.histogram import bucket_of
-from pytest_gpuserve.trial.capacity.planning import BELOW
-from pytest_gpuserve.trial.capacity.shape import SearchShape, search_shape
-from pytest_gpuserve.trial.capacity.start import _answered
 from tests.fakes.simulated_deployment import Deployment, search_deployment
 from tests.fakes.simulated_queue import Queue
 

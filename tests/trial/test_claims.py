@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.comparison.claims import Claims
 from pytest_gpuserve.gate.sequential import ALPHA
-from pytest_gpuserve.trial.claims import Claims
 from tests.support.holm import holm
 
 if TYPE_CHECKING:

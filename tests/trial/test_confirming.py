@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pytest
 
+from pytest_gpuserve.comparison.confirming import Unconfirmed, changes_since, make_confirmation, settled
 from pytest_gpuserve.device import Card
 from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed
+from pytest_gpuserve.experiment.worktree import Opponent, Opponents
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.store.baseline import Stored
-from pytest_gpuserve.trial.confirming import Unconfirmed, changes_since, make_confirmation, settled
-from pytest_gpuserve.trial.opponents import Opponent, Opponents
 from tests.support.builders import COMMIT, entry, here, judgement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pytest_gpuserve.comparison.arena import Arena, Contest
+    from pytest_gpuserve.comparison.side_by_side import SideBySide
     from pytest_gpuserve.store.schema import Entry
-    from pytest_gpuserve.trial.arena import Arena, Contest
-    from pytest_gpuserve.trial.side_by_side import SideBySide
 
 CHANGED = ("torch 2.8.0 -> 2.9.1",)
 PASSING = (Verdict.PASS, Verdict.IMPROVED)

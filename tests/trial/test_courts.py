@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.comparison.claims import Claims
+from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.experiment.provenance import Revision
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.trial.claims import Claims
-from pytest_gpuserve.trial.pairing import BaseFailed
-from pytest_gpuserve.trial.provenance import Revision
 from tests.fakes.scripted_pairing import Build
 from tests.support.builders import COMMIT, here
 from tests.trial.court_world import BETWEEN, SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pytest_gpuserve.comparison.assertions import Baseline, Comparison, Duel, Ratio, Run
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.paired import Prior
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.trial.assertions import Baseline, Comparison, Run
-from pytest_gpuserve.trial.dueling import Duel, Ratio
 from tests.fakes.scripted_pairing import Build, ScriptedPairing, a_comparison
 from tests.support.builders import judgement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.trial.side_by_side import SideBySide
+    from pytest_gpuserve.comparison.side_by_side import SideBySide
 
 ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 THROUGHPUT, P50, P99 = METRICS["throughput"], METRICS["latency.p50"], METRICS["latency.p99"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuserve.comparison.ledger import MOST_SESSIONS_A_HOST, Ledger, Place, Workload, differences
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.baseline import Stored, read
-from pytest_gpuserve.trial.ledger import MOST_SESSIONS_A_HOST, Ledger, Place, Workload, differences
 from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
 
 WORKLOAD = Workload({"server": "mosec", "concurrency": "50"}, {"app_sha256": "ab"})

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_gpuserve.experiment.shape import WINDOW_SECONDS, LoadShape, windows_wanted
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.validity import LATENCIES_LONG
 from pytest_gpuserve.measure.steady import truncate
-from pytest_gpuserve.trial.lengthening import windows_wanted
-from pytest_gpuserve.trial.shape import WINDOW_SECONDS, LoadShape
 from tests.support.builders import window
 
 SHAPE = LoadShape(Closed(8), seconds=4.0)

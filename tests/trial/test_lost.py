@@ -11,18 +11,18 @@ import pytest
 
 from pytest_gpuserve.device.contention import CpuReading
 from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.experiment import by_turns, contender, pairing
+from pytest_gpuserve.experiment.capacity import rounds
+from pytest_gpuserve.experiment.capacity.shape import search_shape
+from pytest_gpuserve.experiment.handle import ServerHandle, Target
+from pytest_gpuserve.experiment.pairing import Pairing, Terms
+from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Poisson, Steps
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.measure.rounds import ARMS
 from pytest_gpuserve.measure.window import Start
-from pytest_gpuserve.trial import by_turns, contender, pairing
-from pytest_gpuserve.trial.capacity import rounds
-from pytest_gpuserve.trial.capacity.shape import search_shape
-from pytest_gpuserve.trial.handle import ServerHandle, Target
-from pytest_gpuserve.trial.pairing import Pairing, Terms
-from pytest_gpuserve.trial.shape import LoadShape
 from tests.fakes.scripted_engines import TICK_NS, ScriptedEngines, scripted_instance
 from tests.servers.pairs import Seen
 from tests.support.builders import window

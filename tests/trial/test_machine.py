@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.comparison.claims import Claims
 from pytest_gpuserve.device.yardstick import YardstickFailed
+from pytest_gpuserve.experiment import machine
+from pytest_gpuserve.experiment.machine import Machine, speed_text
+from pytest_gpuserve.experiment.provenance import Revision
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.store.schema import SCHEMA
-from pytest_gpuserve.trial import machine
-from pytest_gpuserve.trial.claims import Claims
-from pytest_gpuserve.trial.machine import Machine, speed_text
-from pytest_gpuserve.trial.provenance import Revision
 from tests.fakes.scripted_pairing import Build
 from tests.support.builders import COMMIT, here
 from tests.trial.court_world import SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of

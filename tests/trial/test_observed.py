@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_gpuserve.experiment.observed import Observed
 from pytest_gpuserve.measure.window import Session, Start
-from pytest_gpuserve.trial.observed import Observed
 from tests.support.builders import window
 
 SECOND = 10**9

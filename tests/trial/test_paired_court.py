@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.comparison.assertions import Baseline
+from pytest_gpuserve.comparison.claims import Claims
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.store.history import History
-from pytest_gpuserve.trial.assertions import Baseline
-from pytest_gpuserve.trial.claims import Claims
-from pytest_gpuserve.trial.pairing import BaseFailed
 from tests.fakes.scripted_pairing import Build
 from tests.trial.court_world import BETWEEN, SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuserve.trial.dueling import Duel
-    from pytest_gpuserve.trial.judging import TestJudge
+    from pytest_gpuserve.comparison.assertions import Duel
+    from pytest_gpuserve.comparison.judging import TestJudge
 
 
 @pytest.fixture

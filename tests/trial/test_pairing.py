@@ -11,15 +11,10 @@ import pytest
 
 from pytest_gpuserve.device.contention import CpuReading
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
-from pytest_gpuserve.gate.sequential import BLOCKS
-from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson
-from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.load.wire import Latencies, Tick
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Round, Side
-from pytest_gpuserve.trial import by_turns as by_turns_module
-from pytest_gpuserve.trial import pairing
-from pytest_gpuserve.trial.by_turns import TURNS_ALONE
-from pytest_gpuserve.trial.contender import (
+from pytest_gpuserve.experiment import by_turns as by_turns_module
+from pytest_gpuserve.experiment import pairing
+from pytest_gpuserve.experiment.by_turns import TURNS_ALONE
+from pytest_gpuserve.experiment.contender import (
     MOST_TICKS,
     MOST_TICKS_FOR_REQUESTS,
     SETTLE_TICKS,
@@ -27,11 +22,15 @@ from pytest_gpuserve.trial.contender import (
     Pace,
     _overload,
 )
-from pytest_gpuserve.trial.disturbed import MOST_AGAIN
-from pytest_gpuserve.trial.handle import Target
-from pytest_gpuserve.trial.pairing import MOST_REJECTED, BaseFailed, Pairing, Terms
-from pytest_gpuserve.trial.shape import TICKS_A_WINDOW, LoadShape
-from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
+from pytest_gpuserve.experiment.handle import Target
+from pytest_gpuserve.experiment.lookout import NOBODY, Telemeter
+from pytest_gpuserve.experiment.pairing import MOST_AGAIN, MOST_REJECTED, BaseFailed, Pairing, Terms
+from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape
+from pytest_gpuserve.gate.sequential import BLOCKS
+from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson
+from pytest_gpuserve.load.totals import total
+from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Round, Side
 from tests.fakes.scripted_eyes import MIB, UUID, ScriptedEyes
 from tests.servers.pairs import Seen
 from tests.support.builders import window
@@ -40,12 +39,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import ExitStack
 
+    from pytest_gpuserve.experiment.handle import ServerHandle
+    from pytest_gpuserve.experiment.watch import Watch
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import ServerHandle
-    from pytest_gpuserve.trial.watch import Watch
 
 TICK_NS = 100_000_000
 TURN_NS = 5 * TICK_NS

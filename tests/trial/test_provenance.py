@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.trial import provenance
-from pytest_gpuserve.trial.provenance import Revision, read_revision
+from pytest_gpuserve.experiment import provenance
+from pytest_gpuserve.experiment.provenance import Revision, read_revision
 from tests.support.plain_git import git, only_below
 
 if TYPE_CHECKING:

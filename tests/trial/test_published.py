@@ -11,6 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pytest
 
+from pytest_gpuserve.comparison.assertions import Baseline, Comparison, Duel, Run
+from pytest_gpuserve.comparison.published import (
+    NO_CLAIM,
+    Published,
+    PublishedReference,
+    disagreements,
+    find_published,
+    items_of,
+    judge_published,
+    suite_of,
+)
 from pytest_gpuserve.device.card import Card
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, Metric
@@ -20,19 +31,15 @@ from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Schedule, Ste
 from pytest_gpuserve.report.explain import explain
 from pytest_gpuserve.report.terminal import table
 from pytest_gpuserve.store.published import Document, NothingPublished, PublishedEntry, Record
-from pytest_gpuserve.trial.assertions import Baseline, Comparison, Run
-from pytest_gpuserve.trial.dueling import Duel
-from pytest_gpuserve.trial.published import Published, PublishedReference, find_published, suite_of
-from pytest_gpuserve.trial.published_verdict import NO_CLAIM, disagreements, items_of, judge_published
 from tests.support.builders import judgement, result_of, session, start, window
 from tests.support.published_files import published_file, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytest_gpuserve.comparison.assertions import DuelJudge
+    from pytest_gpuserve.comparison.measurement import Measurement
     from pytest_gpuserve.measure.window import Session
-    from pytest_gpuserve.trial.dueling import DuelJudge
-    from pytest_gpuserve.trial.measurement import Measurement
 
 T4 = Card(0, "Tesla T4", "T4", "GPU-1", None, None, None, None, None, None, None)
 A30 = replace(T4, product="NVIDIA A30", name="A30")

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.comparison.ledger import Ledger, Place, Recorded
 from pytest_gpuserve.errors import BaselineUnusable
-from pytest_gpuserve.trial.ledger import Ledger, Place, Recorded
 from tests.trial.court_world import SHAPE, THROUGHPUT, World, ask, target
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuserve.trial.judging import TestJudge
+    from pytest_gpuserve.comparison.judging import TestJudge
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.shape import LoadShape, schedule_of
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
-from pytest_gpuserve.trial.shape import LoadShape, schedule_of
 
 STEPS = Steps(((3, 1.0), (5, 2.0)))
 TRACE = Trace(((0.0, 0), (1.0, 2)))

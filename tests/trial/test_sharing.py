@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
+from pytest_gpuserve.experiment.contender import Contender, Pace
+from pytest_gpuserve.experiment.handle import ServerHandle, Target
+from pytest_gpuserve.experiment.loaded import LoadedStart
+from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.experiment.sharing import lanes
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.kserve import decode_http
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Steps, Trace
 from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX
-from pytest_gpuserve.trial.contender import Contender, Pace
-from pytest_gpuserve.trial.handle import ServerHandle, Target
-from pytest_gpuserve.trial.loaded import LoadedStart
-from pytest_gpuserve.trial.shape import LoadShape
-from pytest_gpuserve.trial.sharing import lanes
 from tests.fakes.memory_server import MemoryServer, memory_server
 from tests.plugin.conftest import is_busy
 from tests.servers.deployments import Unseen

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.comparison.claims import Claims
+from pytest_gpuserve.comparison.side_by_side import session_of
 from pytest_gpuserve.gate import verdict as verdict_module
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.paired import Prior
@@ -19,17 +21,15 @@ from pytest_gpuserve.measure.rounds import ARMS, Side
 from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.store.sequence import KeptMetric
-from pytest_gpuserve.trial.claims import Claims
-from pytest_gpuserve.trial.side_by_side import session_of
 from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison, round_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pytest_gpuserve.comparison.side_by_side import SideBySide
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.measure.rounds import Round
-    from pytest_gpuserve.trial.side_by_side import SideBySide
 
 THROUGHPUT, P50, P99 = METRICS["throughput"], METRICS["latency.p50"], METRICS["latency.p99"]
 COLD_START = METRICS["cold_start"]

@@ -12,16 +12,16 @@ import pytest
 from pytest_gpuserve.device.contention import CpuReading
 from pytest_gpuserve.device.sample import CardEvent, DeviceProcess, Unknown
 from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.experiment import loaded, one_start
+from pytest_gpuserve.experiment.handle import Target
+from pytest_gpuserve.experiment.loaded import LoadedStart
+from pytest_gpuserve.experiment.lookout import NOBODY, Telemeter
+from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import CardUse
-from pytest_gpuserve.trial import loaded, one_start
-from pytest_gpuserve.trial.handle import Target
-from pytest_gpuserve.trial.loaded import LoadedStart
-from pytest_gpuserve.trial.shape import LoadShape
-from pytest_gpuserve.trial.telemeter import NOBODY, Telemeter
 from tests.fakes.scripted_engines import TICK_NS, TICK_REQUESTS, ScriptedEngines, scripted_instance
 from tests.fakes.scripted_eyes import MIB, QUIET, UUID, ScriptedEyes
 from tests.servers.pairs import Seen
@@ -29,12 +29,12 @@ from tests.servers.pairs import Seen
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from pytest_gpuserve.experiment.handle import ServerHandle
+    from pytest_gpuserve.experiment.lookout import Lookout
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.wire import Plan
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import ServerHandle
-    from pytest_gpuserve.trial.lookout import Lookout
 
 NS = 1_000_000_000
 WARMUP_TICKS, WINDOW_TICKS = 3, 5

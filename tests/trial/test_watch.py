@@ -11,6 +11,9 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.experiment.handle import Target
+from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.experiment.watch import Reading, Watch, client_of
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.request import Request
@@ -21,18 +24,15 @@ from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, Client, StageTime
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
-from pytest_gpuserve.trial.handle import Target
-from pytest_gpuserve.trial.shape import LoadShape
-from pytest_gpuserve.trial.watch import Reading, Watch, client_of
 from tests.servers.pairs import Seen
 from tests.support.builders import window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.trial.handle import ServerHandle
 
 SECOND_NS = 10**9
 TOKEN = "hf_abcdefghijkl"

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.trial.loaded import LoadedStart
-from pytest_gpuserve.trial.watch import Reading, Watch
+from pytest_gpuserve.experiment.loaded import LoadedStart
+from pytest_gpuserve.experiment.watch import Reading, Watch
 
 if TYPE_CHECKING:
     from pytest_gpuserve.measure.counters import Counters

@@ -15,8 +15,8 @@ from pytest_gpuserve.servers.metric_names import MetricNames
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.trial.assertions import Run
-    from pytest_gpuserve.trial.handle import ServerHandle, Target
+    from pytest_gpuserve.comparison.assertions import Run
+    from pytest_gpuserve.experiment.handle import ServerHandle, Target
 
     Make = Callable[..., ServerHandle]
 

@@ -1,0 +1,316 @@
+"""The vocabulary of a test's assertions: ``run.throughput >= baseline.throughput``.
+
+Comparing with ``baseline`` asks the judge for a verdict, which may measure more before it answers; comparing with a
+plain number is a service-level check. A comparison that means nothing is an error, never a quiet true or false.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.observed import Observed
+from pytest_gpuserve.experiment.pairing import Sides, example, no_truth
+from pytest_gpuserve.measure.points import pooled_value
+from pytest_gpuserve.roofline import peak_of, share_of_peak
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.device.card import Card
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.roofline import Peak, Work
+    from pytest_gpuserve.store.published import PublishedEntry
+
+
+class DuelJudge(Protocol):
+    """Who reaches the verdicts of a duel."""
+
+    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """Compare the ratio of the first server's value to the second's with a limit, measuring until it is decided."""
+
+
+class Duel(Sides["Ratio"]):
+    """Two servers, measured side by side under one load; its metrics are ratios, the first server's to the second's.
+
+    Args:
+        run: What was measured of the first server.
+        judge: Who reaches the verdicts.
+    """
+
+    def __init__(self, run: Run, judge: DuelJudge) -> None:
+        super().__init__(lambda metric: Ratio(run, judge, metric))
+        self.run = run
+
+
+@dataclass(frozen=True, eq=False)
+class Ratio:
+    """A metric of the first server divided by that of the second; compare it with a number.
+
+    It holds if the data show it, and does not hold if they show the contrary; there is no tolerance: say 0.95 where 5 %
+    less will do.
+
+    Args:
+        run: What was measured of the first server.
+        judge: Who reaches the verdict.
+        metric: The metric.
+    """
+
+    run: Run = field(repr=False)
+    judge: DuelJudge = field(repr=False)
+    metric: Metric
+
+    def __ge__(self, other: object) -> Comparison:
+        return self._compare(other, ">=", wants_higher=True)
+
+    def __le__(self, other: object) -> Comparison:
+        return self._compare(other, "<=", wants_higher=False)
+
+    def __gt__(self, other: object) -> NoReturn:
+        self._refuse(">")
+
+    def __lt__(self, other: object) -> NoReturn:
+        self._refuse("<")
+
+    def __eq__(self, other: object) -> NoReturn:
+        self._refuse("==")
+
+    def __ne__(self, other: object) -> NoReturn:
+        self._refuse("!=")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> NoReturn:
+        raise UsageProblem(f"duel.{self.metric.name} is neither true nor false", remedies=[self._example()])
+
+    def _compare(self, other: object, operator: str, *, wants_higher: bool) -> Comparison:
+        if wants_higher is not self.metric.higher_is_better:
+            self._refuse(operator)
+        if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
+            return self.judge.against_ratio(self.run, self.metric, float(other))
+        raise UsageProblem(
+            f"duel.{self.metric.name} is a ratio of two servers and can be compared with a number above 0",
+            found=f"{other!r}",
+            remedies=[self._example(), "baseline is for what load(...) returns"],
+        )
+
+    def _refuse(self, operator: str) -> NoReturn:
+        good = "higher" if self.metric.higher_is_better else "lower"
+        raise UsageProblem(
+            f"`duel.{self.metric.name} {operator} ...` gates nothing: {good} is better", remedies=[self._example()]
+        )
+
+    def _example(self) -> str:
+        text = ">= 1.05" if self.metric.higher_is_better else "<= 0.95"
+        return f"write `assert duel.{self.metric.name} {text}`"
+
+
+class Judge(Protocol):
+    """Who reaches verdicts; made by the session for one test."""
+
+    def against_baseline(self, run: Run, metric: Metric) -> Comparison:
+        """Compare with the stored baseline, measuring more until it is decided."""
+
+    def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """Compare with a number in the metric's unit."""
+
+    def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
+        """Compare with a number that others printed."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What an assertion sees: true or false, with the judgement behind it.
+
+    Args:
+        judgement: The verdict and its numbers.
+        holds: Whether the assertion holds; a recording run holds where a gating one would not.
+    """
+
+    judgement: Judgement
+    holds: bool
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A metric of something that a run is compared with; the baseline's has a value only within that comparison.
+
+    Args:
+        metric: Which metric.
+
+    Attributes:
+        kind: What it is compared with.
+    """
+
+    kind: ClassVar[ReferenceKind] = "baseline"
+
+    metric: Metric
+
+    def __eq__(self, other: object) -> NoReturn:
+        self._refuse("==")
+
+    def __ne__(self, other: object) -> NoReturn:
+        self._refuse("!=")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{self.kind}.{self.metric.name}"
+
+    def __bool__(self) -> NoReturn:
+        no_truth(f"{self.kind}.{self.metric.name}", self.metric.name, self.kind)
+
+    def compared(self, run: Run) -> Comparison:
+        """Let the run's judge compare the run with it."""
+        return run.judge.against_baseline(run, self.metric)
+
+    def _refuse(self, operator: str) -> NoReturn:
+        raise UsageProblem(
+            f"`{self.kind}.{self.metric.name} {operator} ...` gates nothing",
+            remedies=[example(self.metric, self.kind)],
+        )
+
+
+class Baseline(Sides[Reference]):
+    """The stored baseline of whatever run it is compared with."""
+
+    def __init__(self) -> None:
+        super().__init__(Reference)
+
+
+class Run(Sides["Measured"], Observed):
+    """What was measured of one load; it stays attached to its server, so that a comparison can measure more.
+
+    Args:
+        label: Tells apart several loads of one test; empty for the first.
+        judge: Who reaches the verdicts on it.
+        sessions: What was measured so far, the first look first; a comparison may add to it.
+        card: On which its server ran; None where there was none, or nobody knows, as of a remote server.
+        schedule: When its requests were sent.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        judge: Judge,
+        sessions: list[Session],
+        card: Card | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        Sides.__init__(self, lambda metric: Measured(self, metric))
+        Observed.__init__(self, sessions, schedule)
+        self.label = label
+        self.judge = judge
+        self.card = card
+
+    def share_of_peak(self, work: Work, precision: str | None = None, *, peak: Peak | None = None) -> float:
+        """The throughput's share, from 0 to 1, of what the card could do at most.
+
+        Args:
+            work: What a request costs, as the fixture ``count_flops`` counts it.
+            precision: In which the model runs, one of `PRECISIONS`; the card's peak is that of its data sheet.
+            peak: Instead of ``precision``, of a card that is not in the table.
+
+        Raises:
+            NotMeasured: No request was answered.
+            UsageProblem: There is no card, its peak is not known, it has no units for the precision, or the share is
+                above 1.
+        """
+        if (precision is None) is (peak is None):
+            raise UsageProblem(
+                "run.share_of_peak(work, ...) needs a precision or a peak, not both",
+                remedies=['run.share_of_peak(work, precision="fp16")'],
+            )
+        if peak is None and precision is not None:
+            product, profile = (None, None) if self.card is None else (self.card.product, self.card.mig_profile)
+            peak = peak_of(product, precision, mig_profile=profile)
+        assert peak is not None
+        return share_of_peak(self.throughput.value, work, peak)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A metric of a run: compare it with ``baseline`` or with a number, in the direction that is good.
+
+    Args:
+        run: The run.
+        metric: The metric.
+    """
+
+    run: Run = field(repr=False)
+    metric: Metric
+
+    @property
+    def value(self) -> float:
+        """The value over all that was measured, in the metric's unit (seconds, requests a second, joules, bytes, ...).
+
+        Raises:
+            NotMeasured: There is nothing to compute it from.
+        """
+        return pooled_value(self.metric, self.run.sessions)
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __ge__(self, other: object) -> Comparison:
+        return self._compare(other, ">=", wants_higher=True)
+
+    def __le__(self, other: object) -> Comparison:
+        return self._compare(other, "<=", wants_higher=False)
+
+    def __gt__(self, other: object) -> NoReturn:
+        self._refuse(">", other)
+
+    def __lt__(self, other: object) -> NoReturn:
+        self._refuse("<", other)
+
+    def __eq__(self, other: object) -> NoReturn:
+        self._refuse("==", other)
+
+    def __ne__(self, other: object) -> NoReturn:
+        self._refuse("!=", other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> NoReturn:
+        no_truth(self.metric.name, self.metric.name)
+
+    def _compare(self, other: object, operator: str, *, wants_higher: bool) -> Comparison:
+        if wants_higher is not self.metric.higher_is_better:
+            self._refuse(operator, other)
+        if isinstance(other, Reference):
+            if other.metric != self.metric:
+                raise UsageProblem(
+                    f"{self.metric.name} can only be compared with a {other.kind} value of the same metric,"
+                    f" not with {other.metric.name}",
+                    remedies=[example(self.metric, other.kind)],
+                )
+            return other.compared(self.run)
+        # Every metric is above 0, so a limit of 0 or below holds for all of them, or for none.
+        if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
+            return self.run.judge.against_limit(self.run, self.metric, float(other))
+        raise UsageProblem(
+            f"{self.metric.name} can be compared with baseline.{self.metric.name} or with a finite number",
+            found=f"{other!r}",
+            remedies=[example(self.metric)],
+        )
+
+    def _refuse(self, operator: str, other: object) -> NoReturn:
+        good, gate = ("higher", ">=") if self.metric.higher_is_better else ("lower", "<=")
+        owner = other.kind if isinstance(other, Reference) else "baseline"
+        shown = owner if isinstance(other, Reference) else repr(other)
+        why = f"a gate is written {gate}" if gate.startswith(operator) else f"{good} is better"
+        limit = isinstance(other, (int, float)) and not isinstance(other, bool)
+        raise UsageProblem(
+            f"`{self.metric.name} {operator} {shown}` gates nothing: {why}",
+            remedies=[
+                example(self.metric, owner),
+                *([f"or, as a limit, `{self.metric.name} {gate} {other}`"] if limit else []),
+            ],
+        )

@@ -1,0 +1,197 @@
+"""The first look at each load of a test, before anything is compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.comparison.assertions import Run
+from pytest_gpuserve.comparison.case import Look
+from pytest_gpuserve.comparison.confirming import Unconfirmed, make_confirmation
+from pytest_gpuserve.comparison.measurement import Measurement
+from pytest_gpuserve.comparison.workloads import workload_of, workload_of_duel
+from pytest_gpuserve.errors import GpuserveError, UsageProblem
+from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.experiment.replicas import for_replicas
+from pytest_gpuserve.servers.remote import Remote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuserve.comparison.assertions import Judge
+    from pytest_gpuserve.comparison.case import Case, Docket
+    from pytest_gpuserve.comparison.ledger import Workload
+    from pytest_gpuserve.comparison.paired_court import PairedCourt
+    from pytest_gpuserve.comparison.recording import Recorder
+    from pytest_gpuserve.comparison.stored_court import StoredCourt
+    from pytest_gpuserve.device.card import Card
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.experiment.worktree import Opponent
+    from pytest_gpuserve.measure.window import Session
+
+
+class FirstLooks:
+    """Puts the loads of a test on its docket, and takes the first look at each; a recording takes all its sessions.
+
+    Args:
+        case: The test.
+        judge: Whom the runs ask for verdicts.
+        paired: Judges side by side.
+        stored: Judges by baselines.
+        recorder: Says what is recorded anew.
+        progress: Told how loads get on.
+        earlier: The loads of an earlier try of the same test, whose sessions are kept; None where there was none.
+        card: On which servers of this session run; None where there is none.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        judge: Judge,
+        *,
+        paired: PairedCourt,
+        stored: StoredCourt,
+        recorder: Recorder,
+        progress: Progress,
+        earlier: Docket | None,
+        card: Card | None,
+    ) -> None:
+        self._case = case
+        self._judge = judge
+        self._paired = paired
+        self._stored = stored
+        self._recorder = recorder
+        self._progress = progress
+        self._earlier = earlier
+        self._card = card
+
+    def of_load(self, target: Target, shape: LoadShape, name: str | None) -> Run:
+        """Look at a server alone, or beside what every comparison is with.
+
+        Raises:
+            UsageProblem: Another load of this test has that name.
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+            BaselineUnusable: The baseline file cannot be read or trusted; found before anything is measured.
+        """
+        shape = for_replicas(shape, target)
+        measurement = self._added(target, shape, workload_of(target, shape), name)
+        against = self._case.arena.against
+        if against is not None:
+            self._begin_against(measurement, against)
+        else:
+            self._begin_paired(measurement)
+        if measurement.paired is None:
+            self._take_sessions(measurement)
+        return measurement.run
+
+    def of_duel(self, target: Target, opponent: Target, shape: LoadShape, name: str | None) -> Run:
+        """Look at two servers side by side; the run is the first one's.
+
+        Raises:
+            UsageProblem: Another load of this test has that name.
+            ServerFailed: A server could not be started.
+            LoadFailed: The load engine failed.
+        """
+        shape = for_replicas(shape, target, opponent)
+        shape.check_payloads(len(opponent.requests))
+        opponent.check_schedule(shape.schedule)
+        measurement = self._added(target, shape, workload_of_duel(target, opponent, shape), name)
+        self._case.docket.duels.append(measurement.run)
+        contest = self._stored.contest_of(measurement, None)
+        measurement.paired = self._case.arena.compare_servers(contest, opponent)
+        self._look_first(measurement)
+        return measurement.run
+
+    def _added(self, target: Target, shape: LoadShape, workload: Workload, name: str | None) -> Measurement:
+        shape.check_payloads(len(target.requests))
+        target.check_schedule(shape.schedule)
+        docket = self._case.docket
+        label = name or ("" if not docket.measurements else f"load {len(docket.measurements) + 1}")
+        if any(label == other.run.label for other in docket.measurements):
+            raise UsageProblem(
+                f"two loads of this test are called {label!r}, and would share one baseline",
+                remedies=["give each its own: load(..., name='...')"],
+            )
+        place = self._case.ledger.place(self._case.nodeid, label)
+        # Of a server that was started elsewhere nobody knows on which card it runs.
+        card = None if isinstance(target.server.kind, Remote) else self._card
+        run = Run(label, self._judge, [], card, shape.schedule)
+        measurement = Measurement(run, target, shape, workload, place, self._progress, self._case.arena.machine)
+        docket.rest_others(measurement)
+        docket.measurements.append(measurement)
+        return measurement
+
+    def _take_sessions(self, measurement: Measurement) -> None:
+        policy = self._case.policy
+        stored = self._case.ledger.find(measurement.place)
+        wanted = self._recorder.wants(stored)
+        # What is recorded anew may have other clocks.
+        clock_mhz = None if wanted else self._stored.clock_mhz(measurement, stored)
+        sessions = policy.record_sessions if wanted else 1
+        measurement.run.sessions.extend(self._kept(measurement))
+        while len(measurement.run.sessions) < sessions:
+            if wanted:
+                self._case.looked(Look("session", len(measurement.run.sessions) + 1, sessions))
+            else:
+                self._stored.tell_look(measurement)
+            measurement.take(self._case.requests_wanted, policy.foreign_cores, clock_mhz)
+            # What will not be recorded anyway need not be measured to its end.
+            if measurement.run.problems or self._stored.shared(measurement):
+                break
+
+    def _begin_against(self, measurement: Measurement, against: Callable[[], Opponent]) -> None:
+        """Compare with what was asked for; where it has no such server, the measurement notes why."""
+        stored = self._case.ledger.find(measurement.place)
+        try:
+            contest = self._stored.contest_of(measurement, stored)
+            measurement.paired = self._case.arena.compare_builds(contest, against())
+            self._look_first(measurement)
+        except GpuserveError as problem:
+            if measurement.paired is not None and not isinstance(problem, BaseFailed):
+                raise
+            measurement.paired, measurement.absent = None, str(problem)
+
+    def _begin_paired(self, measurement: Measurement) -> None:
+        """Begin beside the baseline's commit where its numbers decide nothing here: a session alone would be in vain.
+
+        Where that commit cannot be measured, the measurement notes why.
+        """
+        stored = self._case.ledger.find(measurement.place)
+        if stored is None or self._recorder.wants(stored) or not self._stored.needs_pair(measurement, stored):
+            return
+        try:
+            measurement.paired = make_confirmation(
+                self._case.arena, self._stored.contest_of(measurement, stored), stored
+            )
+            measurement.is_paired = True
+            self._look_first(measurement)
+        except Unconfirmed as problem:
+            measurement.absent = str(problem)
+        except BaseFailed as problem:
+            assert measurement.paired is not None
+            # The time that it took is the test's.
+            measurement.seconds += measurement.paired.seconds
+            measurement.paired, measurement.is_paired = None, False
+            measurement.absent = f"it could not be settled side by side: {problem}"
+
+    def _look_first(self, measurement: Measurement) -> None:
+        assert measurement.paired is not None
+        if measurement.paired.rounds:
+            measurement.show()
+        else:
+            self._paired.tell_look(measurement.paired)
+            measurement.look()
+
+    def _kept(self, measurement: Measurement) -> list[Session]:
+        """Sound sessions of an earlier try of this test under the same load."""
+        if self._earlier is None:
+            return []
+        for other in self._earlier.measurements:
+            # Rounds beside a commit are no sessions alone; the comparison itself remembers them.
+            if other.is_paired:
+                continue
+            if other.place == measurement.place and other.workload.must_match == measurement.workload.must_match:
+                return [session for session in other.run.sessions if not session.problems]
+        return []

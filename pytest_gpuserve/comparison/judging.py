@@ -1,0 +1,318 @@
+"""The judge of one test: measures what it loads, and answers its comparisons."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.comparison.afterwards import Afterwards
+from pytest_gpuserve.comparison.anchor_court import AnchorCourt
+from pytest_gpuserve.comparison.assertions import Comparison, Duel, Run
+from pytest_gpuserve.comparison.case import Case, Docket, Look, unwatched
+from pytest_gpuserve.comparison.first_looks import FirstLooks
+from pytest_gpuserve.comparison.limits import judge_limit
+from pytest_gpuserve.comparison.paired_court import PairedCourt
+from pytest_gpuserve.comparison.published import judge_published
+from pytest_gpuserve.comparison.recording import Recorder
+from pytest_gpuserve.comparison.stored_court import StoredCourt
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuserve.comparison.arena import Arena
+    from pytest_gpuserve.comparison.case import Policy
+    from pytest_gpuserve.comparison.ledger import Ledger
+    from pytest_gpuserve.comparison.measurement import Measurement
+    from pytest_gpuserve.device.card import Card
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.store.published import PublishedEntry
+
+
+class TestJudge:
+    """The judge of one test.
+
+    Args:
+        nodeid: The test.
+        ledger: The baselines of the device.
+        arena: Where builds are compared side by side.
+        policy: What verdicts mean.
+        tolerance_of: The tolerance of each metric.
+        earlier: The judge of an earlier try of the same test, whose sessions are kept: a retry is more data under the
+            same question, never another chance.
+        told: Hears every judgement, with the label of its run.
+        progress: Told how loads get on.
+        looked: Hears of every look before it is taken.
+        card: On which servers of this session run; None where there is none.
+
+    Attributes:
+        ended_early: Whether the test did not come to its end: reports then tell of what it did not come to as well.
+    """
+
+    # Not a test class, whatever its name looks like to pytest.
+    __test__ = False
+
+    def __init__(
+        self,
+        nodeid: str,
+        *,
+        ledger: Ledger,
+        arena: Arena,
+        policy: Policy,
+        tolerance_of: Callable[[Metric], float],
+        told: Callable[[str, Judgement], None],
+        progress: Progress,
+        looked: Callable[[Look], None] = unwatched,
+        earlier: TestJudge | None = None,
+        card: Card | None = None,
+    ) -> None:
+        self.nodeid = nodeid
+        self.ended_early = False
+        self._docket = Docket(always_paired=arena.against is not None)
+        self._case = Case(
+            nodeid=nodeid,
+            ledger=ledger,
+            arena=arena,
+            policy=policy,
+            tolerance_of=tolerance_of,
+            told=told,
+            looked=looked,
+            docket=self._docket,
+        )
+        self._recorder = Recorder(self._case)
+        self._paired = PairedCourt(self._case)
+        self._stored = StoredCourt(self._case, self._paired)
+        self._anchors = AnchorCourt(self._case, self._paired, self._stored)
+        self._afterwards = Afterwards(self._case, self._recorder, self._stored)
+        self._first_looks = FirstLooks(
+            self._case,
+            self,
+            paired=self._paired,
+            stored=self._stored,
+            recorder=self._recorder,
+            progress=progress,
+            earlier=None if earlier is None else earlier._docket,  # noqa: SLF001 -- of the same class
+            card=card,
+        )
+        self._skips: list[str] = []
+        self._unheld: list[Judgement] = []
+
+    def close(self) -> None:
+        """End the servers that a comparison side by side has left running for its next look."""
+        self._docket.rest_all()
+        if self.ended_early:
+            # Only now, for some trouble shows only at the servers' end.
+            for measurement, judgement in self._afterwards.judgements(self.measurements):
+                self._case.tell(measurement, judgement)
+
+    # -- measuring
+
+    def measure(self, target: Target, shape: LoadShape, name: str | None) -> Run:
+        """Take the first look at a load; a recording takes all its sessions.
+
+        Raises:
+            UsageProblem: Another load of this test has that name.
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+            BaselineUnusable: The baseline file cannot be read or trusted; found before anything is measured.
+        """
+        return self._first_looks.of_load(target, shape, name)
+
+    def duel(self, target: Target, opponent: Target, shape: LoadShape, name: str | None) -> Duel:
+        """Take the first look at two servers side by side.
+
+        Raises:
+            UsageProblem: Another load of this test has that name.
+            ServerFailed: A server could not be started.
+            LoadFailed: The load engine failed.
+        """
+        return Duel(self._first_looks.of_duel(target, opponent, shape, name), self)
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """The loads, in the order in which the test asked for them."""
+        return self._docket.measurements
+
+    @property
+    def reported(self) -> list[Measurement]:
+        """The loads of which reports tell: these, and what was measured to settle what baselines say of them."""
+        return self._docket.reported
+
+    # -- comparing
+
+    def against_baseline(self, run: Run, metric: Metric) -> Comparison:
+        """See ``assertions.Judge``."""
+        if self._docket.is_duel(run):
+            raise UsageProblem(
+                "a duel has no baseline: its servers are compared with each other",
+                remedies=[
+                    "compare the ratios with numbers: duel.throughput >= 1.05",
+                    "gate each server with load(...)",
+                ],
+            )
+        measurement = self._docket.of(run)
+        measurement.compared = True
+        stored = self._case.ledger.find(measurement.place)
+        decider = None
+        if self._case.arena.against is not None:
+            judgement = self._against(measurement, metric)
+        elif self._recorder.wants(stored):
+            judged = self._stored.judge(measurement, metric, stored)
+            judgement = self._recorder.judge(measurement, metric, stored, judged, self._stored.shared(measurement))
+            self._answer(measurement, judgement, "baseline")
+            return self._comparison(judgement, holds=self._recorder.may(judgement))
+        else:
+            judged = self._stored.settle(measurement, metric, stored)
+            judgement = self._anchors.review(measurement, metric, stored, judged)
+            decider = self._anchors.decider(measurement, metric)
+        self._answer(measurement, judgement, "baseline", decider=decider)
+        if judgement.verdict is Verdict.MISSING:
+            self._tell_rest(measurement, judgement)
+        if self._is_skipped(measurement, judgement, stored):
+            return self._skipped(judgement)
+        return self._comparison(judgement, holds=judgement.verdict.passes)
+
+    def _against(self, measurement: Measurement, metric: Metric) -> Judgement:
+        # A base that could not be started once is not tried again for each metric.
+        if measurement.paired is not None and not measurement.absent:
+            try:
+                return self._paired.settle(measurement, metric)
+            except BaseFailed as problem:
+                measurement.absent = str(problem)
+        value = measurement.value(metric)
+        return Judgement.missing(metric, "against", measurement.absent, value=value)
+
+    def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
+        measurement = self._docket.of(run)
+        self._stored.measure_alone(measurement)
+        judgement = judge_limit(
+            measurement,
+            metric,
+            limit,
+            tolerance=self._case.tolerance_of(metric),
+            rounds=self._docket.rounds_of(measurement),
+        )
+        self._answer(measurement, judgement, "limit")
+        return self._comparison(judgement, holds=judgement.verdict.passes)
+
+    def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
+        """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
+        measurement = self._docket.of(run)
+        self._stored.measure_alone(measurement)
+        judgement = judge_published(
+            measurement,
+            metric,
+            entry,
+            tolerance=self._case.tolerance_of(metric),
+            rounds=self._docket.rounds_of(measurement),
+        )
+        # A test may compare one metric with several numbers: each has a row.
+        self._answer(measurement, judgement, "published", row=f"published {entry.record.line}")
+        return self._comparison(judgement, holds=judgement.verdict.passes)
+
+    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """See ``dueling.DuelJudge``."""
+        measurement = self._docket.of(run)
+        judgement = self._paired.settle_ratio(measurement, metric, limit)
+        self._answer(measurement, judgement, "duel")
+        if judgement.verdict is Verdict.INCONCLUSIVE and self._case.policy.skip_inconclusive:
+            return self._skipped(judgement)
+        return self._comparison(judgement, holds=judgement.verdict.passes)
+
+    def _is_skipped(self, measurement: Measurement, judgement: Judgement, stored: Stored | None) -> bool:
+        policy = self._case.policy
+        if judgement.verdict is Verdict.INCONCLUSIVE:
+            return policy.skip_inconclusive
+        if judgement.verdict is not Verdict.MISSING:
+            return False
+        foreign = judgement.reference_kind == "baseline" and self._stored.is_foreign(measurement, stored)
+        return policy.skip_missing or (policy.skip_foreign and foreign)
+
+    def _skipped(self, judgement: Judgement) -> Comparison:
+        """Go on with the rest of the test: what it finds must not hide behind this."""
+        self._skips.append(f"{judgement.verdict}: {'; '.join(judgement.reasons)}")
+        return Comparison(judgement, holds=True)
+
+    def _comparison(self, judgement: Judgement, *, holds: bool) -> Comparison:
+        if not holds:
+            self._unheld.append(judgement)
+        return Comparison(judgement, holds=holds)
+
+    def _answer(
+        self,
+        measurement: Measurement,
+        judgement: Judgement,
+        asked: ReferenceKind,
+        *,
+        row: str = "",
+        decider: Measurement | None = None,
+    ) -> None:
+        """Keep an answer, and tell it of the load by whose samples it was decided: this one, if no other is given."""
+        measurement.answers[judgement.metric.name, asked] = judgement
+        self._case.tell(decider or measurement, judgement, row=row)
+
+    def _tell_rest(self, measurement: Measurement, judgement: Judgement) -> None:
+        """What is missing is the whole entry: it is missing for every usual metric, asked for or not yet."""
+        kind = judgement.reference_kind
+        for metric, value in measurement.known().items():
+            if not metric.on_request and (metric.name, kind) not in measurement.judgements:
+                self._case.tell(measurement, Judgement.missing(metric, kind, *judgement.reasons, value=value))
+
+    # -- telling what came of it
+
+    def judgement(self, run: Run, metric: Metric, kind: ReferenceKind) -> Judgement:
+        """The last answer to a comparison with a baseline, a limit or a duel's opponent, for its explanation."""
+        return self._docket.of(run).answers[metric.name, kind]
+
+    def compared(self, run: Run, judgement: Judgement) -> tuple[Sequence[Session], Sequence[Session]]:
+        """The sessions that a judgement compared: the reference's and the run's; none where nothing was compared."""
+        measurement = self._docket.of(run)
+        by_anchor = self._anchors.compared(measurement, judgement.metric)
+        if by_anchor is not None and judgement.reference_kind in {"baseline", "against"}:
+            return by_anchor
+        if judgement.reference_kind in {"against", "duel"} and measurement.paired is not None:
+            return measurement.paired.sessions("base"), measurement.paired.sessions("candidate")
+        stored = self._case.ledger.find(measurement.place)
+        if stored is None or measurement.run.problems or judgement.reference_kind != "baseline":
+            return (), ()
+        evidence = self._stored.evidence(measurement, stored)
+        # What a machine of another speed did moved with the machine.
+        return ((), ()) if evidence is None else (evidence.sessions, measurement.run.sessions)
+
+    def unjudged_problems(self) -> list[str]:
+        """Problems of runs of which no comparison has spoken; a test must not pass over them.
+
+        Asked after ``close``, it knows of those too that showed only at the servers' end.
+        """
+        return self._docket.unjudged_problems()
+
+    def unheld(self) -> list[Judgement]:
+        """Comparisons that did not hold; a test that went on all the same has forgotten an ``assert``."""
+        return list(self._unheld)
+
+    def skip_reason(self) -> str:
+        """Why the test, if nothing in it failed, is skipped rather than passed; empty if it is not."""
+        return "; ".join(dict.fromkeys(self._skips))
+
+    def record(self) -> list[str]:
+        """Write the baselines of what this test compared, if this is a recording; says what was written, or could be.
+
+        Raises:
+            BaselineUnusable: A file cannot be read or written.
+        """
+        written = self._recorder.write(self.measurements)
+        if self._case.arena.against is not None:
+            return written
+        here = [
+            measurement
+            for measurement in self.measurements
+            if not self._stored.is_foreign(measurement, self._case.ledger.find(measurement.place))
+        ]
+        return [*written, *self._recorder.proposals(here)]

@@ -1,0 +1,53 @@
+"""The verdict of a run against a plain number: a service-level check, without statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value, too_few_requests
+from pytest_gpuserve.measure.rounds import demand_own_card
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuserve.comparison.measurement import Measurement
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.measure.rounds import Round
+
+
+def judge_limit(
+    measurement: Measurement, metric: Metric, limit: float, *, tolerance: float, rounds: Sequence[Round] = ()
+) -> Judgement:
+    """Compare all that was measured, pooled, with a number in the metric's unit.
+
+    Args:
+        measurement: What was measured.
+        metric: What is compared.
+        limit: The number.
+        tolerance: Of the metric, by which a quantile has to have its requests.
+        rounds: In which it was measured, where that was beside another server.
+    """
+    if measurement.run.problems:
+        return Judgement.invalid(metric, "limit", *measurement.run.problems, reference=limit)
+    try:
+        demand_own_card(metric, rounds)
+        value = pooled_value(metric, measurement.run.sessions)
+    except NotMeasured as problem:
+        return Judgement.invalid(metric, "limit", str(problem), reference=limit)
+    too_few = too_few_requests(metric, measurement.run.sessions, tolerance)
+    if too_few:
+        finite = measurement.shape.finite
+        more = "give the schedule more" if finite else "give it longer: load(..., seconds=...)"
+        reason = f"{too_few}; {more}"
+        return Judgement(metric, Verdict.INCONCLUSIVE, "limit", value=value, reference=limit, reasons=(reason,))
+    good = value >= limit if metric.higher_is_better else value <= limit
+    return Judgement(
+        metric,
+        Verdict.PASS if good else Verdict.REGRESSED,
+        "limit",
+        value=value,
+        reference=limit,
+        change=value / limit - 1,
+        rounds=len(measurement.run.sessions),
+    )

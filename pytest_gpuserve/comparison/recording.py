@@ -1,0 +1,199 @@
+"""What a recording run writes, and what it refuses to write."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.comparison.anchor_court import against_anchor, drifted, standing
+from pytest_gpuserve.comparison.anchoring import Gated
+from pytest_gpuserve.comparison.stored_court import not_measured
+from pytest_gpuserve.errors import BaselineUnusable
+from pytest_gpuserve.gate.metric import METRICS, log_cost
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.measure.points import NotMeasured, point
+from pytest_gpuserve.report.commands import tightening_command
+from pytest_gpuserve.units import format_change, format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpuserve.comparison.case import Case
+    from pytest_gpuserve.comparison.measurement import Measurement
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.store.baseline import Stored
+
+
+class Recorder:
+    """Decides what is recorded of a test, and writes it.
+
+    Args:
+        case: The test.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._ledger = case.ledger
+        self._policy = case.policy
+
+    def wants(self, stored: Stored | None) -> bool:
+        """Whether this run records a load that has this baseline so far."""
+        return self._policy.record_all or (self._policy.record_new and stored is None)
+
+    def may(self, judgement: Judgement) -> bool:
+        """Whether what was judged so may be recorded."""
+        if judgement.verdict is Verdict.INVALID or judgement.value is None:
+            return False
+        return bool(self._policy.reason) or not _is_looser(judgement)
+
+    def judge(
+        self, measurement: Measurement, metric: Metric, stored: Stored | None, judgement: Judgement, shared: str
+    ) -> Judgement:
+        """Turn a judgement into that of a recording, which asks something else.
+
+        Args:
+            measurement: What was measured.
+            metric: What was judged.
+            stored: What is there.
+            judgement: Of the one against the other.
+            shared: Who else used the host, if that was too much.
+        """
+        if shared and judgement.verdict is not Verdict.INVALID:
+            reason = f"{shared}; a baseline recorded now would hide a regression later"
+            return Judgement.invalid(metric, "baseline", reason, value=judgement.value)
+        worse = self._drifted(measurement, metric, stored, judgement)
+        if worse is not None:
+            return replace(worse, reasons=(_needs_reason(metric), *worse.reasons))
+        if judgement.verdict is Verdict.MISSING:
+            # Nothing to compare with, but what is recorded must be good enough to compare with tomorrow.
+            try:
+                for session in measurement.run.sessions:
+                    point(metric, session, self._case.tolerance_of(metric))
+            except NotMeasured as problem:
+                return not_measured(metric, problem)
+            # That there was nothing is why it is recorded; that there was another workload is worth saying.
+            known = judgement.reasons if stored is not None else ()
+            return replace(judgement, reasons=(*known, "recorded by this run, if the test passes"))
+        if not self._policy.reason and _is_looser(judgement):
+            return judgement.because(_needs_reason(metric))
+        return judgement
+
+    def _drifted(
+        self, measurement: Measurement, metric: Metric, stored: Stored | None, judgement: Judgement
+    ) -> Judgement | None:
+        """The drift that a recording without a reason would accept in small steps; None where there is none.
+
+        What the baseline itself says of another host or an unlike device is MISSING, but this host's anchor may be
+        there all the same.
+        """
+        if self._policy.reason or stored is None or judgement.verdict in {Verdict.INVALID, Verdict.REGRESSED}:
+            return None
+        if stored.entry.workload != dict(measurement.workload.must_match):
+            return None
+        here, tolerance = self._ledger.here, self._case.tolerance_of(metric)
+        now = measurement.known_yardstick
+        found = standing(metric, stored, here, now)
+        if found.anchored is None or found.other_machine:
+            return None
+        sessions, anchored = measurement.run.sessions, found.anchored
+        result = against_anchor(metric, anchored, stored, sessions, now, here=here, tolerance=tolerance)
+        return drifted(result, anchored) if result is not None and result.has_drifted else None
+
+    def write(self, measurements: Iterable[Measurement]) -> list[str]:
+        """Write the baselines of what a test compared, if this is a recording; says what was written.
+
+        Every load is tried, also after one that could not be written.
+
+        Raises:
+            BaselineUnusable: A file cannot be read or written; says what was written all the same.
+        """
+        lines: list[str] = []
+        problems: list[BaselineUnusable] = []
+        interrupts: list[str] = []
+        for measurement in measurements:
+            try:
+                lines += self._write(measurement)
+            except BaselineUnusable as problem:
+                problems.append(problem)
+            except KeyboardInterrupt as interrupt:
+                interrupts.append(str(interrupt))
+        if interrupts:
+            said = [*filter(None, interrupts), *(problem.summary for problem in problems)]
+            raise KeyboardInterrupt("; ".join(said))
+        if problems:
+            raise _together(problems, lines)
+        return lines
+
+    def _write(self, measurement: Measurement) -> list[str]:
+        """Write the baseline of one load, if this is a recording of it; see `write`."""
+        place = measurement.place
+        if not measurement.compared or measurement.run.problems or not self.wants(self._ledger.find(place)):
+            return []
+        recorded = self._ledger.record(
+            place,
+            measurement.workload,
+            measurement.run.sessions,
+            reason=self._policy.reason,
+            gated=[Gated(metric, self._case.tolerance_of(metric)) for metric in _compared(measurement)],
+            is_here=bool(measurement.python),
+        )
+        return [
+            f"{place.key}: {recorded.done} in {place.shown}",
+            *(f"{place.key}: {change}" for change in recorded.changes),
+        ]
+
+    def proposals(self, measurements: Iterable[Measurement]) -> list[str]:
+        """Say of what got better, and is not recorded, how to hold on to it.
+
+        Args:
+            measurements: Of a test that passed, where they were compared with stored baselines of this host.
+        """
+        lines = []
+        for measurement in measurements:
+            if self.wants(self._ledger.find(measurement.place)):
+                continue
+            better = [
+                answer
+                for metric in _compared(measurement)
+                if (answer := measurement.answers[metric.name, "baseline"]).verdict is Verdict.IMPROVED
+            ]
+            if better:
+                command = tightening_command(self._case.nodeid, self._ledger.here.device.name)
+                found = ", ".join(map(_improved, better))
+                lines.append(f"{measurement.place.key}: {found}; to tighten its baseline: {command}")
+        return lines
+
+
+def _together(problems: Sequence[BaselineUnusable], written: Sequence[str]) -> BaselineUnusable:
+    """One error of all that could not be written, with what was."""
+    if len(problems) == 1 and not written:
+        return problems[0]
+    return BaselineUnusable("\n".join([*map(str, problems), *written]))
+
+
+def _compared(measurement: Measurement) -> list[Metric]:
+    """The metrics that a test has compared with the baseline of a load, in the order in which they are listed."""
+    return [metric for name, metric in METRICS.items() if (name, "baseline") in measurement.answers]
+
+
+def _improved(judgement: Judgement) -> str:
+    """``throughput IMPROVED 812/s -> 931/s (+14.7 %)``."""
+    text, unit = f"{judgement.metric.name} IMPROVED", judgement.unit
+    if judgement.value is not None and judgement.reference is not None:
+        text += f" {format_value(judgement.reference, unit)} -> {format_value(judgement.value, unit)}"
+    return text if judgement.change is None else f"{text} ({format_change(judgement.change)})"
+
+
+def _needs_reason(metric: Metric) -> str:
+    return f"recording this would loosen {metric.name}, which needs a reason: --reason='why it is worth it'"
+
+
+def _is_looser(judgement: Judgement) -> bool:
+    """Whether a recording would accept a worse number, decided or not: what is accepted must be said."""
+    if judgement.verdict is Verdict.REGRESSED:
+        return True
+    if judgement.value is None or judgement.reference is None or judgement.tolerance is None:
+        return False
+    grown = log_cost(judgement.metric, judgement.value) - log_cost(judgement.metric, judgement.reference)
+    return grown > math.log1p(judgement.metric.growth(judgement.tolerance))

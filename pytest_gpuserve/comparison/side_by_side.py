@@ -1,0 +1,451 @@
+"""A load that is measured on two servers side by side, look by look, until its comparisons are decided."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.gate.metric import COLD_START, METRICS
+from pytest_gpuserve.gate.paired import RoundPoint, paired_claim, paired_limit_verdict, paired_verdict
+from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Seen, adjusted_p, first_look, levels, look_index
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
+from pytest_gpuserve.measure.rounds import paired_value, round_point
+from pytest_gpuserve.measure.window import Session, Start
+from pytest_gpuserve.store.sequence import KeptMetric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuserve.comparison.arena import Memory
+    from pytest_gpuserve.comparison.claims import Claims
+    from pytest_gpuserve.experiment.pairing import Pairing
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.gate.paired import Prior
+    from pytest_gpuserve.gate.verdict import ReferenceKind
+    from pytest_gpuserve.measure.rounds import Arm, Round
+
+FIRST_BLOCKS: Final = LOOKS[0][1]
+"""Blocks before the first look."""
+
+
+@dataclass
+class Course:
+    """How far one metric has come.
+
+    Args:
+        tolerance: It was asked with.
+        seen: Its looks so far.
+        decision: What they decided; None for nothing yet.
+        decided_at: The look that decided.
+        is_kept: Whether an earlier try of the run decided.
+        remark: What has to be told of it beside the verdict.
+    """
+
+    tolerance: float
+    seen: list[Seen]
+    decision: Verdict | None = None
+    decided_at: int | None = None
+    is_kept: bool = False
+    remark: str = ""
+
+    @classmethod
+    def of(cls, kept: KeptMetric) -> Course:
+        """How far an earlier try had come."""
+        seen, remark = list(kept.looks), ""
+        for look in seen:
+            if kept.decision is not Verdict.REGRESSED and said_alone(look) is Verdict.REGRESSED:
+                remark = f"REGRESSED by itself after {in_rounds(LOOKS[look.look][0])} of an earlier try, but not upheld"
+        if kept.decision is None or not seen:
+            return cls(kept.tolerance, seen, remark=remark)
+        return cls(kept.tolerance, seen, kept.decision, seen[-1].look, is_kept=True, remark=remark)
+
+
+def said_alone(look: Seen) -> Verdict:
+    """What a look that decided nothing said by itself: it may have been a claim that was not upheld."""
+    claims = look.p_regressed < levels()[look.look] <= look.p_pass
+    return Verdict.REGRESSED if claims else Verdict.INCONCLUSIVE
+
+
+def rounds_until(rounds: Sequence[Round], look: int) -> Sequence[Round]:
+    """The rounds as they were at a look."""
+    count, blocks = LOOKS[look]
+    if look == 0:
+        return [replace(rounds[0], blocks=rounds[0].blocks[:blocks])]
+    return list(rounds[:count])
+
+
+def judged_rounds(metric: Metric, rounds: Sequence[Round]) -> Sequence[Round]:
+    """The rounds that a metric is judged by, and its values are of.
+
+    Of cold starts the first round is left out where there is another: who starts first of all reads from the disk what
+    the others find in memory.
+    """
+    return rounds[1:] if metric.name == COLD_START and len(rounds) > 1 else rounds
+
+
+def points_of(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list[RoundPoint]:
+    """The rounds as they are judged.
+
+    A first round that ended after three blocks, because its servers had to make room or the run ended, has too few
+    requests for many a quantile; that must not keep all later rounds from being judged.
+    """
+    rounds = judged_rounds(metric, rounds)
+    points = []
+    for measured in rounds:
+        try:
+            points.append(round_point(metric, measured, tolerance))
+        except TooFewRequests:
+            if len(rounds) == 1 or len(measured.blocks) != FIRST_BLOCKS:
+                raise
+    return points
+
+
+def windows_of(rounds: Sequence[Round]) -> int:
+    """How many windows rounds have, of both servers together."""
+    return sum(len(block.windows) for measured in rounds for block in measured.blocks)
+
+
+def in_rounds(count: int) -> str:
+    """A number of rounds in words: ``3 rounds``."""
+    return f"{count} round{'s' if count != 1 else ''}"
+
+
+class SideBySide:
+    """The comparison of a load with its base.
+
+    Args:
+        pairing: Takes the rounds; it may have rounds of an earlier run already.
+        kind: What the base is.
+        name: What people call the base.
+        comparison: Names the load among all of this run.
+        memory: Remembers it for a re-run.
+        prior_of: What is believed beforehand of each metric's spread between starts.
+        claims: Upholds what this run claims.
+        most_foreign_cores: A round in which others took more of the host is evidence, but teaches nothing about starts.
+
+    Attributes:
+        name: See above.
+        options: What compares with this base again, on the command line; empty where nothing does.
+        seconds: Time spent on it in this run.
+    """
+
+    def __init__(
+        self,
+        pairing: Pairing,
+        *,
+        kind: ReferenceKind,
+        name: str,
+        comparison: tuple[str, ...],
+        memory: Memory,
+        prior_of: Callable[[Metric], Prior],
+        claims: Claims,
+        most_foreign_cores: float = math.inf,
+    ) -> None:
+        self.name = name
+        self.options: tuple[str, ...] = ()
+        self.seconds = 0.0
+        self._pairing = pairing
+        self._kind = kind
+        self._comparison = comparison
+        self._memory = memory
+        self._prior_of = prior_of
+        self._claims = claims
+        self._most_foreign_cores = most_foreign_cores
+        self._last_seconds = 0.0
+        self._round_seconds = 0.0
+        self._courses = {name: Course.of(kept) for name, kept in memory.metrics.items()}
+
+    # -- measuring
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """What was measured, earlier runs of this pair included."""
+        return self._pairing.rounds
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why nothing may be concluded from it; empty when all is well."""
+        return tuple(problem for measured in self.rounds for problem in measured.problems)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last look was taken."""
+        return len(self.rounds) >= LOOKS[-1][0] and not self._pairing.blocks_of_open_round
+
+    @property
+    def next_round(self) -> int:
+        """Number, from 1, of the round that the next look measures: the one whose servers still run, or a new one."""
+        return len(self.rounds) + (0 if self._pairing.blocks_of_open_round else 1)
+
+    @property
+    def next_seconds(self) -> float:
+        """How long it will take to the next look, as far as the last one, or the last round, tells."""
+        return self._last_seconds if self._pairing.blocks_of_open_round else self._round_seconds
+
+    def more(self) -> None:
+        """Measure to the next look, and remember it.
+
+        Raises:
+            BaseFailed: The base could not be started.
+            ServerFailed: The candidate could not be started.
+            LoadFailed: A load could not be begun.
+        """
+        began = time.monotonic()
+        first = not self.rounds
+        if not self._pairing.blocks_of_open_round:
+            self._round_seconds = 0.0
+        try:
+            self._pairing.measure(FIRST_BLOCKS if first else BLOCKS)
+        except BaseException:
+            if self.problems:
+                self._save()
+            raise
+        finally:
+            self._last_seconds = time.monotonic() - began
+            self._round_seconds += self._last_seconds
+            self.seconds += self._last_seconds
+        self._save()
+
+    def rest(self) -> None:
+        """End the servers; a further look starts them afresh. What trouble shows only then spoils their round too."""
+        known = self.problems
+        self._pairing.close()
+        if self.problems != known:
+            self._save()
+
+    def sessions(self, arm: Arm) -> list[Session]:
+        """What was measured of one server, in the form of a load that was measured alone."""
+        return [session_of(measured, arm) for measured in self.rounds]
+
+    # -- judging
+
+    def aside(self, claims: Claims) -> SideBySide:
+        """Make one of the same rounds whose judgements leave no trace: they are not remembered, and claimed elsewhere.
+
+        Args:
+            claims: Uphold them.
+        """
+        return SideBySide(
+            self._pairing,
+            kind=self._kind,
+            name=self.name,
+            comparison=self._comparison,
+            memory=self._memory.aside(),
+            prior_of=self._prior_of,
+            claims=claims,
+            most_foreign_cores=self._most_foreign_cores,
+        )
+
+    def judge(self, metric: Metric, tolerance: float) -> Judgement:
+        """Judge what has been measured so far; a decision stays, whatever is measured after it."""
+        self._claims.count((*self._comparison, metric.name))
+        if self.problems:
+            return Judgement.invalid(metric, self._kind, *self.problems, value=self._value(metric, "candidate"))
+        course = self._courses.setdefault(metric.name, Course(tolerance, []))
+        if course.tolerance != tolerance:
+            # Another question: its looks begin anew, on the same data.
+            course = self._courses[metric.name] = Course(tolerance, [])
+        look = course.decided_at if course.decided_at is not None else self._look()
+        if look is None or look < first_look(metric):
+            return self._undecided(metric, "not looked at yet: it takes a full round")
+        rounds = rounds_until(self.rounds, look)
+        try:
+            points = points_of(metric, rounds, tolerance)
+        except TooFewRequests as problem:
+            if look == 0:
+                return self._undecided(metric, "not looked at yet: it takes a full round")
+            return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reasons=(str(problem),))
+        except NotMeasured as problem:
+            return Judgement.invalid(metric, self._kind, str(problem))
+        return self._judged(metric, points, rounds, course, look)
+
+    def judge_limit(self, metric: Metric, limit: float) -> Judgement:
+        """Judge whether the ratio of the candidate's value to the base's is shown to hold a limit, or to miss it.
+
+        Args:
+            metric: Which.
+            limit: Least ratio of a metric of which more is better, else the largest.
+        """
+        if self.problems:
+            return Judgement.invalid(metric, self._kind, *self.problems, reference=limit)
+        look = self._look()
+        if look is None or look < first_look(metric):
+            return self._undecided(metric, "not looked at yet: it takes a full round", limit=limit)
+        rounds = rounds_until(self.rounds, look)
+        try:
+            points = points_of(metric, rounds, metric.default_tolerance)
+            ratio = self._ratio(metric, rounds)
+        except TooFewRequests as problem:
+            if look == 0:
+                return self._undecided(metric, "not looked at yet: it takes a full round", limit=limit)
+            return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reference=limit, reasons=(str(problem),))
+        except NotMeasured as problem:
+            return Judgement.invalid(metric, self._kind, str(problem), reference=limit)
+        allowed = -math.log(limit) if metric.higher_is_better else math.log(limit)
+        verdict, evidence, reasons = paired_limit_verdict(
+            metric, points, self._prior_of(metric), limit_log_cost=allowed, level=levels()[look]
+        )
+        low, high = (metric.change_of(bound) for bound in evidence.interval)
+        return Judgement(
+            metric,
+            verdict,
+            self._kind,
+            value=ratio,
+            reference=limit,
+            change=ratio - 1,
+            interval=None if low is None or high is None else (min(low, high), max(low, high)),
+            rounds=len(points),
+            looks=len(LOOKS),
+            reasons=reasons if self.seconds else (*reasons, self._memory.remark),
+            windows=windows_of(rounds),
+        )
+
+    def _look(self) -> int | None:
+        """The look that is due now; None where a round was broken off."""
+        if not self.rounds:
+            return None
+        last = self.rounds[-1]
+        return look_index(len(self.rounds), BLOCKS if last.by_turns else len(last.blocks))
+
+    def _judged(
+        self, metric: Metric, points: Sequence[RoundPoint], rounds: Sequence[Round], course: Course, look: int
+    ) -> Judgement:
+        prior, level = self._prior_of(metric), levels()[look]
+        most_growth = metric.growth(course.tolerance)
+        verdict, evidence, reasons = paired_verdict(metric, points, prior, most_growth=most_growth, level=level)
+        claim = paired_claim(points, prior, most_growth=most_growth, level=level)
+        taken = next((seen for seen in course.seen if seen.look == look), None)
+        if taken is None:
+            course.seen.append(Seen.of(look, evidence, claim))
+        elif course.decision is None and verdict is not said_alone(taken):
+            # What was learned since then about other starts must not decide a look that is over.
+            verdict, reasons = said_alone(taken), ("this look was taken before, and did not decide it",)
+        if course.decision is not None:
+            verdict, reasons = course.decision, (self._memory.remark,) if course.is_kept else ()
+        elif verdict.is_claim:
+            p = adjusted_p(course.seen, improved=verdict is Verdict.IMPROVED)
+            if not self._claims.uphold((*self._comparison, metric.name), p, verdict):
+                course.remark = (
+                    f"{verdict} by itself after {in_rounds(len(rounds))} (p = {p:.2g}), but not among the"
+                    f" {self._claims.planned} comparisons of this run"
+                )
+                verdict = verdict.without_claim
+                reasons = (f"{course.remark}: one of so many looks like that by chance",)
+        if course.remark and not any(course.remark in reason for reason in reasons):
+            reasons = (*reasons, f"{course.remark}; measured on, it is {verdict}")
+        decides = verdict is not Verdict.INCONCLUSIVE and course.decision is None
+        if decides:
+            course.decision, course.decided_at = verdict, look
+        if taken is None or decides:
+            self._save()
+        judgement = Judgement.from_evidence(
+            metric,
+            evidence,
+            verdict=verdict,
+            reference_kind=self._kind,
+            value=paired_value(metric, judged_rounds(metric, rounds), "candidate"),
+            reference=paired_value(metric, judged_rounds(metric, rounds), "base"),
+            rounds=len(points),
+            looks=len(LOOKS),
+            windows=windows_of(rounds),
+            claim=claim,
+        )
+        remarks = () if verdict is not evidence.verdict else judgement.reasons
+        return replace(
+            judgement,
+            reasons=(*remarks, *reasons),
+            adjusted_p=adjusted_p(course.seen, improved=verdict is Verdict.IMPROVED) if verdict.is_claim else None,
+        )
+
+    def _undecided(self, metric: Metric, reason: str, *, limit: float | None = None) -> Judgement:
+        value, reference = self._value(metric, "candidate"), self._value(metric, "base")
+        if limit is not None:
+            value, reference = (None if value is None or reference is None else value / reference), limit
+        return Judgement(
+            metric,
+            Verdict.INCONCLUSIVE,
+            self._kind,
+            value=value,
+            reference=reference,
+            rounds=len(self.rounds),
+            windows=windows_of(self.rounds),
+            reasons=(reason,),
+        )
+
+    def _value(self, metric: Metric, arm: Arm) -> float | None:
+        try:
+            return paired_value(metric, judged_rounds(metric, self.rounds), arm)
+        except NotMeasured:
+            return None
+
+    @staticmethod
+    def _ratio(metric: Metric, rounds: Sequence[Round]) -> float:
+        judged = judged_rounds(metric, rounds)
+        return paired_value(metric, judged, "candidate") / paired_value(metric, judged, "base")
+
+    # -- remembering
+
+    def _save(self) -> None:
+        # What cannot be trusted is no part of the sequence, nor is what was concluded from it: a re-run measures that
+        # round again. It may have been remembered as sound before its trouble showed.
+        sound = list(takewhile(lambda measured: not measured.problems, self.rounds))
+        if sound or self._memory.rounds:
+            self._memory.save(
+                [measured for measured in sound if measured.blocks],
+                {name: self._kept(name, sound) for name in self._courses},
+            )
+
+    def _kept(self, name: str, sound: Sequence[Round]) -> KeptMetric:
+        course = self._courses[name]
+        looks = tuple(seen for seen in course.seen if LOOKS[seen.look][0] <= len(sound))
+        is_decided = course.decided_at is not None and LOOKS[course.decided_at][0] <= len(sound)
+        differences = []
+        for measured in judged_rounds(METRICS[name], sound):
+            if measured.foreign_cores > self._most_foreign_cores:
+                continue
+            try:
+                differences.append(round_point(METRICS[name], measured, course.tolerance).differences)
+            except NotMeasured:
+                continue
+        return KeptMetric(course.tolerance, looks, course.decision if is_decided else None, tuple(differences))
+
+
+def session_of(measured: Round, arm: Arm) -> Session:
+    """One server's part of a round, in the form of a load that was measured alone.
+
+    The memory of a card that two servers were on at the same time is not known of either.
+    """
+    side = measured.sides[arm]
+    windows = measured.windows(arm)
+    if not measured.by_turns:
+        windows = tuple(
+            window if window.cards is None else replace(window, cards=replace(window.cards, memory_bytes=None))
+            for window in windows
+        )
+    known = [seconds for seconds in side.cold_start_seconds if seconds is not None]
+    start = Start(
+        windows,
+        statistics.fmean(known) if known and len(known) == len(side.cold_start_seconds) else None,
+        foreign_cores=measured.foreign_cores,
+        client=side.client,
+        cold_start_parts=side.cold_start_parts,
+        settings=side.settings,
+        counters=side.counters,
+        telemetry=side.telemetry,
+        idle_watts=side.idle_watts,
+        rejected=side.rejected,
+        search=side.searches[-1] if side.searches else None,
+    )
+    return Session(
+        starts=(start,) if start.windows else (),
+        at=measured.at,
+        problems=measured.problems,
+        batch_sizes=side.batch_sizes,
+        answers=side.answers,
+        answers_checked=side.answers_checked,
+    )

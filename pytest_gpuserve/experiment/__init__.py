@@ -1,0 +1,1 @@
+"""Starts of servers under load: one by one, and in pairs side by side."""

@@ -1,0 +1,236 @@
+"""Asking a running server once, outside of a load, with the very bytes that a load sends; nothing is measured."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pytest_gpuserve.errors import GpuserveError, ServerFailed, UsageProblem
+from pytest_gpuserve.experiment.sharing import WITHOUT
+from pytest_gpuserve.load.engine.http1_parser import Malformed, ResponseParser
+from pytest_gpuserve.load.kserve import extra
+from pytest_gpuserve.load.kserve_grpc import decode_answer
+from pytest_gpuserve.load.request import check_answer
+from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.process.logs import begin_of
+from pytest_gpuserve.process.queue_format import GOOD, ask_queue
+from pytest_gpuserve.process.tls import verified_tls
+from pytest_gpuserve.servers.instance import with_likely_cause
+from pytest_gpuserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.load.kserve import Tensors
+    from pytest_gpuserve.load.wire import Endpoint, Tls
+    from pytest_gpuserve.servers.instance import Instance
+
+ANSWER_SECONDS: Final = 60.0
+"""A deadline that only a server which hangs should reach."""
+
+LAST_LOOK_SECONDS: Final = 0.1
+"""For what a server said that did not read its request to the end: it is here already."""
+
+DEATH_SECONDS: Final = 1.0
+"""By then it is known whether a server that hung up has died."""
+
+TEXT_SHOWN: Final = 1000
+"""Characters that an error shows of what the server said; all of a refusal is its ``body``."""
+
+_RECEIVED_BYTES: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A good answer.
+
+    Args:
+        body: What came: an HTTP body, a gRPC message, or what a worker put into its queue.
+    """
+
+    body: bytes
+
+    @property
+    def tensors(self) -> Tensors:
+        """The outputs of an inference, as arrays by name.
+
+        Raises:
+            ValueError: It is no answer of KServe v2; the text is one line.
+        """
+        return decode_answer(self.body)
+
+
+class Refused(GpuserveError):
+    """The server answered with an error.
+
+    Args:
+        summary: What it did not do.
+        found: What it said.
+        status: Of HTTP; None over gRPC and a worker's queue, which have none.
+        body: What it said, whole: an HTTP body, or the error's text in UTF-8.
+    """
+
+    def __init__(self, summary: str, *, found: str, status: int | None, body: bytes) -> None:
+        super().__init__(summary, found=found)
+        self.status = status
+        self.body = body
+
+
+class WrongAnswer(GpuserveError):
+    """The server answered something else than what ``expect=`` says.
+
+    Args:
+        summary: What was asked.
+        found: What is wrong with the answer.
+        body: The answer.
+    """
+
+    def __init__(self, summary: str, *, found: str, body: bytes) -> None:
+        super().__init__(summary, found=found)
+        self.body = body
+
+
+class _Reply(NamedTuple):
+    """What came back, good or not; the status is that of HTTP."""
+
+    is_good: bool
+    body: bytes
+    status: int | None = None
+
+
+def ask_once(target: Target, running: Instance, timeout_seconds: float) -> Answer:
+    """Send the one request of a target, which ``check_askable`` lets pass; see ``Target.ask``."""
+    _check_deployment(target, running)
+    (request,) = target.requests
+    ((payload,),) = target.payloads(running)
+    endpoint = target.endpoint(running)
+    what = f"{request.method} {request.path}"
+    try:
+        if endpoint.protocol == "grpc":
+            reply = _ask_grpc(endpoint, payload, timeout_seconds)
+        elif endpoint.protocol == "worker":
+            status, body = ask_queue(Path(endpoint.host), payload, timeout_seconds)
+            reply = _Reply(is_good=status == GOOD, body=body)
+        else:
+            reply = _ask_http(endpoint, request.method, payload, timeout_seconds)
+    except (OSError, Malformed) as problem:
+        raise _unanswered(target, running, what, problem, timeout_seconds) from None
+    if not reply.is_good:
+        text = begin_of(reply.body).decode(errors="replace")
+        said = running.excerpt(text, request.headers, most=TEXT_SHOWN)
+        raise Refused(
+            f"the {running.kind.name} server refuses {what}",
+            found=": ".join(part for part in (reply.status and f"status {reply.status}", said) if part),
+            status=reply.status,
+            body=reply.body,
+        )
+    wrong = check_answer(request.expect, reply.body)
+    if wrong is not None:
+        found = running.shown(wrong, request.headers)
+        raise WrongAnswer(f"the {running.kind.name} server answers {what} wrongly", found=found, body=reply.body)
+    return Answer(reply.body)
+
+
+def check_askable(target: Target) -> None:
+    """See that a target can be asked, by whichever server.
+
+    Raises:
+        UsageProblem: It is several requests, or goes through shared memory.
+    """
+    if len(target.requests) > 1:
+        raise UsageProblem(
+            f"ask() sends one request, not {len(target.requests)} that rotate",
+            remedies=["ask each of those that rotate([...]) was given"],
+        )
+    if target.sharing is not None:
+        raise UsageProblem("ask() sends tensors with their request, not through shared memory", remedies=[WITHOUT])
+
+
+def _check_deployment(target: Target, running: Instance) -> None:
+    if target.server.kind != running.kind:
+        raise UsageProblem(
+            f"a request to one deployment is asked of another: {target.server.kind.name} of {running.kind.name}",
+            remedies=["with target.started() as running: others_of_the_same_server.ask(running)"],
+        )
+
+
+def _ask_http(endpoint: Endpoint, method: str, payload: bytes, timeout_seconds: float) -> _Reply:
+    deadline = Deadline.after(timeout_seconds)
+    with (
+        socket.create_connection((endpoint.host, endpoint.port), timeout_seconds) as plain,
+        _secured(plain, endpoint.tls, deadline) as link,
+    ):
+        # Who does not read all of it may have answered all the same.
+        with suppress(OSError):
+            _send(link, payload, deadline)
+        if deadline.expired():
+            deadline = Deadline.after(LAST_LOOK_SECONDS)
+        parser = ResponseParser(head=method == "HEAD")
+        while True:
+            link.settimeout(deadline.allowed())
+            data = link.recv(_RECEIVED_BYTES)
+            parsed = parser.feed(data) if data else parser.end()
+            if parsed is not None:
+                return _Reply(is_good=200 <= parsed.status < 300, body=parsed.body, status=parsed.status)
+            if not data:
+                raise ConnectionError("it hung up before its answer was complete")
+
+
+def _secured(plain: socket.socket, tls: Tls | None, deadline: Deadline) -> socket.socket:
+    if tls is None:
+        return plain
+    plain.settimeout(deadline.allowed())
+    return verified_tls(tls.ca_file).wrap_socket(plain, server_hostname=tls.server_name)
+
+
+def _send(link: socket.socket, payload: bytes, deadline: Deadline) -> None:
+    """Send all of it; over TLS ``sendall`` would begin to wait anew with each part."""
+    left = memoryview(payload)
+    while left:
+        link.settimeout(deadline.allowed())
+        left = left[link.send(left) :]
+
+
+def _ask_grpc(endpoint: Endpoint, message: bytes, timeout_seconds: float) -> _Reply:
+    grpc = extra("grpc")
+    # As a load does: answers of any size, and straight to the server.
+    options = [("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0)]
+    with _channel(grpc, endpoint, options) as channel:
+        try:
+            return _Reply(is_good=True, body=channel.unary_unary(endpoint.rpc)(message, timeout=timeout_seconds))
+        except grpc.RpcError as problem:
+            code, said = problem.code(), str(problem.details())
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        raise TimeoutError
+    if code is grpc.StatusCode.UNAVAILABLE:
+        raise ConnectionError(said)
+    return _Reply(is_good=False, body=f"{code.name}: {said}".encode())
+
+
+def _channel(grpc: Any, endpoint: Endpoint, options: list[tuple[str, int]]) -> Any:  # noqa: ANN401 -- a module that need not be installed
+    if endpoint.tls is None:
+        return grpc.insecure_channel(endpoint.authority, options)
+    roots = Path(endpoint.tls.ca_file).read_bytes() if endpoint.tls.ca_file else None
+    return grpc.secure_channel(endpoint.authority, grpc.ssl_channel_credentials(roots), options)
+
+
+def _unanswered(
+    target: Target, running: Instance, what: str, problem: Exception, timeout_seconds: float
+) -> ServerFailed:
+    process = running.process
+    is_late = isinstance(problem, TimeoutError)
+    found = f"{type(problem).__name__}: {problem}"
+    if is_late:
+        found = f"no whole answer in {format_seconds(timeout_seconds)}"
+    if process is not None and process.wait(0.0 if is_late else DEATH_SECONDS) is not None:
+        found = f"it has ended: {process.describe_exit()}"
+        is_late = False
+    error = ServerFailed(
+        f"the {running.kind.name} server does not answer {what}",
+        found=running.excerpt(found, target.requests[0].headers, most=TEXT_SHOWN),
+        remedies=[f"if it only needs longer, allow more: ask(timeout={2 * timeout_seconds:g})"] if is_late else [],
+        log_tail="" if process is None else process.tail(),
+    )
+    return with_likely_cause(error)

@@ -1,0 +1,384 @@
+"""What a test holds of a server: a deployment that can be started afresh, and requests for it."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.asking import ANSWER_SECONDS, Answer, ask_once, check_askable
+from pytest_gpuserve.experiment.lookout import NOBODY, Telemeter
+from pytest_gpuserve.experiment.sharing import WITHOUT, Sharing, joined, lanes
+from pytest_gpuserve.load.kserve import Inference, Output, http_request, inputs_of
+from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
+from pytest_gpuserve.load.request import Expect, Request
+from pytest_gpuserve.load.shared_memory import Layout
+from pytest_gpuserve.load.tensors import close_to
+from pytest_gpuserve.load.url import authority_of
+from pytest_gpuserve.load.wire import Endpoint, Tls
+from pytest_gpuserve.servers.base import Ask, ServerKind
+from pytest_gpuserve.servers.remote import Replicas, sites_of
+from pytest_gpuserve.units import digest
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.shared_memory import SharedTensors
+    from pytest_gpuserve.servers.base import Site
+    from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.servers.relocation import Relocation
+
+Protocol = Literal["http", "sse", "grpc", "queue"]
+
+
+class Starter(typing.Protocol):
+    """Starts a server of a kind and ends it with its block; made by the session, which knows device and log folder."""
+
+    def __call__(
+        self, kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None, /
+    ) -> AbstractContextManager[Instance]:
+        """Start it; ``beside`` is called once its process runs, and before it is waited for."""
+
+
+@dataclass(frozen=True)
+class ServerHandle:
+    """A deployment: not a running process but the means to start one, because fresh starts are the unit of evidence.
+
+    Args:
+        kind: The server with its arguments.
+        starter: How it is started here.
+    """
+
+    kind: ServerKind
+    starter: Starter = field(repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """Its name alone: pytest shows the arguments of a test that fails, and variables may be secrets."""
+        return f"ServerHandle({self.kind.name})"
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | str = b"",
+        headers: Mapping[str, str] | None = None,
+        expect: Expect | str | None = None,
+        stream: bool = False,
+    ) -> Target:
+        """Describe a request to this server, for ``load``.
+
+        Args:
+            method: Its HTTP method.
+            path: Its path.
+            body: What is sent; text is encoded as UTF-8.
+            headers: On top of ``Host`` and ``Content-Length``.
+            expect: The exact body of a right answer, or a function of the body that raises or returns False for a
+                wrong one; None checks only the status.
+            stream: Whether the answer is a stream of server-sent events, whose tokens are timed.
+
+        Raises:
+            UsageProblem: A part cannot stand in an HTTP request.
+        """
+        if self.kind.transport == "queue":
+            raise UsageProblem(
+                f"the {self.kind.name} takes no HTTP requests: it is asked over its queue",
+                remedies=["describe tensors for it: server.infer({...})"],
+            )
+        return Target(
+            self,
+            (
+                Request(
+                    method=method,
+                    path=path,
+                    body=body.encode() if isinstance(body, str) else body,
+                    headers=dict(headers or {}),
+                    expect=expect.encode() if isinstance(expect, str) else expect,
+                ),
+            ),
+            protocol="sse" if stream else "http",
+        )
+
+    def infer(
+        self,
+        inputs: Mapping[str, object],
+        *,
+        model: str = "",
+        outputs: Sequence[str] = (),
+        expect: Mapping[str, object] | Expect | None = None,
+        grpc: bool = False,
+        version: str = "",
+        request_id: str = "",
+        parameters: Mapping[str, bool | int | float | str] | None = None,
+        shared_memory: Mapping[str, int] | None = None,
+    ) -> Target:
+        """Describe an inference in the protocol KServe v2, which Triton, pytriton and a torch worker take.
+
+        Args:
+            inputs: Arrays, or nested lists of numbers or strings, by name; their first dimension is the batch.
+            model: Its name; may be left out where the server has only one to be asked.
+            outputs: Which to return; none for all.
+            expect: Arrays by name, compared with `pytest_gpuserve.load.tensors.close_to`; or as for ``request``.
+            grpc: Whether it is sent over gRPC instead of HTTP; answers are decoded alike.
+            version: Of the model; empty leaves it to the server.
+            request_id: Comes back with the answer.
+            parameters: Of the request, such as ``{"sequence_id": 7}``.
+            shared_memory: Instead of ``outputs``, each with the most bytes that it takes: inputs and outputs then go
+                through the system shared memory of this host, and requests and answers carry no data. Only a server
+                that maps it does that (Triton, pytriton). What ``expect`` sees is put together as if they did.
+
+        Raises:
+            UsageProblem: A part cannot stand in such a request, the model is not known, or there is no gRPC, or no
+                shared memory.
+        """
+        bare = Inference(
+            model or self._only_model(),
+            inputs_of(inputs),
+            version=version,
+            request_id=request_id,
+            parameters=dict(parameters or {}),
+        )
+        sharing = None if shared_memory is None else Sharing((bare,), self._layout(shared_memory, outputs))
+        inference = replace(bare, outputs=tuple(map(Output, outputs if shared_memory is None else shared_memory)))
+        check = close_to(expect) if isinstance(expect, Mapping) else expect
+        request = http_request(inference, check if sharing is None else sharing.layout.expecting(check))
+        if self.kind.transport == "queue":
+            if grpc:
+                raise UsageProblem(f"the {self.kind.name} speaks no gRPC", remedies=["leave out grpc=True"])
+            return Target(self, (request,), protocol="queue")
+        if not grpc:
+            return Target(self, (request,), sharing=sharing)
+        if "grpc" not in self.kind.ports:
+            raise UsageProblem(
+                f"the {self.kind.name} server speaks no gRPC",
+                remedies=["leave out grpc=True", "a remote server's port is named: remote_server(URL, grpc_port=8001)"],
+            )
+        return Target(self, (request,), protocol="grpc", messages=(grpc_message(inference),), sharing=sharing)
+
+    def _layout(self, shared_memory: Mapping[str, int], outputs: Sequence[str]) -> Layout:
+        if self.kind.transport == "queue":
+            raise UsageProblem(f"the {self.kind.name} is asked over its queue, not through memory", remedies=[WITHOUT])
+        if isinstance(self.kind, Replicas):
+            raise UsageProblem("several replicas have no memory in common with this machine", remedies=[WITHOUT])
+        if outputs:
+            raise UsageProblem(
+                "infer(...) takes either outputs=... or shared_memory=..., which names them too",
+                remedies=["leave out outputs=..."],
+            )
+        return Layout.of(shared_memory, "infer(shared_memory=...)")
+
+    def _only_model(self) -> str:
+        if not self.kind.default_model:
+            raise UsageProblem(
+                f"infer(...) to the {self.kind.name} server has to say which model",
+                remedies=['server.infer({...}, model="NAME"), or model="NAME" where the server is described'],
+            )
+        return self.kind.default_model
+
+    def post(
+        self,
+        path: str,
+        *,
+        body: bytes | str = b"",
+        headers: Mapping[str, str] | None = None,
+        expect: Expect | str | None = None,
+        stream: bool = False,
+    ) -> Target:
+        """Describe a POST; see ``request``."""
+        return self.request("POST", path, body=body, headers=headers, expect=expect, stream=stream)
+
+    def get(self, path: str, *, headers: Mapping[str, str] | None = None, expect: Expect | str | None = None) -> Target:
+        """Describe a GET; see ``request``."""
+        return self.request("GET", path, headers=headers, expect=expect)
+
+    def rotate(self, targets: Sequence[Target], *, shuffled: bool = False) -> Target:
+        """Describe several requests that are sent by turns, so that a cache of the server's does not help.
+
+        Each answer is compared with what its own request expects; one that is right for another of them is recognised
+        as mixed up.
+
+        Args:
+            targets: Requests to this server, all of them streams or none.
+            shuffled: In an order by ``load``'s seed instead of in turn.
+
+        Raises:
+            UsageProblem: There is none, or one is for another server, or they do not go together.
+        """
+        if not targets:
+            raise UsageProblem("rotate([...]) takes one request at least", remedies=["rotate([server.post(...), ...])"])
+        if any(target.server != self for target in targets):
+            raise UsageProblem("rotate([...]) takes requests to its own server, and one is for another")
+        if len({(target.protocol, target.requests[0].method == "HEAD") for target in targets}) > 1:
+            raise UsageProblem(
+                "rotate([...]): streams and others, gRPC and others, or HEAD and others, cannot be mixed in one load"
+            )
+        return Target(
+            self,
+            tuple(request for target in targets for request in target.requests),
+            shuffled=shuffled or any(target.shuffled for target in targets),
+            protocol=targets[0].protocol,
+            messages=tuple(message for target in targets for message in target.messages),
+            sharing=joined([target.sharing for target in targets]),
+        )
+
+    def relocated(self, relocation: Relocation) -> ServerHandle:
+        """Make the same deployment of another checkout or interpreter.
+
+        Raises:
+            NotInRevision: The other side has no such server, or nothing of it would be another there.
+        """
+        return replace(self, kind=self.kind.relocated(relocation))
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is sent, and the deployment that it goes to.
+
+    Args:
+        server: The deployment.
+        requests: They rotate.
+        shuffled: Whether in a seeded order instead of in turn.
+        protocol: What is spoken: HTTP, HTTP with answers as server-sent events, gRPC, or an in-process worker's queue.
+        messages: Of gRPC, the requests as messages; the HTTP form of the first tells whether the model answers.
+        sharing: What of it goes through shared memory; None where all is sent. The first request, which tells whether
+            the model answers, is always sent with its tensors.
+        telemeter: Looks at the cards while it is loaded.
+    """
+
+    server: ServerHandle
+    requests: tuple[Request, ...]
+    shuffled: bool = False
+    protocol: Protocol = "http"
+    messages: tuple[bytes, ...] = ()
+    sharing: Sharing | None = None
+    telemeter: Telemeter = field(default=NOBODY, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """What is sent, without headers and bodies; as for `ServerHandle`."""
+        first = self.requests[0]
+        more = f" and {len(self.requests) - 1} more" if len(self.requests) > 1 else ""
+        return f"Target({first.method} {first.path}{more}, {self.server!r})"
+
+    def relocated(self, relocation: Relocation) -> Target:
+        """Make the same requests to the same deployment of another checkout or interpreter.
+
+        Raises:
+            NotInRevision: The other side has no such server, or nothing of it would be another there.
+        """
+        return replace(self, server=self.server.relocated(relocation))
+
+    def watched_by(self, telemeter: Telemeter) -> Target:
+        """Make the same requests, and have somebody look at the cards meanwhile."""
+        return replace(self, telemeter=telemeter)
+
+    def started(self, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
+        """Start the deployment afresh; ready when it answers the first request.
+
+        Args:
+            beside: Called once its process runs, and before it is waited for.
+        """
+        request = self.requests[0]
+        ask = Ask(request.method, request.path, request.body, request.headers)
+        return self.server.starter(self.server.kind, ask, beside)
+
+    def ask(self, running: Instance | None = None, *, timeout: float = ANSWER_SECONDS) -> Answer:
+        """Send its request once, by itself, and return the answer; nothing is measured.
+
+        Of several replicas the first is asked.
+
+        Args:
+            running: What ``with target.started() as running:`` gave, of this deployment. None starts it afresh for this
+                one question, and ends it; the request is then sent twice, for it also tells when the model answers.
+            timeout: Seconds after which the whole answer must be there.
+
+        Raises:
+            Refused: The answer is an error: a status outside of 200 to 299, or what gRPC or a worker have for one.
+            WrongAnswer: It is not what the request's ``expect`` says.
+            ServerFailed: The server could not be started, has ended, or does not answer in time.
+            UsageProblem: It is several requests, goes through shared memory, or belongs to another deployment.
+        """
+        # Before a server is started for what cannot be asked of it.
+        check_askable(self)
+        if running is not None:
+            return ask_once(self, running, timeout)
+        with self.started() as fresh:
+            return ask_once(self, fresh, timeout)
+
+    def endpoint(self, instance: Instance) -> Endpoint:
+        """Where the requests go; of several replicas to the first."""
+        return self._endpoint_at(instance.site)
+
+    def endpoints(self, instance: Instance) -> tuple[Endpoint, ...]:
+        """Where the requests of a load go: to one server, or to all of several replicas."""
+        return tuple(map(self._endpoint_at, sites_of(instance)))
+
+    @property
+    def replicas(self) -> int:
+        """How many servers share its load."""
+        kind = self.server.kind
+        return len(kind.each()) if isinstance(kind, Replicas) else 1
+
+    def _endpoint_at(self, site: Site) -> Endpoint:
+        if self.protocol == "queue":
+            return Endpoint("worker", str(site.queue))
+        tls = Tls(site.host, ca_file=site.ca_file) if site.tls else None
+        if self.protocol == "grpc":
+            port = site.ports["grpc"]
+            return Endpoint("grpc", site.host, port, tls, rpc=RPC, authority=authority_of(site.host, port))
+        return Endpoint(self.protocol, site.host, site.port, tls)
+
+    def check_schedule(self, schedule: Schedule) -> None:
+        """See that it can be sent by this schedule.
+
+        Raises:
+            UsageProblem: It goes through shared memory, and nothing bounds how many requests are under way.
+        """
+        if self.sharing is not None:
+            lanes(schedule)
+
+    def shared(self, instance: Instance, schedule: Schedule) -> AbstractContextManager[SharedTensors | None]:
+        """Own the memory that it goes through while a running server is loaded by this schedule; None for none.
+
+        Raises:
+            UsageProblem: As of ``check_schedule``; or the server is on another machine, or there is no room.
+            LoadFailed: The server does not take the memory.
+        """
+        return nullcontext() if self.sharing is None else self.sharing.opened(instance, schedule)
+
+    def payloads(self, instance: Instance, shared: SharedTensors | None = None) -> tuple[tuple[bytes, ...], ...]:
+        """The serialised requests, as a plan has them: of each its one form, or in shared memory one for each lane.
+
+        They name the first of several replicas; see ``load.addressed``.
+        """
+        if self.protocol == "queue":
+            return tuple((request.body,) for request in self.requests)
+        if self.protocol == "grpc":
+            return tuple((message,) for message in self.messages) if shared is None else shared.grpc_messages()
+        forms = [(request,) for request in self.requests] if shared is None else shared.http_requests()
+        site = instance.site
+        return tuple(tuple(request.to_bytes(site.host, site.port) for request in each) for each in forms)
+
+    def fingerprint(self) -> dict[str, str]:
+        """What makes it this load and no other, for a baseline."""
+        prints = [request.fingerprint() for request in self.requests]
+        words = prints[0] if len(prints) == 1 else _joined(prints)
+        if self.shuffled:
+            words["rotation"] = "shuffled"
+        if self.protocol == "sse":
+            words["answers"] = "server-sent events"
+        elif self.protocol != "http":
+            words["protocol"] = self.protocol
+        if self.sharing is not None:
+            words["tensors"] = "system shared memory"
+        return words
+
+
+def _joined(prints: list[dict[str, str]]) -> dict[str, str]:
+    """One fingerprint of several requests: what all have in common as it is, what differs by its hash."""
+    words = {"payloads": str(len(prints))}
+    for name in prints[0]:
+        values = [words_of_one[name] for words_of_one in prints]
+        words[name] = values[0] if len(set(values)) == 1 else f"{len(set(values))} different: {digest(repr(values))}"
+    return words

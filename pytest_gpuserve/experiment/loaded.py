@@ -1,0 +1,231 @@
+"""One fresh start of a server under load: warmed up, measured window by window, cut to what was steady."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.experiment.one_start import OneStart
+from pytest_gpuserve.experiment.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS, windows_wanted
+from pytest_gpuserve.load.ceiling import load_ceiling
+from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load.schedule import Steps
+from pytest_gpuserve.load.totals import RunningTotals, total
+from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, judge_windows
+from pytest_gpuserve.measure.counters import added
+from pytest_gpuserve.measure.steady import truncate
+from pytest_gpuserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.experiment.watch import Reading
+    from pytest_gpuserve.load.totals import Totals
+    from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.window import Start, Window
+
+
+class _Measured(NamedTuple):
+    """A window, and what goes with it when it is measured again.
+
+    Args:
+        window: What happened.
+        ticks: What it was made of.
+        counted: What the server counted meanwhile; None where it does not count.
+    """
+
+    window: Window
+    ticks: list[Tick]
+    counted: Counters | None
+
+
+@dataclass
+class LoadedStart(OneStart):
+    """One start under load."""
+
+    _measured: list[_Measured] = field(default_factory=list)
+    _goal: int = 0
+    _sifted: int = 0
+
+    def measure(self) -> Start:
+        """Warm up, measure, lengthen where needed, cut off what was not steady.
+
+        What goes wrong under load ends it early and stands in ``problems``. Ctrl-C too: it is to be raised again, when
+        what was measured is safe, by who finds ``interrupted``.
+        """
+        discard, ceiling, steady = 0, None, True
+        try:
+            with self._watch.sharing():
+                self.lookout.up(self.instance)
+                self._load()
+                plan = self._watch.plan(self.shape.schedule)
+            if not self.problems:
+                discard, steady = self._cut(self._windows)
+                if self.shape.source.is_here:
+                    ceiling = load_ceiling(plan, self.shape.processes, self._totals(discard))
+                self._watch.judge(self._ticks(discard), self._windows[discard:], ceiling)
+        except KeyboardInterrupt:
+            self._interrupt(f"{len(self._measured)} windows")
+        except LoadFailed as problem:
+            if not self._watch.so_far.seconds:
+                # It never began: nothing was measured that an error could lose.
+                raise
+            self._watch.lose(problem)
+        finally:
+            self.progress.clear()
+        return replace(
+            self._kept(self._windows[discard:], self._totals(discard), ceiling),
+            discarded=discard,
+            steady=steady,
+            counters=added([each.counted for each in self._measured[discard:] if each.counted is not None]),
+        )
+
+    @property
+    def _windows(self) -> list[Window]:
+        return [measured.window for measured in self._measured]
+
+    def _cut(self, windows: list[Window]) -> tuple[int, bool]:
+        """How many windows to cut off the front, and whether the rest is steady."""
+        if self.shape.finite:
+            return 0, True
+        cut = truncate([window.throughput for window in windows])
+        if not cut.steady:
+            self.disturbances.append(
+                f"no steady state: after {len(windows)} windows of {WINDOW_SECONDS:.1f} s the"
+                " throughput still changed; give it longer with load(..., warmup_seconds=...)"
+            )
+        return cut.discard, cut.steady
+
+    def _totals(self, discard: int) -> Totals:
+        return total(self._ticks(discard))
+
+    def _ticks(self, discard: int) -> list[Tick]:
+        return [tick for measured in self._measured[discard:] for tick in measured.ticks]
+
+    def _load(self) -> None:
+        """Measure the windows, and who used the CPU meanwhile."""
+        shape = self.shape
+        self._goal = shape.windows
+        warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
+        before = None
+        if shape.finite:
+            with Engines(*self._watch.warmup(), shape.source) as engines:
+                self._watch.ticks(engines, warmup_ticks)
+                if not self.problems:
+                    # What is still under way would be counted as the load's.
+                    engines.halt(seed=shape.seed)
+            self._watch.so_far = RunningTotals()
+            # Now: the load begins with its engines, and may be over before its first tick is.
+            before = self._watch.read_counters() if not self.problems else None
+        if self.problems:
+            return
+        with Engines(self._watch.plan(shape.schedule), shape.processes, shape.source) as engines:
+            self.lookout.loaded_by(engines.pids)
+            if not shape.finite:
+                self._watch.ticks(engines, warmup_ticks)
+                before = self._watch.read_counters() if not self.problems else None
+            with self._host_watched():
+                while not self.problems and not self._watch.ended and not self._complete():
+                    before = self._window(engines, before)
+                self._sift(wait=True)
+                self._judge_rejected()
+
+    def _window(self, engines: Engines, before: Reading | None) -> Reading | None:
+        """Measure a window.
+
+        Args:
+            engines: The load.
+            before: What the server had counted at its begin; None where it does not count.
+
+        Returns:
+            What it had counted at its end.
+        """
+        ticks = self._watch.ticks(engines, TICKS_A_WINDOW)
+        after = self._watch.read_counters() if not self.problems else None
+        found = self._watch.counted(before, after)
+        window = self._watch.window(ticks, found)
+        if window is not None:
+            self._measured.append(_Measured(window, ticks, found))
+            # Of the one before, as a rule: to wait until this one was seen to its end would hold the load up.
+            self._sift(wait=False)
+        return after
+
+    def _complete(self) -> bool:
+        """Whether enough was measured, and none of it has to be measured again."""
+        return self._enough(self._windows) and not self._sift(wait=True)
+
+    def _sift(self, *, wait: bool) -> bool:
+        """Drop, with all that counted in them, windows in which cards or client were disturbed; whether there was one.
+
+        Args:
+            wait: Whether to judge the last one too, which may not have been seen to its end yet.
+        """
+        fresh = self._measured[self._sifted :]
+        conditions = self.lookout.judge([measured.window for measured in fresh], wait=wait)
+        self.problems.extend(self.lookout.problems())
+        if not self.shape.finite:
+            # Of a load that is measured as a whole no window is measured again, and the client is judged in the end.
+            conditions = [
+                replace(found, client=self._watch.disturbed(measured.ticks))
+                for measured, found in zip(fresh, conditions, strict=False)
+            ]
+        self._conditions += conditions
+        good = [measured for measured, found in zip(fresh, conditions, strict=False) if not found.again]
+        self._measured[self._sifted : self._sifted + len(conditions)] = good
+        self._sifted += len(good)
+        dropped = len(conditions) - len(good)
+        wanted = max(self._goal, self._sifted)
+        if dropped and not self.problems and self._rejected > MOST_REJECTED_SHARE * (self._rejected + wanted):
+            # Too many were lost, even if no other one was.
+            self.problems.extend(judge_windows(self._conditions).invalid)
+        return dropped > 0
+
+    @property
+    def _rejected(self) -> int:
+        return sum(bool(condition.again) for condition in self._conditions)
+
+    def _judge_rejected(self) -> None:
+        found = self._judged()
+        if self.problems:
+            return
+        self.problems.extend(found.invalid)
+        if self.shape.finite and self._rejected and not self.problems:
+            first = next(condition for condition in self._conditions if condition.rejected)
+            self.problems.append(
+                f"throttled: {self._rejected} of {len(self._conditions)} windows of a load that is measured as a whole,"
+                f" so that none of them can be measured again; first: {'; '.join(first.rejected)}"
+            )
+
+    def _enough(self, windows: list[Window]) -> bool:
+        shape = self.shape
+        if shape.finite or len(windows) < LEAST_WINDOWS:
+            return False
+        if shape.requests is not None and sum(window.requests for window in windows) >= shape.requests:
+            return True
+        if shape.until is not None and shape.until(tuple(windows)):
+            return True
+        if len(windows) >= shape.most_windows:
+            if shape.requests is not None:
+                self.problems.append(
+                    f"not reached: {sum(window.requests for window in windows)} of {shape.requests} requests within"
+                    f" {format_seconds(sum(window.seconds for window in windows))}; allow more with load(...,"
+                    " seconds=...)"
+                )
+            elif shape.until is not None:
+                self.problems.append(
+                    f"not decided: until=... did not end it within {len(windows)} windows; allow more with load(...,"
+                    " seconds=...)"
+                )
+            return True
+        if shape.requests is not None or shape.until is not None or len(windows) < self._goal:
+            return False
+        self._goal = windows_wanted(windows, shape)
+        return len(windows) >= self._goal
+
+    def _seconds_left(self) -> float | None:
+        shape = self.shape
+        if shape.requests is not None or shape.until is not None:
+            return None
+        if shape.finite:
+            return shape.schedule.seconds - self._watch.so_far.seconds if isinstance(shape.schedule, Steps) else None
+        return shape.warmup_seconds + self._goal * WINDOW_SECONDS - self._watch.so_far.seconds

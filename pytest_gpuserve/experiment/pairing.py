@@ -1,0 +1,621 @@
+"""Takes rounds of two servers side by side: fresh starts of both, then blocks of windows by turns."""
+
+from __future__ import annotations
+
+import random
+import re
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
+
+from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
+from pytest_gpuserve.errors import GpuserveError, ServerFailed, UsageProblem
+from pytest_gpuserve.experiment.by_turns import round_by_turns
+from pytest_gpuserve.experiment.capacity.rounds import SearchedUp, round_of_searches
+from pytest_gpuserve.experiment.capacity.shape import SearchShape
+from pytest_gpuserve.experiment.contender import Contender, Pace
+from pytest_gpuserve.experiment.lookout import side_with_telemetry
+from pytest_gpuserve.experiment.watch import our_processes
+from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.gate.sequential import BLOCKS
+from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
+from pytest_gpuserve.measure.points import NotMeasured
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round, round_point
+from pytest_gpuserve.measure.steady import drifts
+from pytest_gpuserve.units import utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.lookout import Lookout
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.measure.window import Window
+
+MOST_AGAIN: Final = round(BLOCKS * MOST_REJECTED_SHARE / (1 - MOST_REJECTED_SHARE))
+"""Blocks of a round that are measured again; with more of them too large a share of a whole round is lost."""
+
+
+@dataclass
+class Disturbed:
+    """How the cards and the client were in the turns of a round.
+
+    Args:
+        conditions: In all turns, and whose they were; those of a block that is measured again for one of them have its
+            reasons.
+        again: How often was measured again.
+    """
+
+    conditions: list[tuple[Arm, WindowCondition]] = field(default_factory=list)
+    again: int = 0
+
+    def add(self, found: Iterable[tuple[Arm, WindowCondition]]) -> bool:
+        """Take in the turns of a block, or one alone; whether they have to be measured again."""
+        turns = list(found)
+        rejected = tuple(dict.fromkeys(text for _, condition in turns for text in condition.rejected))
+        client = tuple(dict.fromkeys(text for _, condition in turns for text in condition.client))
+        self.conditions += [(arm, replace(condition, rejected=rejected, client=client)) for arm, condition in turns]
+        again = bool(rejected or client)
+        self.again += again
+        return again
+
+    def invalid(self) -> tuple[str, ...]:
+        """Why they prove nothing, where all was never well for long."""
+        if self.again <= MOST_AGAIN:
+            return ()
+        return judge_windows([condition for _, condition in self.conditions]).invalid
+
+    def unknown(self) -> tuple[str, ...]:
+        """What could not be seen."""
+        return judge_windows([condition for _, condition in self.conditions]).unknown
+
+    def reasons(self, of: Arm) -> tuple[str, ...]:
+        """Why windows of a server were measured again, a text for each."""
+        return tuple("; ".join(condition.again) for arm, condition in self.conditions if arm == of and condition.again)
+
+
+T = TypeVar("T")
+
+
+class Sides(Generic[T]):
+    """The metrics, as attributes of a run or of a reference: ``x.throughput``, ``x.latency.p99``."""
+
+    def __init__(self, make: Callable[[Metric], T]) -> None:
+        self._make = make
+
+    @property
+    def throughput(self) -> T:
+        """Requests answered a second."""
+        return self._make(METRICS["throughput"])
+
+    @property
+    def latency(self) -> Latency[T]:
+        """Latencies in seconds, from send to last byte."""
+        return Latency(self._make)
+
+    @property
+    def batching_ratio(self) -> T:
+        """Items in an executed batch, on average, by the server's own counters."""
+        return self._make(METRICS["batching_ratio"])
+
+    @property
+    def energy_per_inference(self) -> T:
+        """Joules of all cards by answered request, idle power included; lower is better.
+
+        A request of several items is one inference. Energy is a whole card's: beside ``--against`` the other server
+        rests on it meanwhile, whose idle power is in both numbers alike.
+        """
+        return self._make(METRICS["energy_per_inference"])
+
+    @property
+    def gpu_memory(self) -> T:
+        """The most bytes that were allocated on the cards, by whatever process; lower is better.
+
+        Beside ``--against`` it is known only of servers that run by turns: ``gpuserve(one_at_a_time=True)``.
+        """
+        return self._make(METRICS["gpu_memory"])
+
+    @property
+    def gpu_utilisation(self) -> T:
+        """Share of the time, 0 to 1, in which a kernel ran on the cards, as their mean; higher is better.
+
+        Only at the same load: of an open loop a quicker model answers the same requests in less of the card's time.
+        It says that a kernel ran, not how much of the card it used.
+        """
+        return self._make(METRICS["gpu_utilisation"])
+
+    @property
+    def cold_start(self) -> T:
+        """Seconds from the launch of the server's process to its first answer, a value for each start; lower is better.
+
+        Files that the first start of all finds on the disk, later ones find in memory.
+        """
+        return self._make(METRICS["cold_start"])
+
+    @property
+    def capacity(self) -> T:
+        """The highest rate that meets a latency objective, requests a second; higher is better.
+
+        Only ``load.capacity(...)`` finds it.
+        """
+        return self._make(METRICS["capacity"])
+
+    def __bool__(self) -> NoReturn:
+        no_truth(type(self).__name__.lower(), "throughput")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _no_such_metric(type(self).__name__.lower(), name)
+
+
+class Latency(Generic[T]):
+    """The quantiles of a latency."""
+
+    def __init__(self, make: Callable[[Metric], T]) -> None:
+        self._make = make
+
+    @property
+    def p50(self) -> T:
+        """The median."""
+        return self._make(METRICS["latency.p50"])
+
+    @property
+    def p90(self) -> T:
+        """The 90th percentile."""
+        return self._make(METRICS["latency.p90"])
+
+    @property
+    def p95(self) -> T:
+        """The 95th percentile."""
+        return self._make(METRICS["latency.p95"])
+
+    @property
+    def p99(self) -> T:
+        """The 99th percentile."""
+        return self._make(METRICS["latency.p99"])
+
+    def __bool__(self) -> NoReturn:
+        no_truth("latency", "latency.p99")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _no_such_metric("latency", name)
+
+
+def example(metric: Metric, owner: str = "baseline") -> str:
+    """Tell how a comparison of a metric with its owner's is written."""
+    operator = ">=" if metric.higher_is_better else "<="
+    return f"write `assert run.{metric.name} {operator} {owner}.{metric.name}`"
+
+
+def no_truth(what: str, metric: str, owner: str = "baseline") -> NoReturn:
+    """Refuse to say whether something is true that would have to be compared first.
+
+    Args:
+        what: What was asked for its truth.
+        metric: The name of a metric that could be compared.
+        owner: With whose.
+
+    Raises:
+        UsageProblem: Always.
+    """
+    raise UsageProblem(f"{what} is neither true nor false", remedies=[example(METRICS[metric], owner)])
+
+
+def _no_such_metric(owner: str, name: str) -> NoReturn:
+    # Python asks for dunder names on its own account and expects exactly this answer.
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise AttributeError(f"{owner} has no metric {name!r}; there are: {', '.join(METRICS)}")
+
+
+MOST_REJECTED: Final = 3
+"""Blocks of a round that are thrown away because others used the host; a host that is never quiet is measured as it is,
+for both servers suffer alike.
+"""
+
+_NO_MEMORY: Final = re.compile(
+    r"out of memory|OutOfMemory|cannot allocate memory|bad_alloc|MemoryError|killed by SIGKILL", re.IGNORECASE
+)
+
+
+class BaseFailed(GpuserveError):
+    """What is compared with could not be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How two servers are compared.
+
+    Args:
+        shape: The load, which is the same for both.
+        requests_wanted: Answers that each server should give in a block, for the quantiles that are compared.
+        most_foreign_cores: A block in which others took more of the host is thrown away.
+        by_turns: Whether only one of them may run at a time.
+        seed: Of the coins.
+        starts_together: Whether both may start at the same time, so that nobody knows how long a start takes.
+    """
+
+    shape: LoadShape
+    requests_wanted: int
+    most_foreign_cores: float
+    by_turns: bool
+    seed: str
+    starts_together: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Dropped:
+    """A round that was disturbed as a whole, and is taken again.
+
+    Args:
+        reasons: Of each server why windows were measured again, a text for each.
+        blocks: Of it.
+    """
+
+    reasons: Mapping[Arm, tuple[str, ...]]
+    blocks: int
+
+
+@dataclass
+class _Open:
+    """A round whose servers still run."""
+
+    contenders: dict[Arm, Contender]
+    lookout: Lookout
+    first: Arm
+    at: str
+    pace: Pace
+    stack: ExitStack
+    blocks: list[Block] = field(default_factory=list)
+    rejected: int = 0
+    disturbed: Disturbed = field(default_factory=Disturbed)
+    foreign_cores: float = 0.0
+    extended: bool = False
+    before: _Dropped = _Dropped({}, 0)
+
+
+class Pairing:
+    """Two deployments under one load; whoever makes it closes it, so that no server outlives it.
+
+    Args:
+        base: What is compared with.
+        candidate: What is judged.
+        terms: How.
+        progress: Told how its loads get on.
+        rounds: Of the same pair, measured before.
+
+    Attributes:
+        rounds: What was measured, the newest last; it may still grow.
+        by_turns: Whether only one server runs at a time, from the beginning or since two did not fit.
+    """
+
+    def __init__(
+        self, base: Target, candidate: Target, terms: Terms, progress: Progress, rounds: Iterable[Round] = ()
+    ) -> None:
+        self.rounds: list[Round] = list(rounds)
+        # Each of two servers is searched with the host to itself: a search is as long as many windows.
+        self.by_turns = terms.by_turns or isinstance(terms.shape, SearchShape)
+        self._targets: Mapping[Arm, Target] = {"base": base, "candidate": candidate}
+        self._terms = terms
+        self._progress = progress
+        self._telemeter = candidate.telemeter
+        self._open: _Open | None = None
+        self._dropped: _Dropped | None = None
+
+    @property
+    def blocks_of_open_round(self) -> int:
+        """Blocks of the round whose servers still run; 0 where none does."""
+        return len(self._open.blocks) if self._open is not None else 0
+
+    def measure(self, blocks: int) -> None:
+        """Measure until a round has so many blocks: the one whose servers still run, or a new one.
+
+        A full round ends its servers. Trouble ends the round, and stands in its ``problems``; so does a load that was
+        lost after it had begun. A round that was disturbed as a whole, by a late client or by servers that still drift,
+        is dropped and taken again, with fresh servers; where another one after it is so too, that is trouble.
+
+        Raises:
+            BaseFailed: The base could not be started.
+            ServerFailed: The candidate could not be started.
+            LoadFailed: A load could not be begun.
+        """
+        try:
+            while not self._measured(blocks):
+                pass
+        except BaseException:
+            self.close()
+            if self.rounds and not self.rounds[-1].blocks and not self.rounds[-1].problems:
+                self.rounds.pop()
+            raise
+        finally:
+            self._progress.clear()
+
+    def _measured(self, blocks: int) -> bool:
+        """Measure until a round has so many blocks; whether it does, and was not dropped."""
+        if self.by_turns:
+            self._take_by_turns()
+            return True
+        opened = self._open
+        if opened is None:
+            opened, problems = self._opened()
+            if opened is None:
+                self._take_by_turns(problems)
+                return True
+        return self._fill(opened, blocks)
+
+    def close(self) -> None:
+        """End the servers, if they still run."""
+        if self._open is not None:
+            opened, self._open = self._open, None
+            opened.stack.close()
+            late = opened.lookout.problems()
+            if late and self.rounds:
+                # A verdict may have been reached by the round already; then at least it is said.
+                for problem in late:
+                    opened.lookout.note(problem)
+                last = self.rounds[-1]
+                self.rounds[-1] = replace(last, problems=(*last.problems, *late))
+
+    def _take_by_turns(self, problems: Iterable[str] = ()) -> None:
+        number = len(self.rounds)
+        if isinstance(self._terms.shape, SearchShape):
+            measured = round_of_searches(self._up, self._terms, self._terms.shape, self._progress, number=number)
+        else:
+            measured = round_by_turns(self._started, self._terms, self._telemeter, number=number)
+        self.rounds.append(replace(measured, problems=(*problems, *measured.problems)))
+
+    # -- two at a time
+
+    def _opened(self) -> tuple[_Open | None, list[str]]:
+        """Start both servers; where the second does not find memory beside the first none, and what was left behind."""
+        number = len(self.rounds)
+        coin = random.Random(f"{self._terms.seed} {number}")  # noqa: S311 -- a fair coin, not a secret
+        order = ARMS if coin.random() < 0.5 else ARMS[::-1]
+        at = utc_now()
+        with ExitStack() as stack:
+            lookout = stack.enter_context(self._telemeter.lookout())
+            contenders = self._both(order, stack)
+            if contenders:
+                for contender in contenders.values():
+                    contender.warm_up(stack)
+                pace = _slower(*(contender.pace(self._terms.requests_wanted) for contender in contenders.values()))
+                lookout.up(*(contender.instance for contender in contenders.values()))
+                self._open = opened = _Open(contenders, lookout, order[0], at, pace, stack.pop_all())
+                opened.before = self._dropped or opened.before
+                self.rounds.append(self._record(opened))
+                return opened, []
+        # Only now both have ended, and the card has been looked at.
+        left = lookout.problems()
+        for text in left:
+            lookout.note(text)
+        return None, left
+
+    def _both(self, order: tuple[Arm, Arm], stack: ExitStack) -> dict[Arm, Contender]:
+        """Start both servers, at the same time where their cold starts are no matter.
+
+        Returns:
+            In that order; none where the two do not find memory together, so that they have to run by turns.
+        """
+        first, second = order
+        up: dict[Arm, Contender] = {}
+        failed: dict[Arm, GpuserveError] = {}
+
+        def start(arm: Arm, beside: Callable[[], None] | None = None) -> None:
+            try:
+                with _told_of(arm):
+                    up[arm] = Contender.started(
+                        arm, self._targets[arm], self._terms.shape, self._progress, stack, beside=beside
+                    )
+            except GpuserveError as problem:
+                failed[arm] = problem
+
+        if self._terms.starts_together:
+            start(first, lambda: start(second, lambda: None))
+        else:
+            start(first)
+            if not failed:
+                start(second)
+        if not failed:
+            return {arm: up[arm] for arm in order}
+        tried = len(up) + len(failed)
+        if tried == len(order) and all(map(_lacks_memory, failed.values())):
+            self.by_turns = True
+            return {}
+        # The first that failed, for the other may have failed for it.
+        raise next((problem for problem in failed.values() if not _lacks_memory(problem)), next(iter(failed.values())))
+
+    def _started(self, arm: Arm, stack: ExitStack) -> Contender:
+        with _told_of(arm):
+            contender = Contender.started(arm, self._targets[arm], self._terms.shape, self._progress, stack)
+        contender.warm_up(stack)
+        return contender
+
+    @contextmanager
+    def _up(self, arm: Arm) -> Iterator[SearchedUp]:
+        """A server that runs alone, to be searched."""
+        target = self._targets[arm]
+        with self._telemeter.lookout() as lookout, ExitStack() as stack:
+            with _told_of(arm):
+                instance = stack.enter_context(target.started())
+            yield SearchedUp(target, instance, lookout)
+
+    def _fill(self, opened: _Open, blocks: int) -> bool:
+        """Measure until the round has so many blocks; whether it does, and was not dropped."""
+        drift = self._take_blocks(opened, blocks)
+        for contender in opened.contenders.values():
+            contender.rest()
+            contender.discard(window for block in opened.blocks[:-BLOCKS] for window in block.windows)
+        # Also where the round is to go on: a verdict may be reached by what there is of it.
+        if not self._problems(opened):
+            for contender in opened.contenders.values():
+                contender.judge()
+        why = [*drift, *_told(opened, lambda contender: contender.disturbances)]
+        if why and self._dropped is None and not self._problems(opened):
+            return self._drop(opened, why)
+        opened.contenders["candidate"].problems.extend(drift)
+        for contender in opened.contenders.values():
+            contender.problems.extend(contender.disturbances)
+        full = len(opened.blocks) >= BLOCKS or bool(self._problems(opened))
+        self.rounds[-1] = self._record(opened)
+        if full:
+            self._dropped = None
+            self.close()
+        return True
+
+    def _take_blocks(self, opened: _Open, blocks: int) -> list[str]:
+        """Take blocks, of servers that drift twice as many; returns that they still do."""
+        wanted = blocks
+        while True:
+            while len(opened.blocks) < wanted and not self._problems(opened):
+                self._block(opened)
+            steady = len(opened.blocks) < BLOCKS or not self._drifts(opened.blocks[-BLOCKS:])
+            if steady or self._problems(opened):
+                return []
+            if opened.extended:
+                text = (
+                    "no steady state: the two servers still drift apart or together after"
+                    f" {len(opened.blocks)} blocks; give them longer with load(..., warmup_seconds=...)"
+                )
+                return [text]
+            opened.extended = True
+            wanted = 2 * BLOCKS
+
+    def _drop(self, opened: _Open, why: Iterable[str]) -> bool:
+        """Drop a round, to be taken again; whether it stands, for something else is wrong with it too."""
+        self.rounds[-1] = self._record(opened)
+        self.close()
+        if self.rounds[-1].problems:
+            return True
+        self.rounds.pop()
+        text = "; ".join(why)
+        self._dropped = _Dropped(
+            {
+                arm: opened.disturbed.reasons(arm) + tuple(text for block in opened.blocks for _ in block.of(arm))
+                for arm in ARMS
+            },
+            opened.rejected + len(opened.blocks),
+        )
+        return False
+
+    def _block(self, opened: _Open) -> None:
+        number = len(opened.blocks) + opened.rejected
+        name = f"{self._terms.seed} {len(self.rounds)} {number}"
+        coin = random.Random(name)  # noqa: S311 -- a fair coin, not a secret
+        order = ABBA if coin.random() < 0.5 else BAAB
+        # Random arrivals are others in each window of a server, and the same for both servers.
+        seeds = [self._terms.shape.seed + coin.randrange(1 << 30) for _ in range(len(order) // 2)]
+        cpu = read_cpu(our_processes(_members(opened.contenders.values())))
+        windows: list[Window] = []
+        for arm in order:
+            contender = opened.contenders[arm]
+            opened.contenders[_other(arm)].rest()
+            if contender.varies:
+                # A load that goes on would have other requests than the one that the other server begins with.
+                contender.rest()
+            if self._problems(opened):
+                return
+            window = contender.turn(opened.pace, seed=seeds[order[: len(windows)].count(arm)])
+            if window is None:
+                return
+            windows.append(window)
+        taken = cores_taken_by_others(cpu, read_cpu(our_processes(_members(opened.contenders.values()))))
+        if taken > self._terms.most_foreign_cores and opened.rejected - opened.disturbed.again < MOST_REJECTED:
+            opened.rejected += 1
+            for contender in opened.contenders.values():
+                contender.discard(windows)
+            return
+        # To wait for the next sample holds no load up: its ticks come meanwhile, and are counted from where they were.
+        conditions = [
+            replace(condition, client=opened.contenders[arm].disturbed(window))
+            for arm, window, condition in zip(order, windows, opened.lookout.judge(windows, wait=True), strict=True)
+        ]
+        opened.contenders["candidate"].problems.extend(opened.lookout.problems())
+        if opened.disturbed.add(zip(order, conditions, strict=True)):
+            opened.rejected += 1
+            opened.contenders["candidate"].problems.extend(opened.disturbed.invalid())
+            for contender in opened.contenders.values():
+                contender.discard(windows)
+            return
+        opened.foreign_cores = max(opened.foreign_cores, taken)
+        opened.blocks.append(Block(order, tuple(windows)))
+
+    def _drifts(self, blocks: list[Block]) -> bool:
+        """Whether one server changes beside the other: their common drift is the machine's, and cancels."""
+        measured = Round(tuple(blocks), "base", {}, "")
+        try:
+            point = round_point(METRICS["throughput"], measured, METRICS["throughput"].default_tolerance)
+        except NotMeasured:
+            return False
+        return drifts(point.differences)
+
+    @staticmethod
+    def _problems(opened: _Open) -> tuple[str, ...]:
+        return _told(opened, lambda contender: contender.problems)
+
+    def _record(self, opened: _Open) -> Round:
+        for text in opened.disturbed.unknown():
+            opened.lookout.note(text)
+        blocks = tuple(
+            Block(block.order, opened.lookout.with_cards(block.windows)) for block in opened.blocks[-BLOCKS:]
+        )
+        sides = {
+            arm: side_with_telemetry(
+                contender.side(), opened.lookout, [window for block in blocks for window in block.of(arm)]
+            )
+            for arm, contender in opened.contenders.items()
+        }
+        return Round(
+            blocks=blocks,
+            first=opened.first,
+            sides={
+                arm: replace(side, rejected=opened.before.reasons.get(arm, ()) + opened.disturbed.reasons(arm))
+                for arm, side in sides.items()
+            },
+            at=opened.at,
+            rejected=opened.before.blocks + opened.rejected + max(0, len(opened.blocks) - BLOCKS),
+            foreign_cores=opened.foreign_cores,
+            problems=self._problems(opened),
+        )
+
+
+@contextmanager
+def _told_of(arm: Arm) -> Iterator[None]:
+    """Tell whose server it was that could not be started."""
+    try:
+        yield
+    except ServerFailed as problem:
+        if arm == "candidate":
+            raise
+        raise BaseFailed(
+            f"the base of the comparison could not be started: {problem.summary}",
+            found=problem.found,
+            looked=problem.looked,
+            remedies=problem.remedies,
+            log_tail=problem.log_tail,
+        ) from problem
+
+
+def _told(opened: _Open, what: Callable[[Contender], Iterable[str]]) -> tuple[str, ...]:
+    """What is said of both servers, with whose it is."""
+    return tuple(
+        text if arm == "candidate" else f"the base: {text}"
+        for arm, contender in opened.contenders.items()
+        for text in what(contender)
+    )
+
+
+def _other(arm: Arm) -> Arm:
+    return "base" if arm == "candidate" else "candidate"
+
+
+def _members(contenders: Iterable[Contender]) -> list[int]:
+    return [pid for contender in contenders for pid in contender.members()]
+
+
+def _slower(*paces: Pace) -> Pace:
+    """One pace for both: windows of different lengths would be different measurements."""
+    return Pace(settle=max(pace.settle for pace in paces), window=max(pace.window for pace in paces))
+
+
+def _lacks_memory(problem: GpuserveError) -> bool:
+    return _NO_MEMORY.search(f"{problem}\n{problem.log_tail}") is not None

@@ -1,0 +1,364 @@
+"""A running server under load, watched: ticks and windows, and what is wrong with them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+import psutil
+
+from pytest_gpuserve.device.host import read_host
+from pytest_gpuserve.errors import LoadFailed, ServerFailed
+from pytest_gpuserve.experiment.another_client import BothCounts
+from pytest_gpuserve.experiment.replicas import ReplicaShares, warmup_of
+from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
+from pytest_gpuserve.load import beside
+from pytest_gpuserve.load.lost import lost_in_mid_load
+from pytest_gpuserve.load.run import answer_reasons
+from pytest_gpuserve.load.shares import packed, share_reasons, shares
+from pytest_gpuserve.load.totals import RunningTotals, total
+from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, ReasonKind, disturbances, one_line, reasons
+from pytest_gpuserve.load.wire import Plan, Tick
+from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
+from pytest_gpuserve.measure.window import COMPILING, Client, Window
+from pytest_gpuserve.process.relatives import run_processes
+from pytest_gpuserve.servers.remote import addresses_of, sites_of
+from pytest_gpuserve.units import format_fraction, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.load.answers import AnswerCheck, Complaint
+    from pytest_gpuserve.load.driver import Engines
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.shared_memory import SharedTensors
+    from pytest_gpuserve.load.totals import Totals
+    from pytest_gpuserve.servers.instance import Instance
+
+DEATH_GRACE_SECONDS: Final = 1.0
+"""After errors, how long to look whether the server is dying, before the errors are taken for the cause."""
+
+ANSWERED_LATENCIES: Final = 2
+"""Mean latencies after which what was under way has been answered, as a rule."""
+
+STUCK_SECONDS: Final = 1.0
+"""A shorter wait is not called stuck, however fast the other answers were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A reading of a server's counters.
+
+    Args:
+        counters: What it says.
+        at_seconds: When, by the monotonic clock, as the middle of the reading.
+        took_seconds: How long after the end of the last tick it was over: on a stalled machine we are late.
+    """
+
+    counters: Counters
+    at_seconds: float
+    took_seconds: float
+
+
+class Progress(Protocol):
+    """Whom a person can watch."""
+
+    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
+        """Hear of a tick, of all before it in the same load, and how long it will still take if that is known."""
+
+    def clear(self) -> None:
+        """The load is over."""
+
+
+@dataclass
+class Watch:
+    """Looks after one start of a server while it is loaded.
+
+    Args:
+        instance: The running server.
+        target: What is sent.
+        shape: When.
+        check: Of the answers.
+        progress: Told how it gets on.
+        seconds_left: How long the load will still take, if that is known.
+        problems: Why nothing may be concluded from it; as soon as there is one, no more ticks are taken.
+        disturbances: Why not either, but of what another measurement may do without.
+        so_far: All ticks that were shown.
+        ended: Whether the load has ended by itself.
+    """
+
+    instance: Instance
+    target: Target
+    shape: LoadShape
+    check: AnswerCheck
+    progress: Progress
+    seconds_left: Callable[[], float | None]
+    problems: list[str] = field(default_factory=list)
+    disturbances: list[str] = field(default_factory=list)
+    so_far: RunningTotals = field(default_factory=RunningTotals)
+    ended: bool = False
+    _complaints: list[Complaint] = field(default_factory=list)
+    _both: BothCounts = field(default_factory=BothCounts)
+    _tick_end_seconds: float | None = None
+    _shared: SharedTensors | None = None
+    _replicas: ReplicaShares = field(default_factory=ReplicaShares)
+    # Ticks in which load engines were late for their beats.
+    _late: list[Tick] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Own the shared memory that the target goes through, if it does; plans are made and loads run within.
+
+        Raises:
+            UsageProblem: The load cannot go through shared memory.
+            LoadFailed: The server does not take the memory.
+        """
+        with self.target.shared(self.instance, self.shape.schedule) as self._shared:
+            yield
+
+    def plan(self, schedule: Schedule) -> Plan:
+        """The plan of a load engine, for this schedule."""
+        target, shape, shared = self.target, self.shape, self._shared
+        assert shared is not None or target.sharing is None, "a plan outside of sharing()"
+        endpoint, *others = target.endpoints(self.instance)
+        self._replicas.names = addresses_of(self.instance)
+        return Plan(
+            endpoint=endpoint,
+            replicas=tuple(others),
+            payloads=target.payloads(self.instance, shared),
+            schedule=schedule,
+            tick_ns=round(TICK_SECONDS * 1e9),
+            timeout_ns=round(shape.timeout_seconds * 1e9),
+            head=target.requests[0].method == "HEAD",
+            seed=shape.seed,
+            shuffled=target.shuffled,
+            keep_answers=shape.check,
+            outputs=None if shared is None else shared.outputs,
+        )
+
+    def warmup(self) -> tuple[Plan, int]:
+        """The plan of what warms the server up before a load that is measured as a whole, and how many workers."""
+        schedule, workers = warmup_of(self.shape, len(sites_of(self.instance)))
+        return self.plan(schedule), workers
+
+    def ticks(self, engines: Engines, count: int | None) -> list[Tick]:
+        """Take ticks until there are so many (None: without limit), or the load has ended, or there is trouble.
+
+        Raises:
+            LoadFailed: A load engine failed.
+        """
+        ticks: list[Tick] = []
+        while (count is None or len(ticks) < count) and not self.ended and not self.problems:
+            tick = engines.next_tick()
+            self.ended = tick.last
+            self._tick_end_seconds = tick.end_ns / 1e9
+            self._replicas.hear(tick)
+            self._look(tick)
+            # Looked at, the answers themselves are not needed any more, and what each worker did only in the end.
+            tick = packed(msgspec.structs.replace(tick, answers=[]))
+            ticks.append(tick)
+            self._late += [tick] if tick.late_beats else []
+            self.so_far.add(tick)
+            self.progress.show(self.so_far, tick, self.seconds_left())
+        return ticks
+
+    def window(self, ticks: Sequence[Tick], counted: Counters | None) -> Window | None:
+        """Make a window of ticks and what the server counted meanwhile; None where no time has passed."""
+        totals = total(ticks)
+        if totals.nanoseconds <= 0:
+            return None
+        if counted is not None and counted.requests is not None:
+            self._both.sent(ticks, totals)
+        return Window(
+            seconds=totals.seconds,
+            requests=totals.requests,
+            errors=dict(totals.errors),
+            latency=totals.latency.histogram,
+            latency_sum_seconds=totals.latency.sum_ns / 1e9,
+            latency_max_seconds=totals.latency.max_ns / 1e9,
+            items=None if counted is None else counted.items,
+            batches=None if counted is None else counted.batches,
+            client_cpu_seconds=totals.cpu_seconds,
+            stages={} if counted is None else counted.stages,
+            begin_ns=ticks[0].begin_ns,
+            end_ns=ticks[-1].end_ns,
+            replicas=self._replicas.window(ticks),
+        )
+
+    def read_counters(self) -> Reading | None:
+        """Read the server's counters; None where it has none, or where that has failed, which is a problem."""
+        began = time.monotonic()
+        try:
+            counters = self.instance.counters()
+        except ServerFailed as problem:
+            death = self.instance.death()
+            self.problems.append(death or str(problem))
+            return None
+        ended = time.monotonic()
+        since = began if self._tick_end_seconds is None else min(began, self._tick_end_seconds)
+        return None if counters is None else Reading(counters, (began + ended) / 2, ended - since)
+
+    def counted(self, before: Reading | None, after: Reading | None) -> Counters | None:
+        """What the server counted between two readings; None where it does not count, or counted nonsense."""
+        if before is None or after is None:
+            return None
+        try:
+            counted = counted_between(before.counters, after.counters)
+        except WentBackwards as problem:
+            self.problems.append(
+                f"the server's counters went backwards ({problem}): it, or a worker of it, was restarted under load"
+            )
+            return None
+        if counted.requests is not None:
+            self._both.answered(counted.requests, before, after)
+        return counted
+
+    def disturbed(self, ticks: Sequence[Tick]) -> tuple[str, ...]:
+        """Say what disturbed the client in a window, which is to be measured again if anything did."""
+        shape, totals, usual = self.shape, total(ticks), self.so_far.totals()
+        # What was under way while the engine did not run just before is answered in this window.
+        since_ns = ticks[0].begin_ns - ANSWERED_LATENCIES * (usual.latency.mean or 0.0) * 1e9 if ticks else 0
+        late = [tick for tick in self._late if ticks and since_ns < tick.end_ns <= ticks[0].begin_ns]
+        found = disturbances(
+            replace(
+                totals,
+                late_beats=totals.late_beats + sum(tick.late_beats for tick in late),
+                late_beats_ns=totals.late_beats_ns + sum(tick.late_beats_ns for tick in late),
+            ),
+            schedule=shape.schedule,
+            usual=usual,
+            processes=shape.processes,
+            cores=self._cores(),
+        )
+        return tuple(map(str, found))
+
+    def _cores(self) -> int | None:
+        """Cores that its load engines share; None for one each."""
+        return read_host().cores if self.shape.source.is_here else None
+
+    def lose(self, problem: LoadFailed) -> None:
+        """Note that the load was lost after it had begun."""
+        self.problems.append(self._shown(lost_in_mid_load(problem)))
+
+    def judge(self, ticks: Sequence[Tick], windows: Sequence[Window], ceiling: float | None) -> None:
+        """Note what shows that not the server was measured: in ``problems``, or where that may go in ``disturbances``.
+
+        Args:
+            ticks: Of all that was measured, oldest first.
+            windows: The same as windows.
+            ceiling: Requests a second that the client reaches at most; None where that is not known.
+        """
+        shape = self.shape
+        totals = total(ticks)
+        cores = self._cores()
+        # Of errors that are allowed the last may have been a dying server's first.
+        death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
+        if death is not None:
+            self.problems.append(death)
+        found = reasons(
+            totals,
+            schedule=shape.schedule,
+            processes=shape.processes,
+            cores=cores,
+            allowed_errors=shape.allowed_errors,
+            ceiling_per_second=ceiling,
+        )
+        found += share_reasons(shares(ticks), shape.schedule, among=cores)
+        for reason in found:
+            (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(self._shown(str(reason)))
+        self.problems.extend(self._replicas.problems(windows, allowed_errors=shape.allowed_errors))
+        self.problems.extend(self._both.problems(finite=shape.finite))
+        compiled = sum(window.stages[COMPILING].count for window in windows if COMPILING in window.stages)
+        if compiled:
+            self.problems.append(
+                f"compiled under load: in {compiled} executions of the measured time the model was compiled, for shapes"
+                " that it had not seen; let it see them before: load(..., warmup_seconds=...)"
+            )
+        if shape.finite and not any(reason.kind is ReasonKind.SATURATED for reason in found):
+            # On average a quiet step hides one in which the client could not keep up.
+            self.disturbances.extend(self._saturated(windows))
+        # Requests without an answer have no latency: a server that has lost some of its users looks fast.
+        slowest_seconds = max((window.latency_max_seconds for window in windows), default=0.0)
+        oldest_seconds = totals.oldest_ns / 1e9
+        if oldest_seconds > max(STUCK_SECONDS, 2 * slowest_seconds):
+            self.problems.append(
+                f"stuck requests: at the end one had waited {format_seconds(oldest_seconds)} for its answer, while the"
+                f" slowest that was answered took {format_seconds(slowest_seconds)}; if the server is that uneven,"
+                " measure longer: load(..., seconds=...)"
+            )
+
+    def _look(self, tick: Tick) -> None:
+        """See whether the load may go on."""
+        complaints = self.check.check(tick)
+        self._complaints.extend(complaints)
+        errors = bool(tick.errors) and not self.shape.allowed_errors
+        # A dying server first shows as a hundred reset connections, which would hide the cause. Where errors are
+        # allowed the load goes on, and a wait at each of them would leave us behind it.
+        death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS if errors else 0.0)
+        if death is not None:
+            self.problems.append(death)
+        elif errors:
+            kinds = ", ".join(f"{kind}: {number}" for kind, number in sorted(tick.errors.items()))
+            samples = "; ".join(f"{kind}: {one_line(text)}" for kind, text in sorted(tick.error_samples.items()))
+            where = self._replicas.failing(tick)
+            self.problems.append(f"request errors{where} ({kinds}); first of each kind: {self._shown(samples)}")
+        if complaints:
+            found = answer_reasons(self.check, self._complaints)
+            self.problems.extend(self._shown(str(reason)) for reason in found)
+
+    def _shown(self, text: str) -> str:
+        """What may repeat an answer, without the secrets that the server or a request was given."""
+        # A load has many requests, as a rule with one set of headers.
+        for headers in {tuple(sorted(request.headers.items())) for request in self.target.requests}:
+            text = self.instance.shown(text, dict(headers))
+        return text
+
+    def _saturated(self, windows: Sequence[Window]) -> list[str]:
+        at_once = min(self.shape.processes, self._cores() or self.shape.processes)
+        # The last one may be so short that a report alone fills it.
+        whole = [window for window in windows if window.seconds > WINDOW_SECONDS / 2]
+        worst = max(whole, key=lambda window: window.client_cpu_seconds / window.seconds, default=None)
+        share = worst.client_cpu_seconds / (worst.seconds * at_once) if worst is not None else 0.0
+        if share <= SATURATED_SHARE:
+            return []
+        text = (
+            f"client saturated: in one window of half a second the load engine used {format_fraction(share)} of a core,"
+            f" over {format_fraction(SATURATED_SHARE)}; share the load: processes={self.shape.processes + 1}"
+        )
+        return [text]
+
+
+def client_of(totals: Totals, ceiling: float | None) -> Client:
+    """What the load engine saw beside the latencies."""
+    return Client(
+        lag=totals.lag.histogram,
+        service=totals.service.histogram,
+        first_token=totals.first_token.histogram,
+        between_tokens=totals.between_tokens.histogram,
+        tokens=totals.tokens,
+        seconds=totals.seconds,
+        ceiling=ceiling,
+        sending_seconds=None if totals.sending_ns is None else totals.sending_ns / 1e9,
+        receiving_seconds=None if totals.receiving_ns is None else totals.receiving_ns / 1e9,
+    )
+
+
+def our_processes(beyond: Iterable[int] = ()) -> list[psutil.Process]:
+    """This process and all below it: the engines, the keepers, and through them the servers.
+
+    So are the workers that a cluster's node runs for us on this host. Under pytest-xdist they are those of the other
+    workers too: that these share the host is what was asked for.
+
+    Args:
+        beyond: Pids of servers that are below somebody else; see ``Instance.members``.
+    """
+    found = {process.pid: process for process in run_processes()}
+    for pid in (*beyond, *beside.pids()):
+        with contextlib.suppress(psutil.Error):
+            found.setdefault(pid, psutil.Process(pid))
+    return list(found.values())

@@ -1,0 +1,274 @@
+"""Another revision of the user's project beside the checkout, in a folder that is gone afterwards whatever happens."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import uuid
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.errors import GpuserveError, UsageProblem
+from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.process.git import Answer, ask_git, git_environment, git_text
+from pytest_gpuserve.servers.relocation import Relocation
+from pytest_gpuserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+SHOWN_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Opponent:
+    """What stands on the base's side.
+
+    Args:
+        name: What people call it: ``origin/main (0123456789ab)``.
+        identity: Tells it apart from any other: its commit and interpreter.
+        relocation: Moves a server to it.
+        options: What compares with it again, on the command line.
+    """
+
+    name: str
+    identity: str
+    relocation: Relocation
+    options: tuple[str, ...] = ()
+
+
+class Opponents:
+    """Makes worktrees when they are first needed, and removes them at the end; whoever makes it closes it.
+
+    Args:
+        root: A folder of the checkout.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._stack = ExitStack()
+        self._worktrees: dict[str, Path] = {}
+
+    def name_of(self, *, revision: str | None, python: str | None, called: str = "") -> str:
+        """What people call an opponent: ``origin/main (0123456789ab) with the packages of /old/bin/python``.
+
+        Args:
+            revision: As for `find`.
+            python: As for `find`.
+            called: As for `find`.
+
+        Raises:
+            UsageProblem: git does not know the revision.
+        """
+        parts = []
+        if revision is not None:
+            shown, short = called or revision, resolve_revision(self._root, revision)[:SHOWN_DIGITS]
+            parts.append(shown if shown.startswith(short) else f"{shown} ({short})")
+        if python is not None:
+            parts.append(f"the packages of {python}")
+        return " with ".join(parts)
+
+    def find(self, *, revision: str | None, python: str | None, called: str = "") -> Opponent:
+        """Make an opponent ready.
+
+        Args:
+            revision: As git knows it; None for this checkout.
+            python: Absolute path of an interpreter; None for the test's own.
+            called: How people call the revision, if not so.
+
+        Raises:
+            UsageProblem: git does not know the revision.
+            GpuserveError: A worktree could not be made.
+        """
+        commit = None if revision is None else resolve_revision(self._root, revision)
+        name = self.name_of(revision=revision, python=python, called=called)
+        relocation = Relocation(
+            checkout=self._root if commit is None else checkout_of(self._root),
+            worktree=None if commit is None else self._worktree(commit),
+            python=python,
+            revision=name,
+        )
+        options = [] if commit is None else [f"--against={commit[:SHOWN_DIGITS] if called else revision}"]
+        options += [] if python is None else [f"--against-python={python}"]
+        return Opponent(name, f"{commit or 'this checkout'} {python or ''}".strip(), relocation, tuple(options))
+
+    def close(self) -> None:
+        """Remove the worktrees."""
+        self._worktrees.clear()
+        self._stack.close()
+
+    def _worktree(self, commit: str) -> Path:
+        if commit not in self._worktrees:
+            self._worktrees[commit] = self._stack.enter_context(Worktree(self._root, commit)).path
+        return self._worktrees[commit]
+
+
+CHECKOUT_SECONDS: Final = 900.0
+"""Longest time that git may take to write the files of a revision; large ones may have to be fetched."""
+
+FULL_HISTORY: Final = (
+    "this clone is shallow: `git fetch --unshallow`, in GitHub Actions `fetch-depth: 0` of actions/checkout, in GitLab"
+    " CI `GIT_DEPTH: 0`"
+)
+
+_HASH: Final = re.compile(r"[0-9a-fA-F]{7,64}")
+
+
+def checkout_of(root: Path) -> Path:
+    """The top folder of the checkout that a folder is in.
+
+    Raises:
+        UsageProblem: It is in none, or there is no git.
+    """
+    answer = ask_git(root, "rev-parse", "--show-toplevel")
+    if not answer.done:
+        raise UsageProblem(
+            "comparing with another revision needs git and a checkout of the project",
+            found=answer.text,
+            looked=[str(root)],
+            remedies=[
+                "run in a clone made by git, not in an unpacked archive",
+                "or compare with the packages of another interpreter: --against-python=EXE",
+            ],
+        )
+    return Path(answer.text)
+
+
+def resolve_revision(root: Path, rev: str) -> str:
+    """Look up a revision as git does: a branch, a tag, a hash, ``HEAD~3``.
+
+    Args:
+        root: A folder of the checkout.
+        rev: What the user called it.
+
+    Returns:
+        The full hash of its commit.
+
+    Raises:
+        UsageProblem: There is no git, no checkout, or git does not know it.
+    """
+    top = checkout_of(root)
+    # What begins so would be taken for an option, or for what to leave out.
+    answer = Answer("", done=False) if rev.startswith(("-", "^")) else ask_git(top, "rev-parse", "--verify", rev)
+    if answer.done:
+        # In a second step, for a name may be a text to search for, to which nothing can be appended.
+        answer = ask_git(top, "rev-parse", "--verify", f"{answer.text}^{{commit}}")
+    if answer.done:
+        return answer.text
+    raise UsageProblem(
+        f"git does not know the revision {rev!r}",
+        found=answer.text,
+        looked=[str(top)],
+        remedies=_ways_to(top, rev),
+    )
+
+
+class Worktree:
+    """The files of a commit, in a temporary folder; a context manager.
+
+    The folder and what git notes of it end with the block, and also when this process ends in any way, SIGKILL
+    included. Nothing of the user's checkout is changed: not its files, index, HEAD or branches. Hooks are not run.
+    Filters are, as in every checkout, so files of Git LFS are there (those that are not in the local store are fetched,
+    without asking for a password). Submodules are empty folders.
+
+    Args:
+        root: A folder of the checkout.
+        commit: Full hash of the commit.
+
+    Attributes:
+        checkout: Top folder of the checkout.
+        path: Top folder of the worktree, while the block lasts.
+    """
+
+    def __init__(self, root: Path, commit: str) -> None:
+        self.checkout = checkout_of(root)
+        self.commit = commit
+        # By this name git notes it among its worktrees, where it must be the only one.
+        name = f"gpuserve-{uuid.uuid4().hex}"
+        self._folder = Path(tempfile.gettempdir()) / name
+        self.path = self._folder / name
+        self._kept = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Have git write the files.
+
+        Raises:
+            GpuserveError: It could not.
+        """
+        common = git_text(self.checkout, "rev-parse", "--git-common-dir") or ".git"
+        notes = (self.checkout / common).resolve() / "worktrees"
+        with ExitStack() as stack:
+            stack.callback(_remove_if_empty, notes)
+            try:
+                self._folder.mkdir(mode=0o700)
+            except OSError as problem:
+                raise GpuserveError(
+                    "there is no place for a worktree", found=str(problem), remedies=["name another: TMPDIR=DIR"]
+                ) from problem
+            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            process = stack.enter_context(self._adding(notes / self.path.name))
+            status = process.wait(CHECKOUT_SECONDS)
+            if status != 0:
+                raise GpuserveError(
+                    f"git could not make a worktree of {self.commit}",
+                    found=f"no end after {format_seconds(CHECKOUT_SECONDS)}" if status is None else "",
+                    looked=[str(self.path)],
+                    remedies=[f"where there is no space, or no right to write: TMPDIR=DIR; git also writes to {notes}"],
+                    log_tail=process.tail(),
+                )
+            self._kept = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kept.close()
+
+    def _adding(self, note: Path) -> Process:
+        """Git at work; its keeper stays after it, as the owner of what it makes."""
+        settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "advice.detachedHead=false")
+        command = Command(
+            argv=(
+                "git",
+                *(word for setting in settings for word in ("-c", setting)),
+                *("-C", str(self.checkout), "worktree", "add", "--quiet", "--detach", str(self.path), self.commit),
+            ),
+            env=git_environment(),
+            cwd=self._folder,
+            log=self._folder / "git.log",
+        )
+        return Process.start(command, owned_folders=[self._folder, note])
+
+
+def _ways_to(top: Path, rev: str) -> list[str]:
+    """What makes an unknown revision known."""
+    if git_text(top, "rev-parse", "--verify", "--quiet", "HEAD") is None:
+        return ["there is no commit yet: commit what is to be compared with"]
+    ways = []
+    if git_text(top, "rev-parse", "--is-shallow-repository") == "true":
+        ways.append(FULL_HISTORY)
+    remotes = (git_text(top, "remote") or "").split()
+    remote, _, branch = rev.partition("/")
+    if _HASH.fullmatch(rev):
+        ways.extend(f"fetch it: `git fetch {each} {rev}`" for each in remotes)
+    elif remote in remotes and branch:
+        ways.append(_fetching(remote, branch))
+    elif remotes:
+        ways.extend(f"{_fetching(each, rev)} and --against={each}/{rev}" for each in remotes)
+    return [*ways, "`git branch --all` and `git tag` list what there is"]
+
+
+def _fetching(remote: str, branch: str) -> str:
+    # With the target spelled out, for a clone of a single branch would only note it as FETCH_HEAD.
+    return f"if it is a branch of {remote}: `git fetch {remote} {branch}:refs/remotes/{remote}/{branch}`"
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """As git does it with its folder of worktrees after the last one."""
+    with suppress(OSError):
+        folder.rmdir()
