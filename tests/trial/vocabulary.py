@@ -1,0 +1,71 @@
+"""What assertions are made of, for every metric: its sides, the comparison that gates, and a judge that only notes."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.trial.assertions import Comparison, Run
+from tests.support.builders import judgement, session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuserve.device.card import Card
+    from pytest_gpuserve.store.published import PublishedEntry
+
+ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+COMPARISONS = (operator.ge, operator.le, operator.gt, operator.lt, operator.eq, operator.ne)
+
+
+@dataclass
+class Listener:
+    """A judge that notes what it was asked, and answers as told."""
+
+    verdict: Verdict = Verdict.PASS
+    asked: list[tuple[str, object]] = field(default_factory=list)
+
+    def against_baseline(self, run: Run, metric: Metric) -> Comparison:
+        """See ``Judge``."""
+        return self._noted(metric, "baseline")
+
+    def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """See ``Judge``."""
+        return self._noted(metric, limit)
+
+    def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
+        """See ``Judge``."""
+        return self._noted(metric, entry)
+
+    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """See ``DuelJudge``."""
+        return self._noted(metric, limit)
+
+    def _noted(self, metric: Metric, other: object) -> Comparison:
+        self.asked.append((metric.name, other))
+        return Comparison(judgement(self.verdict, metric.name), holds=self.verdict.passes)
+
+
+def a_run(judge: Listener | None = None, card: Card | None = None) -> Run:
+    """A run of two sessions, one of which went wrong."""
+    return Run("", judge or Listener(), [session(), session(problems=("it died",))], card)
+
+
+def side(owner: object, metric: Metric) -> Any:  # noqa: ANN401 -- of a run, a baseline, a published entry or a duel
+    """``owner.throughput``, ``owner.latency.p99`` ... by the metric's name."""
+    return operator.attrgetter(metric.name)(owner)
+
+
+def good(metric: Metric) -> Callable[[Any, Any], Any]:
+    """The comparison that gates."""
+    return operator.ge if metric.higher_is_better else operator.le
+
+
+def mirrored(metric: Metric) -> Callable[[Any, Any], Any]:
+    """The one that gates where the sides are exchanged, and gates nothing where they are not."""
+    return operator.le if metric.higher_is_better else operator.ge
