@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.sequential import ALPHA
+from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.trial.claims import Claims
 from tests.support.holm import holm
 
@@ -34,21 +35,25 @@ def test_a_single_comparison_keeps_the_whole_level(planned: int) -> None:
     assert not Claims(planned).uphold(A, 1.001 * ALPHA)
 
 
-def test_an_upheld_claim_stays_and_counts_once() -> None:
-    """Asked again it is upheld at any p-value, and makes nothing easier for the others a second time."""
-    claims = Claims(3)
-    assert claims.uphold(A, ALPHA / 3)
-    assert all(claims.uphold(A, 1.0) for _ in range(5))
-    assert not claims.uphold(B, ALPHA)
-    assert claims.uphold(B, ALPHA / 2)
-
-
-def test_a_refused_claim_makes_nothing_easier() -> None:
-    """What is not upheld may be asked again at a later look, and leaves the threshold where it is."""
+def test_a_claim_counts_once_and_only_where_it_is_upheld() -> None:
+    """Refused it makes nothing easier, and may be asked again at a later look; upheld it stays, at any p-value."""
     claims = Claims(4)
     assert not any(claims.uphold(A, ALPHA / 3) for _ in range(5))
     assert not claims.uphold(B, ALPHA / 3)
     assert claims.uphold(A, ALPHA / 4)
+    assert all(claims.uphold(A, 1.0) for _ in range(5))
+    assert not claims.uphold(B, ALPHA / 2)
+    assert claims.uphold(B, ALPHA / 3)
+
+
+def test_better_and_worse_are_families_of_their_own() -> None:
+    """A claim of one direction makes none of the other easier."""
+    claims = Claims(10)
+    assert not claims.uphold(A, ALPHA / 5, Verdict.IMPROVED)
+    assert claims.uphold(A, ALPHA / 10, Verdict.IMPROVED)
+    assert not claims.uphold(A, 0.9, Verdict.REGRESSED)
+    assert claims.uphold(B, ALPHA / 9, Verdict.IMPROVED)
+    assert not claims.uphold(B, ALPHA / 9, Verdict.REGRESSED)
 
 
 def test_what_is_counted_beyond_the_plan_makes_claims_harder() -> None:

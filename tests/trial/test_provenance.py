@@ -36,128 +36,100 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def state(revision: Revision) -> tuple[str | None, bool]:
-    """Commit, and whether the checkout is clean."""
-    return revision.commit, revision.clean
+def read(root: Path, baselines: str = "baselines") -> Revision:
+    """The state of a checkout whose baselines are in this folder."""
+    return read_revision(root, root / baselines)
+
+
+def content(root: Path) -> str | None:
+    """What would run from a checkout."""
+    return read(root).content
 
 
 def test_committing_baselines_leaves_the_code(root: Path) -> None:
     """The code's hash stays when only baselines are committed, and changes with any other file."""
-    before = read_revision(root, root / "baselines")
+    before = read(root)
+    assert (before.commit, before.clean) == (git(root, "rev-parse", "HEAD"), True)
     (root / "baselines" / "cpu" / "test_y.json").write_text("{ }")
     git(root, "commit", "--quiet", "--all", "--message=baselines")
-    after = read_revision(root, root / "baselines")
+    after = read(root)
     assert before.commit != after.commit
     assert before.code == after.code is not None
     (root / "suites" / "app.py").write_text("2")
     git(root, "commit", "--quiet", "--all", "--message=code")
-    assert read_revision(root, root / "baselines").code != before.code
+    assert read(root).code != before.code
 
 
-def test_an_unchanged_checkout_is_its_commit(root: Path) -> None:
-    """The full hash, and clean."""
-    assert state(read_revision(root, root / "baselines")) == (git(root, "rev-parse", "HEAD"), True)
-
-
-@pytest.mark.parametrize("file", ["suites/app.py", "new.py", "baselines.py", "baselines-old/x.json"])
-def test_any_other_change_is_dirty(root: Path, file: str) -> None:
-    """A changed file and a new one, one that is named like the baselines too."""
-    (root / file).parent.mkdir(exist_ok=True)
+@pytest.mark.parametrize(
+    ("file", "baselines", "clean"),
+    [
+        ("suites/app.py", "baselines", False),
+        ("new.py", "baselines", False),
+        ("baselines.py", "baselines", False),
+        ("baselines-old/x.json", "baselines", False),
+        # A name that is no UTF-8 is neither overlooked nor an error.
+        (os.fsdecode(b"caf\xe9.py"), "baselines", False),
+        ("baselines/cpu/test_y.json", "baselines", True),
+        ("baselines/cpu/test_new.json", "baselines", True),
+        # The folder's name is no pattern, and the whole checkout is no folder of baselines.
+        ("base [1]*/cpu/test_y.json", "base [1]*", True),
+        ("base:lines/cpu/test_y.json", "base:lines", True),
+        ("suites/app.py", "s*", False),
+        ("suites/app.py", ".", False),
+    ],
+)
+def test_any_change_but_of_baselines_is_dirty(root: Path, file: str, baselines: str, *, clean: bool) -> None:
+    """A changed file and a new one; recording one test does not make the next one's code another."""
+    git(root, "config", "core.quotePath", "false")
+    (root / file).parent.mkdir(exist_ok=True, parents=True)
     (root / file).write_text("2")
-    assert state(read_revision(root, root / "baselines")) == (git(root, "rev-parse", "HEAD"), False)
+    found = read(root, baselines)
+    assert (found.commit, found.clean) == (git(root, "rev-parse", "HEAD"), clean)
 
 
-def test_a_staged_or_removed_file_is_dirty(root: Path) -> None:
-    """What the next commit would change is not this commit."""
-    git(root, "rm", "--quiet", "suites/app.py")
-    assert not read_revision(root, root / "baselines").clean
-
-
-@pytest.mark.parametrize("name", ["baselines", "base [1]*", "base:lines"])
-def test_changed_baselines_are_still_clean(root: Path, name: str) -> None:
-    """Recording one test does not make the next one's code another; the folder's name is no pattern."""
-    folder = root / name / "cpu"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "test_y.json").write_text("changed")
-    (folder / "test_new.json").write_text("new")
-    assert read_revision(root, root / name).clean
-
-
-def test_a_folder_name_is_no_pattern(root: Path) -> None:
-    """Baselines in ``s*`` do not hide changes in ``suites``."""
-    (root / "suites" / "app.py").write_text("2")
-    assert not read_revision(root, root / "s*").clean
-
-
-def test_the_whole_checkout_is_no_baseline_folder(root: Path) -> None:
-    """``--baseline-dir=.`` does not make every change a change of baselines."""
-    (root / "suites" / "app.py").write_text("2")
-    assert not read_revision(root, root).clean
-
-
-def test_code_beside_the_root_folder_counts(root: Path) -> None:
-    """Where pytest's root is a folder of the checkout, changes elsewhere in it are changes."""
-    assert read_revision(root / "suites", root / "baselines").clean
-    (root / "baselines" / "cpu" / "test_y.json").write_text("changed")
-    assert read_revision(root / "suites", root / "baselines").clean
-    (root / "model.py").write_text("2")
-    assert not read_revision(root / "suites", root / "baselines").clean
-
-
-def test_hidden_untracked_files_count(root: Path) -> None:
-    """A user's configuration that hides new files does not hide them from us."""
+def test_staged_and_hidden_changes_are_dirty(root: Path) -> None:
+    """What the next commit would change is not this commit, nor new files that a user's configuration hides."""
     git(root, "config", "status.showUntrackedFiles", "no")
     (root / "new.py").write_text("2")
-    assert not read_revision(root, root / "baselines").clean
+    assert not read(root).clean
+    (root / "new.py").unlink()
+    assert read(root).clean
+    git(root, "rm", "--quiet", "suites/app.py")
+    assert not read(root).clean
 
 
-def test_a_link_to_the_checkout_is_the_checkout(root: Path, tmp_path: Path) -> None:
-    """The baselines are told apart by the real folder, not by the way to it."""
-    link = tmp_path / "link"
-    link.symlink_to(root)
-    (root / "baselines" / "cpu" / "test_y.json").write_text("changed")
-    assert read_revision(link, link / "baselines").clean
-
-
-def test_a_file_name_in_another_encoding_is_a_change(root: Path) -> None:
-    """A name that is no UTF-8 is neither overlooked nor an error."""
-    git(root, "config", "core.quotePath", "false")
-    (root / os.fsdecode(b"caf\xe9.py")).write_text("2")
-    assert not read_revision(root, root / "baselines").clean
-
-
-def test_baselines_elsewhere_do_not_matter(root: Path, tmp_path: Path) -> None:
-    """A folder outside of the checkout is no part of its state."""
+def test_the_checkout_is_found_from_anywhere(root: Path, tmp_path: Path) -> None:
+    """From a folder in it, where changes beside that are changes, and by a link; baselines outside do not matter."""
+    (tmp_path / "link").symlink_to(root)
     assert read_revision(root, tmp_path / "elsewhere").clean
+    (root / "baselines" / "cpu" / "test_y.json").write_text("changed")
+    assert read_revision(root / "suites", root / "baselines").clean
+    assert read(tmp_path / "link").clean
+    (root / "model.py").write_text("2")
+    below = read_revision(root / "suites", root / "baselines")
+    assert not below.clean
+    assert below.content == content(root)
 
 
-def test_before_the_first_commit_nothing_is_known(tmp_path: Path) -> None:
-    """An empty repository has no commit and is not clean."""
+@pytest.mark.parametrize("where", ["", "nowhere", "empty", "checkout"], ids=["none", "no folder", "empty", "no git"])
+def test_where_git_knows_nothing_nothing_is_known(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Outside of git, before the first commit, and without git, where one measures, but never pools."""
     git(tmp_path, "init", "--quiet", "empty")
-    assert state(read_revision(tmp_path / "empty", tmp_path / "empty" / "baselines")) == (None, False)
-
-
-@pytest.mark.parametrize("where", ["", "nowhere"])
-def test_outside_of_git_nothing_is_known(tmp_path: Path, where: str) -> None:
-    """No repository, or no folder at all."""
-    assert state(read_revision(tmp_path / where, tmp_path / "baselines")) == (None, False)
-
-
-def test_without_git_nothing_is_known(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without git measures as well, but never pools."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert state(read_revision(root, root / "baselines")) == (None, False)
+    if where == root.name:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    found = read(tmp_path / where)
+    assert (found.commit, found.clean, found.content) == (None, False, None)
 
 
 def test_a_broken_repository_is_not_clean(root: Path) -> None:
     """Where git knows the commit but not the state, the state is not clean."""
     (root / ".git" / "index").write_bytes(b"damage")
-    assert not read_revision(root, root / "baselines").clean
+    assert not read(root).clean
 
 
-def content(root: Path) -> str | None:
-    """What would run from a checkout."""
-    return read_revision(root, root / "baselines").content
+# -- what would run
 
 
 def test_content_is_that_of_the_disk(root: Path) -> None:
@@ -216,7 +188,7 @@ def test_content_stays_when_it_is_committed(root: Path) -> None:
     git(root, "add", ".")
     git(root, "commit", "--quiet", "--message=all")
     assert before == content(root) is not None
-    assert read_revision(root, root / "baselines").clean
+    assert read(root).clean
 
 
 def test_what_is_not_the_code_leaves_content(root: Path) -> None:
@@ -238,30 +210,13 @@ def test_what_is_not_the_code_leaves_content(root: Path) -> None:
     assert content(root) == before
 
 
-def test_content_is_of_the_whole_checkout(root: Path) -> None:
-    """From a folder of the checkout it is the same as from its top."""
-    (root / "model.py").write_text("2")
-    assert read_revision(root / "suites", root / "baselines").content == content(root)
-
-
-def test_content_of_a_touched_file(root: Path) -> None:
-    """A file that was only touched has not changed."""
+def test_to_ask_for_the_content_writes_nothing(root: Path) -> None:
+    """A file that was only touched has not changed, and the repository's own files are what they were."""
     before = content(root)
     os.utime(root / "suites" / "app.py", (1, 1))
-    assert content(root) == before
-
-
-def test_nothing_is_written_for_the_content(root: Path) -> None:
-    """The repository's own files are what they were."""
-    os.utime(root / "suites" / "app.py", (1, 1))
-    (root / "new.py").write_text("1")
-
-    def files() -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in sorted((root / ".git").rglob("*")) if path.is_file()}
-
-    before = files()
-    assert content(root) is not None
-    assert files() == before
+    files = {path: path.read_bytes() for path in (root / ".git").rglob("*") if path.is_file()}
+    assert content(root) == before is not None
+    assert {path: path.read_bytes() for path in (root / ".git").rglob("*") if path.is_file()} == files
 
 
 def test_a_huge_file_is_known_by_size_and_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,37 +250,28 @@ def test_a_repository_within_counts(root: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "--quiet", str(root), str(tmp_path / "part"))
     git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "part"), "part")
     git(root, "commit", "--quiet", "--message=part")
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: (root / "part" / "suites" / "app.py").write_text("2"),
+        lambda: (root / "part" / "suites" / "app.py").write_text("3"),
+        lambda: git(root / "part", "commit", "--quiet", "--all", "--message=3"),
+        lambda: git(tmp_path, "clone", "--quiet", str(tmp_path / "part"), str(root / "clone")),
+        lambda: (root / "clone" / "suites" / "app.py").write_text("2"),
+    )
     seen = {content(root)}
-    (root / "part" / "suites" / "app.py").write_text("2")
-    seen.add(content(root))
-    (root / "part" / "suites" / "app.py").write_text("3")
-    dirty = content(root)
-    seen.add(dirty)
-    git(root / "part", "commit", "--quiet", "--all", "--message=3")
-    seen.add(content(root))
-    git(tmp_path, "clone", "--quiet", str(tmp_path / "part"), str(root / "clone"))
-    cloned = content(root)
-    seen.add(cloned)
-    (root / "clone" / "suites" / "app.py").write_text("2")
-    seen.add(content(root))
+    for change in changes:
+        change()
+        seen.add(content(root))
     assert len(seen) == 6
     assert None not in seen
-
-
-@pytest.mark.parametrize("where", ["", "empty"])
-def test_without_a_commit_the_content_is_unknown(tmp_path: Path, where: str) -> None:
-    """Outside of git, and before the first commit."""
-    git(tmp_path, "init", "--quiet", "empty")
-    assert read_revision(tmp_path / where, tmp_path / "baselines").content is None
 
 
 def test_variables_of_a_hook_name_no_other_repository(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a hook git names its repository and index to every git below it; the state is that of the checkout."""
-    before = read_revision(root, root / "baselines")
+    before = read(root)
     git(tmp_path, "init", "--quiet", "other")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other" / ".git" / "index"))
     monkeypatch.setenv("GIT_LITERAL_PATHSPECS", "1")
-    assert read_revision(root, root / "baselines") == before
+    assert read(root) == before

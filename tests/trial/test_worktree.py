@@ -116,20 +116,19 @@ def test_a_worktree_is_the_commit_and_leaves_nothing(root: Path) -> None:
     assert state(root) == before
 
 
-def fail_in(root: Path, error: type[BaseException]) -> None:
-    """Leave the block of a worktree, in which a server wrote, by an exception."""
-    with Worktree(root, git(root, "rev-parse", "HEAD~1")) as worktree:
-        (worktree.path / "__pycache__").mkdir()
-        (worktree.path / "__pycache__" / "app.pyc").write_text("")
-        raise error
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_an_exception_leaves_nothing(root: Path, error: type[BaseException]) -> None:
     """Whatever ends the block, also where the server wrote files into the worktree."""
+
+    def fail() -> None:
+        with Worktree(root, git(root, "rev-parse", "HEAD~1")) as worktree:
+            (worktree.path / "__pycache__").mkdir()
+            (worktree.path / "__pycache__" / "app.pyc").write_text("")
+            raise error
+
     before = state(root)
     with pytest.raises(error):
-        fail_in(root, error)
+        fail()
     assert nothing_left(root)
     assert state(root) == before
 
@@ -148,49 +147,58 @@ def test_the_end_of_the_owner_leaves_nothing(root: Path, tmp_path: Path, number:
     assert state(root) == before
 
 
+def filtered(root: Path, name: str, smudge: str) -> None:
+    """Let git run a program whenever it writes one of the files."""
+    (root / ".git" / "info").mkdir(exist_ok=True)
+    (root / ".git" / "info" / "attributes").write_text(f"staged filter={name}\n")
+    git(root, "config", f"filter.{name}.smudge", smudge)
+    git(root, "config", f"filter.{name}.required", "true")
+
+
+def unfiltered(root: Path, name: str) -> None:
+    """Let git run nothing any more."""
+    git(root, "config", "--remove-section", f"filter.{name}")
+    (root / ".git" / "info" / "attributes").unlink()
+
+
 def test_kill_while_git_is_at_work_leaves_nothing(root: Path, tmp_path: Path) -> None:
     """An owner that is killed before git has written all files leaves neither files nor a git that goes on."""
     before = state(root)
     begun = tmp_path / "begun"
-    (root / ".git" / "info").mkdir(exist_ok=True)
-    (root / ".git" / "info" / "attributes").write_text("staged filter=slow\n")
-    git(root, "config", "filter.slow.smudge", f"sh -c 'echo $$ > \"{begun}\"; exec sleep 600'")
+    filtered(root, "slow", f"sh -c 'echo $$ > \"{begun}\"; exec sleep 600'")
     with owner(root, tmp_path / "told") as running:
         eventually(lambda: begun.exists() and begun.read_text().strip() != "", "git runs the filter")
         running.kill()
         running.wait(30)
         eventually(lambda: nothing_left(root), "the worktree is gone")
         eventually(lambda: not Path("/proc", begun.read_text().strip()).exists(), "the filter has ended")
-    git(root, "config", "--remove-section", "filter.slow")
-    (root / ".git" / "info" / "attributes").unlink()
+    unfiltered(root, "slow")
     assert state(root) == before
 
 
-def test_a_linked_worktree_is_a_checkout(root: Path, tmp_path: Path) -> None:
-    """Where the user's own checkout is a worktree of another, that stays and ours comes and goes."""
-    git(root, "worktree", "add", "--quiet", "-b", "side", str(tmp_path / "linked"))
-    before = state(tmp_path / "linked"), state(root)
-    with Worktree(tmp_path / "linked", git(root, "rev-parse", "HEAD~1")) as worktree:
-        assert (worktree.path / "staged").read_text() == "1"
-        assert worktree.checkout == tmp_path / "linked"
-        assert git(root, "worktree", "list").count("\n") == 2
-    assert (state(tmp_path / "linked"), state(root)) == before
-    assert len(list((root / ".git" / "worktrees").iterdir())) == 1
-
-
-def test_a_shallow_clone_is_a_checkout(root: Path, tmp_path: Path) -> None:
-    """The commits that a shallow clone has can be had."""
+def test_linked_and_shallow_checkouts_are_checkouts(root: Path, tmp_path: Path) -> None:
+    """Where the user's own checkout is a worktree of another, that stays; the commits of a shallow clone can be had."""
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
     with Worktree(tmp_path / "shallow", git(root, "rev-parse", "HEAD")) as worktree:
         assert (worktree.path / "staged").read_text() == "2"
     assert nothing_left(tmp_path / "shallow")
+    linked = tmp_path / "linked"
+    git(root, "worktree", "add", "--quiet", "-b", "side", str(linked))
+    before = state(linked), state(root)
+    with Worktree(linked, git(root, "rev-parse", "HEAD~1")) as worktree:
+        assert (worktree.path / "staged").read_text() == "1"
+        assert worktree.checkout == linked
+        assert git(root, "worktree", "list").count("\n") == 2
+    assert (state(linked), state(root)) == before
+    assert len(list((root / ".git" / "worktrees").iterdir())) == 1
 
 
-@pytest.mark.parametrize("name", ["with space", "mit Umlaut ä", "q\"uote's", "-dash", "new\nline"])
+@pytest.mark.parametrize("name", ["mit Umlaut ä", "q\"uote's", "-dash", "new\nline"])
 def test_any_folder_name_will_do(tmp_path: Path, name: str) -> None:
-    """The checkout's path is never read as anything else."""
+    """The checkout's path is never read as anything else, and its top is found from any folder in it."""
     root = repository(tmp_path / name)
     before = state(root)
+    assert checkout_of(root / "suites") == root
     with Worktree(root / "suites", resolve_revision(root / "suites", "HEAD~1")) as worktree:
         assert (worktree.path / "staged").read_text() == "1"
         assert worktree.checkout == root
@@ -244,27 +252,19 @@ def test_two_at_a_time(root: Path) -> None:
 
 
 def test_what_git_cannot_do_is_told_in_its_words(root: Path) -> None:
-    """A commit that git does not have is an error with git's own text, and nothing is left."""
+    """A commit that git does not have, or a filter that is not installed, as Git LFS, is an error; nothing is left."""
     before = state(root)
-    with pytest.raises(GpuserveError, match="invalid reference") as told:
+    with pytest.raises(GpuserveError, match=f"invalid reference[\\s\\S]*{UNKNOWN}|{UNKNOWN}[\\s\\S]*invalid reference"):
         Worktree(root, UNKNOWN).__enter__()
-    assert UNKNOWN in str(told.value)
     assert nothing_left(root)
     assert state(root) == before
-
-
-def test_a_filter_that_fails_is_told(root: Path) -> None:
-    """A required filter that is not installed, as for Git LFS, fails with git's words; nothing is left."""
-    (root / ".git" / "info").mkdir(exist_ok=True)
-    (root / ".git" / "info" / "attributes").write_text("staged filter=absent\n")
-    git(root, "config", "filter.absent.smudge", "no-such-program")
-    git(root, "config", "filter.absent.required", "true")
+    filtered(root, "absent", "no-such-program")
     with pytest.raises(GpuserveError, match="no-such-program"):
         Worktree(root, git(root, "rev-parse", "HEAD")).__enter__()
     assert nothing_left(root)
 
 
-def test_no_place_for_it_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_place_for_it_is_told(root: Path) -> None:
     """Where the folder for temporary files is gone, the error says how to name another."""
     worktree = Worktree(root, git(root, "rev-parse", "HEAD"))
     (Path(os.environ["TMPDIR"])).rmdir()
@@ -272,11 +272,14 @@ def test_no_place_for_it_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) ->
         worktree.__enter__()
 
 
-@pytest.mark.parametrize("name", ["HEAD", "main", "refs/heads/main", "tag", "HEAD~0", ":/2"])
-def test_a_revision_by_any_name(root: Path, name: str) -> None:
+# -- revisions by name
+
+
+def test_a_revision_by_any_name(root: Path) -> None:
     """Whatever git takes for a commit is one; an annotated tag is the commit that it is of."""
     git(root, "tag", "--annotate", "--message=a tag", "tag")
-    assert resolve_revision(root, name) == git(root, "rev-parse", "HEAD")
+    for name in ("HEAD", "main", "refs/heads/main", "tag", "HEAD~0", ":/2"):
+        assert resolve_revision(root, name) == git(root, "rev-parse", "HEAD")
 
 
 @pytest.mark.parametrize(
@@ -290,28 +293,19 @@ def test_an_unknown_revision_is_a_usage_problem(root: Path, name: str) -> None:
     assert "git branch --all" in str(told.value)
 
 
-@pytest.fixture
-def single(root: Path, tmp_path: Path) -> Path:
-    """A clone of one branch alone, as a CI makes it, but not shallow."""
+@pytest.mark.parametrize("name", ["origin/main", "main"])
+def test_what_was_never_fetched(root: Path, tmp_path: Path, name: str) -> None:
+    """The command that is named makes a branch known, in a clone of a single branch too, and a hash."""
     git(root, "branch", "feature")
     git(tmp_path, "clone", "--quiet", "--single-branch", "--branch=feature", f"file://{root}", "single")
-    return tmp_path / "single"
-
-
-@pytest.mark.parametrize(("name", "known"), [("origin/main", "origin/main"), ("main", "origin/main")])
-def test_a_branch_that_was_never_fetched(single: Path, name: str, known: str) -> None:
-    """The command that is named makes the name known, in a clone of a single branch too."""
+    single = tmp_path / "single"
     with pytest.raises(UsageProblem) as told:
         resolve_revision(single, name)
     command = "git fetch origin main:refs/remotes/origin/main"
     assert f"`{command}`" in str(told.value)
-    assert f"--against={known}" in str(told.value) or name == known
+    assert "--against=origin/main" in str(told.value) or name == "origin/main"
     git(single, *command.split()[1:])
-    assert resolve_revision(single, known) == git(single, "rev-parse", "HEAD")
-
-
-def test_a_hash_that_was_never_fetched(single: Path) -> None:
-    """A hash is fetched by itself."""
+    assert resolve_revision(single, "origin/main") == git(single, "rev-parse", "HEAD")
     with pytest.raises(UsageProblem, match=f"`git fetch origin {UNKNOWN}`"):
         resolve_revision(single, UNKNOWN)
 
@@ -327,26 +321,13 @@ def test_a_shallow_clone_says_so(root: Path, tmp_path: Path) -> None:
     assert resolve_revision(tmp_path / "shallow", "HEAD~1") == git(root, "rev-parse", "HEAD~1")
 
 
-def test_outside_of_git_it_is_told(tmp_path: Path) -> None:
-    """A folder that is no checkout says so, and how to compare all the same."""
+def test_where_there_is_no_commit_it_is_told(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of git, with how to compare all the same; before the first commit; and on a machine without git."""
+    git(tmp_path, "init", "--quiet", "empty")
     with pytest.raises(UsageProblem, match=r"not a git repository[\s\S]*--against-python"):
         resolve_revision(tmp_path, "HEAD")
-
-
-def test_without_git_it_is_told(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without git says that git is needed."""
+    with pytest.raises(UsageProblem, match="no commit yet"):
+        resolve_revision(tmp_path / "empty", "HEAD")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageProblem, match="needs git"):
         resolve_revision(root, "HEAD")
-
-
-def test_before_the_first_commit_it_is_told(tmp_path: Path) -> None:
-    """In an empty repository there is nothing to compare with."""
-    git(tmp_path, "init", "--quiet", "empty")
-    with pytest.raises(UsageProblem, match="no commit yet"):
-        resolve_revision(tmp_path / "empty", "HEAD")
-
-
-def test_the_top_of_a_checkout_is_found(root: Path) -> None:
-    """From any folder in it."""
-    assert checkout_of(root / "suites") == root
