@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.capacity import SAMPLES, Finding, Objective, Probe, Search
@@ -17,8 +17,8 @@ from pytest_gpuserve.trial.capacity.outcome import problem_of
 from pytest_gpuserve.trial.capacity.planning import ABOVE, BELOW, MOST_PROBES, Planner, Try, search_for
 
 P99 = Objective(0.99, 0.050)
-UNHURRIED = settings(deadline=None)
-SHARES = {Finding.MET: 0.001, Finding.UNDECIDED: 0.01, Finding.MISSED: 0.2}
+MET, MISSED, UNDECIDED = Finding.MET, Finding.MISSED, Finding.UNDECIDED
+SHARES = {MET: 0.001, UNDECIDED: 0.01, MISSED: 0.2}
 
 
 def probe(rate: float, finding: Finding, *, share: float | None = None, client: str = "", reason: str = "") -> Probe:
@@ -38,13 +38,12 @@ def searched(capacity: float, first: float, *, precision: float = 0.05, undecide
     def take(which: Try, _: Search) -> Probe:
         distance = math.log(which.rate / capacity)
         if abs(distance) < undecided or which.sample is not None:
-            return probe(which.rate, Finding.UNDECIDED, share=min(1.0, 0.01 * math.exp(10 * distance)))
-        return probe(which.rate, Finding.MET if distance < 0 else Finding.MISSED)
+            return probe(which.rate, UNDECIDED, share=min(1.0, 0.01 * math.exp(10 * distance)))
+        return probe(which.rate, MET if distance < 0 else MISSED)
 
     return search_for(P99, Planner(first, precision, 1.0), take)
 
 
-@UNHURRIED
 @given(capacity=st.floats(10, 1e5), guess=st.floats(0.05, 20), precision=st.floats(0.01, 0.3))
 def test_a_search_ends_around_the_capacity(capacity: float, guess: float, precision: float) -> None:
     """From whatever first guess, the interval holds the capacity, and its ends are as close as was asked."""
@@ -62,7 +61,7 @@ def test_where_nothing_is_decided_samples_are_taken() -> None:
     """One rate within the interval that time does not decide is enough: the rest is spent where the capacity is."""
     search = searched(500.0, 400.0, undecided=0.15)
     seeking = search.probes[:-SAMPLES]
-    assert sum(each.finding is Finding.UNDECIDED for each in seeking) == 1
+    assert sum(each.finding is UNDECIDED for each in seeking) == 1
     assert search.samples == search.probes[-SAMPLES:]
     assert search.low is not None
     assert search.high is not None
@@ -82,8 +81,8 @@ def test_what_is_known_only_changes_where_it_begins(change: float) -> None:
         tried.append(which.rate)
         distance = math.log(which.rate / (500.0 * change))
         if which.sample is None:
-            return probe(which.rate, Finding.MET if distance < 0 else Finding.MISSED)
-        return probe(which.rate, Finding.UNDECIDED, share=min(1.0, 0.01 * math.exp(10 * distance)))
+            return probe(which.rate, MET if distance < 0 else MISSED)
+        return probe(which.rate, UNDECIDED, share=min(1.0, 0.01 * math.exp(10 * distance)))
 
     search = search_for(P99, planner, take)
     assert search.value == pytest.approx(500.0 * change, rel=0.03)
@@ -98,7 +97,7 @@ def test_the_lowest_rate_of_all_is_the_last_resort() -> None:
 
     def take(which: Try, _: Search) -> Probe:
         tried.append(which)
-        return probe(which.rate, Finding.MISSED)
+        return probe(which.rate, MISSED)
 
     search_for(P99, Planner(100.0, 0.05, 20.0), take)
     assert [each.is_last_resort for each in tried] == [False] * (len(tried) - 1) + [True]
@@ -115,11 +114,11 @@ def test_the_upper_end_is_tried_once_more(undecided: bool) -> None:  # noqa: FBT
     def take(which: Try, _: Search) -> Probe:
         rate = which.rate
         if which.sample is not None or (undecided and 500 < rate < 600):
-            return probe(rate, Finding.UNDECIDED)
+            return probe(rate, UNDECIDED)
         if 600 < rate < 700 and not disturbed:
             disturbed.append(rate)
-            return probe(rate, Finding.MISSED)
-        return probe(rate, Finding.MET if rate < 1000 else Finding.MISSED)
+            return probe(rate, MISSED)
+        return probe(rate, MET if rate < 1000 else MISSED)
 
     search = search_for(P99, Planner(450.0, 0.05, 1.0), take)
     assert disturbed
@@ -130,47 +129,39 @@ def test_the_upper_end_is_tried_once_more(undecided: bool) -> None:  # noqa: FBT
     assert search.low < disturbed[0]
 
 
-def test_a_higher_rate_that_met_it_widens_the_interval() -> None:
-    """Of rates that contradict each other neither is believed: the interval is that around them."""
-    met, missed = Finding.MET, Finding.MISSED
-    search = found(probe(100, met), probe(110, missed), probe(120, met), probe(130, missed))
-    assert (search.low, search.high) == (100, 130)
-    assert search.value is not None
-    assert 100 < search.value < 130
+@pytest.mark.parametrize(
+    ("probes", "low", "high"),
+    [
+        pytest.param([(100, MET), (110, MISSED), (120, MET), (130, MISSED)], 100, 130, id="a higher rate met it"),
+        pytest.param([(100, MET), (110, MISSED), (110, MET), (121, MISSED)], 100, 121, id="the same rate met it"),
+        pytest.param([(100, MET)], 100, None, id="all rates met it"),
+        pytest.param([(100, MISSED)], None, 100, id="all rates missed it"),
+        pytest.param([(100, UNDECIDED)], None, None, id="none was decided"),
+        pytest.param([], None, None, id="none was tried"),
+    ],
+)
+def test_rates_that_contradict_each_other_lie_within_the_interval(
+    probes: list[tuple[float, Finding]], low: float | None, high: float | None
+) -> None:
+    """Neither is believed; and without an end there is no capacity, for nothing is made up."""
+    search = found(*(probe(rate, finding) for rate, finding in probes))
+    assert (search.low, search.high) == (low, high)
+    if low is None or high is None:
+        assert search.value is None
+    else:
+        assert low < (search.value or 0) < high
 
 
-def test_the_same_rate_that_met_and_missed_is_neither_end() -> None:
-    """A rate that was tried twice with two outcomes lies within the interval."""
-    met, missed = Finding.MET, Finding.MISSED
-    search = found(probe(100, met), probe(110, missed), probe(110, met), probe(121, missed))
-    assert (search.low, search.high) == (100, 121)
-
-
-def test_without_an_end_there_is_no_capacity() -> None:
-    """Where all rates met the objective, or none, nothing is made up."""
-    assert found(probe(100, Finding.MET)).value is None
-    assert found(probe(100, Finding.MISSED)).value is None
-    assert found(probe(100, Finding.UNDECIDED)).value is None
-    assert found().value is None
-
-
-def test_the_value_is_where_the_share_is_the_allowed_one() -> None:
+@pytest.mark.parametrize(
+    ("met", "missed", "least", "most"),
+    [(0.009, 0.5, 100, 101), (0.0001, 0.011, 109, 110), (0.2, 0.001, 104.87, 104.89)],
+    ids=["near the low end", "near the high end", "shares that do not rise leave the middle of the log rate"],
+)
+def test_the_value_is_where_the_share_is_the_allowed_one(met: float, missed: float, least: float, most: float) -> None:
     """Within the interval it is nearer to the rate whose share is nearer to what is allowed."""
-    near_low = found(probe(100, Finding.MET, share=0.009), probe(110, Finding.MISSED, share=0.5)).value
-    near_high = found(probe(100, Finding.MET, share=0.0001), probe(110, Finding.MISSED, share=0.011)).value
-    assert near_low is not None
-    assert near_high is not None
-    assert 100 <= near_low < 101
-    assert 109 < near_high <= 110
+    assert least <= (found(probe(100, MET, share=met), probe(110, MISSED, share=missed)).value or 0) <= most
 
 
-def test_shares_that_do_not_rise_leave_the_middle() -> None:
-    """Where they say nothing of the capacity, it is the middle of the interval, on the scale of the log rate."""
-    odd = found(probe(100, Finding.MET, share=0.2), probe(121, Finding.MISSED, share=0.001)).value
-    assert odd == pytest.approx(110)
-
-
-@UNHURRIED
 @given(
     probes=st.lists(st.tuples(st.sampled_from([100.0, 110, 121, 133, 146]), st.sampled_from(list(Finding))), max_size=9)
 )
@@ -183,11 +174,10 @@ def test_whatever_was_found_the_interval_is_one(probes: list[tuple[float, Findin
     assert search.low < search.high
     assert search.value is not None
     assert search.low <= search.value <= search.high
-    assert not any(finding is Finding.MISSED and rate <= search.low for rate, finding in probes)
-    assert not any(finding is Finding.MET and rate >= search.high for rate, finding in probes)
+    assert not any(finding is MISSED and rate <= search.low for rate, finding in probes)
+    assert not any(finding is MET and rate >= search.high for rate, finding in probes)
 
 
-@UNHURRIED
 @given(
     findings=st.lists(st.sampled_from(list(Finding)), min_size=MOST_PROBES + SAMPLES, max_size=MOST_PROBES + SAMPLES)
 )
@@ -201,7 +191,7 @@ def test_a_search_always_ends(findings: list[Finding]) -> None:
 
 def test_an_objective_that_is_never_met_is_told_with_its_rate() -> None:
     """At the lowest rate that can be decided the search ends, and says what was seen there."""
-    search = search_for(P99, Planner(100.0, 0.05, 20.0), lambda which, _: probe(which.rate, Finding.MISSED))
+    search = search_for(P99, Planner(100.0, 0.05, 20.0), lambda which, _: probe(which.rate, MISSED))
     assert min(each.rate for each in search.probes) == 20.0
     text = problem_of(search)
     assert text.startswith("objective missed: at 20.0/s, the lowest rate that was tried, p99 is 40.0 ms")
@@ -211,42 +201,33 @@ def test_an_objective_that_is_never_met_is_told_with_its_rate() -> None:
 
 def test_an_objective_that_is_not_shown_is_told_how_long_it_takes() -> None:
     """With a number of seconds that is longer than what did not do."""
-    text = problem_of(found(probe(20, Finding.UNDECIDED, share=0.0)))
+    text = problem_of(found(probe(20, UNDECIDED, share=0.0)))
     assert text.startswith("objective not shown to be met: at 20.0/s")
     (seconds,) = re.findall(r"load\.capacity\(\.\.\., seconds=(\d+)\)", text)
     assert int(seconds) >= 20
-    contradictory = problem_of(found(probe(20, Finding.MISSED), probe(30, Finding.MET), probe(40, Finding.MISSED)))
+    contradictory = problem_of(found(probe(20, MISSED), probe(30, MET), probe(40, MISSED)))
     assert contradictory.startswith("contradictory: ")
     assert "seconds=20)" in contradictory
 
 
-def test_a_client_at_the_upper_end_is_told() -> None:
-    """Where the client was saturated whenever the lowest bad rate was tried, the limit may be its own."""
-    alone = found(
-        probe(100, Finding.MET), probe(105, Finding.MISSED, client="client saturated: it used 99 % of a core")
-    )
+def test_a_client_is_told_where_the_limit_may_be_its_own() -> None:
+    """At the upper end whenever that was tried, and at an undecided rate; below, its lateness is in the latencies."""
+    saturated = probe(105, MISSED, client="client saturated: it used 99 % of a core")
+    alone = found(probe(100, MET), saturated)
     text = problem_of(alone)
     assert text.startswith("client saturated: it used 99 % of a core; so it was at 105/s")
     assert "processes=" in text
     # Once more without it, the rate is the server's.
-    assert problem_of(alone.with_probe(probe(105, Finding.MISSED))) == ""
-
-
-def test_a_client_below_the_capacity_does_no_harm() -> None:
-    """Lateness is a part of the latencies: a rate that met the objective in spite of it did."""
-    assert problem_of(found(probe(100, Finding.MET, client="client late"), probe(105, Finding.MISSED))) == ""
-
-
-def test_a_client_at_an_undecided_rate_is_told() -> None:
-    """A rate within the interval that was not decided because of the client makes it the client's."""
-    undecided = probe(102, Finding.UNDECIDED, client="client late: by 3 ms")
-    assert problem_of(found(probe(100, Finding.MET), undecided, probe(105, Finding.MISSED))).startswith("client late")
+    assert problem_of(alone.with_probe(probe(105, MISSED))) == ""
+    undecided = probe(102, UNDECIDED, client="client late: by 3 ms")
+    assert problem_of(found(probe(100, MET), undecided, probe(105, MISSED))).startswith("client late")
+    assert problem_of(found(probe(100, MET, client="client late"), probe(105, MISSED))) == ""
 
 
 def sampled(shares: list[float], *, rate: float = 100.0, effective: float = 5000.0) -> Search:
     """A search with samples of these shares at a rate."""
-    ends = (probe(rate / 1.5, Finding.MET), probe(1.5 * rate, Finding.MISSED))
-    samples = (replace(probe(rate, Finding.UNDECIDED, share=share), effective=effective) for share in shares)
+    ends = (probe(rate / 1.5, MET), probe(1.5 * rate, MISSED))
+    samples = (replace(probe(rate, UNDECIDED, share=share), effective=effective) for share in shares)
     return found(*ends, *samples)
 
 
@@ -285,8 +266,8 @@ def test_a_search_knows_how_well_it_knows() -> None:
         def take(which: Try, _: Search, random: Random = random) -> Probe:
             share = 1 / (1 + math.exp(math.log(19) - 8 * math.log(which.rate / 100)))
             slow = sum(random.random() < share for _ in range(150))
-            finding = Finding.UNDECIDED if which.sample is not None or 80 < which.rate < 130 else None
-            finding = finding or (Finding.MET if which.rate < 100 else Finding.MISSED)
+            finding = UNDECIDED if which.sample is not None or 80 < which.rate < 130 else None
+            finding = finding or (MET if which.rate < 100 else MISSED)
             return Probe(which.rate, finding, 10.0, 150, slow, 100.0, None)
 
         search = search_for(Objective(0.95, 0.05), Planner(70.0, 0.05, 1.0), take)
