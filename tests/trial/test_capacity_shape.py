@@ -49,11 +49,7 @@ def shape(**arguments: Any) -> SearchShape:  # noqa: ANN401 -- wrong types too
     [
         ({}, "takes one latency objective of p50, p90, p95, p99"),
         ({"p99": 0.05, "p50": 0.01}, "takes one latency objective"),
-        ({"p99": 0}, r"p99=...\) is a latency"),
-        ({"p99": -1.0}, r"p99=...\) is a latency"),
-        ({"p99": "50 ms"}, r"p99=...\) is a latency"),
-        ({"p99": True}, r"p99=...\) is a latency"),
-        ({"p99": float("nan")}, r"p99=...\) is a latency"),
+        *(({"p99": wrong}, r"p99=...\) is a latency") for wrong in (0, -1.0, "50 ms", True, float("nan"))),
         ({"p99": 3.1}, r"p99=...\) is a latency of 0.00001 to 3 seconds, not 3.1"),
         ({"p99": 0.05, "precision": 0}, r"precision=...\) is a fraction"),
         ({"p99": 0.05, "precision": None}, r"precision=...\) is a fraction"),
@@ -104,43 +100,36 @@ def test_the_bound_is_not_beyond_the_limit_on_open_files(monkeypatch: pytest.Mon
     assert shape(p99=0.05).at(10.0) == Poisson(10.0, max_in_flight=256)
 
 
-def test_a_search_has_a_user_for_each_server() -> None:
-    """More where there are more than 16 replicas, and no fewer where there are fewer."""
-    assert shape(p99=0.05).for_users(20).schedule == Closed(20)
-    assert shape(p99=0.05).for_users(3).schedule == Closed(16)
-
-
-def test_a_request_is_given_more_time_than_the_objective() -> None:
-    """Ten seconds, or four times as long."""
-    assert shape(p99=0.05).timeout_seconds == 10.0
-    assert shape(p99=3).timeout_seconds == 12.0
+def test_a_search_has_users_and_time_enough() -> None:
+    """A user for each replica, and 16 at least; ten seconds for a request, or four times as long as the objective."""
+    assert [shape(p99=0.05).for_users(users).schedule for users in (20, 3)] == [Closed(20), Closed(16)]
+    assert [shape(p99=0.05).timeout_seconds, shape(p99=3).timeout_seconds] == [10.0, 12.0]
     assert shape(p99=0.05, timeout=1).timeout_seconds == 1
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["throughput", "latency", "batching_ratio", "gpu_memory", "energy_per_inference", "replicas", "summary"],
-)
-def test_a_search_is_asked_for_nothing_else(name: str) -> None:
-    """What a search does not measure is refused by name, and never compared."""
-    run = CapacityRun(Run("", cast("Judge", None), [session()]))
-    with pytest.raises(UsageProblem, match=rf"load\.capacity\(\.\.\.\) has no {name}"):
-        getattr(run, name)
+def test_a_search_is_asked_for_nothing_else() -> None:
+    """What it does not measure is refused by name; a typing mistake lists what there is; and it is no truth itself.
 
-
-def test_a_search_is_no_truth_and_has_no_other_attributes() -> None:
-    """``assert run`` says nothing; a typing mistake is an AttributeError that lists what there is."""
+    Of starts that were not searched, or found nothing, there is no interval.
+    """
     run = CapacityRun(Run("", cast("Judge", None), [session()]))
+    for name in (
+        "throughput",
+        "latency",
+        "batching_ratio",
+        "gpu_memory",
+        "energy_per_inference",
+        "replicas",
+        "summary",
+    ):
+        with pytest.raises(UsageProblem, match=rf"load\.capacity\(\.\.\.\) has no {name}"):
+            getattr(run, name)
     with pytest.raises(UsageProblem, match="neither true nor false"):
         bool(run)
     with pytest.raises(AttributeError, match="it has capacity, cold_start, interval and searches"):
         run.capasity  # noqa: B018 -- to ask is the test
-
-
-def test_an_interval_is_only_told_of_searches() -> None:
-    """Of starts that were not searched, or found nothing, there is none."""
     with pytest.raises(NotMeasured, match="capacity is not known of every start"):
-        CapacityRun(Run("", cast("Judge", None), [session()])).interval  # noqa: B018 -- to ask is the test
+        run.interval  # noqa: B018 -- to ask is the test
 
 
 def test_shared_memory_is_refused() -> None:
