@@ -16,6 +16,7 @@ from pytest_gpuserve.trial.anchoring import Gated
 from pytest_gpuserve.trial.ledger import MOST_SESSIONS_A_HOST, Ledger, Place, Recorded, Workload
 from pytest_gpuserve.trial.provenance import Revision
 from tests.support.builders import here, session, start, window
+from tests.trial.vocabulary import cases
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 THROUGHPUT, P50 = METRICS["throughput"], METRICS["latency.p50"]
 WORKLOAD = Workload({"server": "mosec", "concurrency": "50"}, {})
 LATENCIES = (0.010,) * 100
+NEWER = {"software": {"python": "3.12.1"}}
 
 
 def commit_of(number: int) -> str:
@@ -85,11 +87,13 @@ class Project:
         sessions: int = 3,
         workload: Workload = WORKLOAD,
         at: Here | None = None,
+        software: dict[str, str] | None = None,
         gated: tuple[str, ...] = ("throughput",),
         spread: float = 0.001,
     ) -> Recorded:
         """Record a build that needs so many seconds for 50 requests, in a run of pytest of its own."""
-        ledger = Ledger(self.folder, at or self.where(commit, host))
+        at = at or self.where(commit, host)
+        ledger = Ledger(self.folder, replace(at, software=software or at.software))
         # Sessions of one build vary a little.
         made = [
             session(*[start(window(LATENCIES, seconds=2 * seconds * (1 + spread * number)))] * 2)
@@ -120,31 +124,40 @@ def test_a_first_recording_sets_the_anchor(project: Project) -> None:
     assert project.entry.moves == []
 
 
-@pytest.mark.parametrize(
-    ("update", "said"),
-    [
-        ({"seconds": 0.51}, "97.9/s (-2.0 %), within tolerance"),
-        ({"seconds": 0.3, "spread": 0.5}, "116/s (+15.7 %), not shown to be better"),
-        ({"seconds": 0.6}, "83.3/s (-16.7 %), worse than the tolerance"),
-        # Two sessions say little of 5.5 %.
-        (
-            {"seconds": 0.5 * 1.055, "sessions": 1, "reason": "a larger model"},
-            "94.8/s (-5.2 %), worse than the tolerance, but not surely",
-        ),
-    ],
-    ids=["within the tolerance", "better, but not surely", "worse, without a reason", "worse, but not surely"],
+@cases(
+    "updates, done, said",
+    {
+        "within": ([(0.51, 2, {})], "replaced (3", "99.9/s -> 97.9/s (-2.0 %), within tolerance"),
+        "better, but not surely": ([(0.3, 2, {"spread": 0.5})], "replaced (3", "(+15.7 %), not shown to be better"),
+        "worse": ([(0.6, 2, {})], "replaced (3", "(-16.7 %), worse than the tolerance"),
+        "of a later build": ([(0.51, 2, {}), (0.515, 2, {})], "added to (6", "within tolerance"),
+        "far from it under one commit": ([(0.6, 1, {})], "added to (6", "(-8.7 %), worse than the tolerance"),
+        "and again": ([(0.6, 1, {}), (0.505, 1, {})], "added to (9", "(+2.7 %), within tolerance"),
+        "with other packages": ([(0.51, 1, NEWER)], "replaced (3", "(-2.0 %), within tolerance"),
+        "more of them": ([(0.51, 1, NEWER), (0.515, 1, NEWER)], "added to (6", "(-0.5 %), within tolerance"),
+    },
 )
-def test_an_update_that_moves_nothing_says_why(project: Project, update: dict[str, Any], said: str) -> None:
-    """A later commit replaces the sessions and leaves the anchor, which the words say."""
-    sessions = update.get("sessions", 3)
-    project.record(0.5, 1, sessions=sessions)
+def test_an_update_that_moves_nothing_says_why(
+    project: Project, updates: list[tuple[float, int, dict[str, Any]]], done: str, said: str
+) -> None:
+    """The sessions are replaced, or added to, and the anchor stays as it was, which the words say."""
+    project.record(0.5, 1)
     before = project.entry.anchors
-    recorded = project.record(commit=2, **update)
-    assert recorded.done == f"replaced ({sessions} session{'s' if sessions > 1 else ''})"
-    first = "99.9/s" if sessions > 1 else "100/s"
-    assert recorded.changes == (f"throughput {first} -> {said}, anchor stays at {first} of {short(1)}",)
+    for seconds, commit, options in updates:
+        recorded = project.record(seconds, commit, **options)
+    assert recorded.done == f"{done} sessions)"
+    assert recorded.changes[0].endswith(f"{said}, anchor stays at 99.9/s of {short(1)}")
     assert project.entry.anchors == before
-    assert project.entry.commit == commit_of(2)
+    assert project.entry.commit == commit_of(updates[-1][1])
+    assert project.entry.moves == []
+
+
+def test_a_reason_loosens_nothing_that_is_not_surely_worse(project: Project) -> None:
+    """One session a side says little of 5.5 %: what only seems to be beyond the tolerance leaves the anchor."""
+    project.record(0.5, 1, sessions=1)
+    (said,) = project.record(0.5 * 1.055, 2, sessions=1, reason="a larger model").changes
+    assert "worse than the tolerance, but not surely, anchor stays at" in said
+    assert project.anchor().of.commit == commit_of(1)
     assert project.entry.moves == []
 
 
@@ -158,35 +171,33 @@ def test_small_steps_do_not_move_it(project: Project, reason: str | None) -> Non
     assert project.entry.moves == []
 
 
-def test_what_is_clearly_better_tightens_it(project: Project) -> None:
-    """No reason is needed, and the old number stands among the moves."""
-    project.record(0.5, 1)
-    (said,) = project.record(0.4, 2).changes
-    assert said == f"throughput 99.9/s -> 125/s (+25.0 %), tightened (its anchor was 99.9/s of {short(1)})"
-    found = project.anchor()
-    assert (found.line.how, found.of.commit) == ("tightened", commit_of(2))
-    (move,) = project.entry.moves
-    assert (move.metric, move.how) == ("throughput", "tightened")
-    assert (move.old_commit, move.commit) == (commit_of(1), commit_of(2))
-    assert move.new / move.old == pytest.approx(1.25, rel=1e-4)
-    # Going back is a drift from the tightened number, and needs a reason.
-    assert "-20.0 %" in project.record(0.5, 3, reason="back").changes[0]
-    assert project.anchor().line.how == "loosened"
-
-
-def test_a_reason_loosens_what_is_beyond_the_tolerance(project: Project) -> None:
-    """The anchor is the new number, with the reason in its line, in the moves and in the words; others stay."""
+@cases(
+    "updates, said, how",
+    {
+        # Clearly better needs no reason; going back is a drift from the tightened number.
+        "better": ([(0.4, 2, "")], "99.9/s -> 125/s (+25.0 %), tightened", "tightened"),
+        "and back": ([(0.4, 2, ""), (0.5, 3, "back")], "125/s -> 99.9/s (-20.0 %), loosened: back", "loosened"),
+        "worse": ([(0.6, 2, "a larger\nmodel")], "83.3/s (-16.7 %), loosened: a larger model", "loosened"),
+        "under one commit": ([(0.6, 1, "weights")], "91.2/s (-8.7 %), loosened: weights", "loosened"),
+    },
+)
+def test_what_moves_it_is_told_and_kept(
+    project: Project, updates: list[tuple[float, int, str]], said: str, how: str
+) -> None:
+    """The anchor is the new number, with its reason and commit; the old number stands among the moves; others stay."""
     both = ("throughput", "latency.p50")
     project.record(0.5, 1, gated=both)
-    said = project.record(0.6, 2, reason="a larger\nmodel", gated=both)
-    assert said.changes == (
-        f"throughput 99.9/s -> 83.3/s (-16.7 %), loosened: a larger model (its anchor was 99.9/s of {short(1)})",
-        f"latency.p50 10.0 ms -> 10.0 ms (+0.0 %), within tolerance, anchor stays at 10.0 ms of {short(1)}",
-    )
-    found = project.anchor()
-    assert (found.line.how, found.line.reason, found.of.commit) == ("loosened", "a larger\nmodel", commit_of(2))
+    for seconds, commit, reason in updates:
+        old = project.anchor()
+        throughput, p50 = project.record(seconds, commit, reason=reason or None, gated=both).changes
+    assert f"{said} (its anchor was {old.line.value:.3g}/s of {old.of.commit[:12]})" in throughput
+    assert p50.startswith("latency.p50 10.0 ms")
+    found, move = project.anchor(), project.entry.moves[-1]
+    assert (found.line.how, found.line.reason, found.of.commit) == (how, reason, commit_of(commit))
+    assert (move.metric, move.how, move.reason) == ("throughput", how, reason)
+    assert (move.old_commit, move.commit, len(project.entry.moves)) == (old.of.commit, commit_of(commit), len(updates))
+    assert move.new / move.old == pytest.approx(found.line.value / old.line.value, rel=1e-3)
     assert project.anchor("latency.p50").of.commit == commit_of(1)
-    assert [(move.metric, move.reason) for move in project.entry.moves] == [("throughput", "a larger\nmodel")]
 
 
 def test_moves_are_bounded(project: Project) -> None:
@@ -202,13 +213,19 @@ def test_moves_are_bounded(project: Project) -> None:
 
 
 def test_more_sessions_of_one_build_know_its_anchor_better(project: Project) -> None:
-    """Recording the same commit again adds to what the anchor rests on; its commit and moment stay."""
+    """Recording the same commit again adds to what the anchor rests on; its commit and moment stay.
+
+    More new sessions than the anchor has do not hide that some of its own have gone.
+    """
     project.record(0.5, 1)
     said = project.record(0.505, 1)
     assert said == Recorded("added to (6 sessions)", (f"throughput 99.4/s, the anchor of {short(1)} from 6 sessions",))
-    found = project.anchor()
-    assert (found.line.sessions, found.line.occasions) == (6, 2)
-    assert found.of.at == "2025-01-01T00:01:00+00:00"
+    project.record(0.5, 1)
+    before = project.anchor()
+    assert (before.line.sessions, before.line.occasions) == (9, 3)
+    assert before.of.at == "2025-01-01T00:01:00+00:00"
+    project.record(0.51, 1, sessions=5)
+    assert project.anchor() == before
     assert project.entry.moves == []
 
 
@@ -220,42 +237,6 @@ def test_it_does_not_creep_under_one_commit(project: Project) -> None:
     assert found.line.sessions == len(project.entry.sessions) == MOST_SESSIONS_A_HOST
     assert found.line.value == pytest.approx(99.9, rel=0.025)
     assert project.entry.moves == []
-
-
-@pytest.mark.parametrize(
-    ("updates", "said"),
-    [
-        ([(0.6, 1, 3), (0.505, 1, 3)], ["worse than the tolerance, anchor stays at", "anchor stays at"]),
-        ([(0.5, 1, 3), (0.5, 1, 3), (0.51, 1, 5)], ["from 6 sessions", "from 9 sessions", ""]),
-        ([(0.51, 2, 3), (0.515, 2, 3)], ["within tolerance", "within tolerance"]),
-    ],
-    ids=["far from it, then or later", "more new sessions hide that its own have gone", "of a later build"],
-)
-def test_what_is_not_of_its_build_leaves_it(
-    project: Project, updates: list[tuple[float, int, int]], said: list[str]
-) -> None:
-    """Only sessions of the anchor's own build that are as good become part of it, while it has all of its own."""
-    project.record(0.5, 1)
-    before = project.anchor()
-    for (seconds, commit, sessions), words in zip(updates, said, strict=True):
-        grown = project.anchor()
-        assert words in project.record(seconds, commit, sessions=sessions).changes[0]
-        if "from" in words:
-            before = project.anchor()
-            assert before.line.sessions == grown.line.sessions + sessions
-    assert project.anchor() == before
-
-
-def test_a_reason_loosens_it_under_one_commit(project: Project) -> None:
-    """Without a change of the code too the reason is kept, and the move is told."""
-    project.record(0.5, 1)
-    (said,) = project.record(0.6, 1, reason="larger weights").changes
-    assert "(-8.7 %), loosened: larger weights (its anchor was 99.9/s" in said
-    found = project.anchor()
-    assert (found.line.how, found.line.reason, found.line.sessions) == ("loosened", "larger weights", 6)
-    (move,) = project.entry.moves
-    assert (move.how, move.reason) == ("loosened", "larger weights")
-    assert (move.commit, move.old_commit) == (commit_of(1), commit_of(1))
 
 
 def test_each_session_is_asked_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,16 +258,6 @@ def test_each_session_is_asked_once(project: Project, monkeypatch: pytest.Monkey
 
 
 # -- other circumstances
-
-
-def test_new_packages_do_not_move_it(project: Project) -> None:
-    """The same commit with other packages is another build: its sessions replace, its anchor stays."""
-    project.record(0.5, 1)
-    for seconds, done in ((0.51, "replaced (3 sessions)"), (0.515, "added to (6 sessions)")):
-        at = replace(project.where(1), software={"python": "3.12.1"})
-        assert project.record(seconds, 1, at=at).done == done
-    assert project.anchor().of.software == {"python": "3.11.9"}
-    assert project.anchor().line.sessions == 3
 
 
 def test_another_host_sets_its_own(project: Project) -> None:

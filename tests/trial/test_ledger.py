@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.errors import BaselineUnusable
-from pytest_gpuserve.store.baseline import Stored
 from pytest_gpuserve.trial.ledger import MOST_SESSIONS_A_HOST, Ledger, Place, Workload, differences
 from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.store.baseline import Stored
 
 WORKLOAD = Workload({"server": "mosec", "concurrency": "50"}, {"app_sha256": "ab"})
 NODEID = "suites/x/test_y.py::test_z[50]"

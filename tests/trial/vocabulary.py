@@ -14,13 +14,18 @@ from pytest_gpuserve.trial.assertions import Comparison, Run
 from tests.support.builders import judgement, session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.store.published import PublishedEntry
 
 ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 COMPARISONS = (operator.ge, operator.le, operator.gt, operator.lt, operator.eq, operator.ne)
+
+
+def cases(names: str, table: Mapping[str, tuple[object, ...]]) -> pytest.MarkDecorator:
+    """Run a test with each row of a table, under its name."""
+    return pytest.mark.parametrize(names, table.values(), ids=table)
 
 
 @dataclass
