@@ -16,39 +16,51 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.roofline import Work, peak_of
 from pytest_gpuserve.trial.assertions import Baseline, Comparison, Run
+from pytest_gpuserve.trial.published import Published
 from tests.support.builders import session, start, window
-from tests.trial.vocabulary import ALL, COMPARISONS, Listener, a_run, good, mirrored, side
+from tests.trial.vocabulary import ALL, COMPARISONS, Listener, a_run, cases, entry, good, mirrored, side
 
 BASELINE = Baseline()
+EVERYTHING = entry(values=dict.fromkeys(METRICS, 0.5))
+PUBLISHED = Published(EVERYTHING)
+REFERENCES = cases(
+    "name, reference, noted", {"b": ("baseline", BASELINE, "baseline"), "p": ("published", PUBLISHED, EVERYTHING)}
+)
 T4 = Card(0, "Tesla T4", "T4", "GPU-1", None, None, None, None, None, None, None)
 
 
 @ALL
+@REFERENCES
 @pytest.mark.parametrize("verdict", Verdict)
-def test_a_comparison_is_the_judges(metric: Metric, verdict: Verdict) -> None:
+def test_a_comparison_is_the_judges(
+    metric: Metric, name: str, reference: object, noted: object, verdict: Verdict
+) -> None:
     """Every metric reaches the judge under its own name, from either side, and is as true as the verdict passes.
 
     A plain number is a limit, and is passed on as it is, in the metric's unit.
     """
     judge = Listener(verdict)
-    found = good(metric)(side(a_run(judge), metric), side(BASELINE, metric))
+    found = good(metric)(side(a_run(judge), metric), side(reference, metric))
     assert isinstance(found, Comparison)
     assert bool(found) is verdict.passes
-    assert bool(mirrored(metric)(side(BASELINE, metric), side(a_run(judge), metric))) is verdict.passes
+    assert bool(mirrored(metric)(side(reference, metric), side(a_run(judge), metric))) is verdict.passes
     for limit in (50, 0.05):
         assert bool(good(metric)(side(a_run(judge), metric), limit)) is verdict.passes
-    assert judge.asked == [(metric.name, other) for other in ("baseline", "baseline", 50, 0.05)]
+    assert judge.asked == [(metric.name, other) for other in (noted, noted, 50, 0.05)]
 
 
 @ALL
-def test_a_comparison_that_gates_nothing_is_an_error(metric: Metric) -> None:
+@REFERENCES
+def test_a_comparison_that_gates_nothing_is_an_error(
+    metric: Metric, name: str, reference: object, noted: object
+) -> None:
     """Only the direction that is good, with equality, of the same metric, gates; others say what to write instead."""
     judge = Listener()
     sign = ">=" if metric.higher_is_better else "<="
     for compare in set(COMPARISONS) - {good(metric)}:
         with pytest.raises(UsageProblem, match="gates nothing") as caught:
-            compare(side(a_run(judge), metric), side(BASELINE, metric))
-        assert f"write `assert run.{metric.name} {sign} baseline.{metric.name}`" in str(caught.value)
+            compare(side(a_run(judge), metric), side(reference, metric))
+        assert f"write `assert run.{metric.name} {sign} {name}.{metric.name}`" in str(caught.value)
         with pytest.raises(UsageProblem, match="gates nothing") as caught:
             compare(side(a_run(judge), metric), 50)
         assert f"write `assert run.{metric.name} {sign} baseline.{metric.name}`" in str(caught.value)
@@ -56,7 +68,7 @@ def test_a_comparison_that_gates_nothing_is_an_error(metric: Metric) -> None:
     for another in METRICS.values():
         if another != metric:
             with pytest.raises(UsageProblem, match=f"not with {another.name}"):
-                good(metric)(side(a_run(judge), metric), side(BASELINE, another))
+                good(metric)(side(a_run(judge), metric), side(reference, another))
     assert not judge.asked
 
 
@@ -72,8 +84,12 @@ def test_anything_else_is_an_error(other: object) -> None:
 
 @pytest.mark.parametrize(
     "thing",
-    [a_run(), a_run().latency, a_run().throughput, BASELINE, BASELINE.latency, BASELINE.latency.p99],
-    ids=["run", "latency", "metric", "baseline", "baseline.latency", "baseline.metric"],
+    [
+        *(a_run(), a_run().latency, a_run().throughput),
+        *(BASELINE, BASELINE.latency, BASELINE.latency.p99),
+        *(PUBLISHED, PUBLISHED.latency, PUBLISHED.latency.p99),
+    ],
+    ids=lambda thing: repr(thing)[:20],
 )
 def test_nothing_but_a_comparison_is_true(thing: object) -> None:
     """``assert run.throughput`` is an error, never a quiet pass."""
@@ -87,6 +103,8 @@ def test_what_cannot_be_compared_for_equality() -> None:
     for compare in (operator.eq, operator.ne):
         with pytest.raises(UsageProblem, match="gates nothing"):
             compare(BASELINE.throughput, 5)
+        with pytest.raises(UsageProblem, match="gates nothing"):
+            compare(PUBLISHED.throughput, 5)
     for thing in (a_run().throughput, BASELINE.throughput):
         with pytest.raises(TypeError, match="unhashable"):
             hash(thing)
@@ -100,6 +118,7 @@ def test_numbers_are_there_to_be_read() -> None:
     run = a_run()
     assert float(run.throughput) == run.throughput.value == pytest.approx(20.0)
     assert float(run.batching_ratio) == 4.0
+    assert float(PUBLISHED.throughput) == PUBLISHED.throughput.value == 0.5
     assert float(run.latency.p99) == pytest.approx(0.010, rel=0.0006)
     assert run.problems == ("it died",)
     uncounted = start(window(items=None, batches=None))

@@ -14,8 +14,9 @@ from pytest_gpuserve.gate.paired import Prior
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.trial.assertions import Baseline, Run
 from pytest_gpuserve.trial.dueling import Duel, Ratio
+from pytest_gpuserve.trial.published import Published
 from tests.fakes.scripted_pairing import Build, ScriptedPairing, a_comparison
-from tests.trial.vocabulary import ALL, COMPARISONS, Listener, good, mirrored, side
+from tests.trial.vocabulary import ALL, COMPARISONS, Listener, entry, good, mirrored, side
 
 if TYPE_CHECKING:
     from pytest_gpuserve.trial.side_by_side import SideBySide
@@ -75,6 +76,8 @@ def test_what_gates_nothing_is_refused(metric: Metric) -> None:
         assert "baseline is for what load(...) returns" in str(caught.value)
     with pytest.raises(TypeError):
         hash(ratio(metric))
+    with pytest.raises(UsageProblem, match="ratio of two servers"):
+        good(metric)(ratio(metric, judge), side(Published(entry(values=dict.fromkeys(METRICS, 0.5))), metric))
     assert judge.asked == []
 
 

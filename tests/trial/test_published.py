@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
 import pytest
 
 from pytest_gpuserve.device.card import Card
@@ -18,14 +17,13 @@ from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Schedule, Steps
 from pytest_gpuserve.report.explain import explain
 from pytest_gpuserve.report.terminal import table
-from pytest_gpuserve.store.published import Document, NothingPublished, PublishedEntry, Record
+from pytest_gpuserve.store.published import NothingPublished, PublishedEntry
 from pytest_gpuserve.trial.assertions import Run
-from pytest_gpuserve.trial.dueling import Duel
 from pytest_gpuserve.trial.published import Published, find_published, suite_of
 from pytest_gpuserve.trial.published_verdict import NO_CLAIM, disagreements, items_of, judge_published
 from tests.support.builders import result_of, session, start, window
 from tests.support.published_files import published_file, record
-from tests.trial.vocabulary import ALL, COMPARISONS, Listener, a_run, good, mirrored, side
+from tests.trial.vocabulary import ALL, Listener, entry, side
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,54 +35,6 @@ T4 = Card(0, "Tesla T4", "T4", "GPU-1", None, None, None, None, None, None, None
 A30 = replace(T4, product="NVIDIA A30", name="A30")
 THROUGHPUT, P50 = METRICS["throughput"], METRICS["latency.p50"]
 POST = Request("POST", "/inference", b"fox")
-DOCUMENT = Document("someone/bench", "results/bert.md", "ab" * 32)
-
-
-def entry(**changes: Any) -> PublishedEntry:  # noqa: ANN401 -- fields of a record
-    """A number published for a T4: 20 requests/s at 10 ms, unless said otherwise."""
-    plain = record(
-        values={"throughput": 20.0, "latency.p50": 0.010}, printed={"throughput": 20.0, "unit": "requests/s"}
-    )
-    return PublishedEntry("T4", DOCUMENT, msgspec.convert({**plain, **changes}, Record), "NVIDIA T4")
-
-
-EVERYTHING = entry(values=dict.fromkeys(METRICS, 0.5))
-
-
-@ALL
-def test_a_comparison_is_the_judges(metric: Metric) -> None:
-    """Each metric reaches the judge with its entry, whichever side it is written on, and can be read as a number."""
-    judge = Listener()
-    run, published = a_run(judge), Published(EVERYTHING)
-    assert good(metric)(side(run, metric), side(published, metric))
-    assert mirrored(metric)(side(published, metric), side(run, metric))
-    assert judge.asked == [(metric.name, EVERYTHING)] * 2
-    assert float(side(published, metric)) == side(published, metric).value == 0.5
-
-
-@ALL
-def test_a_comparison_that_gates_nothing_is_an_error(metric: Metric) -> None:
-    """As with a baseline: the wrong direction, strictness, equality, another metric, and no comparison at all."""
-    judge = Listener()
-    run, published = a_run(judge), Published(EVERYTHING)
-    reference = side(published, metric)
-    for compare in set(COMPARISONS) - {good(metric)}:
-        with pytest.raises(UsageProblem, match="gates nothing") as caught:
-            compare(side(run, metric), reference)
-        assert f"published.{metric.name}`" in str(caught.value)
-    for other in METRICS.values():
-        if other != metric:
-            with pytest.raises(UsageProblem, match=f"not with {other.name}"):
-                good(metric)(side(run, metric), side(published, other))
-    for thing in (reference, published, published.latency):
-        with pytest.raises(UsageProblem, match="neither true nor false"):
-            bool(thing)
-    with pytest.raises(UsageProblem, match="gates nothing"):
-        reference == 5  # noqa: B015 -- that is the point
-    duel = Duel(Run("", judge, []), judge)
-    with pytest.raises(UsageProblem, match="ratio of two servers"):
-        _ = duel.throughput >= published.throughput
-    assert not judge.asked
 
 
 @ALL
