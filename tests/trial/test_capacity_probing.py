@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 P99 = Objective(0.99, 0.050)
 FAST, SLOW = bucket_of(10_000_000), bucket_of(80_000_000)
+NEVER_MET = (ReasonKind.IN_FLIGHT, ReasonKind.NOTHING, ReasonKind.SATURATED, ReasonKind.UNKNOWN)
 LOOKS = Looks.within(SECONDS)
 
 
@@ -72,7 +74,7 @@ def probed(
     looks: Looks = LOOKS,
     objective: Objective = P99,
     allowed_errors: float = 0.0,
-    **options: bool,
+    **options: Any,  # noqa: ANN401 -- of `Probing`
 ) -> tuple[Probe, int]:
     """The probe of these ticks, and how many of them it took."""
     probing = Probing(objective, 2000.0, looks, allowed_errors, **options)
@@ -106,20 +108,16 @@ def lagging(lag_ns: int) -> Latencies:
 # -- when one looks
 
 
-def test_looks_double() -> None:
-    """Each look is after twice the time of the one before, the first after a tick for each batch."""
+def test_looks_double_up_to_the_time_that_was_given() -> None:
+    """The first is after a tick for each batch, the last to a batch at the time that was given."""
     assert LOOKS.ticks == (24, 48, 96, 192)
     assert Looks.within(0.1).ticks == (BATCHES,)
     assert Looks.within(1e9).ticks[0] == BATCHES
-
-
-@pytest.mark.parametrize(("seconds", "last"), [(1.2, 2.4), (20, 19.2), (50, 48.0), (120, 120.0)])
-def test_the_last_look_is_at_the_time_that_was_given(seconds: float, last: float) -> None:
-    """To a batch of it, and it is no power of two of anything."""
-    looks = Looks.at(1e6, P99, seconds)
-    assert looks.ticks[-1] * TICK_SECONDS == pytest.approx(last)
-    assert list(looks.ticks) == sorted(set(looks.ticks))
-    assert all(ticks % BATCHES == 0 for ticks in looks.ticks)
+    for seconds, last in ((1.2, 2.4), (20, 19.2), (50, 48.0), (120, 120.0)):
+        looks = Looks.at(1e6, P99, seconds)
+        assert looks.ticks[-1] * TICK_SECONDS == pytest.approx(last)
+        assert list(looks.ticks) == sorted(set(looks.ticks))
+        assert all(ticks % BATCHES == 0 for ticks in looks.ticks)
 
 
 @pytest.mark.parametrize("seconds", [1.2, 9.6, 30.0])
@@ -190,10 +188,7 @@ def test_what_is_not_clear_takes_more_looks() -> None:
     [
         # Good latencies alone are not enough; only a late client, whose lateness is in the latencies, may meet it.
         (tick, {"reasons": [reason(ReasonKind.GROWING)]}, Finding.UNDECIDED, "overloaded"),
-        (tick, {"reasons": [reason(ReasonKind.IN_FLIGHT)]}, Finding.UNDECIDED, ""),
-        (tick, {"reasons": [reason(ReasonKind.NOTHING)]}, Finding.UNDECIDED, ""),
-        (tick, {"reasons": [reason(ReasonKind.SATURATED)]}, Finding.UNDECIDED, ""),
-        (tick, {"reasons": [reason(ReasonKind.UNKNOWN)]}, Finding.UNDECIDED, ""),
+        *((tick, {"reasons": [reason(kind)]}, Finding.UNDECIDED, "") for kind in NEVER_MET),
         (tick, {"reasons": [reason(ReasonKind.LATE)]}, Finding.MET, ""),
         # A queue that grows does not hide what is slow.
         (lambda number: tick(number, slow=40), {"reasons": [reason(ReasonKind.GROWING)]}, Finding.MISSED, ""),
@@ -241,23 +236,20 @@ def test_slow_requests_in_one_cluster_decide_nothing() -> None:
 @pytest.mark.parametrize("slow", [0, 2, 40])
 def test_a_sample_decides_nothing_by_its_latencies(slow: int) -> None:
     """It has one look, and tells the share; what fails, or is not answered, misses at any rate."""
-    looks = Looks.of_sample(2000.0, P99)
-    assert looks.ticks == (60,)
-    found, _ = probed(lambda number: tick(number, slow=slow), looks=looks, is_sample=True)
-    assert (found.finding, found.share) == (Finding.UNDECIDED, slow / 200)
+    sample: dict[str, Any] = {"looks": Looks.of_sample(2000.0, P99), "is_sample": True}
+    found, ticks = probed(lambda number: tick(number, slow=slow), **sample)
+    assert (found.finding, found.share, ticks) == (Finding.UNDECIDED, slow / 200, 60)
     assert found.effective > 0
-    failed, _ = probed(lambda number: tick(number, failed=1), looks=looks, is_sample=True)
-    unanswered, _ = probed(lambda number: tick(number, due=230), looks=looks, is_sample=True)
-    assert failed.finding is unanswered.finding is Finding.MISSED
+    assert probed(lambda number: tick(number, failed=1), **sample)[0].finding is Finding.MISSED
+    assert probed(lambda number: tick(number, due=230), **sample)[0].finding is Finding.MISSED
 
 
-@pytest.mark.parametrize("seconds", [1.2, 19.2, 60.0])
-@pytest.mark.parametrize("rate", [30.0, 150.0, 1e4])
-def test_a_sample_takes_a_part_of_the_time_of_a_probe(rate: float, seconds: float) -> None:
+def test_a_sample_takes_a_part_of_the_time_of_a_probe() -> None:
     """In whole batches; the more time a rate is given, the longer it is."""
-    (ticks,) = Looks.of_sample(rate, P99, seconds).ticks
-    assert ticks % SAMPLE_BATCHES == 0
-    assert ticks == pytest.approx(0.3125 * Looks.at(rate, P99, seconds).ticks[-1], abs=SAMPLE_BATCHES / 2 + 13)
+    for rate, seconds in itertools.product((30.0, 150.0, 1e4), (1.2, 19.2, 60.0)):
+        (ticks,) = Looks.of_sample(rate, P99, seconds).ticks
+        assert ticks % SAMPLE_BATCHES == 0
+        assert ticks == pytest.approx(0.3125 * Looks.at(rate, P99, seconds).ticks[-1], abs=SAMPLE_BATCHES / 2 + 13)
 
 
 # -- whose fault it is

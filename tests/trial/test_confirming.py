@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuserve.device import Card
 from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed
-from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.store.baseline import Stored
 from pytest_gpuserve.trial.confirming import Unconfirmed, changes_since, make_confirmation, settled
@@ -27,64 +27,31 @@ if TYPE_CHECKING:
     from pytest_gpuserve.trial.side_by_side import SideBySide
 
 CHANGED = ("torch 2.8.0 -> 2.9.1",)
-PASSING = (Verdict.PASS, Verdict.IMPROVED)
-SCREENED = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.MISSING)
 
 
-def stored_verdict(verdict: Verdict) -> Judgement:
-    """What a stored baseline says."""
-    return judgement(verdict)
-
-
-def paired_verdict(verdict: Verdict) -> Judgement:
-    """What its commit, side by side, says."""
-    return judgement(verdict, kind="against", reasons=("as measured",))
-
-
-# -- which of them counts
-
-
-@pytest.mark.parametrize("stored", SCREENED)
-@pytest.mark.parametrize("paired", PASSING)
-def test_a_pass_beside_the_commit_settles_it(stored: Verdict, paired: Verdict) -> None:
-    """With all else unchanged the paired verdict counts, and what the stored one was is told with it."""
-    final = settled(stored_verdict(stored), paired_verdict(paired), ())
-    assert (final.verdict, final.reference_kind) == (paired, "against")
-    assert stored is Verdict.MISSING or any(str(stored) in reason for reason in final.reasons)
-    assert any("side by side" in reason for reason in final.reasons)
-
-
-@pytest.mark.parametrize("paired", PASSING)
-@pytest.mark.parametrize("stored", [Verdict.REGRESSED, Verdict.INCONCLUSIVE])
-def test_a_pass_beside_the_commit_does_not_clear_changed_packages(stored: Verdict, paired: Verdict) -> None:
-    """Both sides run with the new packages, so what these cost is not seen: it stays as it is, and says what helps."""
-    final = settled(stored_verdict(stored), paired_verdict(paired), CHANGED)
-    assert (final.verdict, final.reference_kind) == (stored, "baseline")
-    assert all(part in " ".join(final.reasons) for part in (str(paired), *CHANGED, "--against-python="))
-
-
-def test_a_pass_that_only_saw_the_code_says_so() -> None:
-    """Of another host's baseline the code decides, and what both sides share is named."""
-    final = settled(stored_verdict(Verdict.MISSING), paired_verdict(Verdict.PASS), CHANGED)
-    assert final.verdict is Verdict.PASS
-    assert any("only the code" in reason and CHANGED[0] in reason for reason in final.reasons)
-
-
-@pytest.mark.parametrize("stored", SCREENED)
+@pytest.mark.parametrize("stored", [Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.MISSING])
 @pytest.mark.parametrize("changed", [(), CHANGED])
 @pytest.mark.parametrize("paired", Verdict)
-def test_nothing_passes_that_did_not_pass_side_by_side(
-    stored: Verdict, paired: Verdict, changed: tuple[str, ...]
-) -> None:
-    """REGRESSED counts whatever else has changed; without a verdict beside the commit the stored one stays, and why."""
-    final = settled(stored_verdict(stored), paired_verdict(paired), changed)
-    if paired is Verdict.REGRESSED:
-        assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "against")
-    elif not paired.passes:
-        assert (final.verdict, final.reference_kind) == (stored, "baseline")
+def test_which_of_the_two_verdicts_counts(stored: Verdict, paired: Verdict, changed: tuple[str, ...]) -> None:
+    """REGRESSED beside the commit counts whatever else has changed, a pass clears no packages that both sides have.
+
+    Without a verdict beside the commit the stored one stays: nothing passes that did not pass there, and all is told.
+    """
+    final = settled(judgement(stored), judgement(paired, kind="against", reasons=("as measured",)), changed)
+    text = " ".join(final.reasons)
+    # Of another host's baseline the code decides.
+    counts = paired is Verdict.REGRESSED or (paired.passes and (not changed or stored is Verdict.MISSING))
+    assert (final.verdict, final.reference_kind) == ((paired, "against") if counts else (stored, "baseline"))
+    assert final.verdict.passes <= paired.passes
+    if counts and paired.passes:
+        assert "side by side" in text
+        assert str(stored) in text or stored is Verdict.MISSING
+        assert not changed or ("only the code" in text and CHANGED[0] in text)
+    elif paired.passes:
+        assert all(part in text for part in (str(paired), *CHANGED, "--against-python="))
+    elif not counts:
         assert any(str(paired) in reason and "not settled" in reason for reason in final.reasons)
         assert "as measured" in final.reasons
-    assert not final.verdict.passes or paired.passes
 
 
 # -- what has changed since
@@ -114,19 +81,7 @@ def test_changed_packages_are_named(software: Mapping[str, str], expected: tuple
 def test_a_changed_driver_is_named() -> None:
     """So is the driver, its CUDA version and the power limit of the card."""
     where = here()
-    card = Card(
-        index=0,
-        product="NVIDIA X",
-        name="X",
-        uuid="GPU-1",
-        pci_bus_id="00000000:3B:00.0",
-        memory_bytes=None,
-        driver="560.1",
-        cuda="12.6",
-        power_limit_watts=300.0,
-        max_sm_clock_mhz=None,
-        mig=None,
-    )
+    card = Card(0, "NVIDIA X", "X", "GPU-1", "00000000:3B:00.0", None, "560.1", "12.6", 300.0, None, None)
     where = replace(where, device=replace(where.device, card=card))
     record = where.device_record()
     assert changes_since(recorded(device=record), where) == ()
@@ -141,17 +96,22 @@ def test_a_changed_driver_is_named() -> None:
 # -- why it cannot be had
 
 
+class FakeOpponents(Opponents):
+    """Opponents without git."""
+
+    def find(self, *, revision: str | None, python: str | None, called: str = "") -> Opponent:
+        """See `Opponents`."""
+        assert python is None
+        return Opponent(called, str(revision), Relocation(checkout=self._root))
+
+
 @dataclass
 class Beside:
-    """An arena that notes whom it compares with, and opponents without git, unless others are given."""
+    """An arena that notes whom it compares with."""
 
-    root: Path
-    opponents: Opponents | None = None
+    opponents: Opponents
     problem: GpuserveError | None = None
     compared: list[Opponent] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.opponents = self.opponents or FakeOpponents(self.root)
 
     def compare_builds(self, contest: Contest, opponent: Opponent) -> SideBySide:
         """See `Arena`."""
@@ -165,18 +125,9 @@ class Beside:
         return make_confirmation(cast("Arena", self), cast("Contest", None), Stored(made, ()))
 
 
-class FakeOpponents(Opponents):
-    """Opponents without git."""
-
-    def find(self, *, revision: str | None, python: str | None, called: str = "") -> Opponent:
-        """See `Opponents`."""
-        assert python is None
-        return Opponent(called, str(revision), Relocation(checkout=self._root))
-
-
 def test_the_commit_of_the_baseline_is_compared_with(tmp_path: Path) -> None:
     """Not another revision, nor another interpreter."""
-    arena = Beside(tmp_path)
+    arena = Beside(FakeOpponents(tmp_path))
     assert arena.confirm(entry()) == cast("SideBySide", "the comparison")
     (opponent,) = arena.compared
     assert opponent.identity == COMMIT
@@ -191,7 +142,7 @@ def test_a_shallow_clone_says_how_to_get_the_commit(tmp_path: Path, monkeypatch:
     for number in range(2):
         git(origin, "commit", "--quiet", "--allow-empty", f"--message={number}")
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{origin}", "clone")
-    arena = Beside(tmp_path, Opponents(tmp_path / "clone"))
+    arena = Beside(Opponents(tmp_path / "clone"))
     with pytest.raises(Unconfirmed, match="could not be settled side by side") as caught:
         arena.confirm(entry(commit=git(origin, "rev-parse", "HEAD~1")))
     assert "fetch --unshallow" in str(caught.value)
@@ -201,13 +152,14 @@ def test_a_shallow_clone_says_how_to_get_the_commit(tmp_path: Path, monkeypatch:
 
 def test_what_the_commit_does_not_have_is_a_reason(tmp_path: Path) -> None:
     """Code without a commit, or with changes on top, with what helps; no git; a server or interpreter that is gone."""
+    opponents = FakeOpponents(tmp_path)
     dirty = msgspec.structs.replace(entry(), clean=False)
     for arena, made, words in (
-        (Beside(tmp_path), entry(commit=None), ["names no commit"]),
-        (Beside(tmp_path), dirty, ["uncommitted changes", COMMIT[:12], "--baseline-update"]),
-        (Beside(tmp_path, Opponents(tmp_path)), entry(), ["needs git"]),
-        (Beside(tmp_path, problem=NotInRevision("it has no app.py")), entry(), ["it has no app.py"]),
-        (Beside(tmp_path, problem=ServerFailed("it does not answer")), entry(), ["it does not answer"]),
+        (Beside(opponents), entry(commit=None), ["names no commit"]),
+        (Beside(opponents), dirty, ["uncommitted changes", COMMIT[:12], "--baseline-update"]),
+        (Beside(Opponents(tmp_path)), entry(), ["needs git"]),
+        (Beside(opponents, NotInRevision("it has no app.py")), entry(), ["it has no app.py"]),
+        (Beside(opponents, ServerFailed("it does not answer")), entry(), ["it does not answer"]),
     ):
         with pytest.raises(Unconfirmed) as caught:
             arena.confirm(made)
