@@ -102,78 +102,85 @@ def owner(root: Path, told: Path) -> Iterator[subprocess.Popen[bytes]]:
             running.kill()
 
 
-def test_a_worktree_is_the_commit_and_leaves_nothing(root: Path) -> None:
-    """The files are those of the commit, the user's own stay as they are, and all is gone after the block."""
+@pytest.fixture
+def kept(root: Path) -> Iterator[Path]:
+    """The user's repository, which is afterwards what it was, with nothing left."""
     before = state(root)
-    with Worktree(root, git(root, "rev-parse", "HEAD~1")) as worktree:
+    yield root
+    assert nothing_left(root)
+    assert state(root) == before
+
+
+def first_of(root: Path) -> Worktree:
+    """A worktree of the first commit."""
+    return Worktree(root, git(root, "rev-parse", "HEAD~1"))
+
+
+def test_a_worktree_is_the_commit_and_leaves_nothing(kept: Path) -> None:
+    """The files are those of the commit, and all is gone after the block; a second one does not meet it."""
+    with first_of(kept) as worktree:
         assert (worktree.path / "suites" / "app.py").read_text() == "1"
         assert not (worktree.path / "new").exists()
         assert git(worktree.path, "status", "--porcelain") == ""
         assert git(worktree.path, "branch", "--show-current") == ""
-        assert worktree.checkout == root
-    assert nothing_left(root)
-    assert not (root / ".git" / "worktrees").exists()
-    assert state(root) == before
+        assert worktree.checkout == kept
+        with first_of(kept) as second:
+            assert worktree.path != second.path
+        assert not second.path.exists()
+        assert (worktree.path / "staged").exists()
+        assert git(worktree.path, "rev-parse", "HEAD") == git(kept, "rev-parse", "HEAD~1")
+    assert not (kept / ".git" / "worktrees").exists()
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_exception_leaves_nothing(root: Path, error: type[BaseException]) -> None:
+def test_an_exception_leaves_nothing(kept: Path, error: type[BaseException]) -> None:
     """Whatever ends the block, also where the server wrote files into the worktree."""
 
     def fail() -> None:
-        with Worktree(root, git(root, "rev-parse", "HEAD~1")) as worktree:
+        with first_of(kept) as worktree:
             (worktree.path / "__pycache__").mkdir()
             (worktree.path / "__pycache__" / "app.pyc").write_text("")
             raise error
 
-    before = state(root)
     with pytest.raises(error):
         fail()
-    assert nothing_left(root)
-    assert state(root) == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_the_end_of_the_owner_leaves_nothing(root: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_the_end_of_the_owner_leaves_nothing(kept: Path, tmp_path: Path, number: signal.Signals) -> None:
     """After kill -9 of its owner, and after Ctrl-C, neither the folder is left nor git's note of it."""
-    before = state(root)
-    with owner(root, tmp_path / "told") as running:
+    with owner(kept, tmp_path / "told") as running:
         path = Path(report(tmp_path / "told"))
         assert (path / "suites" / "app.py").read_text() == "1"
-        assert str(path) in git(root, "worktree", "list")
+        assert str(path) in git(kept, "worktree", "list")
         running.send_signal(number)
         running.wait(30)
-        eventually(lambda: nothing_left(root), "the worktree is gone")
-    assert state(root) == before
+        eventually(lambda: nothing_left(kept), "the worktree is gone")
 
 
-def filtered(root: Path, name: str, smudge: str) -> None:
+@contextmanager
+def filtered(root: Path, name: str, smudge: str) -> Iterator[None]:
     """Let git run a program whenever it writes one of the files."""
-    (root / ".git" / "info").mkdir(exist_ok=True)
-    (root / ".git" / "info" / "attributes").write_text(f"staged filter={name}\n")
+    attributes = root / ".git" / "info" / "attributes"
+    attributes.parent.mkdir(exist_ok=True)
+    attributes.write_text(f"staged filter={name}\n")
     git(root, "config", f"filter.{name}.smudge", smudge)
     git(root, "config", f"filter.{name}.required", "true")
-
-
-def unfiltered(root: Path, name: str) -> None:
-    """Let git run nothing any more."""
+    yield
     git(root, "config", "--remove-section", f"filter.{name}")
-    (root / ".git" / "info" / "attributes").unlink()
+    attributes.unlink()
 
 
-def test_kill_while_git_is_at_work_leaves_nothing(root: Path, tmp_path: Path) -> None:
+def test_kill_while_git_is_at_work_leaves_nothing(kept: Path, tmp_path: Path) -> None:
     """An owner that is killed before git has written all files leaves neither files nor a git that goes on."""
-    before = state(root)
     begun = tmp_path / "begun"
-    filtered(root, "slow", f"sh -c 'echo $$ > \"{begun}\"; exec sleep 600'")
-    with owner(root, tmp_path / "told") as running:
+    slow = f"sh -c 'echo $$ > \"{begun}\"; exec sleep 600'"
+    with filtered(kept, "slow", slow), owner(kept, tmp_path / "told") as running:
         eventually(lambda: begun.exists() and begun.read_text().strip() != "", "git runs the filter")
         running.kill()
         running.wait(30)
-        eventually(lambda: nothing_left(root), "the worktree is gone")
+        eventually(lambda: nothing_left(kept), "the worktree is gone")
         eventually(lambda: not Path("/proc", begun.read_text().strip()).exists(), "the filter has ended")
-    unfiltered(root, "slow")
-    assert state(root) == before
 
 
 def test_linked_and_shallow_checkouts_are_checkouts(root: Path, tmp_path: Path) -> None:
@@ -207,24 +214,23 @@ def test_any_folder_name_will_do(tmp_path: Path, name: str) -> None:
 
 
 def test_variables_of_a_hook_name_no_other_repository(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a hook git names its repository and index to every git below it: neither is used, least of all changed."""
     other = repository(tmp_path / "other")
-    before, first = (state(root), state(other)), git(root, "rev-parse", "HEAD~1")
+    before, first = state(other), git(kept, "rev-parse", "HEAD~1")
     index = (other / ".git" / "index").read_bytes()
     with monkeypatch.context() as hook:
         hook.setenv("GIT_DIR", str(other / ".git"))
         hook.setenv("GIT_WORK_TREE", str(other))
         hook.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
         hook.setenv("GIT_PREFIX", "suites/")
-        assert resolve_revision(root, "HEAD~1") == first
-        with Worktree(root, first) as worktree:
+        assert resolve_revision(kept, "HEAD~1") == first
+        with Worktree(kept, first) as worktree:
             assert (worktree.path / "staged").read_text() == "1"
-            assert worktree.checkout == root
+            assert worktree.checkout == kept
     assert (other / ".git" / "index").read_bytes() == index
-    assert (state(root), state(other)) == before
-    assert nothing_left(root)
+    assert state(other) == before
 
 
 def test_no_hook_is_run(root: Path, tmp_path: Path) -> None:
@@ -233,35 +239,19 @@ def test_no_hook_is_run(root: Path, tmp_path: Path) -> None:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\ntouch '{tmp_path}/hooked'\n")
     hook.chmod(0o755)
-    with Worktree(root, git(root, "rev-parse", "HEAD")):
+    with first_of(root):
         assert not (tmp_path / "hooked").exists()
     git(root, "worktree", "add", "--quiet", "--detach", str(tmp_path / "ordinary"))
     assert (tmp_path / "hooked").exists()
 
 
-def test_two_at_a_time(root: Path) -> None:
-    """Two worktrees of one commit do not meet; each goes by itself."""
-    commit = git(root, "rev-parse", "HEAD")
-    with Worktree(root, commit) as first:
-        with Worktree(root, commit) as second:
-            assert first.path != second.path
-        assert (first.path / "staged").exists()
-        assert not second.path.exists()
-        assert git(first.path, "rev-parse", "HEAD") == commit
-    assert nothing_left(root)
-
-
-def test_what_git_cannot_do_is_told_in_its_words(root: Path) -> None:
-    """A commit that git does not have, or a filter that is not installed, as Git LFS, is an error; nothing is left."""
-    before = state(root)
-    with pytest.raises(GpuserveError, match=f"invalid reference[\\s\\S]*{UNKNOWN}|{UNKNOWN}[\\s\\S]*invalid reference"):
-        Worktree(root, UNKNOWN).__enter__()
-    assert nothing_left(root)
-    assert state(root) == before
-    filtered(root, "absent", "no-such-program")
-    with pytest.raises(GpuserveError, match="no-such-program"):
-        Worktree(root, git(root, "rev-parse", "HEAD")).__enter__()
-    assert nothing_left(root)
+def test_what_git_cannot_do_is_told_in_its_words(kept: Path) -> None:
+    """A commit that git does not have, or a filter that is not installed, as Git LFS, is an error."""
+    with pytest.raises(GpuserveError, match="invalid reference") as told:
+        Worktree(kept, UNKNOWN).__enter__()
+    assert UNKNOWN in str(told.value)
+    with filtered(kept, "absent", "no-such-program"), pytest.raises(GpuserveError, match="no-such-program"):
+        first_of(kept).__enter__()
 
 
 def test_no_place_for_it_is_told(root: Path) -> None:
