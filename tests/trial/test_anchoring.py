@@ -190,13 +190,15 @@ def test_what_moves_it_is_told_and_kept(
     for seconds, commit, reason in updates:
         old = project.anchor()
         throughput, p50 = project.record(seconds, commit, reason=reason or None, gated=both).changes
-    assert f"{said} (its anchor was {old.line.value:.3g}/s of {old.of.commit[:12]})" in throughput
+    assert f"{said} (its anchor was {old.line.value:.3g}/s of {str(old.of.commit)[:12]})" in throughput
     assert p50.startswith("latency.p50 10.0 ms")
+    assert f" of {short(1)}" in p50
     found, move = project.anchor(), project.entry.moves[-1]
     assert (found.line.how, found.line.reason, found.of.commit) == (how, reason, commit_of(commit))
     assert (move.metric, move.how, move.reason) == ("throughput", how, reason)
     assert (move.old_commit, move.commit, len(project.entry.moves)) == (old.of.commit, commit_of(commit), len(updates))
-    assert move.new / move.old == pytest.approx(found.line.value / old.line.value, rel=1e-3)
+    assert move.new / move.old == pytest.approx(found.line.value / old.line.value, rel=1e-4)
+    assert found.line.sessions == len(project.entry.sessions)
     assert project.anchor("latency.p50").of.commit == commit_of(1)
 
 

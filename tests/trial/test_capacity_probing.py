@@ -273,7 +273,7 @@ def test_a_little_lateness_does_not_make_a_sample_the_clients(lag_ns: int, *, cl
 )
 def test_a_little_lateness_is_not_why_a_server_is_slow(lag_ns: int | None, service: int, *, client: bool) -> None:
     """A late client is told of a missed rate, unless it missed it from the sends on, and by far more than the lag."""
-    lag = {} if lag_ns is None else {"lag": lagging(lag_ns)}
+    lag: dict[str, Any] = {} if lag_ns is None else {"lag": lagging(lag_ns)}
     found, _ = probed(lambda number: tick(number, slow=40, service=taken(service), **lag), [reason(ReasonKind.LATE)])
     assert (found.finding, bool(found.client)) == (Finding.MISSED, client)
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 QUEUE = Queue(lambda random: random.expovariate(100.0), workers=2)
 """Of two workers who can do 100 a second each."""
 
-
 NOT_SHOWN, MISSED = "objective not shown to be met", "objective missed"
 
 
@@ -81,11 +80,9 @@ def search_of(start: Start) -> Search:
         ({"p99": 0.05, "p50": 0.01}, "takes one latency objective"),
         *(({"p99": wrong}, r"p99=...\) is a latency") for wrong in (0, -1.0, "50 ms", True, float("nan"))),
         ({"p99": 3.1}, r"p99=...\) is a latency of 0.00001 to 3 seconds, not 3.1"),
-        ({"p99": 0.05, "precision": 0}, r"precision=...\) is a fraction"),
-        ({"p99": 0.05, "precision": None}, r"precision=...\) is a fraction"),
+        *(({"p99": 0.05, "precision": wrong}, r"precision=...\) is a fraction") for wrong in (0, None)),
         ({"p99": 0.05, "arrivals": "bursty"}, "is 'poisson' or 'constant'"),
-        ({"p99": 0.05, "seconds": 0.5}, "is a number of seconds for each rate"),
-        ({"p99": 0.05, "seconds": float("inf")}, "is a number of seconds for each rate"),
+        *(({"p99": 0.05, "seconds": wrong}, "is a number of seconds for each rate") for wrong in (0.5, float("inf"))),
         ({"p99": 0.05, "starts": 1}, "two fresh starts at least"),
         ({"p99": 0.05, "timeout": 0.01}, "more time than the objective"),
         ({"p99": 0.05, "allowed_errors": 1}, "is a share of the requests"),
@@ -199,12 +196,7 @@ def test_a_sound_server_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
         # Among the requests of all its errors would be few enough.
         (Deployment((QUEUE,) * 10, failing={3: 0.4}), 0.08, ["replica host3"], "8 % may: status 503"),
         # Each rate is missed: the replica is told before the objective.
-        (
-            Deployment((QUEUE,) * 2, dead=frozenset({1})),
-            0.0,
-            ["replica host1", "objective missed"],
-            "it answered nothing",
-        ),
+        (Deployment((QUEUE,) * 2, dead=frozenset({1})), 0.0, ["replica host1", MISSED], "it answered nothing"),
         # The server answered a third more than was sent to it.
         (Deployment((QUEUE,), counts=True, others=0.33), 0.0, ["another client"], ""),
         # The lowest rate that missed did so whenever it was tried, and each time models were compiled.
@@ -259,10 +251,9 @@ def test_a_later_start_is_searched_around_what_an_earlier_one_was_found_to_do(mo
     assert short().known.capacity is None
 
 
-@pytest.mark.parametrize("lost_at", [1, 4])
-def test_a_search_that_is_lost_is_a_problem_once_it_has_begun(lost_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_is_lost_is_a_problem_once_it_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that fails after something was measured makes it INVALID; before, it is an error of the test."""
-    made = Deployment.ticks
+    made, lost_at = Deployment.ticks, 1
 
     def failing(self: Deployment, schedule: object, seed: int) -> Any:  # noqa: ANN401 -- ticks
         if self.loads + 1 == lost_at:
@@ -270,10 +261,9 @@ def test_a_search_that_is_lost_is_a_problem_once_it_has_begun(lost_at: int, monk
         yield from made(self, schedule, seed)
 
     monkeypatch.setattr(Deployment, "ticks", failing)
-    if lost_at == 1:
-        with pytest.raises(LoadFailed):
-            search_deployment(Deployment((QUEUE,)), short(), monkeypatch)
-        return
+    with pytest.raises(LoadFailed):
+        search_deployment(Deployment((QUEUE,)), short(), monkeypatch)
+    lost_at = 4
     _, problems = search_deployment(Deployment((QUEUE,)), short(), monkeypatch)
     assert problems == ["lost in mid-load: a load engine ended: killed by a test"]
 

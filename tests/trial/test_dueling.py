@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -63,14 +63,15 @@ def test_what_gates_nothing_is_refused(metric: Metric) -> None:
     A ratio compares with a number above 0: a baseline belongs to a load, and another ratio has no number of its own.
     """
     judge = Listener()
+    wrong: tuple[Any, ...] = (0, -1.05, math.nan, math.inf, True, None, "1.05", Baseline(), ratio(metric))
     for compare in set(COMPARISONS) - {good(metric)}:
-        for other in (1.05, Baseline(), None):
+        for other in (1.05, *wrong[-4:-1]):
             with pytest.raises(UsageProblem, match="gates nothing") as caught:
                 compare(ratio(metric, judge), other)
             assert f"write `assert duel.{metric.name}" in str(caught.value)
     with pytest.raises(UsageProblem, match="neither true nor false"):
         bool(ratio(metric, judge))
-    for other in (0, -1.05, math.nan, math.inf, True, None, "1.05", Baseline(), ratio(metric)):
+    for other in wrong:
         with pytest.raises(UsageProblem, match="a number above 0") as caught:
             good(metric)(ratio(metric, judge), other)
         assert "baseline is for what load(...) returns" in str(caught.value)

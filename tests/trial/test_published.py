@@ -213,7 +213,7 @@ def kserve(
         (kserve([[16, 3]]), 16),
         (kserve([[16, 3], [16]], binary=b"\xff\x00"), 16),
         (kserve([[16]], binary=b"{}", header="inference-header-content-length"), 16),
-        *((kserve(shapes), None) for shapes in ([[16], [8]], [], [[]], [["16"]], [3])),
+        *((kserve(json.loads(shapes)), None) for shapes in ("[[16], [8]]", "[]", "[[]]", '[["16"]]', "[3]")),
         *((Request("POST", "/v2/models/m/infer", body), None) for body in (b"no json", b'{"inputs": 5}')),
         (Request("POST", "/v2/models/m/infer", b"{}", {"Inference-Header-Content-Length": "x"}), None),
         (Request("POST", "/predict", b'{"inputs": [{"shape": [16]}]}'), None),
