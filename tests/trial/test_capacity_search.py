@@ -7,6 +7,7 @@ import re
 import statistics
 from dataclasses import replace
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,10 @@ from pytest_gpuserve.trial.capacity.outcome import problem_of
 from pytest_gpuserve.trial.capacity.planning import ABOVE, BELOW, MOST_PROBES, Planner, Try, search_for
 from pytest_gpuserve.trial.capacity.shape import LONGEST_OBJECTIVE
 from tests.fakes.simulated_queue import Queue, capacity_of_exponential, exponential, loaded_seconds, search_queue
+from tests.trial.vocabulary import cases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 P99 = Objective(0.99, 0.050)
 MET, MISSED, UNDECIDED = Finding.MET, Finding.MISSED, Finding.UNDECIDED
@@ -42,8 +47,8 @@ def ends(search: Search) -> tuple[float, float, float]:
     return search.low, search.value, search.high
 
 
-def searched(capacity: float, first: float, *, precision: float = 0.05, undecided: float = 0.0) -> Search:
-    """A search by an oracle that knows the capacity, but for rates so close to it."""
+def oracle(capacity: float, undecided: float = 0.0) -> Callable[[Try, Search], Probe]:
+    """Probes of who knows the capacity, but for rates so close to it."""
 
     def take(which: Try, _: Search) -> Probe:
         distance = math.log(which.rate / capacity)
@@ -51,13 +56,13 @@ def searched(capacity: float, first: float, *, precision: float = 0.05, undecide
             return probe(which.rate, UNDECIDED, share=min(1.0, 0.01 * math.exp(10 * distance)))
         return probe(which.rate, MET if distance < 0 else MISSED)
 
-    return search_for(P99, Planner(first, precision, 1.0), take)
+    return take
 
 
 @given(capacity=st.floats(10, 1e5), guess=st.floats(0.05, 20), precision=st.floats(0.01, 0.3))
 def test_a_search_ends_around_the_capacity(capacity: float, guess: float, precision: float) -> None:
     """From whatever first guess, the interval holds the capacity, and its ends are as close as was asked."""
-    search = searched(capacity, guess * capacity, precision=precision)
+    search = search_for(P99, Planner(guess * capacity, precision, 1.0), oracle(capacity))
     low, value, high = ends(search)
     assert low < capacity <= high
     assert low <= value <= high
@@ -67,7 +72,7 @@ def test_a_search_ends_around_the_capacity(capacity: float, guess: float, precis
 
 def test_where_nothing_is_decided_samples_are_taken() -> None:
     """One rate within the interval that time does not decide is enough: the rest is spent where the capacity is."""
-    search = searched(500.0, 400.0, undecided=0.15)
+    search = search_for(P99, Planner(400.0, 0.05, 1.0), oracle(500.0, undecided=0.15))
     seeking = search.probes[:-SAMPLES]
     assert sum(each.finding is UNDECIDED for each in seeking) == 1
     assert search.samples == search.probes[-SAMPLES:]
@@ -82,16 +87,8 @@ def test_where_nothing_is_decided_samples_are_taken() -> None:
 def test_what_is_known_only_changes_where_it_begins(change: float) -> None:
     """A search around the capacity of an earlier start finds that of this one, also where it has changed much."""
     planner = Planner.beginning(guess=1.0, known=500.0, precision=0.05, least=1.0)
-    tried: list[float] = []
-
-    def take(which: Try, _: Search) -> Probe:
-        tried.append(which.rate)
-        distance = math.log(which.rate / (500.0 * change))
-        if which.sample is None:
-            return probe(which.rate, MET if distance < 0 else MISSED)
-        return probe(which.rate, UNDECIDED, share=min(1.0, 0.01 * math.exp(10 * distance)))
-
-    search = search_for(P99, planner, take)
+    search = search_for(P99, planner, oracle(500.0 * change))
+    tried = [each.rate for each in search.probes]
     assert search.value == pytest.approx(500.0 * change, rel=0.03)
     assert tried[0] == pytest.approx(500.0 / BELOW)
     if change in {0.7, 1.0, 1.3}:
@@ -122,16 +119,15 @@ def test_the_upper_end_is_tried_once_more(undecided: bool) -> None:  # noqa: FBT
     assert high >= 1000
 
 
-@pytest.mark.parametrize(
-    ("probes", "low", "high"),
-    [
-        pytest.param([(100, MET), (110, MISSED), (120, MET), (130, MISSED)], 100, 130, id="a higher rate met it"),
-        pytest.param([(100, MET), (110, MISSED), (110, MET), (121, MISSED)], 100, 121, id="the same rate met it"),
-        pytest.param([(100, MET)], 100, None, id="all rates met it"),
-        pytest.param([(100, MISSED)], None, 100, id="all rates missed it"),
-        pytest.param([(100, UNDECIDED)], None, None, id="none was decided"),
-        pytest.param([], None, None, id="none was tried"),
-    ],
+@cases(
+    "probes, low, high",
+    {
+        "a higher rate met it": ([(100, MET), (110, MISSED), (120, MET), (130, MISSED)], 100, 130),
+        "the same rate met it": ([(100, MET), (110, MISSED), (110, MET), (121, MISSED)], 100, 121),
+        "all rates met it": ([(100, MET)], 100, None),
+        "all rates missed it": ([(100, MISSED)], None, 100),
+        "none was decided, or tried": ([(100, UNDECIDED)], None, None),
+    },
 )
 def test_rates_that_contradict_each_other_lie_within_the_interval(
     probes: list[tuple[float, Finding]], low: float | None, high: float | None

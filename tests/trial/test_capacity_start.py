@@ -28,7 +28,7 @@ from pytest_gpuserve.trial.capacity.start import _answered
 from pytest_gpuserve.trial.handle import ServerHandle, Target
 from tests.fakes.simulated_deployment import Deployment, search_deployment
 from tests.fakes.simulated_queue import Queue
-from tests.trial.vocabulary import a_run
+from tests.trial.vocabulary import a_run, cases
 
 if TYPE_CHECKING:
     from pytest_gpuserve.measure.capacity import Search
@@ -188,32 +188,30 @@ def test_a_sound_server_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 100 < (search_of(start).value or 0) / len(deployment.queues) < 220
 
 
-@pytest.mark.parametrize(
-    ("deployment", "allowed", "told", "words"),
-    [
-        # 5 % of all requests fail, 6 % may, and the others meet p90; there is no capacity of 20.
-        (Deployment((QUEUE,) * 20, dead=frozenset({7})), 0.06, ["replica host7", NOT_SHOWN], "it answered nothing"),
+@cases(
+    "queues, state, allowed, told, words",
+    {
+        # 5 % of all requests fail, and the others meet p90; there is no capacity of 20.
+        "dead, of 20": (20, {"dead": frozenset({7})}, 0.06, ["replica host7", NOT_SHOWN], "it answered nothing"),
         # Among the requests of all its errors would be few enough.
-        (Deployment((QUEUE,) * 10, failing={3: 0.4}), 0.08, ["replica host3"], "8 % may: status 503"),
+        "failing": (10, {"failing": {3: 0.4}}, 0.08, ["replica host3"], "8 % may: status 503"),
         # Each rate is missed: the replica is told before the objective.
-        (Deployment((QUEUE,) * 2, dead=frozenset({1})), 0.0, ["replica host1", MISSED], "it answered nothing"),
-        # The server answered a third more than was sent to it.
-        (Deployment((QUEUE,), counts=True, others=0.33), 0.0, ["another client"], ""),
+        "dead, of 2": (2, {"dead": frozenset({1})}, 0.0, ["replica host1", MISSED], "it answered nothing"),
+        "a third more answers than requests": (1, {"counts": True, "others": 0.33}, 0.0, ["another client"], ""),
         # The lowest rate that missed did so whenever it was tried, and each time models were compiled.
-        (Deployment((QUEUE,), counts=True, compiles=0), 0.0, ["compiled under load"], ""),
-        (Deployment((QUEUE,), counts=True, compiles=99), 0.0, [], ""),
-    ],
-    ids=["dead", "failing", "dead, where no error is allowed", "another client", "compiled", "compiled much later"],
+        "compiled": (1, {"counts": True, "compiles": 0}, 0.0, ["compiled under load"], ""),
+        "compiled much later": (1, {"counts": True, "compiles": 99}, 0.0, [], ""),
+    },
 )
-def test_what_is_wrong_with_a_server_is_told(
-    deployment: Deployment, allowed: float, told: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+def test_what_is_wrong_with_a_server_is_told(  # noqa: PLR0917 -- columns of a table
+    queues: int, state: dict[str, Any], allowed: float, told: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once and by its name; a server with a dead replica has no capacity, and problems are no beginning of the next."""
     asked = short(allowed_errors=allowed)
-    start, problems = search_deployment(deployment, asked, monkeypatch)
+    start, problems = search_deployment(Deployment((QUEUE,) * queues, **state), asked, monkeypatch)
     assert [problem.split(":")[0] for problem in problems] == told
     assert words in "".join(problems)
-    if deployment.dead:
+    if "dead" in state:
         assert search_of(start).value is None
     if problems:
         assert asked.known.capacity is None

@@ -20,19 +20,21 @@ def test_different_loads_are_different_workloads() -> None:
     Baselines that were recorded with ``concurrency=`` alone, before there were schedules, are of the same workload.
     """
     assert LoadShape(schedule_of(50, None)).workload() == {"load": "closed loop", "concurrency": "50", "starts": "2"}
+    schedules: list[Schedule] = [
+        Closed(5),
+        Closed(5, 0.1),
+        STEPS,
+        Constant(5),
+        Poisson(5),
+        Poisson(5, 9),
+        Gamma(5, 2),
+        TRACE,
+        Burst(5),
+    ]
     shapes = [
-        LoadShape(Closed(5)),
-        LoadShape(Closed(5, 0.1)),
-        LoadShape(STEPS),
-        LoadShape(Constant(5)),
-        LoadShape(Poisson(5)),
+        *map(LoadShape, (*schedules, Trace(((0.0, 0), (1.0, 1))))),
         LoadShape(Poisson(5), seed=1),
-        LoadShape(Poisson(5, 9)),
         LoadShape(Poisson(5, 9), processes=2),
-        LoadShape(Gamma(5, 2)),
-        LoadShape(TRACE),
-        LoadShape(Trace(((0.0, 0), (1.0, 1)))),
-        LoadShape(Burst(5)),
         LoadShape(Closed(5), allowed_errors=0.01),
         LoadShape(Closed(5), starts=3),
     ]
