@@ -21,6 +21,7 @@ from pytest_gpuserve.trial.provenance import Revision
 from tests.fakes.scripted_pairing import Build
 from tests.support.builders import COMMIT, here
 from tests.trial.court_world import SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
+from tests.trial.vocabulary import cases
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,13 +57,13 @@ def record(world: World, **changes: Any) -> list[str]:  # noqa: ANN401 -- fields
     return lines
 
 
-@pytest.mark.parametrize(
-    ("speed", "alone", "paired", "verdict"),
-    [
-        pytest.param(2.0, Build(-0.69 + 0.35), WORSE, Verdict.REGRESSED, id="a fast machine hides no slower build"),
-        pytest.param(2.0, TWICE, SAME, Verdict.PASS, id="one build on a fast machine"),
-        pytest.param(0.5, Build(0.69), SAME, Verdict.PASS, id="one build on a slow machine"),
-    ],
+@cases(
+    "speed, alone, paired, verdict",
+    {
+        "a fast machine hides no slower build": (2.0, Build(-0.69 + 0.35), WORSE, Verdict.REGRESSED),
+        "one build on a fast machine": (2.0, TWICE, SAME, Verdict.PASS),
+        "one build on a slow machine": (0.5, Build(0.69), SAME, Verdict.PASS),
+    },
 )
 def test_on_a_machine_of_another_speed_the_pair_decides(
     world: World, speed: float, alone: Build, paired: Build, verdict: Verdict
@@ -186,18 +187,17 @@ def test_a_better_number_that_nobody_can_settle_is_a_pass_and_no_claim(world: Wo
 # -- recording
 
 
-@pytest.mark.parametrize(
-    ("speed", "revision", "reason", "said"),
-    [
-        (2.0, OTHER, None, ("anchor stays", "2 times as fast")),
-        (0.5, OTHER, None, ("anchor stays", "0.5 times as fast")),
-        # Of a machine that could not be measured nobody knows whether it is as fast.
-        (0.0, OTHER, None, ("anchor stays", "could not be measured")),
+@cases(
+    "speed, revision, reason, said",
+    {
+        "faster": (2.0, OTHER, None, ("anchor stays", "2 times as fast")),
+        "slower": (0.5, OTHER, None, ("anchor stays", "0.5 times as fast")),
+        "not measured": (0.0, OTHER, None, ("anchor stays", "could not be measured")),
         # Who says why accepts the numbers of this machine, with its yardstick.
-        (0.5, OTHER, "a larger model", ("accepted: a larger model",)),
+        "slower, with a reason": (0.5, OTHER, "a larger model", ("accepted: a larger model",)),
         # Recorded again it is no better and no worse, and from then on numbers guard it here too.
-        (0.5, None, None, ("anchor of the same code set for this speed",)),
-    ],
+        "slower, the same build": (0.5, None, None, ("anchor of the same code set for this speed",)),
+    },
 )
 def test_a_recording_on_another_machine_moves_no_anchor_without_a_reason(
     world: World, speed: float, revision: Revision | None, reason: str | None, said: tuple[str, ...]

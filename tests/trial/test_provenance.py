@@ -26,14 +26,18 @@ def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def root(tmp_path: Path) -> Path:
     """A repository with one commit: code and a baseline."""
     root = tmp_path / "checkout"
-    (root / "baselines" / "cpu").mkdir(parents=True)
-    (root / "baselines" / "cpu" / "test_y.json").write_text("{}")
-    (root / "suites").mkdir()
-    (root / "suites" / "app.py").write_text("1")
+    write(root / "baselines" / "cpu" / "test_y.json", "{}")
+    write(root / "suites" / "app.py", "1")
     git(tmp_path, "init", "--quiet", str(root))
     git(root, "add", ".")
     git(root, "commit", "--quiet", "--message=first")
     return root
+
+
+def write(file: Path, text: str = "changed") -> None:
+    """Change a file, or make it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
 
 
 def read(root: Path, baselines: str = "baselines") -> Revision:
@@ -50,12 +54,12 @@ def test_committing_baselines_leaves_the_code(root: Path) -> None:
     """The code's hash stays when only baselines are committed, and changes with any other file."""
     before = read(root)
     assert (before.commit, before.clean) == (git(root, "rev-parse", "HEAD"), True)
-    (root / "baselines" / "cpu" / "test_y.json").write_text("{ }")
+    write(root / "baselines" / "cpu" / "test_y.json")
     git(root, "commit", "--quiet", "--all", "--message=baselines")
     after = read(root)
     assert before.commit != after.commit
     assert before.code == after.code is not None
-    (root / "suites" / "app.py").write_text("2")
+    write(root / "suites" / "app.py")
     git(root, "commit", "--quiet", "--all", "--message=code")
     assert read(root).code != before.code
 
@@ -81,8 +85,7 @@ def test_committing_baselines_leaves_the_code(root: Path) -> None:
 def test_any_change_but_of_baselines_is_dirty(root: Path, file: str, baselines: str, *, clean: bool) -> None:
     """A changed file and a new one; recording one test does not make the next one's code another."""
     git(root, "config", "core.quotePath", "false")
-    (root / file).parent.mkdir(exist_ok=True, parents=True)
-    (root / file).write_text("2")
+    write(root / file)
     found = read(root, baselines)
     assert (found.commit, found.clean) == (git(root, "rev-parse", "HEAD"), clean)
 
@@ -175,13 +178,9 @@ def test_content_stays_when_it_is_committed(root: Path) -> None:
     git(root, "add", ".")
     git(root, "commit", "--quiet", "--message=a file")
     (root / "folder").unlink()
-    (root / "folder").mkdir()
-    (root / "folder" / "inner.py").write_text("1")
-    (root / "suites" / "app.py").write_text("2")
+    for name in ("folder/inner.py", "suites/app.py", "café.py", os.fsdecode(b"caf\xe9.py"), "new\nline"):
+        write(root / name)
     (root / "suites" / "app.py").chmod(0o755)
-    (root / "café.py").write_text("2")
-    (root / os.fsdecode(b"caf\xe9.py")).write_text("2")
-    (root / "new\nline").write_text("")
     (root / "link").symlink_to("suites")
     before = content(root)
     git(root, "add", ".")
@@ -193,16 +192,11 @@ def test_content_stays_when_it_is_committed(root: Path) -> None:
 def test_what_is_not_the_code_leaves_content(root: Path) -> None:
     """Baselines, committed or not, ignored files, bytecode and a user's ways to show a difference do not count."""
     before = content(root)
-    git(root, "config", "diff.external", "false")
-    git(root, "config", "diff.noprefix", "true")
-    git(root, "config", "color.ui", "always")
-    (root / "baselines" / "cpu" / "test_y.json").write_text("changed")
-    (root / "baselines" / "cpu" / "new.json").write_text("new")
-    (root / "suites" / "__pycache__").mkdir()
-    (root / "suites" / "__pycache__" / "app.pyc").write_text("")
-    (root / ".git" / "info").mkdir(exist_ok=True)
-    (root / ".git" / "info" / "exclude").write_text("*.bin\n")
-    (root / "weights.bin").write_text("1")
+    for setting in ("diff.external=false", "diff.noprefix=true", "color.ui=always"):
+        git(root, "config", *setting.split("="))
+    write(root / ".git" / "info" / "exclude", "*.bin\n")
+    for name in ("baselines/cpu/test_y.json", "baselines/cpu/new.json", "suites/__pycache__/app.pyc", "weights.bin"):
+        write(root / name)
     assert content(root) == before
     git(root, "add", "baselines")
     git(root, "commit", "--quiet", "--message=baselines")
@@ -213,8 +207,11 @@ def test_to_ask_for_the_content_writes_nothing(root: Path) -> None:
     """A file that was only touched has not changed, and the repository's own files are what they were."""
     before = content(root)
     os.utime(root / "suites" / "app.py", (1, 1))
-    files = {path: path.read_bytes() for path in (root / ".git").rglob("*") if path.is_file()}
     assert content(root) == before is not None
+    os.utime(root / "suites" / "app.py", (2, 2))
+    write(root / "new.py")
+    files = {path: path.read_bytes() for path in (root / ".git").rglob("*") if path.is_file()}
+    assert content(root) is not None
     assert {path: path.read_bytes() for path in (root / ".git").rglob("*") if path.is_file()} == files
 
 
