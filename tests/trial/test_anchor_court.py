@@ -152,14 +152,17 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Creeping:
 
 
 def test_a_drift_is_confirmed_by_the_anchors_commit(world: Creeping) -> None:
-    """No step was told, all of them are: REGRESSED beside the anchor's commit, and why nothing was before."""
+    """No step was told, all of them are: REGRESSED beside the anchor's commit, and why nothing was before.
+
+    That is reported as a load of its own: each row stands beside the samples and the base that it is of, and none
+    counts twice.
+    """
     world.beside[FIRST] = Build(DRIFT)
     final, judge = world.gate(world.at(NOW, 3), DRIFT)
     assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "against")
     assert world.asked[-1] == f"the anchor's commit ({FIRST[:12]})"
-    text = text_of(final)
-    assert "drift: the baseline here is the anchor" in text
-    assert f"accepted at {FIRST[:12]} on 2025-01-01" in text
+    assert "drift: the baseline here is the anchor" in text_of(final)
+    assert f"accepted at {FIRST[:12]} on 2025-01-01" in text_of(final)
     assert [(each.reference_kind, each.verdict) for each in world.told][-2:] == [
         ("baseline", Verdict.REGRESSED),
         ("against", Verdict.REGRESSED),
@@ -169,12 +172,6 @@ def test_a_drift_is_confirmed_by_the_anchors_commit(world: Creeping) -> None:
     assert judge._docket.spent_seconds() == pytest.approx(
         world.session_seconds * len(judge.measurements[0].run.sessions) + world.look_seconds * world.looks
     )
-
-
-def test_what_was_beside_the_anchors_commit_is_reported_with_its_base(world: Creeping) -> None:
-    """A load of its own: each row stands beside the samples and the base that it is of, and none counts twice."""
-    world.beside[FIRST] = Build(DRIFT)
-    final, judge = world.gate(world.at(NOW, 3), DRIFT)
     result = reported(judge)
     alone, beside = result.tests[0].runs
     assert (alone.label, alone.settles, alone.base) == ("", None, f"the baseline's commit ({SECOND[:12]})")
@@ -223,7 +220,7 @@ def test_what_both_share_is_not_cleared(world: Creeping) -> None:
 def test_without_confirmation_the_anchor_has_the_last_word(world: Creeping) -> None:
     """`--no-confirm`: REGRESSED in the anchor's numbers; the anchor's commit is proposed, not the one before it.
 
-    Where so many are compared that chance makes such claims, nobody knows.
+    Where so many are compared that chance makes such claims, nobody knows, nor on a host that others use.
     """
     final, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
     assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
@@ -237,6 +234,11 @@ def test_without_confirmation_the_anchor_has_the_last_word(world: Creeping) -> N
     assert final.verdict is Verdict.INCONCLUSIVE
     assert "by itself" in text_of(final)
     assert proposed(judge) == [f"--against={FIRST[:12]}"]
+    # While others use the host its numbers are not held against the build.
+    world.claims, world.foreign_cores = Claims(1), 1.5
+    final, _ = world.gate(world.at(NOW, 5), 0.095, confirm=False)
+    assert final.verdict is Verdict.INVALID
+    assert "shared" in text_of(final)
 
 
 @pytest.mark.parametrize(
@@ -298,14 +300,6 @@ def test_it_is_asked_once_for_all_metrics(world: Creeping) -> None:
     assert sum(FIRST[:12] in name for name in world.asked) == 1
     judge.close()
     assert all(pairing.closed for pairing in world.pairings)
-
-
-def test_a_shared_host_is_no_drift(world: Creeping) -> None:
-    """While others use the host its numbers are not held against the build."""
-    world.foreign_cores = 1.5
-    final, _ = world.gate(world.at(NOW, 3), 0.095, confirm=False)
-    assert final.verdict is Verdict.INVALID
-    assert "shared" in text_of(final)
 
 
 def test_another_host_is_not_judged_by_it(world: Creeping) -> None:

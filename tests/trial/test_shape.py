@@ -20,19 +20,12 @@ def test_different_loads_are_different_workloads() -> None:
     Baselines that were recorded with ``concurrency=`` alone, before there were schedules, are of the same workload.
     """
     assert LoadShape(schedule_of(50, None)).workload() == {"load": "closed loop", "concurrency": "50", "starts": "2"}
-    schedules: list[Schedule] = [
-        Closed(5),
-        Closed(5, 0.1),
-        STEPS,
-        Constant(5),
-        Poisson(5),
-        Poisson(5, 9),
-        Gamma(5, 2),
-        TRACE,
-        Burst(5),
-    ]
+    other = Trace(((0.0, 0), (1.0, 1)))
+    schedules: list[Schedule] = [Constant(5), Poisson(5), Poisson(5, 9), Gamma(5, 2), STEPS, TRACE, other, Burst(5)]
     shapes = [
-        *map(LoadShape, (*schedules, Trace(((0.0, 0), (1.0, 1))))),
+        *map(LoadShape, schedules),
+        LoadShape(Closed(5)),
+        LoadShape(Closed(5, 0.1)),
         LoadShape(Poisson(5), seed=1),
         LoadShape(Poisson(5, 9), processes=2),
         LoadShape(Closed(5), allowed_errors=0.01),

@@ -183,12 +183,23 @@ def test_kill_while_git_is_at_work_leaves_nothing(kept: Path, tmp_path: Path) ->
         eventually(lambda: not Path("/proc", begun.read_text().strip()).exists(), "the filter has ended")
 
 
-def test_linked_and_shallow_checkouts_are_checkouts(root: Path, tmp_path: Path) -> None:
-    """Where the user's own checkout is a worktree of another, that stays; the commits of a shallow clone can be had."""
+def test_a_shallow_clone_is_a_checkout(root: Path, tmp_path: Path) -> None:
+    """The commits that it has can be had, and what it lacks is found by the command that is named."""
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
-    with Worktree(tmp_path / "shallow", git(root, "rev-parse", "HEAD")) as worktree:
+    shallow = tmp_path / "shallow"
+    with Worktree(shallow, git(root, "rev-parse", "HEAD")) as worktree:
         assert (worktree.path / "staged").read_text() == "2"
-    assert nothing_left(tmp_path / "shallow")
+    assert nothing_left(shallow)
+    with pytest.raises(UsageProblem) as told:
+        resolve_revision(shallow, "HEAD~1")
+    assert "`git fetch --unshallow`" in str(told.value)
+    assert "`fetch-depth: 0` of actions/checkout" in str(told.value)
+    git(shallow, "fetch", "--quiet", "--unshallow")
+    assert resolve_revision(shallow, "HEAD~1") == git(root, "rev-parse", "HEAD~1")
+
+
+def test_a_linked_worktree_is_a_checkout(root: Path, tmp_path: Path) -> None:
+    """Where the user's own checkout is a worktree of another, that stays and ours comes and goes."""
     linked = tmp_path / "linked"
     git(root, "worktree", "add", "--quiet", "-b", "side", str(linked))
     before = state(linked), state(root)
@@ -298,17 +309,6 @@ def test_what_was_never_fetched(root: Path, tmp_path: Path, name: str) -> None:
     assert resolve_revision(single, "origin/main") == git(single, "rev-parse", "HEAD")
     with pytest.raises(UsageProblem, match=f"`git fetch origin {UNKNOWN}`"):
         resolve_revision(single, UNKNOWN)
-
-
-def test_a_shallow_clone_says_so(root: Path, tmp_path: Path) -> None:
-    """What a shallow clone lacks is found by the command that is named."""
-    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
-    with pytest.raises(UsageProblem) as told:
-        resolve_revision(tmp_path / "shallow", "HEAD~1")
-    assert "`git fetch --unshallow`" in str(told.value)
-    assert "`fetch-depth: 0` of actions/checkout" in str(told.value)
-    git(tmp_path / "shallow", "fetch", "--quiet", "--unshallow")
-    assert resolve_revision(tmp_path / "shallow", "HEAD~1") == git(root, "rev-parse", "HEAD~1")
 
 
 def test_where_there_is_no_commit_it_is_told(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
