@@ -181,7 +181,7 @@ def test_what_is_no_good_answer_is_told(server: Serving, path: str, error: type[
     """Any status but 2xx is a refusal; what ends too early, or is no HTTP, is a server that failed."""
     handle, running = running_at(server.port)
     with pytest.raises(error) as caught:
-        handle.get(path, expect=BODY).ask(running, timeout=PATIENCE_SECONDS)
+        handle.get(path, expect=BODY).ask(running, timeout=PATIENCE_SECONDS if path == "/never" else GUARD_SECONDS)
     told = caught.value
     assert found in str(told)
     if isinstance(told, Refused):
