@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.comparison.anchor_court import costs_here, incompatible, named, point_of
+from pytest_gpuserve.comparison.anchor_verdict import costs_here, incompatible, named, point_of
 from pytest_gpuserve.experiment.machine import why_other_than_anchor
 from pytest_gpuserve.gate.anchor import AnchorPoint, judge_anchor
 from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast

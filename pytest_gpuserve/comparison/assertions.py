@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol
 
+from pytest_gpuserve.comparison.sides import Sides, example, no_truth
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.observed import Observed
-from pytest_gpuserve.experiment.pairing import Sides, example, no_truth
 from pytest_gpuserve.measure.points import pooled_value
 from pytest_gpuserve.roofline import peak_of, share_of_peak
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.experiment.one_start import take_session
+from pytest_gpuserve.experiment.sampling import take_session
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from pytest_gpuserve.comparison.assertions import Comparison, Reference
+from pytest_gpuserve.comparison.sides import Sides
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.pairing import Sides
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.load.kserve import HEADER_LENGTH

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.anchor_court import against_anchor, drifted, standing
+from pytest_gpuserve.comparison.anchor_verdict import against_anchor, drifted, standing
 from pytest_gpuserve.comparison.anchoring import Gated
 from pytest_gpuserve.comparison.stored_court import not_measured
 from pytest_gpuserve.errors import BaselineUnusable

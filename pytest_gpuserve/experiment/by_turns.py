@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
 from pytest_gpuserve.experiment.contender import Contender, Pace
+from pytest_gpuserve.experiment.disturbed import Disturbed
 from pytest_gpuserve.experiment.lookout import side_with_telemetry
-from pytest_gpuserve.experiment.pairing import Disturbed
 from pytest_gpuserve.experiment.watch import our_processes
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.measure.counters import added

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pytest_gpuserve.experiment.loaded import LoadedStart
-from pytest_gpuserve.experiment.one_start import take_session
+from pytest_gpuserve.experiment.sampling import take_session
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Closed, Poisson

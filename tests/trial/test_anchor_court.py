@@ -104,13 +104,15 @@ class Creeping(World):
         return lines
 
     def gate(self, where: Here, change: float, **changes: Any) -> tuple[Judgement, TestJudge]:  # noqa: ANN401 -- as above
-        """Gate a build."""
+        """Gate a build in a test that ends."""
         self.here, self.alone = where, Build(change)
         self.asked.clear()
         self.next_run(**{"record_all": False, "reason": None, **changes})
         judge = self.judge()
         comparison = ask(judge.measure(moving(), SHAPE, None), THROUGHPUT)
         assert comparison.holds is comparison.judgement.verdict.passes
+        judge.close()
+        assert all(pairing.closed for pairing in self.pairings)
         return comparison.judgement, judge
 
 
@@ -130,12 +132,12 @@ def proposed(judge: TestJudge) -> list[str]:
     return shlex.split(next_step(reported(judge)).partition("--gpu=cpu ")[2])
 
 
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Creeping:
-    """A machine on which a build was recorded, and after it a slower one, within the tolerance."""
+def creeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revision: Revision | None = None) -> Creeping:
+    """A machine on which a build of a revision was recorded, and after it a slower one, within the tolerance."""
     made = Creeping(tmp_path, noise=0.001, start_noise=0.001)
     made.stand_in(monkeypatch)
-    made.record(made.at(FIRST, 1), 0.0)
+    first = made.at(FIRST, 1)
+    made.record(replace(first, revision=revision or first.revision), 0.0)
     (_, said) = made.record(made.at(SECOND, 2), STEP)
     assert "within tolerance, anchor stays at" in said
     # Beside the second commit the newest build is not too much slower; what it is beside the first, each test says.
@@ -143,27 +145,33 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Creeping:
     return made
 
 
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Creeping:
+    """Where the first build was that of a clean commit."""
+    return creeping(tmp_path, monkeypatch)
+
+
 def test_a_drift_is_confirmed_by_the_anchors_commit(world: Creeping) -> None:
-    """No step was told, all of them are: REGRESSED beside the anchor's commit, and why nothing was before."""
+    """No step was told, all of them are: REGRESSED beside the anchor's commit, and why nothing was before.
+
+    That is reported as a load of its own: each row stands beside the samples and the base that it is of, and none
+    counts twice.
+    """
     world.beside[FIRST] = Build(DRIFT)
     final, judge = world.gate(world.at(NOW, 3), DRIFT)
-    judge.close()
     assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "against")
     assert world.asked[-1] == f"the anchor's commit ({FIRST[:12]})"
-    text = text_of(final)
-    assert "drift: the baseline here is the anchor" in text
-    assert f"accepted at {FIRST[:12]} on 2025-01-01" in text
+    assert "drift: the baseline here is the anchor" in text_of(final)
+    assert f"accepted at {FIRST[:12]} on 2025-01-01" in text_of(final)
     assert [(each.reference_kind, each.verdict) for each in world.told][-2:] == [
         ("baseline", Verdict.REGRESSED),
         ("against", Verdict.REGRESSED),
     ]
-
-
-def test_what_was_beside_the_anchors_commit_is_reported_with_its_base(world: Creeping) -> None:
-    """A load of its own: each row stands beside the samples and the base that it is of, and none counts twice."""
-    world.beside[FIRST] = Build(DRIFT)
-    final, judge = world.gate(world.at(NOW, 3), DRIFT)
-    judge.close()
+    # What it took is taken off the test's budget, as any measuring.
+    assert world.looks
+    assert judge._docket.spent_seconds() == pytest.approx(
+        world.session_seconds * len(judge.measurements[0].run.sessions) + world.look_seconds * world.looks
+    )
     result = reported(judge)
     alone, beside = result.tests[0].runs
     assert (alone.label, alone.settles, alone.base) == ("", None, f"the baseline's commit ({SECOND[:12]})")
@@ -188,138 +196,100 @@ def test_what_was_decided_in_an_earlier_run_is_reported_too(world: Creeping) -> 
     world.beside[FIRST] = Build(DRIFT)
     for _ in range(2):
         final, judge = world.gate(world.at(NOW, 3), DRIFT)
-        judge.close()
     assert (world.looks, final.verdict) == (0, Verdict.REGRESSED)
     assert reported(judge).tests[0].runs[-1].sessions
-
-
-def test_without_an_anchor_it_would_have_passed(world: Creeping) -> None:
-    """The same build against the newest baseline alone: what the anchor is for."""
-    world.beside[FIRST] = SAME
-    final, judge = world.gate(world.at(NOW, 3), DRIFT)
-    judge.close()
-    assert final.verdict.passes
 
 
 def test_a_drift_of_the_machine_is_cleared(world: Creeping) -> None:
     """Where the anchor's commit is as slow by now the code has not drifted; the verdict before stays."""
     world.beside[FIRST] = SAME
-    final, judge = world.gate(world.at(NOW, 3), DRIFT)
+    final, _ = world.gate(world.at(NOW, 3), DRIFT)
     assert final.verdict is Verdict.PASS
     assert f"side by side with the anchor's commit ({FIRST[:12]}) it is PASS: not the code has" in text_of(final)
-    judge.close()
-    assert all(pairing.closed for pairing in world.pairings)
 
 
 def test_what_both_share_is_not_cleared(world: Creeping) -> None:
     """With other packages than at the anchor both sides are slow, so that a PASS beside it says nothing."""
     world.beside[FIRST] = SAME
     world.record(world.at(SECOND, 3, software="3.12.1"), STEP)
-    final, judge = world.gate(world.at(NOW, 4, software="3.12.1"), DRIFT)
-    judge.close()
+    final, _ = world.gate(world.at(NOW, 4, software="3.12.1"), DRIFT)
     assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
     assert "python 3.11.9 -> 3.12.1" in text_of(final)
 
 
 def test_without_confirmation_the_anchor_has_the_last_word(world: Creeping) -> None:
-    """`--no-confirm`: the drift is REGRESSED by the numbers alone, in the anchor's numbers."""
+    """`--no-confirm`: REGRESSED in the anchor's numbers; the anchor's commit is proposed, not the one before it.
+
+    Where so many are compared that chance makes such claims, nobody knows, nor on a host that others use.
+    """
     final, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
-    judge.close()
     assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
     assert world.pairings == []
     assert final.value is not None
     assert final.reference is not None
     assert final.value / final.reference == pytest.approx(0.909, abs=0.01)
-
-
-@pytest.mark.parametrize("why", ["no start", "undecided", "dirty", "no commit"])
-def test_what_cannot_be_settled_stays_regressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    """The reason is told, and nothing passes for the want of the anchor's commit."""
-    world = Creeping(tmp_path, noise=0.001, start_noise=0.001)
-    world.stand_in(monkeypatch)
-    first = world.at(FIRST, 1)
-    revisions = {"dirty": Revision(FIRST, clean=False, code=FIRST), "no commit": Revision(None, clean=False, code=None)}
-    world.record(replace(first, revision=revisions.get(why, first.revision)), 0.0)
-    world.record(world.at(SECOND, 2), STEP)
-    world.beside = {SECOND: Build(0.005), FIRST: Build(0.0306, start_sd=0.002, window_sd=0.01)}
-    if why == "no start":
-        world.failing = {FIRST: BaseFailed("the base could not be started: no such flag")}
-    final, judge = world.gate(world.at(NOW, 3), DRIFT, budget_seconds=25.0)
-    judge.close()
-    assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
-    words = {
-        "no start": "no such flag",
-        "undecided": "not settled side by side with the anchor's commit (111111111111) either: INCONCLUSIVE",
-        "dirty": "uncommitted changes on top of 111111111111",
-        "no commit": "names no commit",
-    }
-    assert words[why] in text_of(final)
-
-
-def test_what_could_not_be_measured_is_no_load(world: Creeping) -> None:
-    """Where the anchor's commit does not start there are no rounds that could be reported."""
-    world.failing = {FIRST: BaseFailed("no such flag")}
-    _, judge = world.gate(world.at(NOW, 3), DRIFT)
-    judge.close()
-    assert judge.reported == judge.measurements
-
-
-def test_a_drift_is_looked_at_beside_its_anchors_commit(world: Creeping) -> None:
-    """Beside the commit before it is one of many small steps, and would pass."""
-    _, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
-    judge.close()
     assert proposed(judge) == [f"--against={FIRST[:12]}"]
     world.claims = Claims(10**40)
     final, judge = world.gate(world.at(NOW, 4), 0.095, confirm=False)
-    judge.close()
     assert final.verdict is Verdict.INCONCLUSIVE
+    assert "by itself" in text_of(final)
     assert proposed(judge) == [f"--against={FIRST[:12]}"]
+    # While others use the host its numbers are not held against the build.
+    world.claims, world.foreign_cores = Claims(1), 1.5
+    final, _ = world.gate(world.at(NOW, 5), 0.095, confirm=False)
+    assert final.verdict is Verdict.INVALID
+    assert "shared" in text_of(final)
 
 
-@pytest.mark.parametrize("why", ["undecided", "no start", "dirty"])
-def test_a_drift_that_its_commit_cannot_settle_is_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        ("no start", "no such flag"),
+        ("undecided", "not settled side by side with the anchor's commit (111111111111) either: INCONCLUSIVE"),
+        ("dirty", "uncommitted changes on top of 111111111111"),
+        ("no commit", "names no commit"),
+    ],
+)
+def test_what_cannot_be_settled_stays_regressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, words: str
 ) -> None:
-    """Nothing else is left: it was asked, or it cannot be."""
-    world = Creeping(tmp_path, noise=0.001, start_noise=0.001)
-    world.stand_in(monkeypatch)
-    first = world.at(FIRST, 1)
-    dirty = Revision(FIRST, clean=False, code=FIRST)
-    world.record(replace(first, revision=dirty) if why == "dirty" else first, 0.0)
-    world.record(world.at(SECOND, 2), STEP)
-    world.beside = {SECOND: Build(0.005), FIRST: Build(0.0306, start_sd=0.002, window_sd=0.01)}
+    """The reason is told, nothing passes for the want of the anchor's commit, and to accept it is all that is left."""
+    revisions = {"dirty": Revision(FIRST, clean=False, code=FIRST), "no commit": Revision(None, clean=False, code=None)}
+    world = creeping(tmp_path, monkeypatch, revisions.get(why))
+    world.beside[FIRST] = Build(0.0306, start_sd=0.002, window_sd=0.01)
     if why == "no start":
-        world.failing = {FIRST: BaseFailed("it could not be started")}
+        world.failing = {FIRST: BaseFailed("the base could not be started: no such flag")}
     final, judge = world.gate(world.at(NOW, 3), DRIFT, budget_seconds=25.0)
-    judge.close()
-    assert final.reference_kind == "baseline"
+    assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
+    assert words in text_of(final)
     assert proposed(judge) == list(ACCEPT)
+    # What was not measured beside it is no load that could be reported.
+    assert (judge.reported == judge.measurements) is (why != "undecided")
     if why == "dirty":
         _, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
-        judge.close()
         assert proposed(judge) == list(ACCEPT)
 
 
 def test_it_is_asked_once_for_all_metrics(world: Creeping) -> None:
     """Of several metrics that drift the rounds beside the anchor's commit are shared, and its servers end."""
     world.beside[FIRST] = Build(DRIFT)
-    p50 = METRICS["latency.p50"]
-    metrics = frozenset({"throughput", "latency.p50"})
+    gated = (THROUGHPUT, METRICS["latency.p50"])
+    names = frozenset(metric.name for metric in gated)
     for where, change in ((world.at(FIRST, 4), 0.0), (world.at(SECOND, 5), STEP)):
         world.here, world.alone = where, Build(change)
-        world.next_run(record_all=True, record_sessions=4, metrics=metrics, reason="why")
+        world.next_run(record_all=True, record_sessions=4, metrics=names, reason="why")
         judge = world.judge("test_x.py::test_b")
         run = judge.measure(moving(), SHAPE, None)
-        for metric in (THROUGHPUT, p50):
+        for metric in gated:
             ask(run, metric)
         judge.record()
         judge.close()
     world.here, world.alone = world.at(NOW, 6), Build(DRIFT)
-    world.next_run(record_all=False, metrics=metrics, reason=None)
+    world.next_run(record_all=False, metrics=names, reason=None)
     judge = world.judge("test_x.py::test_b")
     run = judge.measure(moving(), SHAPE, None)
     alone = list(run.sessions)
-    for metric in (THROUGHPUT, p50):
+    for metric in gated:
         judgement = ask(run, metric).judgement
         assert (judgement.verdict, judgement.reference_kind) == (Verdict.REGRESSED, "against")
         base, candidate = judge.compared(run, judgement)
@@ -332,39 +302,9 @@ def test_it_is_asked_once_for_all_metrics(world: Creeping) -> None:
     assert all(pairing.closed for pairing in world.pairings)
 
 
-def test_the_time_beside_the_anchor_counts(world: Creeping) -> None:
-    """What it takes is taken off the test's budget, as any measuring."""
-    world.beside[FIRST] = Build(DRIFT)
-    _, judge = world.gate(world.at(NOW, 3), DRIFT)
-    judge.close()
-    assert judge._docket.spent_seconds() == pytest.approx(
-        world.session_seconds * len(judge.measurements[0].run.sessions) + world.look_seconds * world.looks
-    )
-    assert world.looks
-
-
-def test_a_drift_is_a_claim_among_others(world: Creeping) -> None:
-    """Where so many are compared that chance makes such claims, a drift that nothing confirms is INCONCLUSIVE."""
-    world.claims = Claims(10**40)
-    final, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
-    judge.close()
-    assert final.verdict is Verdict.INCONCLUSIVE
-    assert "by itself" in text_of(final)
-
-
-def test_a_shared_host_is_no_drift(world: Creeping) -> None:
-    """While others use the host its numbers are not held against the build."""
-    world.foreign_cores = 1.5
-    final, judge = world.gate(world.at(NOW, 3), 0.095, confirm=False)
-    judge.close()
-    assert final.verdict is Verdict.INVALID
-    assert "shared" in text_of(final)
-
-
 def test_another_host_is_not_judged_by_it(world: Creeping) -> None:
     """An anchor of another machine is not compared, which is said."""
-    final, judge = world.gate(world.at(NOW, 3, host="host-b"), DRIFT)
-    judge.close()
+    final, _ = world.gate(world.at(NOW, 3, host="host-b"), DRIFT)
     assert final.verdict is Verdict.PASS
     assert "no drift is judged, its anchor was measured on 'host-a', not here" in text_of(final)
 
@@ -384,16 +324,18 @@ def test_side_by_side_with_another_revision_it_plays_no_part(world: Creeping) ->
 def test_a_regression_from_the_newest_needs_no_anchor(world: Creeping) -> None:
     """What the newest baseline and its commit tell is told as ever."""
     world.beside = {SECOND: WORSE}
-    final, judge = world.gate(world.at(NOW, 3), 0.35)
-    judge.close()
-    assert final.verdict is Verdict.REGRESSED
+    assert world.gate(world.at(NOW, 3), 0.35)[0].verdict is Verdict.REGRESSED
     assert all(FIRST[:12] not in name for name in world.asked)
 
 
-def test_an_update_by_small_steps_is_refused(world: Creeping) -> None:
-    """Recording what has drifted needs a reason, by when it comes to a tenth; with one it is written and shown."""
-    for day, change in enumerate((0.06, 0.075, 0.09, 0.1), start=3):
-        lines = world.record(world.at(f"{day}" * 40, day), change)
+@pytest.mark.parametrize("commits", ["other commits", "one commit"])
+def test_an_update_by_small_steps_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: str) -> None:
+    """Recording what has drifted needs a reason, also under the same code, as of a server elsewhere, or of weights."""
+    world = Creeping(tmp_path, noise=0.001, start_noise=0.001)
+    world.stand_in(monkeypatch)
+    for step in range(8):
+        commit = FIRST if commits == "one commit" else f"{1 + step}" * 40
+        lines = world.record(world.at(commit, 1 + step), 0.015 * step)
         last = world.told[-1]
         if "needs a reason" in text_of(last):
             break
@@ -403,36 +345,19 @@ def test_an_update_by_small_steps_is_refused(world: Creeping) -> None:
     assert "drift: the baseline here is the anchor" in text_of(last)
     # The session writes only of tests that passed; what the judge would write is nobody's.
     assert lines
-    world.record(world.at("8" * 40, 8), 0.12, reason="a larger model")
-    final, judge = world.gate(world.at("9" * 40, 9), 0.12, confirm=False)
-    judge.close()
+    # A gate of the same commit tells it as well, until a reason is given, which is shown from then on.
+    assert world.gate(world.at(commit, 10), 0.015 * step, confirm=False)[0].verdict is Verdict.REGRESSED
+    world.record(world.at("a" * 40, 11), 0.12, reason="a larger model")
+    final, _ = world.gate(world.at("b" * 40, 12), 0.12, confirm=False)
     assert final.verdict is Verdict.PASS
-    assert f"throughput was loosened at {'8' * 12}: a larger model" in text_of(final)
+    assert f"throughput was loosened at {'a' * 12}: a larger model" in text_of(final)
     assert text_of(final).count("a larger model") == 1
-
-
-def test_small_steps_under_one_commit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server elsewhere, or weights outside of git, may get worse under the same code: it is no less a drift."""
-    world = Creeping(tmp_path, noise=0.001, start_noise=0.001)
-    world.stand_in(monkeypatch)
-    for step in range(8):
-        world.record(world.at(FIRST, 1 + step), 0.015 * step)
-        if "needs a reason" in text_of(world.told[-1]):
-            break
-    else:
-        pytest.fail("the creep was never refused")
-    assert "drift: the baseline here is the anchor" in text_of(world.told[-1])
-    # A gate of the same commit tells it as well.
-    final, judge = world.gate(world.at(FIRST, 10), 0.015 * step, confirm=False)
-    judge.close()
-    assert final.verdict is Verdict.REGRESSED
 
 
 def test_a_reason_is_shown_though_it_moved_no_anchor(world: Creeping) -> None:
     """What the file keeps is told by every run from then on, with a new anchor or without."""
     world.record(world.at("4" * 40, 4), STEP, reason="the new tokenizer is safer")
-    final, judge = world.gate(world.at(NOW, 5), STEP, confirm=False)
-    judge.close()
+    final, _ = world.gate(world.at(NOW, 5), STEP, confirm=False)
     assert final.verdict is Verdict.PASS
     assert "the baseline was recorded with the reason: the new tokenizer is safer" in final.reasons
 
@@ -442,9 +367,7 @@ def test_what_got_better_is_proposed(world: Creeping) -> None:
     final, judge = world.gate(world.at(NOW, 3), -0.3, confirm=False)
     assert final.verdict is Verdict.IMPROVED
     (line,) = judge.record()
-    judge.close()
     assert "throughput IMPROVED " in line
     assert line.endswith("to tighten its baseline: pytest test_x.py::test_a --gpu=cpu --baseline-update")
     _, judge = world.gate(world.at(NOW, 4), STEP, confirm=False)
     assert judge.record() == []
-    judge.close()

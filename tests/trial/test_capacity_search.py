@@ -7,18 +7,23 @@ import re
 import statistics
 from dataclasses import replace
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.experiment.capacity.outcome import problem_of
 from pytest_gpuserve.experiment.capacity.planning import ABOVE, BELOW, MOST_PROBES, Planner, Try, search_for
 from pytest_gpuserve.measure.capacity import SAMPLES, Finding, Objective, Probe, Search
+from tests.trial.vocabulary import cases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 P99 = Objective(0.99, 0.050)
-UNHURRIED = settings(deadline=None)
-SHARES = {Finding.MET: 0.001, Finding.UNDECIDED: 0.01, Finding.MISSED: 0.2}
+MET, MISSED, UNDECIDED = Finding.MET, Finding.MISSED, Finding.UNDECIDED
+SHARES = {MET: 0.001, UNDECIDED: 0.01, MISSED: 0.2}
 
 
 def probe(rate: float, finding: Finding, *, share: float | None = None, client: str = "", reason: str = "") -> Probe:
@@ -32,43 +37,47 @@ def found(*probes: Probe) -> Search:
     return Search(P99, probes)
 
 
-def searched(capacity: float, first: float, *, precision: float = 0.05, undecided: float = 0.0) -> Search:
-    """A search by an oracle that knows the capacity, but for rates so close to it."""
+def ends(search: Search) -> tuple[float, float, float]:
+    """What it has found: the interval, and the value within it."""
+    assert search.low is not None
+    assert search.high is not None
+    assert search.value is not None
+    return search.low, search.value, search.high
+
+
+def oracle(capacity: float, undecided: float = 0.0) -> Callable[[Try, Search], Probe]:
+    """Probes of who knows the capacity, but for rates so close to it."""
 
     def take(which: Try, _: Search) -> Probe:
         distance = math.log(which.rate / capacity)
         if abs(distance) < undecided or which.sample is not None:
-            return probe(which.rate, Finding.UNDECIDED, share=min(1.0, 0.01 * math.exp(10 * distance)))
-        return probe(which.rate, Finding.MET if distance < 0 else Finding.MISSED)
+            return probe(which.rate, UNDECIDED, share=min(1.0, 0.01 * math.exp(10 * distance)))
+        return probe(which.rate, MET if distance < 0 else MISSED)
 
-    return search_for(P99, Planner(first, precision, 1.0), take)
+    return take
 
 
-@UNHURRIED
 @given(capacity=st.floats(10, 1e5), guess=st.floats(0.05, 20), precision=st.floats(0.01, 0.3))
 def test_a_search_ends_around_the_capacity(capacity: float, guess: float, precision: float) -> None:
     """From whatever first guess, the interval holds the capacity, and its ends are as close as was asked."""
-    search = searched(capacity, guess * capacity, precision=precision)
-    assert search.low is not None
-    assert search.high is not None
-    assert search.value is not None
-    assert search.low < capacity <= search.high
-    assert search.low <= search.value <= search.high
-    assert search.high / search.low <= (1 + precision) * (1 + 1e-9)
+    search = search_for(P99, Planner(guess * capacity, precision, 1.0), oracle(capacity))
+    low, value, high = ends(search)
+    assert low < capacity <= high
+    assert low <= value <= high
+    assert high / low <= (1 + precision) * (1 + 1e-9)
     assert problem_of(search) == ""
 
 
 def test_where_nothing_is_decided_samples_are_taken() -> None:
     """One rate within the interval that time does not decide is enough: the rest is spent where the capacity is."""
-    search = searched(500.0, 400.0, undecided=0.15)
+    search = search_for(P99, Planner(400.0, 0.05, 1.0), oracle(500.0, undecided=0.15))
     seeking = search.probes[:-SAMPLES]
-    assert sum(each.finding is Finding.UNDECIDED for each in seeking) == 1
+    assert sum(each.finding is UNDECIDED for each in seeking) == 1
     assert search.samples == search.probes[-SAMPLES:]
-    assert search.low is not None
-    assert search.high is not None
-    assert search.low < 500.0 * math.exp(-0.15)
-    assert search.high > 500.0 * math.exp(0.15)
-    assert search.value == pytest.approx(500.0, rel=0.02)
+    low, value, high = ends(search)
+    assert low < 500.0 * math.exp(-0.15)
+    assert high > 500.0 * math.exp(0.15)
+    assert value == pytest.approx(500.0, rel=0.02)
     assert [each.rate for each in search.samples[2:]] == pytest.approx([500.0] * (SAMPLES - 2), rel=0.05)
 
 
@@ -76,32 +85,12 @@ def test_where_nothing_is_decided_samples_are_taken() -> None:
 def test_what_is_known_only_changes_where_it_begins(change: float) -> None:
     """A search around the capacity of an earlier start finds that of this one, also where it has changed much."""
     planner = Planner.beginning(guess=1.0, known=500.0, precision=0.05, least=1.0)
-    tried: list[float] = []
-
-    def take(which: Try, _: Search) -> Probe:
-        tried.append(which.rate)
-        distance = math.log(which.rate / (500.0 * change))
-        if which.sample is None:
-            return probe(which.rate, Finding.MET if distance < 0 else Finding.MISSED)
-        return probe(which.rate, Finding.UNDECIDED, share=min(1.0, 0.01 * math.exp(10 * distance)))
-
-    search = search_for(P99, planner, take)
+    search = search_for(P99, planner, oracle(500.0 * change))
+    tried = [each.rate for each in search.probes]
     assert search.value == pytest.approx(500.0 * change, rel=0.03)
     assert tried[0] == pytest.approx(500.0 / BELOW)
     if change in {0.7, 1.0, 1.3}:
         assert tried[1] == pytest.approx(500.0 * ABOVE)
-
-
-def test_the_lowest_rate_of_all_is_the_last_resort() -> None:
-    """It is told, so that its probe is not given up; none of the others is."""
-    tried: list[Try] = []
-
-    def take(which: Try, _: Search) -> Probe:
-        tried.append(which)
-        return probe(which.rate, Finding.MISSED)
-
-    search_for(P99, Planner(100.0, 0.05, 20.0), take)
-    assert [each.is_last_resort for each in tried] == [False] * (len(tried) - 1) + [True]
 
 
 @pytest.mark.parametrize("undecided", [False, True])
@@ -115,62 +104,51 @@ def test_the_upper_end_is_tried_once_more(undecided: bool) -> None:  # noqa: FBT
     def take(which: Try, _: Search) -> Probe:
         rate = which.rate
         if which.sample is not None or (undecided and 500 < rate < 600):
-            return probe(rate, Finding.UNDECIDED)
+            return probe(rate, UNDECIDED)
         if 600 < rate < 700 and not disturbed:
             disturbed.append(rate)
-            return probe(rate, Finding.MISSED)
-        return probe(rate, Finding.MET if rate < 1000 else Finding.MISSED)
+            return probe(rate, MISSED)
+        return probe(rate, MET if rate < 1000 else MISSED)
 
     search = search_for(P99, Planner(450.0, 0.05, 1.0), take)
-    assert disturbed
-    assert search.high is not None
-    assert search.high >= 1000
-    assert search.low is not None
+    low, _, high = ends(search)
     # Its own rate is believed in neither way.
-    assert search.low < disturbed[0]
+    assert low < disturbed[0]
+    assert high >= 1000
 
 
-def test_a_higher_rate_that_met_it_widens_the_interval() -> None:
-    """Of rates that contradict each other neither is believed: the interval is that around them."""
-    met, missed = Finding.MET, Finding.MISSED
-    search = found(probe(100, met), probe(110, missed), probe(120, met), probe(130, missed))
-    assert (search.low, search.high) == (100, 130)
-    assert search.value is not None
-    assert 100 < search.value < 130
+@cases(
+    "probes, low, high",
+    {
+        "a higher rate met it": ([(100, MET), (110, MISSED), (120, MET), (130, MISSED)], 100, 130),
+        "the same rate met it": ([(100, MET), (110, MISSED), (110, MET), (121, MISSED)], 100, 121),
+        "all rates met it": ([(100, MET)], 100, None),
+        "all rates missed it": ([(100, MISSED)], None, 100),
+        "none was decided, or tried": ([(100, UNDECIDED)], None, None),
+    },
+)
+def test_rates_that_contradict_each_other_lie_within_the_interval(
+    probes: list[tuple[float, Finding]], low: float | None, high: float | None
+) -> None:
+    """Neither is believed; and without an end there is no capacity, for nothing is made up."""
+    search = found(*(probe(rate, finding) for rate, finding in probes))
+    assert (search.low, search.high) == (low, high)
+    if low is None or high is None:
+        assert search.value is None
+    else:
+        assert low < (search.value or 0) < high
 
 
-def test_the_same_rate_that_met_and_missed_is_neither_end() -> None:
-    """A rate that was tried twice with two outcomes lies within the interval."""
-    met, missed = Finding.MET, Finding.MISSED
-    search = found(probe(100, met), probe(110, missed), probe(110, met), probe(121, missed))
-    assert (search.low, search.high) == (100, 121)
-
-
-def test_without_an_end_there_is_no_capacity() -> None:
-    """Where all rates met the objective, or none, nothing is made up."""
-    assert found(probe(100, Finding.MET)).value is None
-    assert found(probe(100, Finding.MISSED)).value is None
-    assert found(probe(100, Finding.UNDECIDED)).value is None
-    assert found().value is None
-
-
-def test_the_value_is_where_the_share_is_the_allowed_one() -> None:
+@pytest.mark.parametrize(
+    ("met", "missed", "least", "most"),
+    [(0.009, 0.5, 100, 101), (0.0001, 0.011, 109, 110), (0.2, 0.001, 104.87, 104.89)],
+    ids=["near the low end", "near the high end", "shares that do not rise leave the middle of the log rate"],
+)
+def test_the_value_is_where_the_share_is_the_allowed_one(met: float, missed: float, least: float, most: float) -> None:
     """Within the interval it is nearer to the rate whose share is nearer to what is allowed."""
-    near_low = found(probe(100, Finding.MET, share=0.009), probe(110, Finding.MISSED, share=0.5)).value
-    near_high = found(probe(100, Finding.MET, share=0.0001), probe(110, Finding.MISSED, share=0.011)).value
-    assert near_low is not None
-    assert near_high is not None
-    assert 100 <= near_low < 101
-    assert 109 < near_high <= 110
+    assert least <= (found(probe(100, MET, share=met), probe(110, MISSED, share=missed)).value or 0) <= most
 
 
-def test_shares_that_do_not_rise_leave_the_middle() -> None:
-    """Where they say nothing of the capacity, it is the middle of the interval, on the scale of the log rate."""
-    odd = found(probe(100, Finding.MET, share=0.2), probe(121, Finding.MISSED, share=0.001)).value
-    assert odd == pytest.approx(110)
-
-
-@UNHURRIED
 @given(
     probes=st.lists(st.tuples(st.sampled_from([100.0, 110, 121, 133, 146]), st.sampled_from(list(Finding))), max_size=9)
 )
@@ -180,14 +158,13 @@ def test_whatever_was_found_the_interval_is_one(probes: list[tuple[float, Findin
     if search.low is None or search.high is None:
         assert search.value is None
         return
-    assert search.low < search.high
-    assert search.value is not None
-    assert search.low <= search.value <= search.high
-    assert not any(finding is Finding.MISSED and rate <= search.low for rate, finding in probes)
-    assert not any(finding is Finding.MET and rate >= search.high for rate, finding in probes)
+    low, value, high = ends(search)
+    assert low < high
+    assert low <= value <= high
+    assert not any(finding is MISSED and rate <= low for rate, finding in probes)
+    assert not any(finding is MET and rate >= high for rate, finding in probes)
 
 
-@UNHURRIED
 @given(
     findings=st.lists(st.sampled_from(list(Finding)), min_size=MOST_PROBES + SAMPLES, max_size=MOST_PROBES + SAMPLES)
 )
@@ -200,10 +177,19 @@ def test_a_search_always_ends(findings: list[Finding]) -> None:
 
 
 def test_an_objective_that_is_never_met_is_told_with_its_rate() -> None:
-    """At the lowest rate that can be decided the search ends, and says what was seen there."""
-    search = search_for(P99, Planner(100.0, 0.05, 20.0), lambda which, _: probe(which.rate, Finding.MISSED))
-    assert min(each.rate for each in search.probes) == 20.0
-    text = problem_of(search)
+    """At the lowest rate that can be decided the search ends, and says what was seen there.
+
+    It is the last resort, so that its probe alone is not given up.
+    """
+    tried: list[Try] = []
+
+    def take(which: Try, _: Search) -> Probe:
+        tried.append(which)
+        return probe(which.rate, MISSED)
+
+    text = problem_of(search_for(P99, Planner(100.0, 0.05, 20.0), take))
+    assert [each.is_last_resort for each in tried] == [False] * (len(tried) - 1) + [True]
+    assert tried[-1].rate == 20.0
     assert text.startswith("objective missed: at 20.0/s, the lowest rate that was tried, p99 is 40.0 ms")
     assert "p99 <= 50.0 ms" in text
     assert "allow more time" not in text
@@ -211,42 +197,33 @@ def test_an_objective_that_is_never_met_is_told_with_its_rate() -> None:
 
 def test_an_objective_that_is_not_shown_is_told_how_long_it_takes() -> None:
     """With a number of seconds that is longer than what did not do."""
-    text = problem_of(found(probe(20, Finding.UNDECIDED, share=0.0)))
+    text = problem_of(found(probe(20, UNDECIDED, share=0.0)))
     assert text.startswith("objective not shown to be met: at 20.0/s")
     (seconds,) = re.findall(r"load\.capacity\(\.\.\., seconds=(\d+)\)", text)
     assert int(seconds) >= 20
-    contradictory = problem_of(found(probe(20, Finding.MISSED), probe(30, Finding.MET), probe(40, Finding.MISSED)))
+    contradictory = problem_of(found(probe(20, MISSED), probe(30, MET), probe(40, MISSED)))
     assert contradictory.startswith("contradictory: ")
     assert "seconds=20)" in contradictory
 
 
-def test_a_client_at_the_upper_end_is_told() -> None:
-    """Where the client was saturated whenever the lowest bad rate was tried, the limit may be its own."""
-    alone = found(
-        probe(100, Finding.MET), probe(105, Finding.MISSED, client="client saturated: it used 99 % of a core")
-    )
+def test_a_client_is_told_where_the_limit_may_be_its_own() -> None:
+    """At the upper end whenever that was tried, and at an undecided rate; below, its lateness is in the latencies."""
+    saturated = probe(105, MISSED, client="client saturated: it used 99 % of a core")
+    alone = found(probe(100, MET), saturated)
     text = problem_of(alone)
     assert text.startswith("client saturated: it used 99 % of a core; so it was at 105/s")
     assert "processes=" in text
     # Once more without it, the rate is the server's.
-    assert problem_of(alone.with_probe(probe(105, Finding.MISSED))) == ""
-
-
-def test_a_client_below_the_capacity_does_no_harm() -> None:
-    """Lateness is a part of the latencies: a rate that met the objective in spite of it did."""
-    assert problem_of(found(probe(100, Finding.MET, client="client late"), probe(105, Finding.MISSED))) == ""
-
-
-def test_a_client_at_an_undecided_rate_is_told() -> None:
-    """A rate within the interval that was not decided because of the client makes it the client's."""
-    undecided = probe(102, Finding.UNDECIDED, client="client late: by 3 ms")
-    assert problem_of(found(probe(100, Finding.MET), undecided, probe(105, Finding.MISSED))).startswith("client late")
+    assert problem_of(alone.with_probe(probe(105, MISSED))) == ""
+    undecided = probe(102, UNDECIDED, client="client late: by 3 ms")
+    assert problem_of(found(probe(100, MET), undecided, probe(105, MISSED))).startswith("client late")
+    assert problem_of(found(probe(100, MET, client="client late"), probe(105, MISSED))) == ""
 
 
 def sampled(shares: list[float], *, rate: float = 100.0, effective: float = 5000.0) -> Search:
     """A search with samples of these shares at a rate."""
-    ends = (probe(rate / 1.5, Finding.MET), probe(1.5 * rate, Finding.MISSED))
-    samples = (replace(probe(rate, Finding.UNDECIDED, share=share), effective=effective) for share in shares)
+    ends = (probe(rate / 1.5, MET), probe(1.5 * rate, MISSED))
+    samples = (replace(probe(rate, UNDECIDED, share=share), effective=effective) for share in shares)
     return found(*ends, *samples)
 
 
@@ -266,8 +243,7 @@ def test_samples_are_the_last_probes_of_one_length() -> None:
 def test_a_capacity_is_the_mean_of_its_parts() -> None:
     """On the log scale; a sample with more slow requests has a lower one, and they tell how well it is known."""
     search = sampled([0.006, 0.008, 0.009, 0.01, 0.01, 0.011, 0.013, 0.014])
-    assert search.value is not None
-    assert statistics.fmean(search.parts) == pytest.approx(math.log(search.value), abs=1e-9)
+    assert statistics.fmean(search.parts) == pytest.approx(math.log(ends(search)[1]), abs=1e-9)
     assert list(search.parts) == sorted(search.parts, reverse=True)
     assert search.squared_error == pytest.approx(statistics.variance(search.parts) / SAMPLES)
     even = sampled([0.01] * SAMPLES).squared_error
@@ -285,14 +261,13 @@ def test_a_search_knows_how_well_it_knows() -> None:
         def take(which: Try, _: Search, random: Random = random) -> Probe:
             share = 1 / (1 + math.exp(math.log(19) - 8 * math.log(which.rate / 100)))
             slow = sum(random.random() < share for _ in range(150))
-            finding = Finding.UNDECIDED if which.sample is not None or 80 < which.rate < 130 else None
-            finding = finding or (Finding.MET if which.rate < 100 else Finding.MISSED)
+            finding = UNDECIDED if which.sample is not None or 80 < which.rate < 130 else None
+            finding = finding or (MET if which.rate < 100 else MISSED)
             return Probe(which.rate, finding, 10.0, 150, slow, 100.0, None)
 
         search = search_for(Objective(0.95, 0.05), Planner(70.0, 0.05, 1.0), take)
-        assert search.value is not None
         assert search.squared_error is not None
-        values.append(math.log(search.value / 100))
+        values.append(math.log(ends(search)[1] / 100))
         told.append(search.squared_error)
     assert abs(statistics.fmean(values)) < 0.02
     assert statistics.stdev(values) == pytest.approx(math.sqrt(statistics.fmean(told)), rel=0.25)

@@ -27,44 +27,27 @@ def searches(queue: Queue, objective: Objective, guess: float, count: int) -> li
     return found
 
 
-def test_the_interval_holds_the_capacity_of_a_queue() -> None:
-    """Of an M/M/1 queue at most 5 % of the intervals may miss the known capacity, and the value is not biased."""
-    capacity = capacity_of_exponential(SERVICE_RATE, P95)
-    found = searches(exponential(SERVICE_RATE), P95, SERVICE_RATE, 40)
-    assert not any(problem_of(search) for search in found)
-    held = [search.low <= capacity <= search.high for search in found if search.low and search.high]
-    assert len(held) == 40
-    # 2 of 40 are 5 %; 6 are three standard deviations above that.
-    assert held.count(False) <= 6
-    errors = [math.log(search.value / capacity) for search in found if search.value]
-    assert abs(statistics.fmean(errors)) < 0.03
-    assert statistics.stdev(errors) < 0.08
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rate", "objective", "most"),
-    # 10 of 200 are 5 %; 19 are three standard deviations above that.
-    [(SERVICE_RATE, P95, 19), (400.0, Objective(0.99, 0.050), 19), (40.0, Objective(0.90, 0.2), 19)],
+    ("rate", "objective", "count", "most"),
+    # The most intervals that may miss: 5 %, and three standard deviations more.
+    [
+        (SERVICE_RATE, P95, 40, 6),
+        pytest.param(SERVICE_RATE, P95, 200, 19, marks=pytest.mark.slow),
+        pytest.param(400.0, Objective(0.99, 0.050), 200, 19, marks=pytest.mark.slow),
+        pytest.param(40.0, Objective(0.90, 0.2), 200, 19, marks=pytest.mark.slow),
+    ],
 )
-def test_many_intervals_hold_the_capacity(rate: float, objective: Objective, most: int) -> None:
-    """The same of 200 searches each, at other quantiles, rates and memories of the queue."""
+def test_the_interval_holds_the_capacity_of_a_queue(rate: float, objective: Objective, count: int, most: int) -> None:
+    """Of an M/M/1 queue at most 5 % of the intervals may miss the known capacity, and the value is not biased."""
     capacity = capacity_of_exponential(rate, objective)
-    found = searches(exponential(rate), objective, rate, 200)
+    found = searches(exponential(rate), objective, rate, count)
     missed = sum(not (search.low and search.high and search.low <= capacity <= search.high) for search in found)
     assert missed <= most
     errors = [math.log(search.value / capacity) for search in found if search.value]
     assert abs(statistics.fmean(errors)) < 0.03
-
-
-def test_a_slower_server_has_a_lower_capacity() -> None:
-    """A queue that serves 20 % slower is found to be slower, search for search."""
-    before = searches(exponential(SERVICE_RATE), P95, SERVICE_RATE, 12)
-    after = searches(exponential(SERVICE_RATE / 1.2), P95, SERVICE_RATE / 1.2, 12)
-    assert (
-        sum(one.value > other.value for one, other in zip(before, after, strict=True) if one.value and other.value)
-        >= 11
-    )
+    if objective is P95:
+        assert statistics.stdev(errors) < 0.08
+        assert not any(problem_of(search) for search in found)
 
 
 def test_answers_that_take_as_long_as_the_objective_are_no_overload() -> None:
@@ -80,8 +63,7 @@ def test_several_workers_are_no_other_matter() -> None:
     """A queue with several workers of constant time is met below, and missed above, what they can do together."""
     queue = Queue(lambda _: 0.020, workers=4)
     for search in searches(queue, Objective(0.99, 0.060), 200.0, 6):
-        assert search.value is not None
-        assert 120 < search.value < 200
+        assert 120 < (search.value or 0) < 200
         assert all(probe.finding is Finding.MISSED for probe in search.probes if probe.rate > 210)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.comparison.claims import Claims
 from pytest_gpuserve.gate.sequential import ALPHA
+from pytest_gpuserve.gate.verdict import Verdict
 from tests.support.holm import holm
 
 if TYPE_CHECKING:
@@ -18,37 +19,36 @@ if TYPE_CHECKING:
 A, B, C = ("a", "throughput"), ("b", "throughput"), ("c", "throughput")
 
 
-def test_a_claim_has_to_be_surer_the_more_is_planned() -> None:
-    """Of 32 comparisons the first claim needs a 32nd of the level, and each upheld one leaves more to the next."""
-    claims = Claims(32)
-    assert not claims.uphold(A, ALPHA / 31)
-    assert claims.uphold(A, ALPHA / 32)
-    assert not claims.uphold(B, ALPHA / 30)
-    assert claims.uphold(B, ALPHA / 31)
+@pytest.mark.parametrize(("planned", "first", "second"), [(0, 1, None), (1, 1, None), (32, 32, 31)])
+def test_a_claim_has_to_be_surer_the_more_is_planned(planned: int, first: int, second: int | None) -> None:
+    """A single comparison keeps the whole level, of 32 each upheld claim leaves more to the next."""
+    claims = Claims(planned)
+    assert not claims.uphold(A, 1.001 * ALPHA / first)
+    assert claims.uphold(A, ALPHA / first)
+    if second is not None:
+        assert not claims.uphold(B, 1.001 * ALPHA / second)
+        assert claims.uphold(B, ALPHA / second)
 
 
-@pytest.mark.parametrize("planned", [0, 1])
-def test_a_single_comparison_keeps_the_whole_level(planned: int) -> None:
-    """A run of one comparison, even one that nobody planned, corrects nothing."""
-    assert Claims(planned).uphold(A, ALPHA)
-    assert not Claims(planned).uphold(A, 1.001 * ALPHA)
-
-
-def test_an_upheld_claim_stays_and_counts_once() -> None:
-    """Asked again it is upheld at any p-value, and makes nothing easier for the others a second time."""
-    claims = Claims(3)
-    assert claims.uphold(A, ALPHA / 3)
-    assert all(claims.uphold(A, 1.0) for _ in range(5))
-    assert not claims.uphold(B, ALPHA)
-    assert claims.uphold(B, ALPHA / 2)
-
-
-def test_a_refused_claim_makes_nothing_easier() -> None:
-    """What is not upheld may be asked again at a later look, and leaves the threshold where it is."""
+def test_a_claim_counts_once_and_only_where_it_is_upheld() -> None:
+    """Refused it makes nothing easier, and may be asked again at a later look; upheld it stays, at any p-value."""
     claims = Claims(4)
     assert not any(claims.uphold(A, ALPHA / 3) for _ in range(5))
     assert not claims.uphold(B, ALPHA / 3)
     assert claims.uphold(A, ALPHA / 4)
+    assert all(claims.uphold(A, 1.0) for _ in range(5))
+    assert not claims.uphold(B, ALPHA / 2)
+    assert claims.uphold(B, ALPHA / 3)
+
+
+def test_better_and_worse_are_families_of_their_own() -> None:
+    """A claim of one direction makes none of the other easier."""
+    claims = Claims(10)
+    assert not claims.uphold(A, ALPHA / 5, Verdict.IMPROVED)
+    assert claims.uphold(A, ALPHA / 10, Verdict.IMPROVED)
+    assert not claims.uphold(A, 0.9, Verdict.REGRESSED)
+    assert claims.uphold(B, ALPHA / 9, Verdict.IMPROVED)
+    assert not claims.uphold(B, ALPHA / 9, Verdict.REGRESSED)
 
 
 def test_what_is_counted_beyond_the_plan_makes_claims_harder() -> None:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-import operator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.comparison.assertions import Baseline, Comparison, Duel, Ratio, Run
+from pytest_gpuserve.comparison.assertions import Baseline, Duel, Ratio, Run
+from pytest_gpuserve.comparison.published import Published
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.paired import Prior
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from tests.fakes.scripted_pairing import Build, ScriptedPairing, a_comparison
-from tests.support.builders import judgement
+from tests.trial.vocabulary import ALL, COMPARISONS, Listener, entry, good, mirrored, side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytest_gpuserve.comparison.side_by_side import SideBySide
 
-ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 THROUGHPUT, P50, P99 = METRICS["throughput"], METRICS["latency.p50"], METRICS["latency.p99"]
 
 SHAKY = 0.02
@@ -31,35 +28,11 @@ SHAKY = 0.02
 PRIOR = Prior(2 * SHAKY**2, 20, learned=True)
 
 
-@dataclass
-class Listener:
-    """A judge that notes what it was asked, and answers as told."""
-
-    verdict: Verdict = Verdict.PASS
-    asked: list[tuple[str, float]] = field(default_factory=list)
-
-    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """See ``DuelJudge``."""
-        self.asked.append((metric.name, limit))
-        return Comparison(judgement(self.verdict), holds=self.verdict.passes)
-
-
 def ratio(metric: Metric, judge: Listener | None = None) -> Ratio:
     """A metric of a duel, as a test writes it."""
-    listener = judge or Listener()
-    found = operator.attrgetter(metric.name)(Duel(Run("", None, []), listener))  # type: ignore[arg-type]
+    found = side(Duel(Run("", Listener(), []), judge or Listener()), metric)
     assert isinstance(found, Ratio)
     return found
-
-
-def good(metric: Metric) -> Callable[[Any, Any], Any]:
-    """The comparison that gates."""
-    return operator.ge if metric.higher_is_better else operator.le
-
-
-def bad(metric: Metric) -> Callable[[Any, Any], Any]:
-    """The one that does not."""
-    return operator.le if metric.higher_is_better else operator.ge
 
 
 def run_on(paired: SideBySide, metric: Metric, limit: float) -> Judgement:
@@ -73,46 +46,39 @@ def run_on(paired: SideBySide, metric: Metric, limit: float) -> Judgement:
 
 @ALL
 @pytest.mark.parametrize("verdict", Verdict)
-@pytest.mark.parametrize("limit", [1, 0.95, 1.05])
-def test_a_ratio_is_the_judges(metric: Metric, verdict: Verdict, limit: float) -> None:
+def test_a_ratio_is_the_judges(metric: Metric, verdict: Verdict) -> None:
     """Every metric reaches the judge with its limit, from either side, and is as true as the verdict passes."""
     judge = Listener(verdict)
-    assert bool(good(metric)(ratio(metric, judge), limit)) is verdict.passes
-    assert bool(bad(metric)(limit, ratio(metric, judge))) is verdict.passes
-    assert judge.asked == [(metric.name, float(limit))] * 2
+    for limit in (1, 0.95):
+        assert bool(good(metric)(ratio(metric, judge), limit)) is verdict.passes
+        assert bool(mirrored(metric)(limit, ratio(metric, judge))) is verdict.passes
+    assert judge.asked == [(metric.name, limit) for limit in (1.0, 1.0, 0.95, 0.95)]
 
 
 @ALL
-@pytest.mark.parametrize("other", [1.05, Baseline(), None, "1.05"])
-def test_what_gates_nothing_is_refused(metric: Metric, other: object) -> None:
-    """The wrong direction, strict and exact comparisons and plain truth are errors that say what to write."""
+def test_what_gates_nothing_is_refused(metric: Metric) -> None:
+    """The wrong direction, strict and exact comparisons and plain truth are errors that say what to write.
+
+    A ratio compares with a number above 0: a baseline belongs to a load, and another ratio has no number of its own.
+    """
     judge = Listener()
-    for compare in (bad(metric), operator.gt, operator.lt, operator.eq, operator.ne):
-        with pytest.raises(UsageProblem, match="gates nothing") as caught:
-            cast("Callable[[Any, Any], Any]", compare)(ratio(metric, judge), other)
-        assert f"write `assert duel.{metric.name}" in str(caught.value)
+    wrong: tuple[Any, ...] = (0, -1.05, math.nan, math.inf, True, None, "1.05", Baseline(), ratio(metric))
+    for compare in set(COMPARISONS) - {good(metric)}:
+        for other in (1.05, *wrong[-4:-1]):
+            with pytest.raises(UsageProblem, match="gates nothing") as caught:
+                compare(ratio(metric, judge), other)
+            assert f"write `assert duel.{metric.name}" in str(caught.value)
     with pytest.raises(UsageProblem, match="neither true nor false"):
         bool(ratio(metric, judge))
-    assert judge.asked == []
-
-
-@ALL
-@pytest.mark.parametrize("other", [0, -1.05, math.nan, math.inf, True, None, "1.05", Baseline()])
-def test_only_a_number_above_0_is_a_limit(metric: Metric, other: object) -> None:
-    """A ratio of two servers compares with a number; a baseline belongs to a load."""
-    judge = Listener()
-    with pytest.raises(UsageProblem, match="a number above 0") as caught:
-        good(metric)(ratio(metric, judge), other)
-    assert "baseline is for what load(...) returns" in str(caught.value)
-    assert judge.asked == []
-
-
-def test_two_ratios_cannot_be_compared() -> None:
-    """A ratio is no number of its own: it has none until it is compared with one."""
-    with pytest.raises(UsageProblem):
-        _ = ratio(THROUGHPUT) >= ratio(THROUGHPUT)
+    for other in wrong:
+        with pytest.raises(UsageProblem, match="a number above 0") as caught:
+            good(metric)(ratio(metric, judge), other)
+        assert "baseline is for what load(...) returns" in str(caught.value)
     with pytest.raises(TypeError):
-        hash(ratio(THROUGHPUT))
+        hash(ratio(metric))
+    with pytest.raises(UsageProblem, match="ratio of two servers"):
+        good(metric)(ratio(metric, judge), side(Published(entry(values=dict.fromkeys(METRICS, 0.5))), metric))
+    assert judge.asked == []
 
 
 @pytest.mark.parametrize(
@@ -155,25 +121,22 @@ def test_a_p99_waits_for_a_full_round() -> None:
     assert paired.judge_limit(P99, 1.0).verdict is Verdict.PASS
 
 
-def test_an_equal_pair_is_not_5_percent_better() -> None:
-    """Of 100 equal pairs none is said to reach 1.05, and most are said not to."""
-    verdicts = [
-        run_on(a_comparison(ScriptedPairing(Build(0.0, SHAKY, SHAKY), seed), prior=PRIOR), THROUGHPUT, 1.05).verdict
-        for seed in range(100)
-    ]
-    assert verdicts.count(Verdict.PASS) <= 5
-    assert verdicts.count(Verdict.REGRESSED) > 60
-    assert set(verdicts) <= {Verdict.PASS, Verdict.REGRESSED, Verdict.INCONCLUSIVE}
-
-
-def test_at_the_limit_itself_either_claim_keeps_its_level() -> None:
+def test_either_claim_keeps_its_level() -> None:
     """Of 200 pairs that lie exactly at the limit 5 % are said to hold it and 5 % to miss it, looks included.
 
-    Of 200 that is 10, with a standard deviation of 3.
+    Of 200 that is 10, with a standard deviation of 3. Of 100 equal pairs most are said not to be 5 % better.
     """
-    build = Build(-math.log(1.05), SHAKY, SHAKY)
-    verdicts = [
-        run_on(a_comparison(ScriptedPairing(build, seed), prior=PRIOR), THROUGHPUT, 1.05).verdict for seed in range(200)
-    ]
-    assert 2 <= verdicts.count(Verdict.PASS) <= 19
-    assert 2 <= verdicts.count(Verdict.REGRESSED) <= 19
+
+    def counted(build: Build, count: int) -> Counter[Verdict]:
+        return Counter(
+            run_on(a_comparison(ScriptedPairing(build, seed), prior=PRIOR), THROUGHPUT, 1.05).verdict
+            for seed in range(count)
+        )
+
+    at_limit = counted(Build(-math.log(1.05), SHAKY, SHAKY), 200)
+    assert 2 <= at_limit[Verdict.PASS] <= 19
+    assert 2 <= at_limit[Verdict.REGRESSED] <= 19
+    equal = counted(Build(0.0, SHAKY, SHAKY), 100)
+    assert equal[Verdict.PASS] <= 5
+    assert equal[Verdict.REGRESSED] > 60
+    assert set(equal) <= {Verdict.PASS, Verdict.REGRESSED, Verdict.INCONCLUSIVE}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.comparison.ledger import MOST_SESSIONS_A_HOST, Ledger, Place, Workload, differences
+from pytest_gpuserve.comparison.ledger import MOST_SESSIONS_A_HOST, Ledger, Place, Recorded, Workload, differences
 from pytest_gpuserve.errors import BaselineUnusable
-from pytest_gpuserve.store.baseline import Stored, read
 from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
+from tests.trial.court_world import SHAPE, THROUGHPUT, World, ask, target
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.store.baseline import Stored
 
 WORKLOAD = Workload({"server": "mosec", "concurrency": "50"}, {"app_sha256": "ab"})
 NODEID = "suites/x/test_y.py::test_z[50]"
@@ -72,20 +76,16 @@ def test_every_test_has_its_place(folder: Path, nodeid: str, label: str, file: s
 
 
 def test_what_is_recorded_is_found_by_the_next_run(folder: Path) -> None:
-    """A recording is complete on disk: workload, revision, reason and sessions."""
+    """A recording is complete on disk: workload, revision, reason and sessions; to look for one makes no file."""
+    ledger = Ledger(folder, here())
+    assert ledger.find(ledger.place(NODEID, "")) is None
+    assert not folder.exists()
     assert record(folder, 1, 2, reason="a faster tokenizer") == "recorded (2 sessions)"
     entry = stored(folder).entry
     assert (entry.workload, entry.information) == (WORKLOAD.must_match, WORKLOAD.information)
     assert (entry.commit, entry.clean, entry.reason) == (COMMIT, True, "a faster tokenizer")
     assert stored(folder).sessions[0] == session(at="2025-01-01T00:00:00+00:00")
     assert (folder / "x" / "test_y.json").is_file()
-
-
-def test_nothing_recorded_is_nothing_found(folder: Path) -> None:
-    """A place without a file is None and makes no file."""
-    ledger = Ledger(folder, here())
-    assert ledger.find(ledger.place(NODEID, "")) is None
-    assert not folder.exists()
 
 
 def test_the_same_commit_is_pooled(folder: Path) -> None:
@@ -128,26 +128,19 @@ def test_only_the_newest_sessions_of_a_host_are_kept(folder: Path) -> None:
     assert days(folder) == [1, *range(20 - MOST_SESSIONS_A_HOST, 20)]
 
 
-def test_recording_one_entry_leaves_the_others(folder: Path) -> None:
-    """A file's other entries are written back byte for byte."""
+def test_removing_entries_leaves_the_others(folder: Path) -> None:
+    """With the last one the file goes; removing what is not there is no error."""
     record(folder, 1)
     ledger = Ledger(folder, here())
-    other = ledger.place(NODEID, "load 2")
+    first, other = ledger.place(NODEID, ""), ledger.place(NODEID, "load 2")
     ledger.record(other, WORKLOAD, [session()], None)
     assert ledger.unused(other.path, {other.key}) == ["test_z[50]"]
-    ledger.remove(other.path, [other.key])
+    ledger.remove(other.path, [other.key, "never there"])
     assert days(folder) == [1]
-
-
-def test_removing_the_last_entry_removes_the_file(folder: Path) -> None:
-    """What is removed is gone for this run and the next, and removing it again is no error."""
-    record(folder, 1)
-    ledger = Ledger(folder, here())
-    place = ledger.place(NODEID, "")
-    ledger.remove(place.path, [place.key, "never there"])
-    ledger.remove(place.path, [place.key])
-    assert ledger.find(place) is None
-    assert not place.path.exists()
+    for _ in range(2):
+        ledger.remove(first.path, [first.key])
+    assert ledger.find(first) is None
+    assert not first.path.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"<<<<<<< HEAD\n", b'{"schema": 2}'])
@@ -169,11 +162,14 @@ def test_a_file_that_cannot_be_read_is_left_alone(folder: Path, content: bytes) 
 
 
 def test_a_recording_that_fails_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a full disk the old baseline is what this run and the next one find."""
+    """Without sessions, or on a full disk, the old baseline is what this run and the next one find."""
     record(folder, 1)
+    path = folder / "x" / "test_y.json"
+    before = path.read_bytes()
+    with pytest.raises(BaselineUnusable, match="not written"):
+        record(folder, commit=OTHER_COMMIT)
     ledger = Ledger(folder, here())
     place = ledger.place(NODEID, "")
-    before = place.path.read_bytes()
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -184,16 +180,8 @@ def test_a_recording_that_fails_changes_nothing(folder: Path, monkeypatch: pytes
     found = ledger.find(place)
     assert found is not None
     assert len(found.sessions) == 1
-    assert place.path.read_bytes() == before
-
-
-def test_a_recording_without_sessions_is_refused(folder: Path) -> None:
-    """An entry of nothing could never be read again, so the old file stays."""
-    record(folder, 1)
-    with pytest.raises(BaselineUnusable, match="not written"):
-        record(folder, commit=OTHER_COMMIT)
     assert days(folder) == [1]
-    assert len(read(folder / "x" / "test_y.json")) == 1
+    assert path.read_bytes() == before
 
 
 def test_differences_name_both_sides() -> None:
@@ -203,3 +191,40 @@ def test_differences_name_both_sides() -> None:
         "c: baseline has '3', this run has nothing",
         "d: baseline has nothing, this run has 'nothing'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("failures", "told"),
+    [
+        (
+            {"one": BaselineUnusable("no one", remedies=["send it"]), "three": BaselineUnusable("no three")},
+            r"no one\n  help: send it\nno three\ntest_a two: recorded \(2 sessions\) in ",
+        ),
+        # The storage of the others is then not waited for, so that they are only kept.
+        ({"one": KeyboardInterrupt("kept in x"), "two": BaselineUnusable("no two")}, "kept in x; no two"),
+    ],
+    ids=["two that fail", "an interrupt"],
+)
+def test_every_load_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: dict[str, BaseException], told: str
+) -> None:
+    """Each that fails is told, with what helps, and what was written is said too; an interrupt then ends the run."""
+    world = World(tmp_path)
+    world.stand_in(monkeypatch)
+    world.next_run(record_all=True, record_sessions=2)
+    judge = world.judge()
+    for label in ("one", "two", "three"):
+        assert ask(judge.measure(target(), SHAPE, label), THROUGHPUT)
+    real, tried = Ledger.record, []
+
+    def record(self: Ledger, place: Place, *arguments: object, **named: object) -> Recorded:
+        label = place.key.split()[-1]
+        tried.append(label)
+        if label in failures:
+            raise failures[label]
+        return real(self, place, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Ledger, "record", record)
+    with pytest.raises(type(failures["one"]), match=told):
+        judge.record()
+    assert tried == ["one", "two", "three"]

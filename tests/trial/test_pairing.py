@@ -22,9 +22,10 @@ from pytest_gpuserve.experiment.contender import (
     Pace,
     _overload,
 )
+from pytest_gpuserve.experiment.disturbed import MOST_AGAIN
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.lookout import NOBODY, Telemeter
-from pytest_gpuserve.experiment.pairing import MOST_AGAIN, MOST_REJECTED, BaseFailed, Pairing, Terms
+from pytest_gpuserve.experiment.pairing import MOST_REJECTED, BaseFailed, Pairing, Terms
 from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson

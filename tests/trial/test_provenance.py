@@ -26,138 +26,112 @@ def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def root(tmp_path: Path) -> Path:
     """A repository with one commit: code and a baseline."""
     root = tmp_path / "checkout"
-    (root / "baselines" / "cpu").mkdir(parents=True)
-    (root / "baselines" / "cpu" / "test_y.json").write_text("{}")
-    (root / "suites").mkdir()
-    (root / "suites" / "app.py").write_text("1")
+    write(root / "baselines" / "cpu" / "test_y.json", "{}")
+    write(root / "suites" / "app.py", "1")
     git(tmp_path, "init", "--quiet", str(root))
     git(root, "add", ".")
     git(root, "commit", "--quiet", "--message=first")
     return root
 
 
-def state(revision: Revision) -> tuple[str | None, bool]:
-    """Commit, and whether the checkout is clean."""
-    return revision.commit, revision.clean
+def write(file: Path, text: str = "changed") -> None:
+    """Change a file, or make it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
 
 
-def test_committing_baselines_leaves_the_code(root: Path) -> None:
-    """The code's hash stays when only baselines are committed, and changes with any other file."""
-    before = read_revision(root, root / "baselines")
-    (root / "baselines" / "cpu" / "test_y.json").write_text("{ }")
-    git(root, "commit", "--quiet", "--all", "--message=baselines")
-    after = read_revision(root, root / "baselines")
-    assert before.commit != after.commit
-    assert before.code == after.code is not None
-    (root / "suites" / "app.py").write_text("2")
-    git(root, "commit", "--quiet", "--all", "--message=code")
-    assert read_revision(root, root / "baselines").code != before.code
-
-
-def test_an_unchanged_checkout_is_its_commit(root: Path) -> None:
-    """The full hash, and clean."""
-    assert state(read_revision(root, root / "baselines")) == (git(root, "rev-parse", "HEAD"), True)
-
-
-@pytest.mark.parametrize("file", ["suites/app.py", "new.py", "baselines.py", "baselines-old/x.json"])
-def test_any_other_change_is_dirty(root: Path, file: str) -> None:
-    """A changed file and a new one, one that is named like the baselines too."""
-    (root / file).parent.mkdir(exist_ok=True)
-    (root / file).write_text("2")
-    assert state(read_revision(root, root / "baselines")) == (git(root, "rev-parse", "HEAD"), False)
-
-
-def test_a_staged_or_removed_file_is_dirty(root: Path) -> None:
-    """What the next commit would change is not this commit."""
-    git(root, "rm", "--quiet", "suites/app.py")
-    assert not read_revision(root, root / "baselines").clean
-
-
-@pytest.mark.parametrize("name", ["baselines", "base [1]*", "base:lines"])
-def test_changed_baselines_are_still_clean(root: Path, name: str) -> None:
-    """Recording one test does not make the next one's code another; the folder's name is no pattern."""
-    folder = root / name / "cpu"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "test_y.json").write_text("changed")
-    (folder / "test_new.json").write_text("new")
-    assert read_revision(root, root / name).clean
-
-
-def test_a_folder_name_is_no_pattern(root: Path) -> None:
-    """Baselines in ``s*`` do not hide changes in ``suites``."""
-    (root / "suites" / "app.py").write_text("2")
-    assert not read_revision(root, root / "s*").clean
-
-
-def test_the_whole_checkout_is_no_baseline_folder(root: Path) -> None:
-    """``--baseline-dir=.`` does not make every change a change of baselines."""
-    (root / "suites" / "app.py").write_text("2")
-    assert not read_revision(root, root).clean
-
-
-def test_code_beside_the_root_folder_counts(root: Path) -> None:
-    """Where pytest's root is a folder of the checkout, changes elsewhere in it are changes."""
-    assert read_revision(root / "suites", root / "baselines").clean
-    (root / "baselines" / "cpu" / "test_y.json").write_text("changed")
-    assert read_revision(root / "suites", root / "baselines").clean
-    (root / "model.py").write_text("2")
-    assert not read_revision(root / "suites", root / "baselines").clean
-
-
-def test_hidden_untracked_files_count(root: Path) -> None:
-    """A user's configuration that hides new files does not hide them from us."""
-    git(root, "config", "status.showUntrackedFiles", "no")
-    (root / "new.py").write_text("2")
-    assert not read_revision(root, root / "baselines").clean
-
-
-def test_a_link_to_the_checkout_is_the_checkout(root: Path, tmp_path: Path) -> None:
-    """The baselines are told apart by the real folder, not by the way to it."""
-    link = tmp_path / "link"
-    link.symlink_to(root)
-    (root / "baselines" / "cpu" / "test_y.json").write_text("changed")
-    assert read_revision(link, link / "baselines").clean
-
-
-def test_a_file_name_in_another_encoding_is_a_change(root: Path) -> None:
-    """A name that is no UTF-8 is neither overlooked nor an error."""
-    git(root, "config", "core.quotePath", "false")
-    (root / os.fsdecode(b"caf\xe9.py")).write_text("2")
-    assert not read_revision(root, root / "baselines").clean
-
-
-def test_baselines_elsewhere_do_not_matter(root: Path, tmp_path: Path) -> None:
-    """A folder outside of the checkout is no part of its state."""
-    assert read_revision(root, tmp_path / "elsewhere").clean
-
-
-def test_before_the_first_commit_nothing_is_known(tmp_path: Path) -> None:
-    """An empty repository has no commit and is not clean."""
-    git(tmp_path, "init", "--quiet", "empty")
-    assert state(read_revision(tmp_path / "empty", tmp_path / "empty" / "baselines")) == (None, False)
-
-
-@pytest.mark.parametrize("where", ["", "nowhere"])
-def test_outside_of_git_nothing_is_known(tmp_path: Path, where: str) -> None:
-    """No repository, or no folder at all."""
-    assert state(read_revision(tmp_path / where, tmp_path / "baselines")) == (None, False)
-
-
-def test_without_git_nothing_is_known(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without git measures as well, but never pools."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert state(read_revision(root, root / "baselines")) == (None, False)
-
-
-def test_a_broken_repository_is_not_clean(root: Path) -> None:
-    """Where git knows the commit but not the state, the state is not clean."""
-    (root / ".git" / "index").write_bytes(b"damage")
-    assert not read_revision(root, root / "baselines").clean
+def read(root: Path, baselines: str = "baselines") -> Revision:
+    """The state of a checkout whose baselines are in this folder."""
+    return read_revision(root, root / baselines)
 
 
 def content(root: Path) -> str | None:
     """What would run from a checkout."""
-    return read_revision(root, root / "baselines").content
+    return read(root).content
+
+
+def test_committing_baselines_leaves_the_code(root: Path) -> None:
+    """The code's hash stays when only baselines are committed, and changes with any other file."""
+    before = read(root)
+    assert (before.commit, before.clean) == (git(root, "rev-parse", "HEAD"), True)
+    write(root / "baselines" / "cpu" / "test_y.json")
+    git(root, "commit", "--quiet", "--all", "--message=baselines")
+    after = read(root)
+    assert before.commit != after.commit
+    assert before.code == after.code is not None
+    write(root / "suites" / "app.py")
+    git(root, "commit", "--quiet", "--all", "--message=code")
+    assert read(root).code != before.code
+
+
+@pytest.mark.parametrize(
+    ("file", "baselines", "clean"),
+    [
+        ("suites/app.py", "baselines", False),
+        ("new.py", "baselines", False),
+        ("baselines.py", "baselines", False),
+        ("baselines-old/x.json", "baselines", False),
+        # A name that is no UTF-8 is neither overlooked nor an error.
+        (os.fsdecode(b"caf\xe9.py"), "baselines", False),
+        ("baselines/cpu/test_y.json", "baselines", True),
+        ("baselines/cpu/test_new.json", "baselines", True),
+        # The folder's name is no pattern, and the whole checkout is no folder of baselines.
+        ("base [1]*/cpu/test_y.json", "base [1]*", True),
+        ("base:lines/cpu/test_y.json", "base:lines", True),
+        ("suites/app.py", "s*", False),
+        ("suites/app.py", ".", False),
+    ],
+)
+def test_any_change_but_of_baselines_is_dirty(root: Path, file: str, baselines: str, *, clean: bool) -> None:
+    """A changed file and a new one; recording one test does not make the next one's code another."""
+    git(root, "config", "core.quotePath", "false")
+    write(root / file)
+    found = read(root, baselines)
+    assert (found.commit, found.clean) == (git(root, "rev-parse", "HEAD"), clean)
+
+
+def test_staged_hidden_and_unknown_changes_are_dirty(root: Path) -> None:
+    """What the next commit would change is not this commit, nor new files that a user's configuration hides."""
+    git(root, "config", "status.showUntrackedFiles", "no")
+    (root / "new.py").write_text("2")
+    assert not read(root).clean
+    (root / "new.py").unlink()
+    assert read(root).clean
+    git(root, "rm", "--quiet", "suites/app.py")
+    assert not read(root).clean
+    # Nor where git knows the commit but not the state.
+    git(root, "reset", "--quiet", "--hard")
+    assert read(root).clean
+    (root / ".git" / "index").write_bytes(b"damage")
+    assert not read(root).clean
+
+
+def test_the_checkout_is_found_from_anywhere(root: Path, tmp_path: Path) -> None:
+    """From a folder in it, where changes beside that are changes, and by a link; baselines outside do not matter."""
+    (tmp_path / "link").symlink_to(root)
+    assert read_revision(root, tmp_path / "elsewhere").clean
+    (root / "baselines" / "cpu" / "test_y.json").write_text("changed")
+    assert read_revision(root / "suites", root / "baselines").clean
+    assert read(tmp_path / "link").clean
+    (root / "model.py").write_text("2")
+    below = read_revision(root / "suites", root / "baselines")
+    assert not below.clean
+    assert below.content == content(root)
+
+
+@pytest.mark.parametrize("where", ["", "nowhere", "empty", "checkout"], ids=["none", "no folder", "empty", "no git"])
+def test_where_git_knows_nothing_nothing_is_known(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Outside of git, before the first commit, and without git, where one measures, but never pools."""
+    git(tmp_path, "init", "--quiet", "empty")
+    if where == root.name:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    found = read(tmp_path / where)
+    assert (found.commit, found.clean, found.content) == (None, False, None)
+
+
+# -- what would run
 
 
 def test_content_is_that_of_the_disk(root: Path) -> None:
@@ -204,78 +178,53 @@ def test_content_stays_when_it_is_committed(root: Path) -> None:
     git(root, "add", ".")
     git(root, "commit", "--quiet", "--message=a file")
     (root / "folder").unlink()
-    (root / "folder").mkdir()
-    (root / "folder" / "inner.py").write_text("1")
-    (root / "suites" / "app.py").write_text("2")
+    for name in ("folder/inner.py", "suites/app.py", "café.py", os.fsdecode(b"caf\xe9.py"), "new\nline"):
+        write(root / name)
     (root / "suites" / "app.py").chmod(0o755)
-    (root / "café.py").write_text("2")
-    (root / os.fsdecode(b"caf\xe9.py")).write_text("2")
-    (root / "new\nline").write_text("")
     (root / "link").symlink_to("suites")
     before = content(root)
     git(root, "add", ".")
     git(root, "commit", "--quiet", "--message=all")
     assert before == content(root) is not None
-    assert read_revision(root, root / "baselines").clean
+    assert read(root).clean
 
 
 def test_what_is_not_the_code_leaves_content(root: Path) -> None:
     """Baselines, committed or not, ignored files, bytecode and a user's ways to show a difference do not count."""
     before = content(root)
-    git(root, "config", "diff.external", "false")
-    git(root, "config", "diff.noprefix", "true")
-    git(root, "config", "color.ui", "always")
-    (root / "baselines" / "cpu" / "test_y.json").write_text("changed")
-    (root / "baselines" / "cpu" / "new.json").write_text("new")
-    (root / "suites" / "__pycache__").mkdir()
-    (root / "suites" / "__pycache__" / "app.pyc").write_text("")
-    (root / ".git" / "info").mkdir(exist_ok=True)
-    (root / ".git" / "info" / "exclude").write_text("*.bin\n")
-    (root / "weights.bin").write_text("1")
+    for setting in ("diff.external=false", "diff.noprefix=true", "color.ui=always"):
+        git(root, "config", *setting.split("="))
+    write(root / ".git" / "info" / "exclude", "*.bin\n")
+    for name in ("baselines/cpu/test_y.json", "baselines/cpu/new.json", "suites/__pycache__/app.pyc", "weights.bin"):
+        write(root / name)
     assert content(root) == before
     git(root, "add", "baselines")
     git(root, "commit", "--quiet", "--message=baselines")
     assert content(root) == before
 
 
-def test_content_is_of_the_whole_checkout(root: Path) -> None:
-    """From a folder of the checkout it is the same as from its top."""
-    (root / "model.py").write_text("2")
-    assert read_revision(root / "suites", root / "baselines").content == content(root)
-
-
-def test_content_of_a_touched_file(root: Path) -> None:
-    """A file that was only touched has not changed."""
+def test_to_ask_for_the_content_writes_nothing(root: Path) -> None:
+    """A file that was only touched has not changed, and the repository's own files are what they were."""
     before = content(root)
     os.utime(root / "suites" / "app.py", (1, 1))
-    assert content(root) == before
-
-
-def test_nothing_is_written_for_the_content(root: Path) -> None:
-    """The repository's own files are what they were."""
-    os.utime(root / "suites" / "app.py", (1, 1))
-    (root / "new.py").write_text("1")
-
-    def files() -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in sorted((root / ".git").rglob("*")) if path.is_file()}
-
-    before = files()
+    assert content(root) == before is not None
+    os.utime(root / "suites" / "app.py", (2, 2))
+    write(root / "new.py")
+    files = {path: path.read_bytes() for path in (root / ".git").rglob("*") if path.is_file()}
     assert content(root) is not None
-    assert files() == before
+    assert {path: path.read_bytes() for path in (root / ".git").rglob("*") if path.is_file()} == files
 
 
 def test_a_huge_file_is_known_by_size_and_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not read, but another size or a later change is another content."""
     monkeypatch.setattr(provenance, "LARGEST_READ_BYTES", 3)
-    huge = root / "huge"
-    huge.write_text("1234")
-    os.utime(huge, (1, 1))
-    before = content(root)
-    huge.write_text("4321")
-    os.utime(huge, (1, 1))
-    assert content(root) == before
-    os.utime(huge, (2, 2))
-    assert content(root) != before
+    seen = []
+    for text, changed in (("1234", 1), ("4321", 1), ("4321", 2), ("54321", 2)):
+        (root / "huge").write_text(text)
+        os.utime(root / "huge", (changed, changed))
+        seen.append(content(root))
+    assert seen[0] == seen[1]
+    assert len(set(seen)) == 3
 
 
 def test_a_file_that_cannot_be_read_makes_it_unknown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,8 +233,8 @@ def test_a_file_that_cannot_be_read_makes_it_unknown(root: Path, monkeypatch: py
     def refuse(path: Path) -> bytes:
         raise PermissionError(path)
 
-    assert content(root) is not None
     (root / "secret.py").write_text("1")
+    assert content(root) is not None
     monkeypatch.setattr(type(root), "read_bytes", refuse)
     assert content(root) is None
 
@@ -295,37 +244,28 @@ def test_a_repository_within_counts(root: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "--quiet", str(root), str(tmp_path / "part"))
     git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "part"), "part")
     git(root, "commit", "--quiet", "--message=part")
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: (root / "part" / "suites" / "app.py").write_text("2"),
+        lambda: (root / "part" / "suites" / "app.py").write_text("3"),
+        lambda: git(root / "part", "commit", "--quiet", "--all", "--message=3"),
+        lambda: git(tmp_path, "clone", "--quiet", str(tmp_path / "part"), str(root / "clone")),
+        lambda: (root / "clone" / "suites" / "app.py").write_text("2"),
+    )
     seen = {content(root)}
-    (root / "part" / "suites" / "app.py").write_text("2")
-    seen.add(content(root))
-    (root / "part" / "suites" / "app.py").write_text("3")
-    dirty = content(root)
-    seen.add(dirty)
-    git(root / "part", "commit", "--quiet", "--all", "--message=3")
-    seen.add(content(root))
-    git(tmp_path, "clone", "--quiet", str(tmp_path / "part"), str(root / "clone"))
-    cloned = content(root)
-    seen.add(cloned)
-    (root / "clone" / "suites" / "app.py").write_text("2")
-    seen.add(content(root))
+    for change in changes:
+        change()
+        seen.add(content(root))
     assert len(seen) == 6
     assert None not in seen
-
-
-@pytest.mark.parametrize("where", ["", "empty"])
-def test_without_a_commit_the_content_is_unknown(tmp_path: Path, where: str) -> None:
-    """Outside of git, and before the first commit."""
-    git(tmp_path, "init", "--quiet", "empty")
-    assert read_revision(tmp_path / where, tmp_path / "baselines").content is None
 
 
 def test_variables_of_a_hook_name_no_other_repository(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a hook git names its repository and index to every git below it; the state is that of the checkout."""
-    before = read_revision(root, root / "baselines")
+    before = read(root)
     git(tmp_path, "init", "--quiet", "other")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other" / ".git" / "index"))
     monkeypatch.setenv("GIT_LITERAL_PATHSPECS", "1")
-    assert read_revision(root, root / "baselines") == before
+    assert read(root) == before

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import operator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
 import pytest
 
-from pytest_gpuserve.comparison.assertions import Baseline, Comparison, Duel, Run
+from pytest_gpuserve.comparison.assertions import Run
 from pytest_gpuserve.comparison.published import (
     NO_CLAIM,
     Published,
-    PublishedReference,
     disagreements,
     find_published,
     items_of,
@@ -30,14 +27,14 @@ from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Schedule, Steps
 from pytest_gpuserve.report.explain import explain
 from pytest_gpuserve.report.terminal import table
-from pytest_gpuserve.store.published import Document, NothingPublished, PublishedEntry, Record
-from tests.support.builders import judgement, result_of, session, start, window
+from pytest_gpuserve.store.published import NothingPublished, PublishedEntry
+from tests.support.builders import result_of, session, start, window
 from tests.support.published_files import published_file, record
+from tests.trial.vocabulary import ALL, Listener, entry, side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from pytest_gpuserve.comparison.assertions import DuelJudge
     from pytest_gpuserve.comparison.measurement import Measurement
     from pytest_gpuserve.measure.window import Session
 
@@ -45,110 +42,19 @@ T4 = Card(0, "Tesla T4", "T4", "GPU-1", None, None, None, None, None, None, None
 A30 = replace(T4, product="NVIDIA A30", name="A30")
 THROUGHPUT, P50 = METRICS["throughput"], METRICS["latency.p50"]
 POST = Request("POST", "/inference", b"fox")
-DOCUMENT = Document("someone/bench", "results/bert.md", "ab" * 32)
-
-
-def entry(**changes: Any) -> PublishedEntry:  # noqa: ANN401 -- fields of a record
-    """A number published for a T4: 20 requests/s at 10 ms, unless said otherwise."""
-    plain = record(
-        values={"throughput": 20.0, "latency.p50": 0.010}, printed={"throughput": 20.0, "unit": "requests/s"}
-    )
-    return PublishedEntry("T4", DOCUMENT, msgspec.convert({**plain, **changes}, Record), "NVIDIA T4")
-
-
-@dataclass
-class Listener:
-    """A judge that notes what it was asked."""
-
-    asked: list[tuple[str, PublishedEntry]] = field(default_factory=list)
-
-    def against_baseline(self, run: Run, metric: Metric) -> Comparison:
-        """See ``Judge``."""
-        raise NotImplementedError
-
-    def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """See ``Judge``."""
-        raise NotImplementedError
-
-    def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
-        """See ``Judge``."""
-        self.asked.append((metric.name, entry))
-        return Comparison(judgement(Verdict.PASS, metric.name, kind="published"), holds=True)
-
-
-def side(owner: Any, metric: Metric) -> Any:  # noqa: ANN401 -- a run's side or a published one
-    """``owner.throughput``, ``owner.latency.p99`` ... by the metric's name."""
-    return operator.attrgetter(metric.name)(owner)
-
-
-def good(metric: Metric) -> Callable[[Any, Any], Any]:
-    """The comparison that gates."""
-    return operator.ge if metric.higher_is_better else operator.le
-
-
-EVERYTHING = entry(values=dict.fromkeys(METRICS, 0.5))
-
-ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
-
-
-@ALL
-def test_a_comparison_is_the_judges(metric: Metric) -> None:
-    """Each metric reaches the judge with its entry, whichever side it is written on, and can be read as a number."""
-    judge = Listener()
-    run, published = Run("", judge, [session()]), Published(EVERYTHING)
-    mirrored = operator.le if metric.higher_is_better else operator.ge
-    assert good(metric)(side(run, metric), side(published, metric))
-    assert mirrored(side(published, metric), side(run, metric))
-    assert judge.asked == [(metric.name, EVERYTHING)] * 2
-    assert float(side(published, metric)) == side(published, metric).value == 0.5
-
-
-@ALL
-def test_a_comparison_that_gates_nothing_is_an_error(metric: Metric) -> None:
-    """As with a baseline: the wrong direction, strictness, equality, another metric, and no comparison at all."""
-    judge = Listener()
-    run, published = Run("", judge, [session()]), Published(EVERYTHING)
-    reference = side(published, metric)
-    for compare in (operator.ge, operator.le, operator.gt, operator.lt, operator.eq, operator.ne):
-        if compare is not good(metric):
-            with pytest.raises(UsageProblem, match="gates nothing") as caught:
-                compare(side(run, metric), reference)
-            assert f"published.{metric.name}`" in str(caught.value)
-    for other in METRICS.values():
-        if other != metric:
-            with pytest.raises(UsageProblem, match=f"not with {other.name}"):
-                good(metric)(side(run, metric), side(published, other))
-    for thing in (reference, published, published.latency):
-        with pytest.raises(UsageProblem, match="neither true nor false"):
-            bool(thing)
-    with pytest.raises(UsageProblem, match="gates nothing"):
-        reference == 5  # noqa: B015 -- that is the point
-    assert not judge.asked
 
 
 @ALL
 def test_a_metric_that_was_not_printed_has_no_number(metric: Metric) -> None:
-    """It names the entry and what was printed; an absent p99 is neither 0 nor a pass."""
-    if metric.name in {"throughput", "latency.p50"}:
-        return
-    with pytest.raises(UsageProblem) as caught:
-        side(Published(entry()), metric)
-    assert f"{metric.name} was not printed in results/bert.md line 79 (system='mosec'" in str(caught.value)
-    assert "printed: throughput, latency.p50" in str(caught.value)
-
-
-def test_an_entry_without_any_metric_says_so() -> None:
-    """Counters alone are no metric of a run."""
-    with pytest.raises(UsageProblem, match=r"throughput was not printed") as caught:
-        _ = Published(entry(values={}, printed=None)).throughput
+    """It names the entry and what was printed; an absent p99 is neither 0 nor a pass, and counters are no metric."""
+    if metric not in {THROUGHPUT, P50}:
+        with pytest.raises(UsageProblem) as caught:
+            side(Published(entry()), metric)
+        assert f"{metric.name} was not printed in results/bert.md line 79 (system='mosec'" in str(caught.value)
+        assert "printed: throughput, latency.p50" in str(caught.value)
+    with pytest.raises(UsageProblem, match=f"{metric.name} was not printed") as caught:
+        side(Published(entry(values={}, printed=None)), metric)
     assert "no metric of a run was printed there" in str(caught.value)
-
-
-def test_a_duel_is_not_compared_with_it() -> None:
-    """A duel's ratio and a printed number have nothing in common."""
-    duel = Duel(Run("", Listener(), []), cast("DuelJudge", None))
-    with pytest.raises(UsageProblem, match="ratio of two servers"):
-        _ = duel.throughput >= Published(entry()).throughput
 
 
 def test_texts_for_people() -> None:
@@ -156,8 +62,6 @@ def test_texts_for_people() -> None:
     published = Published(entry())
     assert repr(published.throughput) == "published.throughput 20.0/s"
     assert repr(published) == "Published(results/bert.md line 79 (system='mosec', batch=1, concurrency=50))"
-    assert isinstance(published.throughput, PublishedReference)
-    assert repr(Baseline().throughput) == "baseline.throughput"
 
 
 @dataclass(frozen=True)
@@ -222,12 +126,8 @@ def test_it_passes_up_to_the_tolerance(number: PublishedEntry, metric: Metric, v
     assert (found.verdict, found.reference, found.tolerance) == (verdict, reference, 0.05)
     assert found.value is not None
     assert found.change == pytest.approx(found.value / reference - 1)
-    assert (found.interval, found.detectable, found.p_regressed, found.reference_kind) == (
-        None,
-        None,
-        None,
-        "published",
-    )
+    assert (found.interval, found.detectable, found.p_regressed) == (None, None, None)
+    assert found.reference_kind == "published"
     assert NO_CLAIM in found.reasons
 
 
@@ -237,34 +137,24 @@ def test_all_sessions_are_pooled() -> None:
     assert judged(printed(20), session(), session(slow, slow)).value == pytest.approx(40 / 3)
 
 
-def test_it_says_where_the_number_is_from_and_what_is_wrong_with_it() -> None:
+@pytest.mark.parametrize("bias", [["0.72 of it", "cold"], []])
+def test_it_says_where_the_number_is_from_and_what_is_wrong_with_it(bias: list[str]) -> None:
     """Document, line, tool, load and bias are told with a pass and with a failure, and so is what else was printed."""
-    number = entry(printed={"throughput": 320.0, "unit": "inferences/s"}, bias=["0.72 of it", "cold"])
-    for found in (judged(number), judged(replace(number, record=msgspec.structs.replace(number.record, bias=[])))):
-        assert "published: someone/bench results/bert.md, line 79; hey: hey -c 50" in found.reasons
-        assert "throughput is printed as 320 inferences/s" in found.reasons
-    assert [reason for reason in judged(number).reasons if reason.startswith("bias")] == [
-        "bias: 0.72 of it",
-        "bias: cold",
-    ]
+    found = judged(entry(printed={"throughput": 320.0, "unit": "inferences/s"}, bias=bias))
+    assert "published: someone/bench results/bert.md, line 79; hey: hey -c 50" in found.reasons
+    assert "throughput is printed as 320 inferences/s" in found.reasons
+    assert [reason for reason in found.reasons if reason.startswith("bias")] == [f"bias: {each}" for each in bias]
     assert "printed as" not in " ".join(judged(printed(20)).reasons)
 
 
-def test_an_invalid_run_is_not_compared() -> None:
-    """What is wrong with the run goes before what is wrong with the comparison."""
+def test_what_cannot_be_judged_is_no_pass() -> None:
+    """A run that went wrong, before what is wrong with the comparison; a metric that it lacks; too few requests."""
     found = judged(printed(20), session(problems=("it died",)), card=None)
     assert (found.verdict, found.reasons) == (Verdict.INVALID, ("it died",))
-
-
-def test_a_metric_that_the_run_lacks_is_invalid() -> None:
-    """A server that counts no batches has not reached a printed batching ratio."""
+    # A server that counts no batches has not reached a printed batching ratio.
     uncounted = start(window(items=None, batches=None))
-    number = entry(values={"batching_ratio": 4.0}, printed=None)
-    assert judged(number, session(uncounted, uncounted), metric=METRICS["batching_ratio"]).verdict is Verdict.INVALID
-
-
-def test_a_quantile_needs_its_requests() -> None:
-    """A p99 of 80 requests decides nothing within 20 %."""
+    ratio = entry(values={"batching_ratio": 4.0}, printed=None)
+    assert judged(ratio, session(uncounted, uncounted), metric=METRICS["batching_ratio"]).verdict is Verdict.INVALID
     found = judged(entry(values={"latency.p99": 1.0}, printed=None), metric=METRICS["latency.p99"])
     assert found.verdict is Verdict.INCONCLUSIVE
     assert "latency.p99 needs 1000 requests, there are 80" in found.reasons[0]
@@ -330,13 +220,8 @@ def kserve(
         (kserve([[16, 3]]), 16),
         (kserve([[16, 3], [16]], binary=b"\xff\x00"), 16),
         (kserve([[16]], binary=b"{}", header="inference-header-content-length"), 16),
-        (kserve([[16], [8]]), None),
-        (kserve([]), None),
-        (kserve([[]]), None),
-        (kserve([["16"]]), None),
-        (kserve([3]), None),
-        (Request("POST", "/v2/models/m/infer", b"no json"), None),
-        (Request("POST", "/v2/models/m/infer", b'{"inputs": 5}'), None),
+        *((kserve(json.loads(shapes)), None) for shapes in ("[[16], [8]]", "[]", "[[]]", '[["16"]]', "[3]")),
+        *((Request("POST", "/v2/models/m/infer", body), None) for body in (b"no json", b'{"inputs": 5}')),
         (Request("POST", "/v2/models/m/infer", b"{}", {"Inference-Header-Content-Length": "x"}), None),
         (Request("POST", "/predict", b'{"inputs": [{"shape": [16]}]}'), None),
     ],
@@ -375,29 +260,21 @@ def test_it_is_shown_like_others() -> None:
     assert "bias: the card was warm" in lines
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Baselines with a suite's published numbers."""
+def test_the_suite_is_the_tests_folder(tmp_path: Path) -> None:
+    """``suites/shop/...`` is ``shop``, however deep; another has to be named, and one that there is not is a mistake.
+
+    A folder without any, as one to record into, has nothing for anyone.
+    """
     path = tmp_path / "T4" / "published" / "shop.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(published_file(record())))
-    return tmp_path
-
-
-def test_the_suite_is_the_tests_folder(folder: Path) -> None:
-    """``suites/shop/...`` is ``shop``, however deep; another one has to be named."""
-    for file in ("suites/shop/test_a.py", "suites/shop/deep/test_a.py"):
-        assert isinstance(find_published(folder, "T4", None, Path(file), {}), Published)
-    assert isinstance(find_published(folder, "T4", "shop", Path("tests/test_a.py"), {}), Published)
+    for suite, file in ((None, "suites/shop/test_a.py"), (None, "suites/shop/deep/test_a.py"), ("shop", "test_a.py")):
+        assert isinstance(find_published(tmp_path, "T4", suite, Path(file), {}), Published)
     for file in ("tests/shop/test_a.py", "suites/test_a.py", "/elsewhere/suites/shop/test_a.py"):
         with pytest.raises(UsageProblem, match=r"published\(suite='distilbert', ...\)"):
             suite_of(Path(file))
-
-
-def test_an_unknown_suite_is_a_mistake_where_there_are_others(folder: Path, tmp_path: Path) -> None:
-    """It names those that there are; a folder without any, as one to record into, has nothing for anyone."""
     with pytest.raises(UsageProblem, match="there are: shop"):
-        find_published(folder, "T4", "shops", Path("x"), {})
+        find_published(tmp_path, "T4", "shops", Path("x"), {})
     found = find_published(tmp_path / "empty", "T4", "shop", Path("x"), {"any": 1})
     assert isinstance(found, NothingPublished)
     assert "has none at all" in found.reason

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from pytest_gpuserve.experiment import one_start
+from pytest_gpuserve.experiment import sampling
 from pytest_gpuserve.experiment.lookout import NOBODY
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.schedule import Closed
@@ -122,12 +122,12 @@ def test_a_session_is_the_starts_that_were_not_disturbed(
     interrupted: bool,
 ) -> None:
     """What was dropped, with its batches, is told of the start that takes its place; no start is made in vain."""
-    monkeypatch.setattr(one_start, "LoadedStart", lambda load, *_: load)
+    monkeypatch.setattr(sampling, "LoadedStart", lambda load, *_: load)
     target, kept = FakeTarget(list(loads)), list[Session]()
     came_through = False
     try:
         shape = LoadShape(Closed(1), foreign_cores=MOST_FOREIGN)
-        one_start.take_session(cast("Target", target), shape, kept.append, cast("Progress", None))
+        sampling.take_session(cast("Target", target), shape, kept.append, cast("Progress", None))
     except KeyboardInterrupt:
         came_through = True
     assert came_through is interrupted

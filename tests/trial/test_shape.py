@@ -14,26 +14,20 @@ STEPS = Steps(((3, 1.0), (5, 2.0)))
 TRACE = Trace(((0.0, 0), (1.0, 2)))
 
 
-def test_a_closed_loop_stands_in_a_baseline_as_it_did_before_there_were_schedules() -> None:
-    """Baselines that were recorded with ``concurrency=`` alone are still of the same workload."""
-    assert LoadShape(schedule_of(50, None)).workload() == {"load": "closed loop", "concurrency": "50", "starts": "2"}
-
-
 def test_different_loads_are_different_workloads() -> None:
-    """Whatever changes what the server sees; how long one looks does not."""
+    """Whatever changes what the server sees; how long one looks does not.
+
+    Baselines that were recorded with ``concurrency=`` alone, before there were schedules, are of the same workload.
+    """
+    assert LoadShape(schedule_of(50, None)).workload() == {"load": "closed loop", "concurrency": "50", "starts": "2"}
+    other = Trace(((0.0, 0), (1.0, 1)))
+    schedules: list[Schedule] = [Constant(5), Poisson(5), Poisson(5, 9), Gamma(5, 2), STEPS, TRACE, other, Burst(5)]
     shapes = [
+        *map(LoadShape, schedules),
         LoadShape(Closed(5)),
         LoadShape(Closed(5, 0.1)),
-        LoadShape(STEPS),
-        LoadShape(Constant(5)),
-        LoadShape(Poisson(5)),
         LoadShape(Poisson(5), seed=1),
-        LoadShape(Poisson(5, 9)),
         LoadShape(Poisson(5, 9), processes=2),
-        LoadShape(Gamma(5, 2)),
-        LoadShape(TRACE),
-        LoadShape(Trace(((0.0, 0), (1.0, 1)))),
-        LoadShape(Burst(5)),
         LoadShape(Closed(5), allowed_errors=0.01),
         LoadShape(Closed(5), starts=3),
     ]

@@ -102,95 +102,121 @@ def owner(root: Path, told: Path) -> Iterator[subprocess.Popen[bytes]]:
             running.kill()
 
 
-def test_a_worktree_is_the_commit_and_leaves_nothing(root: Path) -> None:
-    """The files are those of the commit, the user's own stay as they are, and all is gone after the block."""
+@pytest.fixture
+def kept(root: Path) -> Iterator[Path]:
+    """The user's repository, which is afterwards what it was, with nothing left."""
     before = state(root)
-    with Worktree(root, git(root, "rev-parse", "HEAD~1")) as worktree:
+    yield root
+    assert nothing_left(root)
+    assert state(root) == before
+
+
+def first_of(root: Path) -> Worktree:
+    """A worktree of the first commit."""
+    return Worktree(root, git(root, "rev-parse", "HEAD~1"))
+
+
+def test_a_worktree_is_the_commit_and_leaves_nothing(kept: Path) -> None:
+    """The files are those of the commit, and all is gone after the block; a second one does not meet it."""
+    with first_of(kept) as worktree:
         assert (worktree.path / "suites" / "app.py").read_text() == "1"
         assert not (worktree.path / "new").exists()
         assert git(worktree.path, "status", "--porcelain") == ""
         assert git(worktree.path, "branch", "--show-current") == ""
-        assert worktree.checkout == root
-    assert nothing_left(root)
-    assert not (root / ".git" / "worktrees").exists()
-    assert state(root) == before
+        assert worktree.checkout == kept
+        with first_of(kept) as second:
+            assert worktree.path != second.path
+        assert not second.path.exists()
+        assert (worktree.path / "staged").exists()
+        assert git(worktree.path, "rev-parse", "HEAD") == git(kept, "rev-parse", "HEAD~1")
+    assert not (kept / ".git" / "worktrees").exists()
 
 
-def fail_in(root: Path, error: type[BaseException]) -> None:
-    """Leave the block of a worktree, in which a server wrote, by an exception."""
-    with Worktree(root, git(root, "rev-parse", "HEAD~1")) as worktree:
-        (worktree.path / "__pycache__").mkdir()
-        (worktree.path / "__pycache__" / "app.pyc").write_text("")
-        raise error
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, GeneratorExit])
-def test_an_exception_leaves_nothing(root: Path, error: type[BaseException]) -> None:
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_leaves_nothing(kept: Path, error: type[BaseException]) -> None:
     """Whatever ends the block, also where the server wrote files into the worktree."""
-    before = state(root)
+
+    def fail() -> None:
+        with first_of(kept) as worktree:
+            (worktree.path / "__pycache__").mkdir()
+            (worktree.path / "__pycache__" / "app.pyc").write_text("")
+            raise error
+
     with pytest.raises(error):
-        fail_in(root, error)
-    assert nothing_left(root)
-    assert state(root) == before
+        fail()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_the_end_of_the_owner_leaves_nothing(root: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_the_end_of_the_owner_leaves_nothing(kept: Path, tmp_path: Path, number: signal.Signals) -> None:
     """After kill -9 of its owner, and after Ctrl-C, neither the folder is left nor git's note of it."""
-    before = state(root)
-    with owner(root, tmp_path / "told") as running:
+    with owner(kept, tmp_path / "told") as running:
         path = Path(report(tmp_path / "told"))
         assert (path / "suites" / "app.py").read_text() == "1"
-        assert str(path) in git(root, "worktree", "list")
+        assert str(path) in git(kept, "worktree", "list")
         running.send_signal(number)
         running.wait(30)
-        eventually(lambda: nothing_left(root), "the worktree is gone")
-    assert state(root) == before
+        eventually(lambda: nothing_left(kept), "the worktree is gone")
 
 
-def test_kill_while_git_is_at_work_leaves_nothing(root: Path, tmp_path: Path) -> None:
+@contextmanager
+def filtered(root: Path, name: str, smudge: str) -> Iterator[None]:
+    """Let git run a program whenever it writes one of the files."""
+    attributes = root / ".git" / "info" / "attributes"
+    attributes.parent.mkdir(exist_ok=True)
+    attributes.write_text(f"staged filter={name}\n")
+    git(root, "config", f"filter.{name}.smudge", smudge)
+    git(root, "config", f"filter.{name}.required", "true")
+    yield
+    git(root, "config", "--remove-section", f"filter.{name}")
+    attributes.unlink()
+
+
+def test_kill_while_git_is_at_work_leaves_nothing(kept: Path, tmp_path: Path) -> None:
     """An owner that is killed before git has written all files leaves neither files nor a git that goes on."""
-    before = state(root)
     begun = tmp_path / "begun"
-    (root / ".git" / "info").mkdir(exist_ok=True)
-    (root / ".git" / "info" / "attributes").write_text("staged filter=slow\n")
-    git(root, "config", "filter.slow.smudge", f"sh -c 'echo $$ > \"{begun}\"; exec sleep 600'")
-    with owner(root, tmp_path / "told") as running:
+    slow = f"sh -c 'echo $$ > \"{begun}\"; exec sleep 600'"
+    with filtered(kept, "slow", slow), owner(kept, tmp_path / "told") as running:
         eventually(lambda: begun.exists() and begun.read_text().strip() != "", "git runs the filter")
         running.kill()
         running.wait(30)
-        eventually(lambda: nothing_left(root), "the worktree is gone")
+        eventually(lambda: nothing_left(kept), "the worktree is gone")
         eventually(lambda: not Path("/proc", begun.read_text().strip()).exists(), "the filter has ended")
-    git(root, "config", "--remove-section", "filter.slow")
-    (root / ".git" / "info" / "attributes").unlink()
-    assert state(root) == before
+
+
+def test_a_shallow_clone_is_a_checkout(root: Path, tmp_path: Path) -> None:
+    """The commits that it has can be had, and what it lacks is found by the command that is named."""
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
+    shallow = tmp_path / "shallow"
+    with Worktree(shallow, git(root, "rev-parse", "HEAD")) as worktree:
+        assert (worktree.path / "staged").read_text() == "2"
+    assert nothing_left(shallow)
+    with pytest.raises(UsageProblem) as told:
+        resolve_revision(shallow, "HEAD~1")
+    assert "`git fetch --unshallow`" in str(told.value)
+    assert "`fetch-depth: 0` of actions/checkout" in str(told.value)
+    git(shallow, "fetch", "--quiet", "--unshallow")
+    assert resolve_revision(shallow, "HEAD~1") == git(root, "rev-parse", "HEAD~1")
 
 
 def test_a_linked_worktree_is_a_checkout(root: Path, tmp_path: Path) -> None:
     """Where the user's own checkout is a worktree of another, that stays and ours comes and goes."""
-    git(root, "worktree", "add", "--quiet", "-b", "side", str(tmp_path / "linked"))
-    before = state(tmp_path / "linked"), state(root)
-    with Worktree(tmp_path / "linked", git(root, "rev-parse", "HEAD~1")) as worktree:
+    linked = tmp_path / "linked"
+    git(root, "worktree", "add", "--quiet", "-b", "side", str(linked))
+    before = state(linked), state(root)
+    with Worktree(linked, git(root, "rev-parse", "HEAD~1")) as worktree:
         assert (worktree.path / "staged").read_text() == "1"
-        assert worktree.checkout == tmp_path / "linked"
+        assert worktree.checkout == linked
         assert git(root, "worktree", "list").count("\n") == 2
-    assert (state(tmp_path / "linked"), state(root)) == before
+    assert (state(linked), state(root)) == before
     assert len(list((root / ".git" / "worktrees").iterdir())) == 1
 
 
-def test_a_shallow_clone_is_a_checkout(root: Path, tmp_path: Path) -> None:
-    """The commits that a shallow clone has can be had."""
-    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
-    with Worktree(tmp_path / "shallow", git(root, "rev-parse", "HEAD")) as worktree:
-        assert (worktree.path / "staged").read_text() == "2"
-    assert nothing_left(tmp_path / "shallow")
-
-
-@pytest.mark.parametrize("name", ["with space", "mit Umlaut ä", "q\"uote's", "-dash", "new\nline"])
+@pytest.mark.parametrize("name", ["mit Umlaut ä", "q\"uote's", "-dash", "new\nline"])
 def test_any_folder_name_will_do(tmp_path: Path, name: str) -> None:
-    """The checkout's path is never read as anything else."""
+    """The checkout's path is never read as anything else, and its top is found from any folder in it."""
     root = repository(tmp_path / name)
     before = state(root)
+    assert checkout_of(root / "suites") == root
     with Worktree(root / "suites", resolve_revision(root / "suites", "HEAD~1")) as worktree:
         assert (worktree.path / "staged").read_text() == "1"
         assert worktree.checkout == root
@@ -199,24 +225,23 @@ def test_any_folder_name_will_do(tmp_path: Path, name: str) -> None:
 
 
 def test_variables_of_a_hook_name_no_other_repository(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a hook git names its repository and index to every git below it: neither is used, least of all changed."""
     other = repository(tmp_path / "other")
-    before, first = (state(root), state(other)), git(root, "rev-parse", "HEAD~1")
+    before, first = state(other), git(kept, "rev-parse", "HEAD~1")
     index = (other / ".git" / "index").read_bytes()
     with monkeypatch.context() as hook:
         hook.setenv("GIT_DIR", str(other / ".git"))
         hook.setenv("GIT_WORK_TREE", str(other))
         hook.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
         hook.setenv("GIT_PREFIX", "suites/")
-        assert resolve_revision(root, "HEAD~1") == first
-        with Worktree(root, first) as worktree:
+        assert resolve_revision(kept, "HEAD~1") == first
+        with Worktree(kept, first) as worktree:
             assert (worktree.path / "staged").read_text() == "1"
-            assert worktree.checkout == root
+            assert worktree.checkout == kept
     assert (other / ".git" / "index").read_bytes() == index
-    assert (state(root), state(other)) == before
-    assert nothing_left(root)
+    assert state(other) == before
 
 
 def test_no_hook_is_run(root: Path, tmp_path: Path) -> None:
@@ -225,46 +250,22 @@ def test_no_hook_is_run(root: Path, tmp_path: Path) -> None:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\ntouch '{tmp_path}/hooked'\n")
     hook.chmod(0o755)
-    with Worktree(root, git(root, "rev-parse", "HEAD")):
+    with first_of(root):
         assert not (tmp_path / "hooked").exists()
     git(root, "worktree", "add", "--quiet", "--detach", str(tmp_path / "ordinary"))
     assert (tmp_path / "hooked").exists()
 
 
-def test_two_at_a_time(root: Path) -> None:
-    """Two worktrees of one commit do not meet; each goes by itself."""
-    commit = git(root, "rev-parse", "HEAD")
-    with Worktree(root, commit) as first:
-        with Worktree(root, commit) as second:
-            assert first.path != second.path
-        assert (first.path / "staged").exists()
-        assert not second.path.exists()
-        assert git(first.path, "rev-parse", "HEAD") == commit
-    assert nothing_left(root)
-
-
-def test_what_git_cannot_do_is_told_in_its_words(root: Path) -> None:
-    """A commit that git does not have is an error with git's own text, and nothing is left."""
-    before = state(root)
+def test_what_git_cannot_do_is_told_in_its_words(kept: Path) -> None:
+    """A commit that git does not have, or a filter that is not installed, as Git LFS, is an error."""
     with pytest.raises(GpuserveError, match="invalid reference") as told:
-        Worktree(root, UNKNOWN).__enter__()
+        Worktree(kept, UNKNOWN).__enter__()
     assert UNKNOWN in str(told.value)
-    assert nothing_left(root)
-    assert state(root) == before
+    with filtered(kept, "absent", "no-such-program"), pytest.raises(GpuserveError, match="no-such-program"):
+        first_of(kept).__enter__()
 
 
-def test_a_filter_that_fails_is_told(root: Path) -> None:
-    """A required filter that is not installed, as for Git LFS, fails with git's words; nothing is left."""
-    (root / ".git" / "info").mkdir(exist_ok=True)
-    (root / ".git" / "info" / "attributes").write_text("staged filter=absent\n")
-    git(root, "config", "filter.absent.smudge", "no-such-program")
-    git(root, "config", "filter.absent.required", "true")
-    with pytest.raises(GpuserveError, match="no-such-program"):
-        Worktree(root, git(root, "rev-parse", "HEAD")).__enter__()
-    assert nothing_left(root)
-
-
-def test_no_place_for_it_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_place_for_it_is_told(root: Path) -> None:
     """Where the folder for temporary files is gone, the error says how to name another."""
     worktree = Worktree(root, git(root, "rev-parse", "HEAD"))
     (Path(os.environ["TMPDIR"])).rmdir()
@@ -272,11 +273,14 @@ def test_no_place_for_it_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) ->
         worktree.__enter__()
 
 
-@pytest.mark.parametrize("name", ["HEAD", "main", "refs/heads/main", "tag", "HEAD~0", ":/2"])
-def test_a_revision_by_any_name(root: Path, name: str) -> None:
+# -- revisions by name
+
+
+def test_a_revision_by_any_name(root: Path) -> None:
     """Whatever git takes for a commit is one; an annotated tag is the commit that it is of."""
     git(root, "tag", "--annotate", "--message=a tag", "tag")
-    assert resolve_revision(root, name) == git(root, "rev-parse", "HEAD")
+    for name in ("HEAD", "main", "refs/heads/main", "tag", "HEAD~0", ":/2"):
+        assert resolve_revision(root, name) == git(root, "rev-parse", "HEAD")
 
 
 @pytest.mark.parametrize(
@@ -290,63 +294,30 @@ def test_an_unknown_revision_is_a_usage_problem(root: Path, name: str) -> None:
     assert "git branch --all" in str(told.value)
 
 
-@pytest.fixture
-def single(root: Path, tmp_path: Path) -> Path:
-    """A clone of one branch alone, as a CI makes it, but not shallow."""
+@pytest.mark.parametrize("name", ["origin/main", "main"])
+def test_what_was_never_fetched(root: Path, tmp_path: Path, name: str) -> None:
+    """The command that is named makes a branch known, in a clone of a single branch too, and a hash."""
     git(root, "branch", "feature")
     git(tmp_path, "clone", "--quiet", "--single-branch", "--branch=feature", f"file://{root}", "single")
-    return tmp_path / "single"
-
-
-@pytest.mark.parametrize(("name", "known"), [("origin/main", "origin/main"), ("main", "origin/main")])
-def test_a_branch_that_was_never_fetched(single: Path, name: str, known: str) -> None:
-    """The command that is named makes the name known, in a clone of a single branch too."""
+    single = tmp_path / "single"
     with pytest.raises(UsageProblem) as told:
         resolve_revision(single, name)
     command = "git fetch origin main:refs/remotes/origin/main"
     assert f"`{command}`" in str(told.value)
-    assert f"--against={known}" in str(told.value) or name == known
+    assert "--against=origin/main" in str(told.value) or name == "origin/main"
     git(single, *command.split()[1:])
-    assert resolve_revision(single, known) == git(single, "rev-parse", "HEAD")
-
-
-def test_a_hash_that_was_never_fetched(single: Path) -> None:
-    """A hash is fetched by itself."""
+    assert resolve_revision(single, "origin/main") == git(single, "rev-parse", "HEAD")
     with pytest.raises(UsageProblem, match=f"`git fetch origin {UNKNOWN}`"):
         resolve_revision(single, UNKNOWN)
 
 
-def test_a_shallow_clone_says_so(root: Path, tmp_path: Path) -> None:
-    """What a shallow clone lacks is found by the command that is named."""
-    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
-    with pytest.raises(UsageProblem) as told:
-        resolve_revision(tmp_path / "shallow", "HEAD~1")
-    assert "`git fetch --unshallow`" in str(told.value)
-    assert "`fetch-depth: 0` of actions/checkout" in str(told.value)
-    git(tmp_path / "shallow", "fetch", "--quiet", "--unshallow")
-    assert resolve_revision(tmp_path / "shallow", "HEAD~1") == git(root, "rev-parse", "HEAD~1")
-
-
-def test_outside_of_git_it_is_told(tmp_path: Path) -> None:
-    """A folder that is no checkout says so, and how to compare all the same."""
+def test_where_there_is_no_commit_it_is_told(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of git, with how to compare all the same; before the first commit; and on a machine without git."""
+    git(tmp_path, "init", "--quiet", "empty")
     with pytest.raises(UsageProblem, match=r"not a git repository[\s\S]*--against-python"):
         resolve_revision(tmp_path, "HEAD")
-
-
-def test_without_git_it_is_told(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without git says that git is needed."""
+    with pytest.raises(UsageProblem, match="no commit yet"):
+        resolve_revision(tmp_path / "empty", "HEAD")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageProblem, match="needs git"):
         resolve_revision(root, "HEAD")
-
-
-def test_before_the_first_commit_it_is_told(tmp_path: Path) -> None:
-    """In an empty repository there is nothing to compare with."""
-    git(tmp_path, "init", "--quiet", "empty")
-    with pytest.raises(UsageProblem, match="no commit yet"):
-        resolve_revision(tmp_path / "empty", "HEAD")
-
-
-def test_the_top_of_a_checkout_is_found(root: Path) -> None:
-    """From any folder in it."""
-    assert checkout_of(root / "suites") == root

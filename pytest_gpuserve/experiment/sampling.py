@@ -1,0 +1,98 @@
+"""Takes a session: fresh starts of a server, each warmed up and then loaded window by window."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.experiment.capacity.shape import SearchShape
+from pytest_gpuserve.experiment.capacity.start import SearchedStart
+from pytest_gpuserve.experiment.loaded import LoadedStart
+from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.load.run import answer_reasons
+from pytest_gpuserve.measure.window import Session
+from pytest_gpuserve.units import utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.measure.window import Start
+
+
+def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], None], progress: Progress) -> None:
+    """Start the server ``shape.starts`` times and load each, or search each for its capacity.
+
+    A start that was disturbed as a whole is measured again, at most as often as there are starts: where others took too
+    many of the host's cores, the client was late or saturated, or no steady state was found. What is disturbed then is
+    told as such.
+
+    Trouble under load ends the session early and stands in its ``problems``: what was measured until then is kept,
+    but nothing may be concluded from it.
+
+    Args:
+        target: The request and its deployment.
+        shape: The load.
+        keep: Gets the session, also one that Ctrl-C cuts short.
+        progress: Told how it gets on.
+
+    Raises:
+        ServerFailed: The server could not be started.
+        LoadFailed: A load engine failed.
+        KeyboardInterrupt: After ``keep``.
+    """
+    at = utc_now()
+    check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
+    starts: list[Start] = []
+    batch_sizes: Counter[str] = Counter()
+    problems: list[str] = []
+    interrupted = False
+    disturbed: tuple[str, ...] = ()
+    spare = shape.starts
+    try:
+        while len(starts) < shape.starts and not problems:
+            with target.telemeter.lookout(baseline_clock_mhz=shape.baseline_clock_mhz) as lookout:
+                with target.started() as instance:
+                    loaded: LoadedStart | SearchedStart
+                    if isinstance(shape, SearchShape):
+                        loaded = SearchedStart(instance, target, shape, check, progress, lookout)
+                    else:
+                        loaded = LoadedStart(instance, target, shape, check, progress, lookout)
+                    start = loaded.measure()
+                # Now, for the end of the server may yet be interrupted.
+                problems.extend(loaded.problems)
+                why = list(loaded.disturbances)
+                if shape.foreign_cores is not None and start.foreign_cores > shape.foreign_cores:
+                    why.append(f"others took {start.foreign_cores:.2f} of the host's cores")
+                if why and spare and not problems:
+                    spare -= 1
+                    disturbed += start.rejected + ("; ".join(why),) * (start.discarded + len(start.windows))
+                else:
+                    problems.extend(loaded.disturbances)
+                    if start.windows:
+                        starts.append(replace(start, rejected=disturbed + start.rejected))
+                        disturbed = ()
+                        if start.counters is not None:
+                            batch_sizes.update(start.counters.batch_sizes)
+                interrupted = loaded.interrupted
+            problems.extend(lookout.problems())
+    except KeyboardInterrupt:
+        interrupted = True
+        problems.append(f"interrupted by Ctrl-C after {len(starts)} starts: not decided")
+    if not problems:
+        problems.extend(map(str, answer_reasons(check, [])))
+    keep(
+        Session(
+            starts=tuple(starts),
+            at=at,
+            problems=tuple(problems),
+            batch_sizes=dict(batch_sizes),
+            answers=check.answers,
+            answers_checked=check.checked,
+        )
+    )
+    if interrupted:
+        raise KeyboardInterrupt
