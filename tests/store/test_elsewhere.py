@@ -27,7 +27,7 @@ from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,9 @@ def test_an_address_is_read(text: str, scheme: str, url: str) -> None:
 
 @pytest.mark.parametrize("text", ["file:///data/baselines", "file:///data/baselines/", "FILE:///data/baselines"])
 def test_a_file_address_is_a_folder(text: str) -> None:
-    """``file://`` is no storage: it is read and written as any folder."""
+    """``file://`` is no storage: it is read and written as any folder, and what has no ``://`` is a path."""
     assert parse_address(text) == Path("/data/baselines")
-
-
-@pytest.mark.parametrize("text", ["baselines", "/data/baselines", "a:b", "s3:/bucket", "C:\\x", ""])
-def test_a_folder_is_no_address(text: str) -> None:
-    """What has no ``://`` is a path, as before."""
-    assert not is_address(text)
+    assert not any(map(is_address, ("baselines", "/data/baselines", "a:b", "s3:/bucket", "C:\\x", "")))
 
 
 @pytest.mark.parametrize(
@@ -150,19 +145,12 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
         copy_folder(Address("s3", "s3://bucket"), {})
 
 
-@pytest.mark.parametrize("name", ["cpu/x.json", "T4/x/test_y.json", "T4/published/x.json", "T4/.hidden/x.json"])
-def test_baseline_files_are_known_by_their_names(name: str) -> None:
-    """They lie below a device's folder, at any depth."""
-    assert is_baseline_name(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["x.json", "cpu/x.txt", "cpu/../x.json", "../x.json", "/x.json", "cpu//x.json", "cpu/./x.json", "cpu/\0.json"],
-)
-def test_other_files_are_left_alone(name: str) -> None:
-    """Whatever else is in a bucket is none of ours."""
-    assert not is_baseline_name(name)
+def test_baseline_files_are_known_by_their_names() -> None:
+    """They lie below a device's folder, at any depth; what else is in a bucket is none of ours, or not needed here."""
+    ours = ["cpu/x.json", "T4/x/test_y.json", "T4/published/x.json", "T4/.hidden/x.json"]
+    others = ["x.json", "cpu/x.txt", "cpu/../x.json", "../x.json", "/x.json", "cpu//x.json", "cpu/./x.json"]
+    assert [name for name in (*ours, *others, "cpu/\0.json") if is_baseline_name(name)] == ours
+    assert [name for name in ours if is_for(name, "cpu")] == ["cpu/x.json", "T4/published/x.json"]
 
 
 @given(st.text(max_size=30).map("{}.json".format) | st.lists(st.sampled_from(["..", ".", "", "a"])).map("/".join))
@@ -172,12 +160,6 @@ def test_no_name_leads_out_of_the_copy(name: str) -> None:
         parts = PurePosixPath("/copy", name).parts
         assert parts[:2] == ("/", "copy")
         assert ".." not in parts
-
-
-def test_a_session_needs_its_device_and_what_was_published() -> None:
-    """Baselines of other devices are not fetched."""
-    names = ["cpu/x.json", "T4/x.json", "T4/published/x.json"]
-    assert [name for name in names if is_for(name, "cpu")] == ["cpu/x.json", "T4/published/x.json"]
 
 
 def test_a_folder_with_too_much_in_it_is_refused() -> None:
@@ -296,16 +278,11 @@ def test_a_web_server_that_does_not_list_a_folder_is_told(pages: Address, word: 
 
 
 def test_a_page_without_baselines_is_no_folder(pages: Address) -> None:
-    """It may be that of a login."""
-    page = Address("http", pages.of("cpu/deep/none"))
-    other = Address("http", pages.of("cpu/deep"))
-    for address in (page, other):
-        with closing(open_remote(address)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
+    """It may be that of a login; and an error is no file that was removed."""
+    for folder in ("cpu/deep/none", "cpu/deep"):
+        page = Address("http", pages.of(folder))
+        with closing(open_remote(page)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
             remote.listing()
-
-
-def test_a_web_server_that_does_not_give_a_file_is_told(pages: Address) -> None:
-    """An error is no file that was removed."""
     Pages.failing["x.json"] = 503
     with closing(open_remote(pages)) as remote, pytest.raises(StorageProblem, match="cannot be read"):
         remote.fetch("cpu/x.json")
@@ -326,47 +303,45 @@ def test_a_copy_outlives_a_server_that_is_gone(pages: Address, tmp_path: Path) -
     assert mirror.refreshed_at("cpu") == before
 
 
-def test_a_backend_that_calls_every_error_not_found_is_told(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some do, and give what it was as the cause: no folder is known to be absent by it."""
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    def ls(*_: object, **__: object) -> None:
-        raise FileNotFoundError("/x") from ConnectionResetError("by peer")
-
-    with closing(open_remote(memory)) as remote:
-        assert remote.listing() == {}
-        monkeypatch.setattr(MemoryFileSystem, "ls", ls)
-        with pytest.raises(StorageProblem, match="cannot be listed"):
-            remote.listing()
+def gone_with_a_cause(_: object, path: str, **__: object) -> list[dict[str, str]]:
+    """Every error is called not found, and what it was is its cause."""
+    raise FileNotFoundError(path) from ConnectionResetError("by peer")
 
 
-def test_a_folder_that_vanishes_while_it_is_listed_is_told(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the folder that was named may be absent: what the others hold is known not to be all."""
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    def ls(_: object, path: str, **__: object) -> list[dict[str, str]]:
-        if path.endswith("/cpu"):
-            raise FileNotFoundError(path)
-        return [{"name": f"{path}/cpu", "type": "directory"}]
-
-    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
-    with closing(open_remote(memory)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
-        remote.listing()
+def vanishing(_: object, path: str, **__: object) -> list[dict[str, str]]:
+    """A folder that is gone while it is listed."""
+    if path.endswith("/cpu"):
+        raise FileNotFoundError(path)
+    return [{"name": f"{path}/cpu", "type": "directory"}]
 
 
-def test_a_tree_without_an_end_is_refused(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a link leads back to its folder."""
+def endless(_: object, path: str, **__: object) -> list[dict[str, str]]:
+    """A link that leads back to its folder."""
+    return [{"name": f"{path}/again", "type": "directory"}]
+
+
+@pytest.mark.parametrize(
+    ("ls", "said"),
+    [
+        (gone_with_a_cause, "cannot be listed"),
+        (vanishing, "cannot be listed"),
+        (endless, "more than 10 folders"),
+    ],
+)
+def test_a_listing_that_is_not_whole_is_told(
+    memory: Address, monkeypatch: pytest.MonkeyPatch, ls: Callable[..., object], said: str
+) -> None:
+    """Only the folder that was named may be absent, and only where the backend says no more than that."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     from pytest_gpuserve.store.elsewhere import filesystem as ours
 
-    def ls(_: object, path: str, **__: object) -> list[dict[str, str]]:
-        return [{"name": f"{path}/again", "type": "directory"}]
-
-    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
-    monkeypatch.setattr(ours, "MOST_FOLDERS", 10)
-    with closing(open_remote(memory)) as remote, pytest.raises(StorageProblem, match="more than 10 folders"):
-        remote.listing()
+    with closing(open_remote(memory)) as remote:
+        assert remote.listing() == {}
+        monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+        monkeypatch.setattr(ours, "MOST_FOLDERS", 10)
+        with pytest.raises(StorageProblem, match=said):
+            remote.listing()
 
 
 def test_an_unknown_scheme_is_told() -> None:
