@@ -156,20 +156,18 @@ def test_a_search_that_knows_itself_well_decides_sooner() -> None:
     assert widths[0] < widths[1] < widths[2]
 
 
-def test_a_round_whose_searches_do_not_know_themselves_is_not_judged() -> None:
-    """Made before there were samples, or cut short: one number without its error is no evidence."""
+def test_a_capacity_that_is_not_known_is_not_judged() -> None:
+    """A search made before there were samples, or cut short, is one number without its error; a load has none."""
     short = Search(P99, search(1000.0).probes[:2])
     for pair in ((short, search(900.0)), (search(900.0), short)):
         with pytest.raises(NotMeasured, match="not known well enough"):
             round_point(CAPACITY, a_round(*pair), TOLERANCE)
-
-
-def test_a_start_without_a_capacity_leaves_it_unknown() -> None:
-    """One of two is not enough, and a load that was no search has none."""
     known = replace(start(), search=search(900.0))
     for other in (replace(start(), search=Search(P99)), start()):
         with pytest.raises(NotMeasured, match="capacity is not known"):
             pooled_value(CAPACITY, [session(known, other)])
+    with pytest.raises(NotMeasured, match="capacity is not known"):
+        round_point(CAPACITY, round_of([0.0]), 0.1)
 
 
 @pytest.mark.parametrize("name", [name for name in METRICS if name not in {"capacity", "cold_start"}])
@@ -182,9 +180,3 @@ def test_a_search_has_no_other_number(name: str) -> None:
         round_point(METRICS[name], a_round(search(900.0), search(900.0)), 10.0)
     with pytest.raises(NotMeasured, match="search for a capacity"):
         paired_value(METRICS[name], [a_round(search(900.0), search(900.0))], "base")
-
-
-def test_a_round_of_loads_has_no_capacity() -> None:
-    """Side by side too."""
-    with pytest.raises(NotMeasured, match="capacity is not known"):
-        round_point(CAPACITY, round_of([0.0]), 0.1)

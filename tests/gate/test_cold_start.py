@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from tests.gate.counted_verdicts import against_three, beside, shares
 from tests.support.builders import session, start
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.measure.window import Session
 
@@ -35,31 +38,28 @@ FROM_DISK = 2.0
 EMPTY = round_of([0.0])
 
 
-@dataclass(frozen=True)
-class Starts:
-    """Two builds that are started by turns, in an order by chance.
+def side_by_side(change: float, seed: int, first: float = 1.0) -> Verdict:
+    """What a comparison comes to that measures on until it is decided; its first round is left out.
 
     Args:
         change: Of the candidate's cold start against the base's, as a fraction.
+        seed: Its luck, also of the order of the two.
         first: How many times as long the first start of all takes.
     """
+    random = Random(f"cold {change} {first} {seed}")
 
-    change: float
-    first: float = 1.0
-
-    def round(self, random: Random, number: int) -> Round:
-        """The round of this number, with a start of either."""
+    def measured(number: int) -> Round:
         seconds = [10.0 * math.exp(random.gauss(0.0, START_SD)) for _ in range(2)]
-        seconds[1] *= 1 + self.change
+        seconds[1] *= 1 + change
         if number == 0:
-            seconds[random.randrange(2)] *= self.first
+            seconds[random.randrange(2)] *= first
         return replace(EMPTY, sides={"base": Side((seconds[0],)), "candidate": Side((seconds[1],))})
 
+    return beside(COLD_START, measured, left_out=1)
 
-def side_by_side(starts: Starts, seed: int) -> Verdict:
-    """What a comparison comes to that measures on until it is decided; its first round is left out."""
-    random = Random(f"cold {starts} {seed}")
-    return beside(COLD_START, lambda number: starts.round(random, number), left_out=1)
+
+from_disk = partial(side_by_side, first=FROM_DISK)
+"""The same where one of the two finds its files on the disk at the first start of all."""
 
 
 def by_baseline(change: float, seed: int) -> Verdict:
@@ -73,26 +73,30 @@ def by_baseline(change: float, seed: int) -> Verdict:
     return against_three(COLD_START, measured, change)
 
 
-@pytest.mark.parametrize("first", [1.0, FROM_DISK])
-def test_side_by_side_an_identical_build_is_hardly_ever_called_changed(first: float) -> None:
-    """Whichever of the two finds its files on the disk at the first start of all."""
-    found = shares(lambda seed: side_by_side(Starts(0.0, first), seed), RUNS)
+@pytest.mark.parametrize(("court", "passes"), [(side_by_side, 0.9), (from_disk, 0.9), (by_baseline, 0.8)])
+def test_an_identical_build_is_hardly_ever_called_changed(
+    court: Callable[[float, int], Verdict], passes: float
+) -> None:
+    """And most of them pass."""
+    found = shares(lambda seed: court(0.0, seed), RUNS)
     assert found[Verdict.REGRESSED] + found[Verdict.IMPROVED] <= WRONG
-    assert found[Verdict.PASS] >= 0.9
+    assert found[Verdict.PASS] >= passes
 
 
-@pytest.mark.parametrize("first", [1.0, FROM_DISK])
-def test_side_by_side_a_start_that_takes_half_as_long_again_never_passes(first: float) -> None:
+@pytest.mark.parametrize(("court", "least"), [(side_by_side, 0.99), (from_disk, 0.99), (by_baseline, 0.8)])
+def test_a_start_that_takes_half_as_long_again_never_passes(
+    court: Callable[[float, int], Verdict], least: float
+) -> None:
     """It is found, also where the first start of all would hide it: that round is left out."""
-    found = shares(lambda seed: side_by_side(Starts(0.5, first), seed), RUNS)
+    found = shares(lambda seed: court(0.5, seed), RUNS)
     assert found[Verdict.PASS] + found[Verdict.IMPROVED] == 0
-    assert found[Verdict.REGRESSED] >= 0.99
+    assert found[Verdict.REGRESSED] >= least
 
 
-@pytest.mark.parametrize("first", [1.0, FROM_DISK])
-def test_side_by_side_what_is_too_much_hardly_ever_passes(first: float) -> None:
+@pytest.mark.parametrize("court", [side_by_side, from_disk])
+def test_side_by_side_what_is_too_much_hardly_ever_passes(court: Callable[[float, int], Verdict]) -> None:
     """At the edge of the tolerance."""
-    found = shares(lambda seed: side_by_side(Starts(TOLERANCE, first), seed), RUNS)
+    found = shares(lambda seed: court(TOLERANCE, seed), RUNS)
     assert found[Verdict.PASS] + found[Verdict.IMPROVED] <= WRONG + 0.02
 
 
@@ -115,17 +119,3 @@ def test_memory_of_servers_that_shared_the_card_is_invalid_and_says_what_helps()
     judged = comparison.judge(METRICS["gpu_memory"], 0.02)
     assert judged.verdict is Verdict.INVALID
     assert "gpuserve(one_at_a_time=True)" in " ".join(judged.reasons)
-
-
-def test_against_a_baseline_an_identical_build_is_hardly_ever_called_changed() -> None:
-    """And most of them pass, with three sessions recorded."""
-    found = shares(lambda seed: by_baseline(0.0, seed), RUNS)
-    assert found[Verdict.REGRESSED] + found[Verdict.IMPROVED] <= WRONG
-    assert found[Verdict.PASS] >= 0.8
-
-
-def test_against_a_baseline_a_start_that_takes_half_as_long_again_is_found() -> None:
-    """It never passes, and is mostly REGRESSED after a few sessions."""
-    found = shares(lambda seed: by_baseline(0.5, seed), RUNS)
-    assert found[Verdict.PASS] + found[Verdict.IMPROVED] == 0
-    assert found[Verdict.REGRESSED] >= 0.8

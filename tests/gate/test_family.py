@@ -45,10 +45,6 @@ def test_the_bar_falls_with_each_upheld_claim() -> None:
         family = family.with_claim()
     assert thresholds == pytest.approx([0.0125, 0.05 / 3, 0.025, 0.05, 0.05])
     assert (family.planned, family.upheld) == (5, 5)
-
-
-def test_a_single_comparison_needs_no_correction() -> None:
-    """A suite of one is judged as if there were no family."""
     assert Family(1).upholds(0.05)
     assert not Family(1).upholds(0.0501)
 
