@@ -45,29 +45,22 @@ def plain_run(test: TestResult) -> dict[str, Any]:
 
 
 def test_a_load_of_replicas_has_a_line() -> None:
-    """How many, how uneven, and who is the slowest."""
+    """How many, how uneven, who is the slowest or much slower, and the number and share of what failed."""
     test = a_result(of("h:1", 104, 0.012), of("h:2", 100, 0.015), of("h:3", 101, 0.0231))
     assert replica_lines([test]) == [
         "replicas of test_a: 3, busiest +2.3 % over the mean, p99 12.0 ms to 23.1 ms (slowest: h:3)"
     ]
-
-
-def test_who_is_much_slower_or_fails_is_named() -> None:
-    """With the number and share of what failed."""
     (line,) = replica_lines([a_result(of("h:1"), of("h:2", 95, 0.5, timeout=5), of("h:3", reset=1))])
     assert "much slower than the others: h:2" in line
     assert line.endswith("failed: h:2 5 of 100 (5 %), failed: h:3 1 of 101 (1.0 %)")
 
 
 def test_what_is_not_known_is_said_so() -> None:
-    """No zero stands for it."""
-    assert imbalance_text([result("a", 9), result("b", 9)]) == "2, busiest +0.0 % over the mean, p99 not known"
-    assert imbalance_text([result("a", 0), result("b", 0)]) == "2, nothing was answered, p99 not known"
-
-
-def result(name: str, requests: int) -> ReplicaResult:
-    """What a replica came to in a second."""
-    return ReplicaResult(name, requests, {}, 1.0, histogram([0.01] * requests))
+    """No zero stands for it, and null in the JSON of one server."""
+    for requests, busiest in ((9, "busiest +0.0 % over the mean"), (0, "nothing was answered")):
+        each = [ReplicaResult(name, requests, {}, 1.0, histogram([0.01] * requests)) for name in "ab"]
+        assert imbalance_text(each) == f"2, {busiest}, p99 not known"
+    assert plain_run(result_of("t.py::test_a", judgement()))["replicas"] is None
 
 
 # -- JSON
@@ -85,11 +78,6 @@ def test_the_json_has_each_of_them() -> None:
     assert (first["batching_ratio"], second["batching_ratio"]) == (4.0, 2.0)
     assert round(second["p50"], 3) == 0.02
     assert (second["p99"], second["errors"]) == (None, {"timeout": 2})
-
-
-def test_the_json_of_one_server_says_null() -> None:
-    """What is not known is null."""
-    assert plain_run(result_of("t.py::test_a", judgement()))["replicas"] is None
 
 
 # -- HTML

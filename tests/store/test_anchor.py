@@ -193,11 +193,10 @@ def test_a_damaged_anchor_is_named(path: Path, change: Callable[[Any], object], 
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-1", "1e16"])
-def test_no_number_of_an_anchor_is_odd(path: Path, number: str) -> None:
+@pytest.mark.parametrize("field", ["value", "sd"])
+def test_no_number_of_an_anchor_is_odd(path: Path, field: str, number: str) -> None:
     """NaN, infinity, negative and absurd numbers are refused wherever one stands."""
-    for field in ("value", "sd"):
-        text = changed(lambda plain, field=field: first(plain).update({field: "HERE"}))
-        refusal(path, text.replace('"HERE"', number))
+    refusal(path, changed(lambda plain: first(plain).update({field: "HERE"})).replace('"HERE"', number))
 
 
 @DAMAGE
