@@ -27,17 +27,15 @@ def test_entries_are_counted_and_the_newest_is_known(tmp_path: Path) -> None:
     assert str(found) == "3 entries, the newest of 2025-05-06 at fedcba987654"
 
 
-def test_no_folder_has_no_entries(tmp_path: Path) -> None:
-    """As before the first recording."""
-    assert str(stock_of(tmp_path / "T4")) == "no entries"
-
-
 def test_published_numbers_are_no_baselines(tmp_path: Path) -> None:
-    """They lie below the same folder, in a form of their own."""
+    """They lie below the same folder, in a form of their own; an entry from outside of git has a date alone."""
+    assert str(stock_of(tmp_path / "T4")) == "no entries"
     folder = tmp_path / "published"
     folder.mkdir()
     (folder / "shop.json").write_text("{}")
     assert stock_of(tmp_path) == Stock()
+    write(tmp_path / "a.json", {"test_a": entry(commit=None)})
+    assert str(stock_of(tmp_path)) == "1 entry, the newest of 2025-01-02"
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "\xff", '{"entries": {"a": {}}}', "[" * 5000])
@@ -59,24 +57,13 @@ def test_a_moment_that_is_none_is_not_shown(tmp_path: Path) -> None:
     assert stock_of(tmp_path) == Stock(unreadable=1)
 
 
-def test_an_entry_outside_of_git_has_no_commit(tmp_path: Path) -> None:
-    """The date stands alone."""
-    write(tmp_path / "a.json", {"test_a": entry(commit=None)})
-    assert str(stock_of(tmp_path)) == "1 entry, the newest of 2025-01-02"
-
-
 def test_the_header_says_it_all() -> None:
-    """Device, mode, baselines, budget and the number of comparisons."""
+    """Device, mode, baselines if there are any, budget and comparisons; what cannot be printed is an escape."""
     header = Header("T4", "Tesla T4", "gating against baselines/T4", 300.0, 12, str(Stock(3, "2025-01-02T", COMMIT)))
     assert str(header) == (
         "T4 (Tesla T4), gating against baselines/T4 (3 entries, the newest of 2025-01-02 at 0123456789ab),"
         " at most 5 min of measuring a test, 12 comparisons planned"
     )
-
-
-def test_the_header_without_baselines() -> None:
-    """Side by side with another revision there are none; what cannot be printed is shown as an escape."""
-    header = Header("cpu", "A\x1bCPU", "side by side with main", 60.0, 1)
-    assert str(header) == (
+    assert str(Header("cpu", "A\x1bCPU", "side by side with main", 60.0, 1)) == (
         r"cpu (A\x1bCPU), side by side with main, at most 60.0 s of measuring a test, 1 comparison planned"
     )
