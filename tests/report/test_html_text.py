@@ -40,19 +40,6 @@ def test_lines_of_a_block_stay() -> None:
     assert len(Texts(str).short("x" * 1000)) == LABEL_CHARACTERS
 
 
-def test_each_text_is_masked_once() -> None:
-    """What masks texts is slow, and the same ids stand in many places."""
-    asked: list[str] = []
-
-    def shown(text: str) -> str:
-        asked.append(text)
-        return text
-
-    texts = Texts(shown)
-    assert [texts.line("a"), texts.short("a"), texts.block("a")] == ["a", "a", "a"]
-    assert asked == ["a"]
-
-
 def test_a_fact_that_is_not_known_is_not_zero() -> None:
     """None is told from 0 and from no."""
     facts = {None: "not known", True: "yes", False: "no", 80.0: "80.0"}
