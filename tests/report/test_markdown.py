@@ -10,16 +10,22 @@ import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.report.html.text import Texts
+from pytest_gpuserve.report.html.verdicts import line_of
 from pytest_gpuserve.report.markdown import comment, headline, step_summary
 from pytest_gpuserve.report.markdown_rows import worst_first
 from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.results import LogTail, SessionResult, TestResult
+from pytest_gpuserve.report.terminal import table
 from pytest_gpuserve.report.totals import totals_line
-from tests.support.builders import COMMIT, OCCASION, judgement
+from tests.support.builders import COMMIT, OCCASION, judgement, result_of
 from tests.support.markdown_results import a_test, result_of_tests, rows_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pytest_gpuserve.gate.verdict import Judgement
 
 
 def test_a_row_says_everything_of_a_metric() -> None:
@@ -175,3 +181,23 @@ def test_any_change_has_a_rank() -> None:
     for change in (-1.0, -2.0, None, 1e300):
         worst = replace(judgement(), change=change)
         assert len(worst_first([a_test("t", "failed", worst, judgement())])) == 2
+
+
+def told(one: Judgement) -> tuple[str, str, str]:
+    """The reference as it stands on the terminal, in a comment and in the HTML report."""
+    test = result_of("t::test_z", one)
+    drawn = table([test], width=200, color=False).splitlines()[-1]
+    (row,) = rows_of(test)
+    return (
+        re.split(" {2,}", drawn.strip())[3],
+        rows_in(comment(result_of_tests(test)))[0][3],
+        line_of(row, "t", Texts(str)).cells["reference"],
+    )
+
+
+def test_a_reference_is_told_by_its_kind() -> None:
+    """A latency may be at most so long; a reference that is not known is no number of any kind."""
+    limit = replace(judgement(metric="latency.p99", kind="limit"), reference=0.05)
+    assert told(limit) == ("<= 50.0 ms", "at most 50.0 ms", "limit: at most 50.0 ms")
+    for missing in (judgement(Verdict.MISSING), judgement(Verdict.MISSING, kind="limit")):
+        assert told(missing) == ("-", "unknown", "not known")

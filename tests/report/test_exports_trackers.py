@@ -1,4 +1,4 @@
-"""github-action-benchmark: two lists of numbers, one for each direction, in the form of its custom tools."""
+"""Bencher Metric Format, and github-action-benchmark's two lists of numbers, one for each direction."""
 
 from __future__ import annotations
 
@@ -10,9 +10,28 @@ from hypothesis import given
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.report.exports.bencher import document as bencher
 from pytest_gpuserve.report.exports.github_action_benchmark import bigger_is_better, smaller_is_better
 from tests.report.exported import NAMES, NODEID, UNHURRIED, load_of, named, one_test
 from tests.support.builders import judgement, session
+
+Name = Annotated[str, msgspec.Meta(min_length=1)]
+Slug = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$", max_length=64)]
+
+
+class Metric(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A metric by the JSON schema of Bencher Metric Format (draft 7, ``bmf.json``), with nothing beside it."""
+
+    value: float
+    lower_value: float | msgspec.UnsetType = msgspec.UNSET
+    upper_value: float | msgspec.UnsetType = msgspec.UNSET
+
+
+def read_bencher(text: str) -> dict[str, dict[str, Metric]]:
+    """Read a document as strictly as its schema and Bencher's limits of names."""
+    found: dict[str, dict[str, Metric]] = msgspec.json.decode(text, type=dict[Name, dict[Slug, Metric]])
+    assert all(len(name.encode()) <= 1024 for name in found)
+    return found
 
 
 class Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -69,16 +88,18 @@ def test_an_entry_tells_the_verdicts_on_its_metric() -> None:
 
 
 def test_what_is_not_sound_is_in_no_chart() -> None:
-    """A number that cannot be trusted is left out; the action refuses an empty list, so that this is seen."""
-    result = one_test(load_of(judgement(Verdict.INVALID), sessions=[session(problems=("late",))]))
-    assert bigger_is_better(result) == smaller_is_better(result) == "[]\n"
+    """A load without numbers that can be trusted is left out; the action refuses an empty list, which shows."""
+    bad = load_of(judgement(Verdict.INVALID), sessions=[session(problems=("late",))])
+    assert bigger_is_better(one_test(bad)) == smaller_is_better(one_test(bad)) == "[]\n"
+    assert list(read_bencher(bencher(one_test(bad, load_of(label="load 2"))))) == [f"{NODEID} load 2"]
 
 
 @UNHURRIED
 @given(NAMES)
 def test_no_name_breaks_the_file_or_the_comment(nodeids: list[str]) -> None:
-    """Names stay apart and on their line, and end neither the code nor the cell that the action writes them into."""
+    """Names stay apart, on their line and within limits; none ends the code or cell that the action writes it into."""
     result = named(*nodeids)
+    assert len(read_bencher(bencher(result))) == len(nodeids)
     for document in (bigger_is_better, smaller_is_better):
         names = list(read(document(result)))
         assert len(names) % len(nodeids) == 0
