@@ -62,9 +62,6 @@ WRONG = 0.05
 """Most claims that chance may make, and most passes at the edge of the tolerance."""
 
 
-# -- what the gate comes to, run after run
-
-
 def beside(metric: Metric, measured: Callable[[int], Round], *, left_out: int = 0) -> Verdict:
     """What a comparison comes to that measures on until it is decided.
 
@@ -123,9 +120,6 @@ def shares(metric: Metric, court: Court, change: float) -> dict[Verdict, float]:
     return {verdict: counted[verdict] / RUNS[metric] for verdict in Verdict}
 
 
-# -- starts
-
-
 def start_side_by_side(change: float, seed: int, first: float = 1.0) -> Verdict:
     """What a comparison comes to that measures on until it is decided; its first round is left out.
 
@@ -159,9 +153,6 @@ def start_by_baseline(change: float, seed: int) -> Verdict:
         return session(*(start(cold_start_seconds=each) for each in seconds))
 
     return against_three(COLD_START, measured, change)
-
-
-# -- capacities
 
 
 def search(capacity: float, luck: Sequence[float] = ALIKE) -> Search:
@@ -206,9 +197,6 @@ def capacity_by_baseline(change: float, seed: int) -> Verdict:
         return session(*(replace(start(), search=drawn(random, each)) for _ in range(2)))
 
     return against_three(CAPACITY, measured, change)
-
-
-# -- by counting
 
 
 @pytest.mark.parametrize(
@@ -260,9 +248,6 @@ def test_what_is_too_much_hardly_ever_passes(metric: Metric, court: Court, chang
     """At the edge of the tolerance."""
     found = shares(metric, court, change)
     assert found[Verdict.PASS] + found[Verdict.IMPROVED] <= WRONG + 0.02
-
-
-# -- what is known of one
 
 
 def test_one_round_decides_nothing() -> None:

@@ -70,9 +70,6 @@ def of_vector(vector: dict[str, Any]) -> tuple[list[RoundPoint], Prior, Asked]:
     return points(*vector["rounds"]), prior, Asked(most_growth=Growth(vector["tolerance"]), level=vector["level"])
 
 
-# -- the published numbers
-
-
 @pytest.mark.parametrize("vector", VECTORS)
 def test_the_evidence_agrees_with_an_independent_implementation(vector: dict[str, Any]) -> None:
     """Estimate, error, degrees of freedom and both p-values, that of a claim from `paired_claim`, to 1e-9; and verdict.
@@ -93,9 +90,6 @@ def test_the_evidence_agrees_with_an_independent_implementation(vector: dict[str
     verdict, _, _ = paired_verdict(THROUGHPUT, rounds, prior, **zone)
     within, worse = expected["p_pass"] < zone["level"], expected["p_regressed"] < zone["level"]
     assert verdict in (WORDS["pass"] if within and worse else WORDS[expected["verdict"]])
-
-
-# -- one round
 
 
 @pytest.mark.parametrize(
@@ -123,9 +117,6 @@ def test_a_round_without_numbers_is_an_error() -> None:
     for differences in ((), (math.nan,), (0.1, math.inf), (-math.inf, 0.0)):
         with pytest.raises(ValueError, match="block difference"):
             RoundPoint(differences)
-
-
-# -- what must not matter
 
 
 @pytest.mark.parametrize(
@@ -166,9 +157,6 @@ def test_a_constant_slowdown_beyond_the_tolerance_never_passes(
     assert not limited.passes
 
 
-# -- what is believed of start pairs
-
-
 def test_a_round_of_one_block_is_not_taken_for_an_exact_one() -> None:
     """What it cannot know of its own spread is taken from the rounds that know theirs."""
     noisy = around(0.0, spread=0.05)
@@ -191,9 +179,6 @@ def test_a_prior_must_be_of_positive_numbers() -> None:
     for spread, dof in ((0.0, 3), (-1.0, 3), (math.nan, 3), (1e-4, 0), (1e-4, math.inf)):
         with pytest.raises(ValueError, match="prior"):
             Prior(spread, dof)
-
-
-# -- the first round
 
 
 @pytest.mark.parametrize(
@@ -241,9 +226,6 @@ def test_no_rounds_are_no_verdict() -> None:
             paired_limit_verdict(THROUGHPUT, points(around(0)), LEARNED, limit_log_cost=limit, level=LEVEL)
     with pytest.raises(ValueError, match="standard error"):
         LimitEvidence(0.0, 0.0, 3, LEVEL, 0.0)
-
-
-# -- a limit without a zone
 
 
 @UNHURRIED

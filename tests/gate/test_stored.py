@@ -251,9 +251,6 @@ def test_a_session_holds_only_what_was_measured(changes: dict[str, Any]) -> None
         replace(HERE, **changes)
 
 
-# -- the drift from one occasion to the next
-
-
 def judged(occasions: dict[str, list[float]], new: list[float]) -> StoredResult:
     """Throughput of one host, held against the drift."""
     return withstand_drift(judge([y for ys in occasions.values() for y in ys], new), occasions)

@@ -46,9 +46,6 @@ def run_of(*tests: TestResult, stored: bool = True, update: str = "") -> Session
     return SessionResult({}, {}, tests, stored=stored, update=update)
 
 
-# -- reasons
-
-
 def test_a_reason_of_many_tests_is_said_once() -> None:
     """With their number and the first few of them; also where it differs by the name of the test alone."""
     tests = [named(f"test_{name}", judgement(Verdict.MISSING, reasons=("there is no folder",))) for name in "abcde"]
@@ -92,9 +89,6 @@ def test_no_reason_moves_anything(reason: str, name: str, label: str) -> None:
     assert lines[0].endswith(")")
 
 
-# -- errors before any verdict
-
-
 def test_an_error_before_any_verdict_has_a_line() -> None:
     """Its first line, with the outcome and the test; of many tests once."""
     problem = "\nmosec ended before it was ready\n  found: exit code 3"
@@ -120,9 +114,6 @@ def test_a_long_error_is_cut() -> None:
     assert line == f"FAILED: {'x' * (PROBLEM_CHARACTERS - 5)}<KEY> (test_a)"
 
 
-# -- what verdicts rest on
-
-
 def test_details_say_what_the_table_has_no_room_for() -> None:
     """Interval, tolerance and evidence of each row; nothing of a row without numbers."""
     test = named("test_a", judgement(), judgement(Verdict.MISSING, "latency.p50"))
@@ -141,9 +132,6 @@ def test_bases_are_told_once() -> None:
     assert bases_lines([paired, paired, named("test_b", judgement())]) == [
         "side by side: the candidate and main (0123456789ab)"
     ]
-
-
-# -- how the measuring went
 
 
 def test_the_load_engine_tells_how_it_did() -> None:
@@ -194,9 +182,6 @@ def test_a_green_run_is_short() -> None:
         "PASS: reason 2 (test_2)",
         "6 more notes on what passed: -v shows them",
     ]
-
-
-# -- totals
 
 
 def test_only_what_has_a_baseline_could_be_recorded() -> None:

@@ -41,9 +41,6 @@ def plain_run(test: TestResult) -> dict[str, Any]:
     return found
 
 
-# -- a line
-
-
 def test_a_load_of_replicas_has_a_line() -> None:
     """How many, how uneven, who is the slowest or much slower, and the number and share of what failed."""
     test = a_result(of("h:1", 104, 0.012), of("h:2", 100, 0.015), of("h:3", 101, 0.0231))
@@ -63,9 +60,6 @@ def test_what_is_not_known_is_said_so() -> None:
     assert plain_run(result_of("t.py::test_a", judgement()))["replicas"] is None
 
 
-# -- JSON
-
-
 def test_the_json_has_each_of_them() -> None:
     """With what it counted, in seconds and requests a second."""
     counters = Counters(items=20, batches=6, parts={"h:1": Counters(16, 4), "h:2": Counters(4, 2)})
@@ -78,9 +72,6 @@ def test_the_json_has_each_of_them() -> None:
     assert (first["batching_ratio"], second["batching_ratio"]) == (4.0, 2.0)
     assert round(second["p50"], 3) == 0.02
     assert (second["p99"], second["errors"]) == (None, {"timeout": 2})
-
-
-# -- HTML
 
 
 def test_the_page_has_a_table_of_them() -> None:

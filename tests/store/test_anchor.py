@@ -82,9 +82,6 @@ def changed(change: Callable[[Any], object]) -> str:
     return edited(TEXT, lambda plain: change(plain["entries"]["test_a[1]"]))
 
 
-# -- on disk
-
-
 def test_an_anchor_is_a_line(path: Path) -> None:
     """A diff shows one metric a line, in the order of names, and a move in one; a file that was read is not changed."""
     write(path, {"test_a[1]": anchored()})
@@ -138,9 +135,6 @@ def test_any_anchor_survives_a_file(lines: list[AnchoredRecord]) -> None:
     back = msgspec.json.decode(json.dumps(json.loads(render({"a": made}))["entries"]["a"]), type=Entry)
     assert back == made
     check(back.anchors, back.moves)
-
-
-# -- damage
 
 
 LINE = f"{KEY}.anchors[0].metrics[1]"
@@ -206,9 +200,6 @@ def test_a_changed_byte_is_refused_or_moves_no_anchor(path: Path, position: int,
     except BaselineUnusable:
         return
     assert [stored.entry.anchors for stored in found.values()] == [anchored().anchors]
-
-
-# -- which of them are kept
 
 
 def test_a_metric_has_one_anchor_on_a_host() -> None:

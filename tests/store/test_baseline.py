@@ -72,23 +72,19 @@ def test_the_file_reads_from_the_top() -> None:
     assert render({"b": one, "a": other}) == render({"a": other, "b": one})
 
 
-def test_what_is_not_known_is_not_in_the_summary() -> None:
-    """A server that counts no batches has no batching ratio, rather than one of zero."""
-    uncounted = start(window(items=None, batches=None))
-    plain = json.loads(render({"a": entry(session(uncounted, uncounted))}))
-    assert set(plain["summary"]["a"]) == SUMMARISED - {"batching_ratio"}
-
-
 def test_what_the_cards_did_is_in_the_summary(path: Path) -> None:
-    """A file of eight full cards lists what is known of them, and is read back; utilisation is not known."""
+    """Of eight full cards what is known is listed, and read back; what is not known is not there, rather than zero."""
     cards = CardUse(joules=4.0, memory_bytes=8 * 141e9)
     used = start(replace(window(), cards=cards))
-    write(path, {"a": entry(session(used, used))})
+    uncounted = start(window(items=None, batches=None))
+    write(path, {"a": entry(session(used, used)), "b": entry(session(uncounted, uncounted))})
     text = path.read_text()
     assert read(path)["a"].sessions[0].windows[0].cards == cards
-    assert json.loads(text)["summary"]["a"].items() >= {"energy_per_inference": 0.4, "gpu_memory": 1.128e12}.items()
+    summary = json.loads(text)["summary"]
+    assert summary["a"].items() >= {"energy_per_inference": 0.4, "gpu_memory": 1.128e12}.items()
     assert "gpu_utilisation" not in text
     assert '"cards": "joules=4 memory=1.128e+12"' in text
+    assert set(summary["b"]) == SUMMARISED - {"batching_ratio"}
 
 
 def test_a_summary_from_before_a_metric_was_known_is_read(path: Path) -> None:
@@ -102,28 +98,6 @@ def test_a_summary_from_before_a_metric_was_known_is_read(path: Path) -> None:
     path.write_text(json.dumps(plain))
     with pytest.raises(BaselineUnusable, match="gpu_memory disagrees"):
         read(path)
-
-
-# -- writing
-
-
-@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.chmod"])
-@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_failed_write_leaves_the_old_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch, step: str, failure: BaseException
-) -> None:
-    """Whatever fails on the way, the file is as it was and nothing lies beside it."""
-    write(path, {"old": entry()})
-    before = path.read_bytes()
-
-    def fail(*_: object) -> None:
-        raise failure
-
-    monkeypatch.setattr(step, fail)
-    with pytest.raises(BaselineUnusable if isinstance(failure, OSError) else KeyboardInterrupt):
-        write(path, SMALL)
-    assert path.read_bytes() == before
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 def test_a_killed_process_leaves_the_old_file(path: Path) -> None:
@@ -165,6 +139,25 @@ def test_what_could_not_be_read_again_is_not_written(path: Path, odd: dict[str, 
         write(path, {**SMALL, **odd})
     assert str(path) in str(caught.value)
     assert path.read_bytes() == TEXT.encode()
+
+
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.chmod"])
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failed_write_leaves_the_old_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str, failure: BaseException
+) -> None:
+    """Whatever fails on the way, the file is as it was and nothing lies beside it."""
+    write(path, {"old": entry()})
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(step, fail)
+    with pytest.raises(BaselineUnusable if isinstance(failure, OSError) else KeyboardInterrupt):
+        write(path, SMALL)
+    assert path.read_bytes() == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

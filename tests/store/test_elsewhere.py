@@ -20,7 +20,6 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.store.elsewhere.address import Address, copy_folder, is_address, parse_address, unsent_folder
 from pytest_gpuserve.store.elsewhere.causes import cause_of, storage_problem
 from pytest_gpuserve.store.elsewhere.filesystem import MOST_BYTES, open_remote
-from pytest_gpuserve.store.elsewhere.mirror import Mirror
 from pytest_gpuserve.store.elsewhere.names import MOST_FILES, is_baseline_name, is_for, versions_below
 from pytest_gpuserve.store.elsewhere.remote import StorageProblem
 from tests.fakes.threads import in_a_thread
@@ -251,29 +250,17 @@ def test_a_web_server_that_does_not_list_a_folder_is_told(pages: Address, word: 
 
 
 def test_a_page_without_baselines_is_no_folder(pages: Address) -> None:
-    """It may be that of a login; and an error is no file that was removed."""
-    for folder in ("cpu/deep/none", "cpu/deep"):
-        page = Address("http", pages.of(folder))
-        with closing(open_remote(page)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
-            remote.listing()
+    """It may be that of a login; nor is a server that is gone, and an error is no file that was removed."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{nobody.getsockname()[1]}/baselines"
+        for url in (pages.of("cpu/deep/none"), pages.of("cpu/deep"), gone):
+            page = Address("http", url)
+            with closing(open_remote(page)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
+                remote.listing()
     Pages.failing["x.json"] = 503
     with closing(open_remote(pages)) as remote, pytest.raises(StorageProblem, match="cannot be read"):
         remote.fetch("cpu/x.json")
-
-
-def test_a_copy_outlives_a_server_that_is_gone(pages: Address, tmp_path: Path) -> None:
-    """An unreachable storage is an error, and neither empties the copy nor makes it one of now."""
-    mirror = Mirror(tmp_path / "copy")
-    with closing(open_remote(pages)) as remote:
-        mirror.refresh(remote, "cpu")
-    before = mirror.refreshed_at("cpu")
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        gone = Address("http", f"http://127.0.0.1:{nobody.getsockname()[1]}/baselines")
-        with closing(open_remote(gone)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
-            mirror.refresh(remote, "cpu")
-    assert (mirror.files / "cpu/x.json").read_text() == "cpu/x.json"
-    assert mirror.refreshed_at("cpu") == before
 
 
 def gone_with_a_cause(_: object, path: str, **__: object) -> list[dict[str, str]]:
