@@ -78,12 +78,19 @@ def test_a_metric_with_several_references(kinds: Sequence[ReferenceKind], plain:
 
 
 def test_a_stored_verdict_that_stays_counts() -> None:
-    """Side by side it passed, but that cannot see new packages: the plain name never says PASS of a failure."""
+    """Side by side it passed, but that cannot see new packages: the plain name never says PASS of a failure.
+
+    The verdict on what the test did not come to decides nothing, so that what was asked has the plain name.
+    """
     paired = judgement(Verdict.PASS, kind="against")
     settled, stays = judgement(), judgement(reasons=("side by side it is PASS, but",))
     assert of(settled, paired)["gpuserve.throughput.verdict"] == "PASS"
     assert of(stays, paired)["gpuserve.throughput.verdict"] == "REGRESSED"
     assert of(stays, paired)["gpuserve.throughput.against.verdict"] == "PASS"
+    named = of(judgement().unasserted(), judgement(Verdict.PASS, kind="limit"))
+    assert named["gpuserve.throughput.verdict"] == "PASS"
+    assert "gpuserve.throughput.asserted" not in named
+    assert named["gpuserve.throughput.baseline.asserted"] == "no"
 
 
 def settled(*judgements: Judgement, beside: Judgement) -> dict[str, str]:
@@ -117,14 +124,6 @@ def test_the_code_of_an_anchor_that_finds_none_decides_nothing(said: Verdict) ->
         assert named["gpuserve.throughput.verdict"] == str(verdict)
         assert named["gpuserve.throughput.reference_kind"] == "baseline"
         assert named["gpuserve.throughput.against.verdict"] == str(said)
-
-
-def test_what_the_test_did_not_come_to_says_so() -> None:
-    """Its verdict decides nothing, so that what was asked has the plain name."""
-    named = of(judgement().unasserted(), judgement(Verdict.PASS, kind="limit"))
-    assert named["gpuserve.throughput.verdict"] == "PASS"
-    assert "gpuserve.throughput.asserted" not in named
-    assert named["gpuserve.throughput.baseline.asserted"] == "no"
 
 
 def test_loads_are_told_apart() -> None:

@@ -82,21 +82,15 @@ def test_the_page_has_a_table_of_them() -> None:
     assert "2, busiest +33.3 % over the mean, p99 10.0 ms to 10.0 ms (slowest: h:1)" in text
 
 
-def test_neither_shows_a_secret() -> None:
-    """However it has come into a name."""
-    result = SessionResult({}, {}, (a_result(of(f"{SECRET}:1"), of("h:2")),))
-
-    def shown(text: str) -> str:
-        return text.replace(SECRET, "<hidden>")
-
-    assert SECRET not in document(result, shown)
-    page = page_document(result, shown)
-    assert SECRET not in page
-    assert "&lt;hidden&gt;:1" in page
-
-
 def test_a_name_is_text_in_the_page() -> None:
-    """Whatever it is, it brings no element of its own."""
+    """Whatever it is, it brings no element of its own, and a secret is shown neither there nor in the JSON."""
     plain = Page(page_document(SessionResult({}, {}, (a_result(*(of(f"h:{n}") for n in range(len(HOSTILE)))),))))
     odd = Page(page_document(SessionResult({}, {}, (a_result(*map(of, HOSTILE)),))))
     assert [tag for tag, _ in odd.elements] == [tag for tag, _ in plain.elements]
+    result = SessionResult({}, {}, (a_result(of(f"{SECRET}:1"), of("h:2")),))
+    json_text, page = (
+        write(result, lambda text: text.replace(SECRET, "<hidden>")) for write in (document, page_document)
+    )
+    assert SECRET not in json_text
+    assert SECRET not in page
+    assert "&lt;hidden&gt;:1" in page

@@ -201,21 +201,17 @@ def test_a_wrong_field_is_refused_even_with_a_right_checksum(history: History, c
     refusal(history)
 
 
-def test_rounds_of_another_pair_under_this_name_are_refused(history: History) -> None:
-    """Copying the file of a lucky candidate does not help."""
-    history.save(pair("lucky"), small_sequence())
-    lucky = history.folder / f"{SUBJECT.digest()}-{pair('lucky').digest()}.rounds.json"
-    lucky.replace(history.folder / f"{SUBJECT.digest()}-{pair().digest()}.rounds.json")
-    assert "another comparison" in refusal(history)
-
-
-def test_the_past_of_another_test_under_this_name_is_no_prior(history: History) -> None:
-    """A file says in full what it is of, and is believed in that before its name."""
+def test_a_file_under_another_name_is_no_evidence(history: History) -> None:
+    """A file says in full what it is of, and is believed in that before its name: no lucky candidate can be copied."""
     other = replace(SUBJECT, nodeid="another")
     the_file(history, "past").replace(history.folder / f"{other.digest()}-{pair().digest()}.past.json")
     past = history.past_rounds(other)
     assert past.comparisons == ()
     assert "another" in past.notes[0]
+    history.save(pair("lucky"), small_sequence())
+    lucky = history.folder / f"{SUBJECT.digest()}-{pair('lucky').digest()}.rounds.json"
+    lucky.replace(history.folder / f"{SUBJECT.digest()}-{pair().digest()}.rounds.json")
+    assert "another comparison" in refusal(history)
 
 
 def test_one_damaged_past_does_not_cost_the_others(history: History) -> None:

@@ -86,32 +86,13 @@ def test_failed_requests_are_never_part_of_a_baseline() -> None:
         session_of(here().session_record(session(start(failed), start())))
 
 
-def test_a_window_without_stages_is_written_as_ever() -> None:
-    """Files of servers that count no stages keep every letter, and files from before there were any are read."""
+def test_a_window_without_stages_or_cards_is_written_as_ever() -> None:
+    """Files of before keep every letter and are read; what is known stands in one line, to six digits."""
     plain = msgspec.to_builtins(window_record(window()))
-    assert "stages" not in plain
+    assert plain.keys().isdisjoint({"stages", "cards"})
     assert msgspec.convert(plain, WindowRecord) == window_record(window())
     counted = replace(window(), stages={"server": StageTime(0.123456789, 320), "compute": StageTime(0.25, 40)})
     assert msgspec.to_builtins(window_record(counted)) == {**plain, "stages": "compute=0.25/40 server=0.123457/320"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *["compute", "compute=1", "compute=/4", "compute=-1/4", "compute=inf/4", "compute=1e999/4"],
-        *["compute=1.2.3/4", "compute=1.0/4", "compute=1/0", "compute=1/-4"],
-        *["compute=1/4  x=1/4", "x=1/4 x=1/4", "b=1/4 a=1/4", " x=1/4"],
-    ],
-)
-def test_a_damaged_stage_is_refused(text: str) -> None:
-    """What is not exactly as it would be written is damage, named by its field."""
-    refused("stages: ", stages=text)
-
-
-def test_a_window_without_cards_is_written_as_ever() -> None:
-    """Files of a CPU keep every letter; of a card stands what is known, in one line, to six digits."""
-    plain = msgspec.to_builtins(window_record(window()))
-    assert "cards" not in plain
     cards = CardUse(joules=12.5, memory_bytes=1.2e9, utilisation=0.8, sm_clock_mhz=1350.0)
     record = window_record(replace(window(), cards=cards))
     text = "joules=12.5 memory=1.2e+09 utilisation=0.8 sm_clock=1350"
@@ -120,13 +101,20 @@ def test_a_window_without_cards_is_written_as_ever() -> None:
     assert window_of(window_record(replace(window(), cards=CardUse())), "").cards is None
 
 
+STAGES = [
+    *["compute", "compute=1", "compute=/4", "compute=-1/4", "compute=inf/4", "compute=1e999/4"],
+    *["compute=1.2.3/4", "compute=1.0/4", "compute=1/0", "compute=1/-4"],
+    *["compute=1/4  x=1/4", "x=1/4 x=1/4", "b=1/4 a=1/4", " x=1/4"],
+]
+CARDS = [
+    *["joules", "joules=", "joules=-1", "joules=inf", "joules=1e999", "joules=1.0", "joules=1 joules=1"],
+    *["memory=1 joules=1", "joules=1  memory=1", " joules=1", "watts=1", "memory_bytes=1"],
+]
+
+
 @pytest.mark.parametrize(
-    "text",
-    [
-        *["joules", "joules=", "joules=-1", "joules=inf", "joules=1e999", "joules=1.0", "joules=1 joules=1"],
-        *["memory=1 joules=1", "joules=1  memory=1", " joules=1", "watts=1", "memory_bytes=1"],
-    ],
+    ("field", "text"), [*(("stages", text) for text in STAGES), *(("cards", text) for text in CARDS)]
 )
-def test_damaged_cards_are_refused(text: str) -> None:
+def test_damaged_stages_and_cards_are_refused(field: str, text: str) -> None:
     """What is not exactly as it would be written is damage, named by its field."""
-    refused("cards: ", cards=text)
+    refused(f"{field}: ", **{field: text})
