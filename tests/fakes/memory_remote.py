@@ -18,7 +18,9 @@ class MemoryRemote:
     Args:
         files: What it holds.
         before_put: Called, once each, before the writes to come: what another runner does in that moment.
+        after_listing: The same, after the listings to come.
         fails: Whether it does not answer.
+        fails_after: How many requests it answers before that, if so.
         loses: Whether the next write is done, and then not known to be.
         fetched: Names of what was fetched.
         asked: How many requests there were.
@@ -27,7 +29,9 @@ class MemoryRemote:
 
     files: dict[str, bytes] = field(default_factory=dict)
     before_put: list[Callable[[], object]] = field(default_factory=list)
+    after_listing: list[Callable[[], object]] = field(default_factory=list)
     fails: bool = False
+    fails_after: int | None = None
     loses: bool = False
     fetched: list[str] = field(default_factory=list)
     asked: int = 0
@@ -36,7 +40,10 @@ class MemoryRemote:
     def listing(self) -> dict[str, str]:
         """See ``Remote``."""
         self._answer()
-        return {name: version_of(data) for name, data in self.files.items()}
+        found = {name: version_of(data) for name, data in self.files.items()}
+        while self.after_listing:
+            self.after_listing.pop()()
+        return found
 
     def fetch(self, name: str) -> Held | None:
         """See ``Remote``."""
@@ -69,6 +76,8 @@ class MemoryRemote:
 
     def _answer(self) -> None:
         self.asked += 1
+        if self.fails_after is not None:
+            self.fails, self.fails_after = self.fails_after <= 0, self.fails_after - 1
         if self.fails:
             raise StorageProblem("s3://bucket/folder does not answer", found="TimeoutError", remedies=["wait"])
 

@@ -144,22 +144,14 @@ def test_the_formula() -> None:
     assert result.change == pytest.approx(math.exp(-0.095) - 1)
 
 
-def test_a_lone_anchor_rests_on_the_defaults() -> None:
-    """One session then and one now: the default spread of sessions and of occasions, with three degrees of freedom."""
+def test_what_noise_explains_is_neither_drift_nor_improvement() -> None:
+    """One session then and one now have the default spreads, with three degrees of freedom, and decide little."""
     seen = judge([0.0], [0.1]).evidence
     assert seen.standard_error**2 == pytest.approx(4 * 0.02**2)
     assert seen.df == 3
-
-
-def test_beyond_the_tolerance_by_chance_is_no_drift() -> None:
-    """An estimate beyond the tolerance is held back while the noise explains it."""
     result = judge([0.0], [0.055])
     assert result.is_beyond
     assert not result.has_drifted
-
-
-def test_an_improvement_has_to_be_sure() -> None:
-    """A number that is better by luck tightens nothing; one that is clearly better does."""
     assert not judge([0.0, 0.0, 0.0], [-0.03, -0.03, -0.03]).has_improved
     assert judge([0.0, 0.0, 0.0], [-0.15, -0.15, -0.15]).has_improved
 
@@ -200,12 +192,8 @@ def test_an_anchor_is_what_its_sessions_say(costs: dict[str, list[float]]) -> No
     ],
 )
 def test_an_impossible_anchor_is_refused(y: float, sd: float | None, sessions: int, occasions: int) -> None:
-    """NaN, no session, more occasions than sessions, and a spread where there can be none."""
+    """NaN, no session, more occasions than sessions, and a spread where there can be none; no session is no drift."""
     with pytest.raises(ValueError, match=r"anchor|sessions"):
         AnchorPoint(y, sd, sessions, occasions)
-
-
-def test_nothing_measured_is_a_mistake() -> None:
-    """No session is never no drift."""
     with pytest.raises(ValueError, match="nothing was measured"):
         judge_anchor(THROUGHPUT, AnchorPoint.of({"a": [0.0]}), {}, {}, most_growth=GROWTH)

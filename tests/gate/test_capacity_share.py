@@ -84,18 +84,14 @@ def test_both_sides_are_never_shown_at_once(batches: list[tuple[int, int, int]],
     assert 0.0 <= share.effective <= sum(requests for requests, _, _ in batches)
 
 
-@pytest.mark.parametrize("counts", [(10, 11, 0), (10, 0, 11), (10, -1, 0), (-1, -1, -1)])
-def test_more_beyond_than_there_are_is_an_error(counts: tuple[int, int, int]) -> None:
-    """A count that cannot be is never taken for a share."""
-    with pytest.raises(ValueError, match="beyond"):
-        Batch(*counts)
-
-
-@pytest.mark.parametrize("level", [0.0, 0.5, math.nan])
-def test_an_error_rate_is_inside_its_range(level: float) -> None:
-    """No error rate that means nothing is taken."""
-    with pytest.raises(ValueError, match="error rate"):
-        share_of([], level)
+def test_what_cannot_be_counted_is_an_error() -> None:
+    """More beyond a limit than there are is never taken for a share, nor an error rate that means nothing."""
+    for counts in ((10, 11, 0), (10, 0, 11), (10, -1, 0), (-1, -1, -1)):
+        with pytest.raises(ValueError, match="beyond"):
+            Batch(*counts)
+    for level in (0.0, 0.5, math.nan):
+        with pytest.raises(ValueError, match="error rate"):
+            share_of([], level)
 
 
 def test_independent_requests_are_wrongly_decided_as_rarely_as_said() -> None:

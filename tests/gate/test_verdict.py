@@ -1,4 +1,4 @@
-"""The value objects that every comparison ends in."""
+"""What is gated, the scale on which it is judged, and the value objects that every comparison ends in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS, Growth, Metric
+from pytest_gpuserve.gate.metric import METRICS, Growth, Metric, log_cost, metric_by_option, requests_needed
 from pytest_gpuserve.gate.verdict import Evidence, Judgement, Verdict
 
 THROUGHPUT = METRICS["throughput"]
@@ -86,10 +86,7 @@ def test_change_and_interval_have_the_sign_of_the_value() -> None:
     """A cost 43 % up is throughput 30 % down, with bounds in order; for a latency the sign stays."""
     slower = judge(evidence(-math.log(0.7)))
     assert slower.verdict is Verdict.REGRESSED
-    assert slower.change == pytest.approx(-0.3)
     assert slower.value == pytest.approx(70)
-    assert slower.interval is not None
-    assert slower.interval[0] < -0.3 < slower.interval[1]
     latency = Judgement.from_evidence(
         P99,
         evidence(math.log(1.5)),
@@ -100,21 +97,16 @@ def test_change_and_interval_have_the_sign_of_the_value() -> None:
         rounds=1,
         looks=6,
     )
-    assert latency.change == pytest.approx(0.5)
-    assert latency.interval is not None
-    assert latency.interval[0] < 0.5 < latency.interval[1]
+    for judged, change in ((slower, -0.3), (latency, 0.5)):
+        assert judged.change == pytest.approx(change)
+        assert judged.interval is not None
+        assert judged.interval[0] < change < judged.interval[1]
 
 
 @pytest.mark.parametrize(
-    ("metric", "estimate", "value", "remark"),
-    [
-        (THROUGHPUT, -math.log(1 - 0.216), 78.4, "worse by 21.6 %, within the tolerance of 30 %"),
-        (P99, math.log(1.216), 121.6, "worse by 21.6 %, within the tolerance of 30 %"),
-    ],
+    ("metric", "estimate", "value"), [(THROUGHPUT, -math.log(1 - 0.216), 78.4), (P99, math.log(1.216), 121.6)]
 )
-def test_a_change_whose_interval_is_within_the_tolerance_passes(
-    metric: Metric, estimate: float, value: float, remark: str
-) -> None:
+def test_a_change_whose_interval_is_within_the_tolerance_passes(metric: Metric, estimate: float, value: float) -> None:
     """A throughput 21.6 % lower, surely by less than 30 %, is a PASS at 30 % that says so; a latency likewise."""
     error = (math.log(1 - 0.179) - math.log(1 - 0.25)) / 2 / Evidence(0, 1, 20, 0.05 / 6, Growth(1)).interval[1]
     seen = Evidence(estimate, error, 20, 0.05 / 6, metric.growth(0.3))
@@ -123,28 +115,22 @@ def test_a_change_whose_interval_is_within_the_tolerance_passes(
     )
     if metric is THROUGHPUT:
         assert shown.interval == pytest.approx((-0.25, -0.179), abs=1e-3)
+    remark = "worse by 21.6 %, within the tolerance of 30 %"
     assert (shown.verdict, shown.tolerance, shown.reasons) == (Verdict.PASS, 0.3, (remark,))
 
 
 def test_an_undecided_judgement_says_what_could_be_decided() -> None:
-    """INCONCLUSIVE names the smallest tolerance of this evidence, and is no pass."""
+    """INCONCLUSIVE names the smallest tolerance of this evidence, or None and a reason where it bounds nothing."""
     undecided = judge(evidence(0.0, 0.05))
     assert not undecided.verdict.passes
     assert undecided.decidable is not None
     assert undecided.decidable > 0.05
     assert undecided.reasons == ("this evidence decides a tolerance of 12.2 %, not of 4.8 %",)
-
-
-def test_evidence_that_bounds_nothing_says_so() -> None:
-    """With nearly no degrees of freedom everything is unknown: None and a reason, never an infinity."""
     nothing = judge(evidence(0.1, 0.1, df=0.01))
     assert nothing.verdict is Verdict.INCONCLUSIVE
     assert (nothing.interval, nothing.detectable, nothing.decidable) == (None, None, None)
     assert nothing.reasons == ("the evidence is too thin to decide any tolerance",)
-
-
-def test_a_method_may_hold_a_verdict_back() -> None:
-    """The verdict told is the method's, also where the bare zone test says more."""
+    # The verdict told is the method's, also where the bare zone test says more.
     assert judge(evidence(0.3), verdict=Verdict.INCONCLUSIVE).verdict is Verdict.INCONCLUSIVE
 
 
@@ -160,22 +146,14 @@ def test_missing_and_invalid_carry_their_reasons_and_no_numbers() -> None:
     assert invalid.reasons == ("client saturated", "GPU throttled")
 
 
-def test_a_pass_without_both_values_cannot_be_made() -> None:
-    """Nothing passes that was not compared with something."""
+def test_an_impossible_judgement_cannot_be_made() -> None:
+    """Nothing passes that was not compared, INVALID and MISSING always say why, and None is the only unknown."""
     for value, reference in ((None, 1.0), (1.0, None)):
         with pytest.raises(ValueError, match="without a value and a reference"):
             Judgement(THROUGHPUT, Verdict.PASS, "limit", value=value, reference=reference)
-
-
-@pytest.mark.parametrize("verdict", [Verdict.INVALID, Verdict.MISSING])
-def test_no_outcome_without_comparison_lacks_its_reason(verdict: Verdict) -> None:
-    """INVALID and MISSING always say why."""
-    with pytest.raises(ValueError, match="without a reason"):
-        Judgement(THROUGHPUT, verdict, "baseline")
-
-
-def test_a_judgement_holds_no_nan() -> None:
-    """NaN and infinity are refused, so that None is the only word for unknown."""
+    for verdict in (Verdict.INVALID, Verdict.MISSING):
+        with pytest.raises(ValueError, match="without a reason"):
+            Judgement(THROUGHPUT, verdict, "baseline")
     with pytest.raises(ValueError, match="change of throughput"):
         replace(judge(evidence(0.0)), change=math.nan)
     with pytest.raises(ValueError, match="interval of throughput"):
@@ -183,21 +161,108 @@ def test_a_judgement_holds_no_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "values"),
     [
-        ("estimate", math.nan),
-        ("estimate", math.inf),
-        ("standard_error", 0.0),
-        ("standard_error", math.nan),
-        ("df", 0.0),
-        ("df", math.nan),
-        ("level", 0.0),
-        ("level", 0.5),
-        ("most_growth", 0.0),
-        ("most_growth", math.nan),
+        ("estimate", (math.nan, math.inf)),
+        ("standard_error", (0.0, math.nan)),
+        ("df", (0.0, math.nan)),
+        ("level", (0.0, 0.5)),
+        ("most_growth", (0.0, math.nan)),
     ],
 )
-def test_evidence_holds_only_numbers_that_can_be_tested(field: str, value: float) -> None:
+def test_evidence_holds_only_numbers_that_can_be_tested(field: str, values: tuple[float, float]) -> None:
     """A NaN or an empty standard error is an error at once, never a comparison that happens to be false."""
-    with pytest.raises(ValueError, match="must"):
-        replace(evidence(0.0), **{field: Growth(value)})
+    for value in values:
+        with pytest.raises(ValueError, match="must"):
+            replace(evidence(0.0), **{field: Growth(value)})
+
+
+ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+VALUES = st.floats(1e-9, 1e9)
+
+
+def test_the_table_of_metrics_is_the_published_one() -> None:
+    """Names, marker keys, tolerances and sd floors are those of the documentation, in report order.
+
+    A suite that names none of those on request has no rows, no comparisons and no texts of them.
+    """
+    table = [
+        (m.name, m.option, m.unit, m.default_tolerance, m.sd_floor, m.default_sd, m.on_request)
+        for m in METRICS.values()
+    ]
+    assert table == [
+        ("throughput", "throughput", "1/s", 0.05, 0.005, 0.02, False),
+        ("latency.p50", "p50", "s", 0.05, 0.005, 0.02, False),
+        ("latency.p90", "p90", "s", 0.10, 0.005, 0.02, False),
+        ("latency.p95", "p95", "s", 0.10, 0.005, 0.02, False),
+        ("latency.p99", "p99", "s", 0.20, 0.03, 0.03, False),
+        ("batching_ratio", "batching_ratio", "", 0.05, 0.003, 0.02, False),
+        ("energy_per_inference", "energy_per_inference", "J", 0.05, 0.005, 0.02, True),
+        ("gpu_memory", "gpu_memory", "B", 0.02, 0.001, 0.005, True),
+        ("gpu_utilisation", "gpu_utilisation", "", 0.05, 0.01, 0.02, True),
+        ("cold_start", "cold_start", "s", 0.20, 0.02, 0.05, True),
+        ("capacity", "capacity", "1/s", 0.10, 0.01, 0.04, True),
+    ]
+
+
+def test_a_metric_is_found_by_its_marker_key() -> None:
+    """The marker's key leads back to the very metric; a misspelt one never selects anything."""
+    assert [metric_by_option(metric.option) for metric in METRICS.values()] == list(METRICS.values())
+    with pytest.raises(KeyError):
+        metric_by_option("p999")
+
+
+@ALL
+@UNHURRIED
+@given(value=VALUES, slowdown=st.floats(0.001, 10))
+def test_worse_is_larger_by_the_log_of_the_slowdown(metric: Metric, value: float, slowdown: float) -> None:
+    """A slowdown of r adds log(1 + r) to the log cost of every metric, whichever direction is better."""
+    worse = value / (1 + slowdown) if metric.higher_is_better else value * (1 + slowdown)
+    assert log_cost(metric, worse) - log_cost(metric, value) == pytest.approx(math.log1p(slowdown), abs=1e-9)
+
+
+@ALL
+def test_a_tolerance_is_told_as_it_was_written(metric: Metric) -> None:
+    """No digit that nobody wrote gets into a file by the way to the cost and back."""
+    tolerances = [percent / 100 for percent in range(1, 100)]
+    assert [metric.loss(metric.growth(tolerance)) for tolerance in tolerances] == tolerances
+
+
+def test_a_tolerance_is_one_that_can_be_decided() -> None:
+    """Of what is better when more nothing falls by all of it, where a latency may well double; none is zero or less."""
+    for tolerance in (1, 1.0, 7.5):
+        with pytest.raises(ValueError, match="throughput cannot fall by"):
+            METRICS["throughput"].growth(tolerance)
+        assert METRICS["latency.p99"].growth(tolerance) == tolerance
+    for tolerance in (0.0, -0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="positive fraction"):
+            requests_needed(METRICS["throughput"], tolerance)
+
+
+@ALL
+def test_what_is_not_a_measurement_has_no_cost(metric: Metric) -> None:
+    """Zero requests per second or a NaN latency is an error, never an infinitely good or bad number."""
+    for value in (0.0, -1.0, math.nan, math.inf, -math.inf):
+        with pytest.raises(ValueError, match="must be a positive number"):
+            log_cost(metric, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance", "requests"),
+    [
+        ("latency.p99", 0.20, 1000),
+        ("latency.p99", 0.10, 2000),
+        ("latency.p95", 0.10, 400),
+        ("latency.p90", 0.10, 200),
+        ("latency.p50", 0.05, 80),
+        ("throughput", 0.05, 40),
+        ("batching_ratio", 0.03, 67),
+        ("energy_per_inference", 0.05, 40),
+        ("gpu_memory", 0.001, 1),
+        ("gpu_utilisation", 0.001, 1),
+        ("cold_start", 0.001, 1),
+    ],
+)
+def test_requests_needed_follow_the_published_rule(name: str, tolerance: float, requests: int) -> None:
+    """p99 needs 1000 requests at 20 % and 2000 at 10 %, and no rounding of 1 - q adds one."""
+    assert requests_needed(METRICS[name], tolerance) == requests

@@ -24,11 +24,6 @@ from tests.support.builders import judgement, result_of
 
 UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
 
-KINDS: tuple[ReferenceKind, ...] = get_args(ReferenceKind)
-
-NO_ENTRY = "/b/x.json has no entry 'test_z'"
-OTHER_WORKLOAD = "/b/x.json has another workload under 'test_z'"
-
 
 def spent(seconds: int) -> str:
     """The reason of what was not decided within a budget."""
@@ -40,8 +35,8 @@ def spent(seconds: int) -> str:
 
 CASES = [
     (Verdict.REGRESSED, "", ["--baseline-update", "--reason=why it is worth it"]),
-    (Verdict.MISSING, NO_ENTRY, ["--baseline-update-new"]),
-    (Verdict.MISSING, OTHER_WORKLOAD, ["--baseline-update"]),
+    (Verdict.MISSING, "/b/x.json has no entry 'test_z'", ["--baseline-update-new"]),
+    (Verdict.MISSING, "/b/x.json has another workload under 'test_z'", ["--baseline-update"]),
     (Verdict.INCONCLUSIVE, spent(300), ["--gpuserve-budget=1200"]),
     (Verdict.INCONCLUSIVE, spent(90), ["--gpuserve-budget=360"]),
     (Verdict.INCONCLUSIVE, spent(0), ["--gpuserve-budget=4"]),
@@ -49,9 +44,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("verdict", "reason", "options"), CASES)
-@pytest.mark.parametrize("nodeid", ["suites/x/test_y.py::test_z[50]", "t.py::test_z['a b' $HOME;ü]"])
-def test_the_command_can_be_pasted(verdict: Verdict, reason: str, options: list[str], nodeid: str) -> None:
+def test_the_command_can_be_pasted(verdict: Verdict, reason: str, options: list[str]) -> None:
     """A shell splits it into the very test, the device and the options."""
+    nodeid = "t.py::test_z['a b' $HOME;ü]"
     found = command_for(judgement(verdict, reasons=(reason,)), nodeid, "A100-SXM4-80GB", stored=True)
     assert shlex.split(found) == ["pytest", nodeid, "--gpu=A100-SXM4-80GB", *options]
 
@@ -98,39 +93,28 @@ def test_what_was_looked_at_side_by_side_is_not_again(judged: Judgement) -> None
     assert closer_command(judged, "t", "cpu", before="HEAD~1") == ""
 
 
-def test_without_code_before_there_is_no_closer_look() -> None:
-    """Outside of git; and an id that cannot be typed makes no command."""
+def test_an_id_that_cannot_be_typed_makes_no_command() -> None:
+    """It would break the explanation's line, or be another test's; outside of git there is no closer look."""
+    assert command_for(judgement(), "t.py::test_z[\x1b]", "cpu", stored=True) == ""
+    assert closer_command(judgement(), "t[\x1b]", "cpu", before="HEAD~1") == ""
     assert code_before(None, clean=True) == code_before(None, clean=False) == ""
     assert closer_command(judgement(), "t", "cpu", before="") == ""
-    assert closer_command(judgement(), "t[\x1b]", "cpu", before="HEAD~1") == ""
 
 
-@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVED, Verdict.INVALID])
-def test_no_command_where_none_helps(verdict: Verdict) -> None:
-    """An invalid measurement must not be recorded, and a pass needs nothing."""
-    assert command_for(judgement(verdict, reasons=(spent(300),)), "t", "cpu", stored=True) == ""
-
-
-def test_time_does_not_help_after_the_last_look() -> None:
-    """Nor too few requests: a larger budget is proposed only where the budget was too small."""
+def test_no_command_where_none_helps() -> None:
+    """An invalid measurement must not be recorded, a pass needs nothing, and no time helps after the last look."""
+    for verdict in (Verdict.PASS, Verdict.IMPROVED, Verdict.INVALID):
+        assert command_for(judgement(verdict, reasons=(spent(300),)), "t", "cpu", stored=True) == ""
     last = judgement(Verdict.INCONCLUSIVE, reasons=("not decided after 6 sessions, which is the last look",))
     assert command_for(last, "t", "cpu", stored=True) == ""
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_limit_is_not_recorded_away(kind: ReferenceKind) -> None:
+def test_a_limit_is_not_recorded_away() -> None:
     """Only where a stored baseline was asked can a number be accepted by recording, whoever decided."""
-    assert command_for(judgement(kind=kind), "t", "cpu", stored=False) == ""
-    assert "--baseline-update" in command_for(judgement(kind=kind), "t", "cpu", stored=True)
-
-
-def test_an_id_that_cannot_be_typed_makes_no_command() -> None:
-    """It would break the explanation's line, or be another test's."""
-    assert command_for(judgement(), "t.py::test_z[\x1b]", "cpu", stored=True) == ""
-
-
-def test_what_got_better_is_held_on_to_without_a_reason() -> None:
-    """A baseline that is tightened needs none."""
+    for kind in get_args(ReferenceKind):
+        assert command_for(judgement(kind=kind), "t", "cpu", stored=False) == ""
+        assert "--baseline-update" in command_for(judgement(kind=kind), "t", "cpu", stored=True)
+    # A baseline that is tightened needs no reason.
     assert tightening_command("t.py::test_z[50]", "T4") == "pytest 't.py::test_z[50]' --gpu=T4 --baseline-update"
 
 

@@ -1,4 +1,4 @@
-"""A judgement in words."""
+"""A judgement in words, and what moved with it, said from what was counted and from nothing else."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
+from pytest_gpuserve.measure.profile import Profile, QueueFrom
+from pytest_gpuserve.report.attribution import attribution
 from pytest_gpuserve.report.explain import evidence, explain, reasons_of
 from tests.support.builders import judgement
 
@@ -56,18 +60,6 @@ def test_every_judgement_can_be_explained(verdict: Verdict, kind: ReferenceKind,
     assert not any("None" in line for line in lines)
 
 
-def test_what_is_not_known_is_not_said() -> None:
-    """A missing baseline has its reason and no made-up numbers."""
-    assert explain(judgement(Verdict.MISSING, reasons=("no entry",)), {}, "") == ["MISSING: throughput", "no entry"]
-
-
-def test_small_moves_explain_nothing() -> None:
-    """What hardly moved, moved unknowably, or stands beside a pass is not named."""
-    moved = {"latency.p50": 0.029, "latency.p90": float("nan")}
-    assert not any("moved" in line for line in explain(judgement(), moved, ""))
-    assert not any("moved" in line for line in explain(judgement(Verdict.PASS), {"latency.p50": 0.5}, ""))
-
-
 @pytest.mark.parametrize("verdict", Verdict)
 def test_only_a_change_is_explained_by_what_moved(verdict: Verdict) -> None:
     """What moved with it stands below a change or a doubt, and not beside a pass or what cannot be trusted."""
@@ -75,14 +67,26 @@ def test_only_a_change_is_explained_by_what_moved(verdict: Verdict) -> None:
     assert shown is (verdict in (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.INCONCLUSIVE))
 
 
+def test_small_moves_explain_nothing() -> None:
+    """What hardly moved, moved unknowably, or stands beside a pass is not named; nor are made-up numbers."""
+    moved = {"latency.p50": 0.029, "latency.p90": float("nan")}
+    assert not any("moved" in line for line in explain(judgement(), moved, ""))
+    assert not any("moved" in line for line in explain(judgement(Verdict.PASS), {"latency.p50": 0.5}, ""))
+    assert explain(judgement(Verdict.MISSING, reasons=("no entry",)), {}, "") == ["MISSING: throughput", "no entry"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_evidence_is_counted_in_its_own_unit(kind: ReferenceKind) -> None:
-    """Side by side it is rounds and their windows, else sessions."""
+    """Side by side it is rounds and their windows, else sessions; also where they bound nothing."""
+    paired = kind in ("against", "duel")
     seen = replace(judgement(kind=kind), rounds=3, windows=72)
-    counted = "3 rounds (72 windows)" if kind in ("against", "duel") else "3 sessions"
+    counted = "3 rounds (72 windows)" if paired else "3 sessions"
     assert evidence(seen) == f"from {counted}; a change of 6 % would have been seen"
     one = replace(seen, rounds=1, windows=1)
-    assert evidence(one).startswith("from 1 round (1 window);" if kind in ("against", "duel") else "from 1 session;")
+    assert evidence(one).startswith("from 1 round (1 window);" if paired else "from 1 session;")
+    thin = replace(seen, verdict=Verdict.INCONCLUSIVE, interval=None, detectable=None)
+    if paired:
+        assert f"from {counted}" in explain(thin, {}, "")
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVED])
@@ -97,33 +101,179 @@ def test_a_pass_says_what_it_could_not_have_seen(verdict: Verdict) -> None:
     assert any("would have been seen" in line for line in explain(fine, {}, ""))
 
 
-@pytest.mark.parametrize(
-    ("metric", "change", "interval", "reaches"),
-    [
-        ("throughput", -0.216, (-0.35, -0.11), "-35.0 %"),
-        ("latency.p50", 0.216, (0.11, 0.35), "+35.0 %"),
-    ],
-)
-def test_a_regression_within_the_tolerance_says_why_it_is_one(
-    metric: str, change: float, interval: tuple[float, float], reaches: str
-) -> None:
+@pytest.mark.parametrize(("metric", "worse"), [("throughput", -1), ("latency.p50", 1)])
+def test_a_regression_within_the_tolerance_says_why_it_is_one(metric: str, worse: int) -> None:
     """A change of 21.6 % at a tolerance of 30 % is no contradiction for a reader, whichever direction is worse."""
-    seen = replace(judgement(metric=metric, reasons=("a reason",)), change=change, interval=interval, tolerance=0.3)
-    why = f"within the tolerance of 30 % by its estimate, but not shown to be within it: the interval reaches {reaches}"
+    interval = min(worse * 0.35, worse * 0.11), max(worse * 0.35, worse * 0.11)
+    seen = replace(judgement(metric=metric, reasons=("a reason",)), change=worse * 0.216, interval=interval)
+    seen = replace(seen, tolerance=0.3)
+    reaches = f"the interval reaches {worse * 35:+.1f} %"
+    why = f"within the tolerance of 30 % by its estimate, but not shown to be within it: {reaches}"
     assert explain(seen, {}, "")[2] == why
     assert reasons_of(seen) == (why, "a reason")
-    for other in (
-        replace(seen, tolerance=0.2),
-        replace(seen, tolerance=0.4),
-        replace(seen, tolerance=None),
-        replace(seen, verdict=Verdict.PASS),
-    ):
-        assert reasons_of(other) == ("a reason",)
+    for other in ({"tolerance": 0.2}, {"tolerance": 0.4}, {"tolerance": None}, {"verdict": Verdict.PASS}):
+        assert reasons_of(replace(seen, **other)) == ("a reason",)
 
 
-def test_rounds_that_bound_nothing_are_still_counted() -> None:
-    """Without an interval the explanation says how much was measured all the same."""
-    thin = replace(
-        judgement(Verdict.INCONCLUSIVE, kind="against"), interval=None, detectable=None, rounds=1, windows=24
-    )
-    assert "from 1 round (24 windows)" in explain(thin, {}, "")
+BEFORE = Profile(
+    mean_seconds=0.0100,
+    p99_seconds=0.0120,
+    client_cores=0.04,
+    client_lag_seconds=12e-6,
+    items_per_batch=7.97,
+    formation_seconds=187e-6,
+    compute_seconds=0.0041,
+    other_compute={"Preprocess_1": 0.0008},
+    queue_seconds=0.0031,
+    queue_from=QueueFrom.SERVER,
+    outside_seconds=0.0020,
+)
+SECONDS = st.floats(1e-6, 1e3)
+UNKNOWN = st.none()
+
+
+def lines(**after: object) -> dict[str, str]:
+    """The lines of a comparison with what differs, by their label."""
+    return labelled(attribution(BEFORE, replace(BEFORE, **after)))  # type: ignore[arg-type]  # any fields
+
+
+def labelled(found: list[str]) -> dict[str, str]:
+    """Lines by what stands before their colon."""
+    return {label: text for label, _, text in (line.partition(": ") for line in found)}
+
+
+def test_slower_computation_is_named_with_its_share() -> None:
+    """What moved, how much of the growth that is, what did not move, what is not known, and where to look."""
+    after = replace(BEFORE, mean_seconds=0.0107, compute_seconds=0.00452, queue_seconds=0.00338)
+    assert attribution(BEFORE, after) == [
+        (
+            "moved with it: queue 3.10 ms -> 3.38 ms (+9.0 %; the server's time less compute), compute per batch"
+            " 4.10 ms -> 4.52 ms (+10.2 %)"
+        ),
+        "of the mean latency's +700 us: compute per batch +420 us (60 %), queue +280 us (40 %)",
+        (
+            "did not move: client lag p99 12.0 us, client 4 % of a core, network and client 2.00 ms, batch formation"
+            " 7.97 items, time to fill a batch 187 us, compute of Preprocess_1 800 us"
+        ),
+        "not counted: clocks",
+        "look at: the model, its kernels, the clocks",
+    ]
+
+
+QUEUE = "queue 3.10 ms -> 5.10 ms (+64.5 %; the server's time less compute)"
+MOVED: dict[str, tuple[dict[str, object], str]] = {
+    "arrivals and scheduling (the queue moved alone)": ({"queue_seconds": 0.0051}, QUEUE),
+    "why batches are smaller (batching window, max_batch_size, arrivals)": (
+        {"queue_seconds": 0.0051, "items_per_batch": 4.0},
+        f"{QUEUE}, batch formation 7.97 -> 4.00 items (-49.8 %)",
+    ),
+    "the measuring machine and the way to the server": (
+        {"p99_seconds": 0.02, "client_lag_seconds": 0.005, "outside_seconds": 0.004},
+        "client lag p99 12.0 us -> 5.00 ms, network and client 2.00 ms -> 4.00 ms (+100.0 %)",
+    ),
+    "the stage Preprocess_1": (
+        {"other_compute": {"Preprocess_1": 0.0028}},
+        "compute of Preprocess_1 800 us -> 2.80 ms (+250.0 %)",
+    ),
+}
+
+
+@pytest.mark.parametrize("look_at", MOVED)
+def test_what_moved_says_where_to_look(look_at: str) -> None:
+    """What moved alone is suspected, and what stood still is not."""
+    after, moved = MOVED[look_at]
+    found = lines(mean_seconds=0.012, **after)
+    assert (found["moved with it"], found["look at"]) == (moved, look_at)
+
+
+def test_computation_in_step_with_batches_blames_neither() -> None:
+    """Where batches grew and took longer, either may be the other's reason; beyond proportion it is the work."""
+    grown = {"mean_seconds": 0.014, "items_per_batch": 15.94}
+    assert "either may follow from the other" in lines(compute_seconds=0.0065, **grown)["look at"]
+    assert lines(compute_seconds=0.0121, **grown)["look at"].endswith("; the model, its kernels, the clocks")
+    shrunk = lines(mean_seconds=0.014, items_per_batch=4.0, compute_seconds=0.0082)["look at"]
+    assert shrunk.endswith("; the model, its kernels, the clocks")
+
+
+def test_small_moves_are_none() -> None:
+    """Neither a part that doubled and is nothing of the whole, nor a large one that hardly changed, has moved."""
+    found = lines(mean_seconds=0.012, queue_seconds=0.0051, client_lag_seconds=60e-6, compute_seconds=0.0042)
+    assert found["moved with it"] == "queue 3.10 ms -> 5.10 ms (+64.5 %; the server's time less compute)"
+    assert "client lag p99 12.0 us -> 60.0 us" in found["did not move"]
+    assert "compute per batch 4.10 ms -> 4.20 ms" in found["did not move"]
+
+
+def test_a_tail_alone_is_not_explained_by_means() -> None:
+    """p99 that doubled beside the same mean is said to be beyond what the counters tell."""
+    found = attribution(BEFORE, replace(BEFORE, p99_seconds=0.024))
+    assert found[0] == "moved with it: nothing that was counted"
+    assert found[-1].startswith("latency.p99 +100.0 %, but the mean latency +0.0 %")
+    assert not any("look at" in line for line in found)
+    small = replace(BEFORE, p99_seconds=0.0125)
+    with_the_mean = replace(BEFORE, p99_seconds=0.024, mean_seconds=0.012)
+    for after in (small, with_the_mean):
+        assert not any("latency.p99" in line for line in attribution(BEFORE, after))
+
+
+def test_what_only_one_side_counts_is_not_compared() -> None:
+    """A baseline without stages explains nothing: what is known now is shown, and nothing moved."""
+    old = Profile(mean_seconds=0.008, p99_seconds=0.009, client_cores=0.04, items_per_batch=7.97)
+    found = labelled(attribution(old, BEFORE))
+    assert found["moved with it"] == "nothing that was counted"
+    assert found["counted on one side only"].startswith("client lag p99 now 12.0 us, network and client now 2.00 ms")
+    assert "compute per batch now 4.10 ms" in found["counted on one side only"]
+    assert found["did not move"] == "client 4 % of a core, batch formation 7.97 items"
+    assert "look at" not in found
+    assert "compute per batch before 4.10 ms" in labelled(attribution(BEFORE, old))["counted on one side only"]
+
+
+def test_a_server_that_counts_nothing_is_said_to() -> None:
+    """Without counters all that the server could have said is listed as not counted."""
+    bare = Profile(mean_seconds=0.008, p99_seconds=0.009, client_cores=0.04, client_lag_seconds=1e-5)
+    found = labelled(attribution(bare, replace(bare, mean_seconds=0.012)))
+    assert found["not counted"] == "queue, batch formation, compute per batch, clocks"
+    assert "look at" not in found
+
+
+def test_queues_known_differently_are_not_compared() -> None:
+    """A counted queue and a rest of the latency are two things; the rest is never called a queue alone."""
+    rest = replace(BEFORE, queue_from=QueueFrom.LATENCY, queue_seconds=0.0051, outside_seconds=None)
+    one_sided = labelled(attribution(BEFORE, rest))["counted on one side only"]
+    assert "queue before 3.10 ms" in one_sided
+    assert "queue, network and client now 5.10 ms (the latency less compute)" in one_sided
+    slower = replace(rest, mean_seconds=0.012, queue_seconds=0.0071)
+    found = labelled(attribution(rest, slower))
+    assert found["moved with it"].startswith("queue, network and client 5.10 ms -> 7.10 ms")
+    assert "look at" not in found
+
+
+PROFILES = st.builds(
+    Profile,
+    mean_seconds=SECONDS,
+    p99_seconds=SECONDS,
+    client_cores=st.floats(0, 64),
+    client_lag_seconds=SECONDS | UNKNOWN,
+    items_per_batch=st.floats(1, 1e4) | UNKNOWN,
+    formation_seconds=st.floats(0, 1e3) | UNKNOWN,
+    compute_seconds=st.floats(0, 1e3) | UNKNOWN,
+    other_compute=st.dictionaries(st.sampled_from(["A_1", "B_2"]), st.floats(0, 1e3)),
+    queue_seconds=st.floats(0, 1e3),
+    queue_from=st.sampled_from(QueueFrom) | UNKNOWN,
+    outside_seconds=st.floats(0, 1e3) | UNKNOWN,
+    clock_mhz=st.floats(100, 3000) | UNKNOWN,
+)
+
+
+@given(before=PROFILES, after=PROFILES)
+def test_any_two_profiles_can_be_compared(before: Profile, after: Profile) -> None:
+    """No pair fails or is explained by what was not counted, every line says something, and the same twice is that."""
+    found = attribution(before, after)
+    assert all(line.strip() == line and not line.endswith(":") for line in found)
+    assert not any(word in line for line in found for word in ("None", "nan", "inf"))
+    moved = labelled(found)["moved with it"]
+    assert "compute per batch" not in moved or None not in (before.compute_seconds, after.compute_seconds)
+    assert "batch formation" not in moved or None not in (before.items_per_batch, after.items_per_batch)
+    assert "clocks" not in moved or None not in (before.clock_mhz, after.clock_mhz)
+    itself = labelled(attribution(before, before))
+    assert itself["moved with it"] == "nothing that was counted"
+    assert "look at" not in itself

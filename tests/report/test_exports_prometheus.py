@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 from collections import Counter
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -17,7 +14,6 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.exports.prometheus import FAMILIES, LATENCY, YARDSTICK, document
-from tests.fakes.threads import in_a_thread
 from tests.report.exported import (
     NAMES,
     NODEID,
@@ -28,9 +24,6 @@ from tests.report.exported import (
     overruled_and_last_word,
 )
 from tests.support.builders import judgement, session, start, window
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NAME = "[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
@@ -99,9 +92,10 @@ def test_the_machines_own_speed_is_told() -> None:
     assert YARDSTICK not in checked(document(one_test(load_of())))
 
 
-def test_what_is_not_sound_has_a_verdict_and_no_numbers() -> None:
+@pytest.mark.parametrize("problems", [("late",), ()], ids=["a session with a problem", "others used the host"])
+def test_what_is_not_sound_has_a_verdict_and_no_numbers(problems: tuple[str, ...]) -> None:
     """A number that cannot be trusted is no sample, and no zero; that it is so is one."""
-    bad = load_of(judgement(Verdict.INVALID), sessions=[session(problems=("late",))])
+    bad = load_of(judgement(Verdict.INVALID), sessions=[session(problems=problems)])
     found = checked(document(one_test(bad)))
     assert set(found) == {"gpuserve_session_info", "gpuserve_test_outcome", "gpuserve_verdict"}
 
@@ -120,22 +114,15 @@ def test_what_was_overruled_says_so_and_has_no_change() -> None:
     assert set(found["gpuserve_tolerance_ratio"]) == set(found["gpuserve_detectable_ratio"]) == {paired}
 
 
-def test_what_the_host_spoiled_has_a_verdict_and_no_numbers() -> None:
-    """Where sessions are sound, and the judgement alone says that others used the host."""
-    found = checked(document(one_test(load_of(judgement(Verdict.INVALID)))))
-    assert set(found) == {"gpuserve_session_info", "gpuserve_test_outcome", "gpuserve_verdict"}
+def test_two_comparisons_of_a_kind_are_one_series() -> None:
+    """Of several comparisons of a metric with printed numbers the gravest is told, whichever came first.
 
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_two_comparisons_of_a_kind_are_one_series(order: int) -> None:
-    """Of several comparisons of a metric with printed numbers the gravest is told, whichever came first."""
-    both = [judgement(verdict, kind="published") for verdict in (Verdict.PASS, Verdict.REGRESSED)][::order]
-    found = checked(document(one_test(load_of(*both))))
-    assert [dict(each)["verdict"] for each in found["gpuserve_verdict"]] == ["REGRESSED"]
-
-
-def test_a_comparison_that_a_test_did_not_come_to_says_so() -> None:
-    """What was judged afterwards decides nothing: it is told as such, and hides no comparison that was asserted."""
+    What was judged afterwards decides nothing: it is told as such, and hides no comparison that was asserted.
+    """
+    both = [judgement(verdict, kind="published") for verdict in (Verdict.PASS, Verdict.REGRESSED)]
+    for loads in (both, both[::-1]):
+        found = checked(document(one_test(load_of(*loads))))
+        assert [dict(each)["verdict"] for each in found["gpuserve_verdict"]] == ["REGRESSED"]
     late = judgement(Verdict.INCONCLUSIVE).unasserted()
     found = checked(document(one_test(load_of(late), load_of(late, judgement(Verdict.PASS), late, label="load 2"))))
     verdicts = {
@@ -144,13 +131,9 @@ def test_a_comparison_that_a_test_did_not_come_to_says_so() -> None:
     assert verdicts == {("", "INCONCLUSIVE", "false"), ("load 2", "PASS", "true")}
 
 
-def test_every_metric_has_a_family() -> None:
-    """No metric is forgotten: it is a quantile of the summary, or has a family of its own."""
-    assert set(FAMILIES) == {name for name, metric in METRICS.items() if metric.quantile is None}
-
-
 def test_names_end_in_their_unit() -> None:
-    """Whoever sees a name knows the unit."""
+    """Whoever sees a name knows the unit; each metric is a quantile of the summary, or has a family of its own."""
+    assert set(FAMILIES) == {name for name, metric in METRICS.items() if metric.quantile is None}
     found = checked(document(one_test(load_of(judgement()))))
     assert all(name.startswith("gpuserve_") and name.endswith((*BASE_UNITS, "_sum", "_count")) for name in found)
 
@@ -163,43 +146,3 @@ def test_no_name_breaks_a_line(nodeids: list[str]) -> None:
     tests = [dict(each)["test"] for each in found["gpuserve_test_outcome"]]
     assert len(set(tests)) == len(nodeids)
     assert all(test.isprintable() for test in tests)
-
-
-@pytest.fixture
-def gateway() -> Iterator[tuple[int, list[str]]]:
-    """A server that takes pushes as a gateway does: its port, and what was pushed; what is no good it refuses."""
-    pushed: list[str] = []
-
-    class Gateway(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            text = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            try:
-                checked(text)
-            except (AssertionError, ValueError):
-                self.send_error(400)
-            else:
-                pushed.append(text)
-                self.send_response(200)
-                self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Be silent."""
-
-    with in_a_thread(HTTPServer(("127.0.0.1", 0), Gateway)) as server:
-        yield server.server_port, pushed
-
-
-@pytest.mark.parametrize(("more", "status"), [("", 200), ("gpuserve_verdict 1 1735786800000\n", 400)])
-def test_a_gateway_takes_a_push(gateway: tuple[int, list[str]], more: str, status: int) -> None:
-    """The file as it is makes the body of a push, and with a timestamp it would be refused."""
-    port, pushed = gateway
-    text = document(named("t::漢字"))
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("PUT", "/metrics/job/gpuserve/branch/main", (text + more).encode())
-        response = connection.getresponse()
-        response.read()
-        assert response.status == status
-    finally:
-        connection.close()
-    assert pushed == ([text] if status == 200 else [])

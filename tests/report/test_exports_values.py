@@ -51,24 +51,25 @@ def test_names_are_printable_distinct_and_short_enough(nodeids: list[str]) -> No
     assert all(len(name.encode()) <= LONGEST_NAME_BYTES for name in names)
 
 
-def test_what_is_not_sound_has_no_numbers() -> None:
-    """A session with a problem takes the numbers of its load away, and leaves its verdicts."""
-    bad = session(problems=("3 requests failed",))
-    (load,) = loads_of(one_test(load_of(judgement(), sessions=[session(), bad])), str)
-    assert load.known() == {}
-    assert load.summary is None
-    assert len(load.rows) == 1
-
-
+UNSOUND = session(problems=("3 requests failed",))
 SHARED = judgement(Verdict.INVALID, reasons=("the host was shared",))
 SHARED_BATCHES = judgement(Verdict.INVALID, "batching_ratio", reasons=("the host was shared",))
 
 
-@pytest.mark.parametrize("judgements", [(SHARED,), (judgement(Verdict.PASS), SHARED_BATCHES)])
-def test_what_was_judged_to_be_invalid_has_no_numbers(judgements: tuple[Judgement, ...]) -> None:
-    """That others used the host stands in the verdict alone: no session has a problem, and yet there is no number."""
-    load, other = loads_of(one_test(load_of(*judgements), load_of(judgement(Verdict.PASS), label="load 2")), str)
+@pytest.mark.parametrize(
+    ("judgements", "sessions"),
+    [
+        pytest.param((judgement(),), (session(), UNSOUND), id="a session with a problem"),
+        pytest.param((SHARED,), (session(),), id="others used the host, which the verdict alone says"),
+        pytest.param((judgement(Verdict.PASS), SHARED_BATCHES), (session(),), id="one verdict of two says so"),
+    ],
+)
+def test_what_is_not_sound_has_no_numbers(judgements: tuple[Judgement, ...], sessions: tuple[Session, ...]) -> None:
+    """It takes the numbers of its load away, and leaves its verdicts and the other loads."""
+    bad, fine = load_of(*judgements, sessions=sessions), load_of(judgement(Verdict.PASS), label="load 2")
+    load, other = loads_of(one_test(bad, fine), str)
     assert (load.known(), load.summary) == ({}, None)
+    assert len(load.rows) == len(judgements)
     assert other.summary is not None
 
 
@@ -80,22 +81,12 @@ def test_a_load_without_an_answer_has_no_numbers(sessions: tuple[Session, ...]) 
     assert METRICS["throughput"] not in load.known()
 
 
-def test_one_line_masks_before_it_escapes() -> None:
-    """A secret of two lines is found as it was, not as it is written."""
+def test_texts_are_masked_before_they_are_escaped() -> None:
+    """A secret of two lines is found as it was, at any depth of facts; numbers stay, None goes, and NaN is refused."""
     assert one_line("a\nb c\n", lambda text: text.replace("a\nb", "<S>")) == "<S> c\\n"
-
-
-def test_plain_facts_leave_out_the_unknown_and_mask_all_texts() -> None:
-    """Texts at any depth are shown fit, numbers stay, None goes."""
     facts = {"a": None, "b": {"c": ["hunter2\n", None, 1.5, True]}, "d": 0}
-    assert plain(facts, lambda text: text.replace("hunter2", "<X>")) == {
-        "b": {"c": ["<X>\\n", None, 1.5, True]},
-        "d": 0,
-    }
-
-
-def test_json_has_no_number_that_json_has_not() -> None:
-    """NaN is refused, not written; all else is ASCII."""
+    masked = {"b": {"c": ["<X>\\n", None, 1.5, True]}, "d": 0}
+    assert plain(facts, lambda text: text.replace("hunter2", "<X>")) == masked
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_text([float("nan")])
     assert json_text(["ü"]).isascii()

@@ -1,45 +1,67 @@
-"""The comment on a pull request: what of a run stands in it, and in which order."""
+"""The comment on a pull request: what of a run stands in it, as text that does nothing, and never too long."""
 
 from __future__ import annotations
 
-import math
+import html
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.markdown import comment, headline, step_summary, worst_first
+from pytest_gpuserve.report.html.text import Texts
+from pytest_gpuserve.report.html.verdicts import line_of
+from pytest_gpuserve.report.markdown import (
+    COMMENT_BYTES,
+    Inert,
+    Part,
+    comment,
+    fitted,
+    headline,
+    step_summary,
+    worst_first,
+)
+from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.results import LogTail, SessionResult, TestResult
+from pytest_gpuserve.report.terminal import table
 from pytest_gpuserve.report.totals import totals_line
-from tests.support.builders import COMMIT, OCCASION, judgement
-from tests.support.markdown_results import a_test, result_of_tests, rows_in
+from tests.support.builders import COMMIT, OCCASION, judgement, result_of
+from tests.support.markdown_results import (
+    GITHUB_COMMENT,
+    GITHUB_STEP_SUMMARY,
+    HOSTILE,
+    TEXTS,
+    UNHURRIED,
+    Tree,
+    a_test,
+    gfm,
+    github,
+    hostile_result,
+    many,
+    only_text,
+    result_of_tests,
+    rows_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pytest_gpuserve.gate.verdict import Judgement
 
 
 def test_a_row_says_everything_of_a_metric() -> None:
     """The test, the metric, both values, the change with its interval, what would have been seen, the verdict."""
     text = comment(result_of_tests(a_test("suites/x/test_y.py::test_z[50]", "failed", judgement())))
-    assert rows_in(text)[0] == [
-        "test_z[50]",
-        "throughput",
-        "1432/s",
-        "2047/s",
-        "-30.1 % (-34.1 % to -26.2 %)",
-        "6 %",
-        "REGRESSED",
-    ]
+    values = ["1432/s", "2047/s", "-30.1 % (-34.1 % to -26.2 %)", "6 %"]
+    assert rows_in(text)[0] == ["test_z[50]", "throughput", *values, "REGRESSED"]
     assert "<h3>❌ 1 of 1 test did not pass on <code>T4</code></h3>" in text
     assert f"commit <code>{COMMIT}</code>, <code>{OCCASION}</code>" in text
-
-
-def test_what_is_not_known_is_said() -> None:
-    """A verdict without numbers shows none, and no zero."""
     text = comment(result_of_tests(a_test("t.py::test_z", "failed", judgement(Verdict.MISSING))))
     assert rows_in(text)[0] == ["test_z", "throughput", *["unknown"] * 4, "MISSING"]
 
@@ -86,22 +108,22 @@ def test_what_fails_comes_first_and_the_worst_of_it_at_once() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "said"),
-    [
-        ("", "⚠️ Nothing was measured"),
-        ("passed", "✅ 1 of 1 test passed"),
-        ("passed passed", "✅ 2 of 2 tests passed"),
-        ("passed skipped", "⚠️ 1 of 2 tests passed, 1 skipped"),
-        ("skipped", "⚠️ 0 of 1 test passed, 1 skipped"),
-        ("passed failed skipped", "❌ 1 of 3 tests did not pass, 1 skipped"),
-        ("error interrupted passed", "❌ 2 of 3 tests did not pass"),
-        ("something new", "❌ 2 of 2 tests did not pass"),
-    ],
-)
-def test_the_headline(outcomes: str, said: str) -> None:
+HEADLINES = {
+    "": "⚠️ Nothing was measured",
+    "passed": "✅ 1 of 1 test passed",
+    "passed passed": "✅ 2 of 2 tests passed",
+    "passed skipped": "⚠️ 1 of 2 tests passed, 1 skipped",
+    "skipped": "⚠️ 0 of 1 test passed, 1 skipped",
+    "passed failed skipped": "❌ 1 of 3 tests did not pass, 1 skipped",
+    "error interrupted passed": "❌ 2 of 3 tests did not pass",
+    "something new": "❌ 2 of 2 tests did not pass",
+}
+
+
+def test_the_headline() -> None:
     """Only where all have passed it is green, and what is not known is not."""
-    assert headline([TestResult(f"t{i}", outcome) for i, outcome in enumerate(outcomes.split())]) == said
+    for outcomes, said in HEADLINES.items():
+        assert headline([TestResult(f"t{i}", outcome) for i, outcome in enumerate(outcomes.split())]) == said
 
 
 def test_reasons_are_said_once_and_what_to_do_next_in_whole() -> None:
@@ -136,10 +158,19 @@ def test_why_a_baseline_was_loosened_is_told_where_it_passes(
 
 
 def test_where_all_passed_nothing_is_to_be_done() -> None:
-    """Neither in a comment that nobody has to read, nor of a recording, which has just done it."""
+    """Facts are told by name; one that is not known has a reason or is not there."""
     text = comment(result_of_tests(a_test("t.py::test_z", "passed", judgement(Verdict.IMPROVED))))
     assert "<code>next: " not in text
     assert "<code>comparisons: " not in text
+    assert {tuple(row) for row in rows_in(text) if len(row) == 3} == {
+        ("device", "name", "T4"),
+        ("device", "product", "Tesla T4"),
+        ("device", "ecc", "yes"),
+        ("device", "unknown.power", "not supported"),
+        ("host", "id", "host-a"),
+        ("host", "cores", "8"),
+        ("software", "torch", "2.9.0"),
+    }
 
 
 def test_a_test_without_a_verdict_is_there_with_its_problem_and_log() -> None:
@@ -152,21 +183,6 @@ def test_a_test_without_a_verdict_is_there_with_its_problem_and_log() -> None:
     assert "fine" not in text
     unknown = comment(result_of_tests(TestResult("t.py::test_z", "error")))
     assert "Nothing is known of why." in unknown
-
-
-def test_facts_are_told_and_what_is_unknown_is_not_a_fact() -> None:
-    """Device, host and software by name; a fact that is not known has a reason or is not there."""
-    text = comment(result_of_tests(a_test("t.py::test_z", "passed", judgement(Verdict.PASS))))
-    facts = {tuple(row) for row in rows_in(text) if len(row) == 3}
-    assert facts == {
-        ("device", "name", "T4"),
-        ("device", "product", "Tesla T4"),
-        ("device", "ecc", "yes"),
-        ("device", "unknown.power", "not supported"),
-        ("host", "id", "host-a"),
-        ("host", "cores", "8"),
-        ("software", "torch", "2.9.0"),
-    }
 
 
 def test_the_marker_is_that_of_the_job_and_not_of_the_run() -> None:
@@ -187,10 +203,136 @@ def test_names_are_short_where_no_other_test_has_them() -> None:
     assert rows_in(comment(result_of_tests(tests[0])))[0][0] == "test_z big"
 
 
-@pytest.mark.parametrize("change", [-1.0, -2.0, None, math.inf])
-def test_any_change_has_a_rank(change: float | None) -> None:
+def test_any_change_has_a_rank() -> None:
     """Also that a throughput is gone altogether, or that it is not known by how much it changed."""
-    if change == math.inf:
-        change = 1e300
-    worst = replace(judgement(), change=change)
-    assert len(worst_first([a_test("t", "failed", worst, judgement())])) == 2
+    for change in (-1.0, -2.0, None, 1e300):
+        worst = replace(judgement(), change=change)
+        assert len(worst_first([a_test("t", "failed", worst, judgement())])) == 2
+
+
+def told(one: Judgement) -> tuple[str, str, str]:
+    """The reference as it stands on the terminal, in a comment and in the HTML report."""
+    test = result_of("t::test_z", one)
+    drawn = table([test], width=200, color=False).splitlines()[-1]
+    (row,) = rows_of(test)
+    return (
+        re.split(" {2,}", drawn.strip())[3],
+        rows_in(comment(result_of_tests(test)))[0][3],
+        line_of(row, "t", Texts(str)).cells["reference"],
+    )
+
+
+def test_a_reference_is_told_by_its_kind() -> None:
+    """A latency may be at most so long; a reference that is not known is no number of any kind."""
+    limit = replace(judgement(metric="latency.p99", kind="limit"), reference=0.05)
+    assert told(limit) == ("<= 50.0 ms", "at most 50.0 ms", "limit: at most 50.0 ms")
+    for missing in (judgement(Verdict.MISSING), judgement(Verdict.MISSING, kind="limit")):
+        assert told(missing) == ("-", "unknown", "not known")
+
+
+RENDERERS = pytest.mark.parametrize("render", [gfm, github])
+
+
+@RENDERERS
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_text_is_shown_and_nothing_else(render: Callable[[str], str], text: str) -> None:
+    """Whatever a test, a log or a setting is called: our tags, our words, and the text itself in code."""
+    for write in (comment, step_summary):
+        tree = only_text(render(write(hostile_result(text))))
+        wanted = Tree(Inert(str).block(text)).verbatim[0]
+        assert any(wanted == shown for shown in tree.verbatim)
+
+
+@RENDERERS
+@UNHURRIED
+@given(text=TEXTS)
+def test_no_text_gets_out_of_its_place(render: Callable[[str], str], text: str) -> None:
+    """The same of texts that nobody has thought of."""
+    only_text(render(comment(hostile_result(text))))
+
+
+@UNHURRIED
+@given(text=TEXTS)
+def test_each_line_is_one_of_html(text: str) -> None:
+    """No blank line ends the block, and no line is a command to the runner that might print the file."""
+    first, *lines = comment(hostile_result(text)).removesuffix("\n").split("\n")
+    assert re.fullmatch(r"<!-- pytest-gpuserve [A-Za-z0-9.-]{1,64} stored -->", first)
+    assert all(line.startswith("<") for line in lines)
+    assert all(re.search(r"[\r\x0b\x0c\x1c-\x1f\x85\u2028\u2029]", line) is None for line in lines)
+
+
+def test_secrets_are_hidden_before_anything_else() -> None:
+    """Also one that is coloured in the middle, or that holds what is escaped."""
+    for secret in ("hunter22", "<a&b>|c", "line1\nline2"):
+        result = hostile_result(f"key={secret}!")
+        for write in (comment, step_summary):
+            text = write(result, lambda text, secret=secret: text.replace(secret, "KEY"))  # type: ignore[misc]
+            assert html.escape(secret) not in text
+            assert printable(html.escape(secret, quote=False)) not in text
+            assert "key=KEY!" in text
+    coloured = Inert(lambda text: text.replace("hunter22", "KEY")).block("hunt\x1b[1mer22")
+    assert coloured == "<pre>KEY</pre>"
+
+
+@pytest.mark.parametrize("count", [1, 20, 60, 150, 400, 2000])
+def test_it_never_is_longer_than_github_takes(count: int) -> None:
+    """By whatever measure GitHub counts; and it stays a whole document."""
+    result = many(count)
+    for text, most in ((comment(result), GITHUB_COMMENT), (step_summary(result), GITHUB_STEP_SUMMARY)):
+        assert len(text.encode()) < most
+        only_text(gfm(text))
+
+
+def test_it_is_never_longer_whatever_its_texts_are() -> None:
+    """Escapes make ten characters of one, and references five."""
+    for sign in ("\U000e0041", "&", "\n", "漢", "<"):
+        text = comment(hostile_result(sign * 20_000))
+        assert len(text.encode()) <= COMMENT_BYTES
+        only_text(gfm(text))
+
+
+def test_what_is_cut_off_is_said_and_never_the_worst() -> None:
+    """First logs go, then what passed, then what tests say; the reddest rows stay."""
+    count = 400
+    text = comment(many(count))
+    kept = [row[0] for row in rows_in(text)]
+    assert kept == [f"test_{'long_' * 20}[{i}]" for i in range(count - 1, count - 1 - len(kept), -1)]
+    assert len(kept) > 150
+    assert f"Left out for length: {count - len(kept)} of {count} rows that do not pass, the least bad ones." in text
+    for what in ("reasons", "tests that did not pass", "other rows", "ends of logs"):
+        assert re.search(rf"Left out for length: \d+ of {count} {what}\.", text) is not None
+    assert f"Left out for length: {count} of {count} other rows." in text
+    few = comment(many(20))
+    assert [row[-1] for row in rows_in(few)].count("REGRESSED") == 20
+    assert re.search(r"Left out for length: \d+ of 20 ", few) is None
+    assert "Left out" not in step_summary(many(100))
+
+
+@UNHURRIED
+@given(
+    sizes=st.lists(st.lists(st.integers(1, 300), max_size=12), min_size=1, max_size=5),
+    most=st.integers(600, 4000),
+)
+def test_pieces_fill_what_there_is_in_their_order(sizes: list[list[int]], most: int) -> None:
+    """No piece is cut while a later one has rows that it was given room for, and each row is there or counted."""
+    parts = [Part(f"<{i}>", [f"{i}" * size for size in rows], f"</{i}>", f"of {i}") for i, rows in enumerate(sizes)]
+    text = fitted(parts, most)
+    assert len(text.encode()) <= most
+    lines = text.split("\n")
+    for i, part in enumerate(parts):
+        kept = [line for line in lines if line in part.rows]
+        assert kept == list(part.rows[: len(kept)])
+        note = f"Left out for length: {len(part.rows) - len(kept)} of {len(part.rows)} of {i}."
+        assert (note in text) == (len(kept) < len(part.rows))
+    if "Left out" not in text:
+        assert sum(map(len, sizes)) == sum(line.isdigit() for line in lines)
+
+
+def test_a_piece_that_fits_is_whole() -> None:
+    """One byte decides."""
+    part = Part("<a>", ["1" * 50, "2" * 50], "</a>", "things")
+    whole = "\n".join(("<a>", "1" * 50, "2" * 50, "</a>"))
+    assert fitted([part], len(whole) + 1) == whole
+    assert "1 of 2 things" in fitted([part], len(whole) + 80) or fitted([part], len(whole) + 80) == whole
+    assert "2 of 2 things" in fitted([part], len(whole))
+    assert fitted([Part("<a>", [], "</a>", "things")], 100) == ""

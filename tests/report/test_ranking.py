@@ -43,16 +43,16 @@ def test_by_outcome_then_by_verdict() -> None:
 
     An outcome that nobody has heard of is not taken for a pass.
     """
-    tests = [
-        named("passed", judgement(), outcome="passed"),
-        named("skipped", judgement(Verdict.INVALID), outcome="skipped"),
-        named("inconclusive", judgement(Verdict.INCONCLUSIVE)),
-        named("missing", judgement(Verdict.MISSING)),
-        named("invalid", judgement(Verdict.INVALID), outcome="error"),
+    in_order = [
         named("regressed", judgement(), outcome="a new one"),
+        named("invalid", judgement(Verdict.INVALID), outcome="error"),
+        named("missing", judgement(Verdict.MISSING)),
+        named("inconclusive", judgement(Verdict.INCONCLUSIVE)),
         named("fine", judgement(Verdict.PASS), outcome="failed"),
+        named("skipped", judgement(Verdict.INVALID), outcome="skipped"),
+        named("passed", judgement(), outcome="passed"),
     ]
-    assert order(*tests) == ["regressed", "invalid", "missing", "inconclusive", "fine", "skipped", "passed"]
+    assert order(*in_order[::-1]) == [test.nodeid for test in in_order]
 
 
 def test_by_the_change_as_a_multiple_of_the_tolerance() -> None:
@@ -70,7 +70,7 @@ def test_by_the_change_as_a_multiple_of_the_tolerance() -> None:
 def test_the_last_word_counts() -> None:
     """A stored verdict that was settled side by side counts no more; one that gives its reasons does.
 
-    Nor does it put its test above others: this one is as good as its pair says.
+    Nor does it put its test above others: this one is as good as its pair says. What was not asserted decides nothing.
     """
     stored = judgement(Verdict.REGRESSED)
     paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
@@ -81,49 +81,29 @@ def test_the_last_word_counts() -> None:
     assert [row.counts for row in rows_of(named("t", stored, other))] == [True, True]
     settled, fails = named("settled", stored, paired), named("fails", judgement(Verdict.INCONCLUSIVE))
     assert order(settled, fails) == ["fails", "settled"]
+    (row,) = rows_of(named("t", judgement().unasserted()))
+    assert (row.counts, row.is_bad) == (False, False)
 
 
-def test_what_was_not_asserted_does_not_count() -> None:
-    """It decides nothing, and is no reason why the test failed."""
-    row = rows_of(named("t", judgement().unasserted()))[0]
-    assert not row.counts
-    assert not row.is_bad
+def any_judgement(verdict: Verdict, change: float | None, metric: str) -> Judgement:
+    """A judgement with a change where its verdict has one."""
+    return judgement(verdict, metric) if verdict in NUMBERLESS else changed(change, verdict, metric)
+
+
+NUMBERLESS = {Verdict.MISSING, Verdict.INVALID}
+OUTCOMES = st.sampled_from(["passed", "failed", "skipped", "error", "interrupted"])
+JUDGEMENTS = st.builds(
+    any_judgement, st.sampled_from(Verdict), st.none() | st.floats(-1, 1e6), st.sampled_from(list(METRICS))
+)
 
 
 @UNHURRIED
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["passed", "failed", "skipped", "error", "interrupted"]),
-            st.lists(
-                st.tuples(
-                    st.sampled_from(list(Verdict)), st.none() | st.floats(-1, 1e6), st.sampled_from(list(METRICS))
-                ),
-                max_size=4,
-            ),
-        ),
-        max_size=6,
-    )
-)
-def test_every_row_is_there_once(tests: list[tuple[str, list[tuple[Verdict, float | None, str]]]]) -> None:
+@given(st.lists(st.tuples(OUTCOMES, st.lists(JUDGEMENTS, max_size=4)), max_size=6))
+def test_every_row_is_there_once(tests: list[tuple[str, list[Judgement]]]) -> None:
     """Nothing is lost or told twice, whatever was measured, and to rank again changes nothing."""
-    made = [
-        named(
-            f"t{number}",
-            *(
-                judgement(verdict, metric)
-                if verdict in {Verdict.MISSING, Verdict.INVALID}
-                else changed(change, verdict, metric)
-                for verdict, change, metric in rows
-            ),
-            outcome=outcome,
-        )
-        for number, (outcome, rows) in enumerate(tests)
-    ]
+    made = [named(f"t{number}", *rows, outcome=outcome) for number, (outcome, rows) in enumerate(tests)]
     rows = ranked(made)
-    assert sorted(id(row.judgement) for row in rows) == sorted(
-        id(each) for test in made for run in test.runs for each in run.judgements
-    )
+    assert sorted(id(row.judgement) for row in rows) == sorted(id(each) for _, those in tests for each in those)
     again = ranked(sorted(made, key=lambda test: next((i for i, row in enumerate(rows) if row.test is test), 99)))
     assert [id(row.judgement) for row in again] == [id(row.judgement) for row in rows]
 

@@ -46,37 +46,11 @@ def run_of(*tests: TestResult, stored: bool = True, update: str = "") -> Session
     return SessionResult({}, {}, tests, stored=stored, update=update)
 
 
-# -- reasons
-
-
-def test_a_reason_names_its_test() -> None:
-    """The verdict, the reason, and behind them the test."""
-    assert reason_lines([named("test_a", judgement(Verdict.INVALID, reasons=("client late: 3 ms",)))]) == [
-        "INVALID: client late: 3 ms (test_a)"
-    ]
-
-
-def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:
-    """In the terminal and the comment alike, unless it was settled side by side: then it is no last word."""
-    small = replace(judgement(), change=-0.216, interval=(-0.35, -0.11), tolerance=0.3)
-    why = "within the tolerance of 30 % by its estimate, but not shown to be within it: the interval reaches -35.0 %"
-    alone = named("test_a", small)
-    assert reason_lines([alone]) == [f"REGRESSED: {why} (test_a)"]
-    assert why in comment(run_of(alone))
-    settled = named("test_a", small, judgement(Verdict.PASS, kind="against"), outcome="passed")
-    assert reason_lines([settled]) == []
-    assert "by its estimate" not in comment(run_of(settled))
-
-
 def test_a_reason_of_many_tests_is_said_once() -> None:
-    """With their number and the first few of them, those of the worst row first."""
+    """With their number and the first few of them; also where it differs by the name of the test alone."""
     tests = [named(f"test_{name}", judgement(Verdict.MISSING, reasons=("there is no folder",))) for name in "abcde"]
     assert reason_lines(tests) == ["MISSING: there is no folder (5 tests: test_a, test_b, test_c and 2 others)"]
     assert reason_lines(tests[:2]) == ["MISSING: there is no folder (2 tests: test_a, test_b)"]
-
-
-def test_a_reason_that_differs_by_the_name_of_the_test_is_said_once() -> None:
-    """Fifty tests without a baseline are one line; one of them keeps its own words."""
     tests = [
         named(f"test_{n}", judgement(Verdict.MISSING, reasons=(f"x.json has no entry 'test_{n}'",))) for n in (1, 2)
     ]
@@ -84,22 +58,24 @@ def test_a_reason_that_differs_by_the_name_of_the_test_is_said_once() -> None:
     assert reason_lines(tests[:1]) == ["MISSING: x.json has no entry 'test_1' (test_1)"]
 
 
-def test_a_quiet_run_says_why_tests_do_not_pass() -> None:
-    """And nothing else."""
-    tests = [
-        named("test_a", judgement(Verdict.PASS, reasons=("fine",)), judgement(reasons=("slow",))),
-        named("test_b", judgement(Verdict.MISSING, reasons=("recorded",)), outcome="passed"),
-    ]
-    assert reason_lines(tests, only_bad=True) == ["REGRESSED: slow (test_a throughput)"]
+def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:
+    """In the terminal and the comment alike, unless it was settled side by side: then it is no last word."""
+    small = replace(judgement(), change=-0.216, interval=(-0.35, -0.11), tolerance=0.3)
+    for judgements, said in (((small,), 1), ((small, judgement(Verdict.PASS, kind="against")), 0)):
+        test = named("test_a", *judgements, outcome="failed" if said else "passed")
+        assert sum("within the tolerance of 30 % by its estimate" in line for line in reason_lines([test])) == said
+        assert ("within the tolerance of 30 % by its estimate" in comment(run_of(test))) is bool(said)
 
 
-@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if not verdict.passes])
 @pytest.mark.parametrize("outcome", ["failed", "skipped", "error", "interrupted"])
-def test_a_quiet_run_keeps_every_reason_that_is_of_no_pass(verdict: Verdict, outcome: str) -> None:
-    """Whichever verdict it is, and however the test ended that did not pass."""
-    told = [judgement(verdict, reasons=("why", "and how")), judgement(Verdict.PASS, "latency.p50", reasons=("fine",))]
-    lines = reason_lines([named("test_a", *told, outcome=outcome)], only_bad=True)
-    assert lines == [f"{verdict}: why (test_a throughput)", f"{verdict}: and how (test_a throughput)"]
+def test_a_quiet_run_says_why_tests_do_not_pass(outcome: str) -> None:
+    """Every reason that is of no pass, whichever verdict it is and however the test ended, and nothing else."""
+    passed = named("test_b", judgement(Verdict.MISSING, reasons=("recorded",)), outcome="passed")
+    fine = judgement(Verdict.PASS, "latency.p50", reasons=("fine",))
+    for verdict in Verdict:
+        test = named("test_a", judgement(verdict, reasons=("why", "and how")), fine, outcome=outcome)
+        told = [] if verdict.passes else [f"{verdict}: {why} (test_a throughput)" for why in ("why", "and how")]
+        assert reason_lines([test, passed], only_bad=True) == told
 
 
 @UNHURRIED
@@ -113,19 +89,14 @@ def test_no_reason_moves_anything(reason: str, name: str, label: str) -> None:
     assert lines[0].endswith(")")
 
 
-# -- errors before any verdict
-
-
 def test_an_error_before_any_verdict_has_a_line() -> None:
     """Its first line, with the outcome and the test; of many tests once."""
     problem = "\nmosec ended before it was ready\n  found: exit code 3"
-    tests = [named("test_a", outcome="error", problem=problem), named("test_b", outcome="error", problem=problem)]
+    tests = [named(name, outcome="error", problem=problem) for name in ("test_a", "test_b")]
     assert problem_lines(tests) == ["ERROR: mosec ended before it was ready (2 tests: test_a, test_b)"]
-
-
-def test_a_failure_that_a_verdict_explains_has_none() -> None:
-    """Unless all its verdicts pass; an error after the test is something else again, and is told."""
-    assert problem_lines([named("test_a", judgement(), problem="assert REGRESSED")]) == []
+    # Not where a verdict explains the failure, nor where nothing failed or pytest gave no words for it.
+    tests = [named("a", outcome="passed", problem="x"), named("b", outcome="skipped", problem="x"), named("c")]
+    assert problem_lines([*tests, named("test_a", judgement(), problem="assert REGRESSED")]) == []
     assert problem_lines([named("test_a", judgement(Verdict.PASS), problem="assert 1 == 2")]) == [
         "FAILED: assert 1 == 2 (test_a)"
     ]
@@ -134,26 +105,13 @@ def test_a_failure_that_a_verdict_explains_has_none() -> None:
     ]
 
 
-def test_what_passed_or_was_skipped_has_none() -> None:
-    """And neither has what pytest gave no words for."""
-    tests = [named("a", outcome="passed", problem="x"), named("b", outcome="skipped", problem="x"), named("c")]
-    assert problem_lines(tests) == []
-
-
 def test_a_long_error_is_cut() -> None:
-    """It is shown in full by pytest."""
+    """It is shown in full by pytest; a secret across the cut is masked before, when it is still known for one."""
     (line,) = problem_lines([named("test_a", problem="x" * 1000)])
     assert line == f"FAILED: {'x' * PROBLEM_CHARACTERS} ... (test_a)"
-
-
-def test_a_secret_across_the_cut_of_an_error_is_none_of_it() -> None:
-    """It is made fit to be shown before it is cut: nobody would know the beginning of a secret for one."""
     problem = f"{'x' * (PROBLEM_CHARACTERS - 5)}hunter22-hunter22"
     (line,) = problem_lines([named("test_a", problem=problem)], lambda text: text.replace("hunter22-hunter22", "<KEY>"))
     assert line == f"FAILED: {'x' * (PROBLEM_CHARACTERS - 5)}<KEY> (test_a)"
-
-
-# -- what verdicts rest on
 
 
 def test_details_say_what_the_table_has_no_room_for() -> None:
@@ -174,9 +132,6 @@ def test_bases_are_told_once() -> None:
     assert bases_lines([paired, paired, named("test_b", judgement())]) == [
         "side by side: the candidate and main (0123456789ab)"
     ]
-
-
-# -- how the measuring went
 
 
 def test_the_load_engine_tells_how_it_did() -> None:
@@ -229,25 +184,6 @@ def test_a_green_run_is_short() -> None:
     ]
 
 
-# -- totals
-
-
-def test_totals_count_by_verdict() -> None:
-    """Each verdict that there is, with what could be recorded: of tests that passed, the largest change first."""
-    better = replace(judgement(Verdict.IMPROVED), change=0.12)
-    much_better = replace(judgement(Verdict.IMPROVED, "latency.p50"), change=-0.5)
-    tests = [
-        named("test_a", judgement(Verdict.PASS), judgement(), judgement(Verdict.INCONCLUSIVE)),
-        named("test_b", better, much_better, outcome="passed"),
-        named("test_c", judgement(Verdict.IMPROVED), judgement(Verdict.INVALID)),
-        named("test_d", judgement(Verdict.MISSING), outcome="skipped"),
-    ]
-    assert totals_line(run_of(*tests)) == (
-        "comparisons: 1 passed, 3 improved, 1 regressed, 1 invalid, 1 missing, 1 inconclusive;"
-        " could be recorded: test_b latency.p50 -50.0 %, test_b throughput +12.0 %"
-    )
-
-
 def test_only_what_has_a_baseline_could_be_recorded() -> None:
     """A printed number or a limit cannot be; nor can a comparison with another revision, nor in a recording."""
     limit = named("test_a", judgement(Verdict.IMPROVED, kind="limit"), outcome="passed")
@@ -256,25 +192,28 @@ def test_only_what_has_a_baseline_could_be_recorded() -> None:
     assert totals_line(run_of(paired, stored=False)) == "comparisons: 1 improved"
     assert totals_line(run_of(paired, update=UPDATE)) == "comparisons: 1 improved"
     assert "could be recorded: test_a" in totals_line(run_of(paired))
-
-
-def test_what_was_missing_is_recorded_in_a_recording() -> None:
-    """If its test passed; else it is still missing, and so it is where nothing records."""
+    # What was missing is recorded in a recording, if its test passed.
     passed, failed = named("a", judgement(Verdict.MISSING), outcome="passed"), named("b", judgement(Verdict.MISSING))
     assert totals_line(run_of(passed, failed, update=UPDATE)) == "comparisons: 1 missing, 1 recorded"
     assert totals_line(run_of(passed)) == "comparisons: 1 missing"
 
 
 def test_totals_count_last_words_and_tests_without_any() -> None:
-    """What was overruled is not counted twice; what was not asserted, and what has no verdict, is counted as that."""
+    """What could be recorded is of tests that passed, the largest change first; what was overruled counts once."""
+    better = replace(judgement(Verdict.IMPROVED), change=0.12)
+    much_better = replace(judgement(Verdict.IMPROVED, "latency.p50"), change=-0.5)
     paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
     tests = [
         named("test_a", judgement(), paired, outcome="passed"),
-        named("test_b", judgement(), judgement(metric="latency.p99").unasserted()),
-        named("test_c", outcome="error"),
-        named("test_d", outcome="skipped"),
+        named("test_b", better, much_better, outcome="passed"),
+        named("test_c", judgement(Verdict.IMPROVED), judgement(Verdict.INVALID)),
+        named("test_d", judgement(Verdict.MISSING), outcome="skipped"),
+        named("test_e", judgement(), judgement(metric="latency.p99").unasserted(), judgement(Verdict.INCONCLUSIVE)),
+        named("test_f", outcome="error"),
+        named("test_g", outcome="skipped"),
     ]
     assert totals_line(run_of(*tests)) == (
-        "comparisons: 1 passed, 1 regressed, 1 not asserted, 1 test ended without any"
+        "comparisons: 1 passed, 3 improved, 1 regressed, 1 invalid, 1 missing, 1 inconclusive, 1 not asserted,"
+        " 1 test ended without any; could be recorded: test_b latency.p50 -50.0 %, test_b throughput +12.0 %"
     )
     assert totals_line(run_of()) == ""

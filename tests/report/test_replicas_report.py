@@ -41,36 +41,23 @@ def plain_run(test: TestResult) -> dict[str, Any]:
     return found
 
 
-# -- a line
-
-
 def test_a_load_of_replicas_has_a_line() -> None:
-    """How many, how uneven, and who is the slowest."""
+    """How many, how uneven, who is the slowest or much slower, and the number and share of what failed."""
     test = a_result(of("h:1", 104, 0.012), of("h:2", 100, 0.015), of("h:3", 101, 0.0231))
     assert replica_lines([test]) == [
         "replicas of test_a: 3, busiest +2.3 % over the mean, p99 12.0 ms to 23.1 ms (slowest: h:3)"
     ]
-
-
-def test_who_is_much_slower_or_fails_is_named() -> None:
-    """With the number and share of what failed."""
     (line,) = replica_lines([a_result(of("h:1"), of("h:2", 95, 0.5, timeout=5), of("h:3", reset=1))])
     assert "much slower than the others: h:2" in line
     assert line.endswith("failed: h:2 5 of 100 (5 %), failed: h:3 1 of 101 (1.0 %)")
 
 
 def test_what_is_not_known_is_said_so() -> None:
-    """No zero stands for it."""
-    assert imbalance_text([result("a", 9), result("b", 9)]) == "2, busiest +0.0 % over the mean, p99 not known"
-    assert imbalance_text([result("a", 0), result("b", 0)]) == "2, nothing was answered, p99 not known"
-
-
-def result(name: str, requests: int) -> ReplicaResult:
-    """What a replica came to in a second."""
-    return ReplicaResult(name, requests, {}, 1.0, histogram([0.01] * requests))
-
-
-# -- JSON
+    """No zero stands for it, and null in the JSON of one server."""
+    for requests, busiest in ((9, "busiest +0.0 % over the mean"), (0, "nothing was answered")):
+        each = [ReplicaResult(name, requests, {}, 1.0, histogram([0.01] * requests)) for name in "ab"]
+        assert imbalance_text(each) == f"2, {busiest}, p99 not known"
+    assert plain_run(result_of("t.py::test_a", judgement()))["replicas"] is None
 
 
 def test_the_json_has_each_of_them() -> None:
@@ -87,14 +74,6 @@ def test_the_json_has_each_of_them() -> None:
     assert (second["p99"], second["errors"]) == (None, {"timeout": 2})
 
 
-def test_the_json_of_one_server_says_null() -> None:
-    """What is not known is null."""
-    assert plain_run(result_of("t.py::test_a", judgement()))["replicas"] is None
-
-
-# -- HTML
-
-
 def test_the_page_has_a_table_of_them() -> None:
     """A row each; what is not known is said so."""
     text = Page(page_document(SessionResult({}, {}, (a_result(of("h:1"), of("h:2", 50, 0.02, timeout=2)),)))).text
@@ -103,21 +82,15 @@ def test_the_page_has_a_table_of_them() -> None:
     assert "2, busiest +33.3 % over the mean, p99 10.0 ms to 10.0 ms (slowest: h:1)" in text
 
 
-def test_neither_shows_a_secret() -> None:
-    """However it has come into a name."""
-    result = SessionResult({}, {}, (a_result(of(f"{SECRET}:1"), of("h:2")),))
-
-    def shown(text: str) -> str:
-        return text.replace(SECRET, "<hidden>")
-
-    assert SECRET not in document(result, shown)
-    page = page_document(result, shown)
-    assert SECRET not in page
-    assert "&lt;hidden&gt;:1" in page
-
-
 def test_a_name_is_text_in_the_page() -> None:
-    """Whatever it is, it brings no element of its own."""
+    """Whatever it is, it brings no element of its own, and a secret is shown neither there nor in the JSON."""
     plain = Page(page_document(SessionResult({}, {}, (a_result(*(of(f"h:{n}") for n in range(len(HOSTILE)))),))))
     odd = Page(page_document(SessionResult({}, {}, (a_result(*map(of, HOSTILE)),))))
     assert [tag for tag, _ in odd.elements] == [tag for tag, _ in plain.elements]
+    result = SessionResult({}, {}, (a_result(of(f"{SECRET}:1"), of("h:2")),))
+    json_text, page = (
+        write(result, lambda text: text.replace(SECRET, "<hidden>")) for write in (document, page_document)
+    )
+    assert SECRET not in json_text
+    assert SECRET not in page
+    assert "&lt;hidden&gt;:1" in page

@@ -52,50 +52,34 @@ def words_of(lines: list[str], first: str, *, nth: int = 0) -> list[str]:
 def test_every_verdict_is_counted() -> None:
     """By kind, of those that were planned, with what the alarms prove; where nothing was made that is nothing."""
     lines = lines_of()
-    assert words_of(lines, "candidate") == [
-        "candidate",
-        "made",
-        "PASS",
-        "REGRESSED",
-        "INCONCLUSIVE",
-        "INVALID",
-        "alarms (95 %)",
-    ]
+    head = ["candidate", "made", "PASS", "REGRESSED", "INCONCLUSIVE", "INVALID", "alarms (95 %)"]
+    assert words_of(lines, "candidate") == head
     assert words_of(lines, "identical") == ["identical", "3/4", "2", "0", "1", "0", "0 .. 71 %"]
     assert words_of(lines, "10 % slower") == ["10 % slower", "4/4", "0", "4", "0", "0", "40 .. 100 %"]
     assert words_of(lines, "tail only") == ["tail only", "0/4", "0", "0", "0", "0", "-"]
 
 
 def test_times_are_written_with_units() -> None:
-    """Median, p90 and the share of windows; unknown ones as a dash."""
+    """Median, p90 and the share of windows, then what can be decided here by metric and rounds; unknown is a dash."""
     lines = lines_of()
     assert words_of(lines, "identical", nth=1) == ["identical", "17.2 s", "2 min 20 s", "12.5 %"]
     assert words_of(lines, "tail only", nth=1) == ["tail only", "-", "-", "-"]
     assert any("the 192 of a fixed design" in line for line in lines)
-
-
-def test_what_can_be_decided_here() -> None:
-    """By metric and rounds; a metric is named once."""
-    lines = lines_of()
     assert words_of(lines, "throughput") == ["throughput", "1", "3.1 %", "4.8 %", "5 x 1"]
     assert words_of(lines, "2  ") == ["2", "2 %", "-", "2 x 2"]
     assert words_of(lines, "latency.p99") == ["latency.p99", "1", "-", "-", "0 x 1"]
 
 
-def test_what_was_not_reached_is_said() -> None:
-    """With how many are missing, and whether the time or Ctrl-C is why."""
+def test_the_conclusion_stands_last() -> None:
+    """Passed, or failed with every reason; before it what was INVALID, and what was not reached and why."""
     assert "not reached in the time: identical 1, tail only 4" in lines_of()
+    assert lines_of()[-1] == "self-test passed"
+    lines = lines_of(replace(RESULT, failures=["one", "two"], problems=["INVALID: why"]))
+    assert [line.strip() for line in lines[-4:]] == ["INVALID: why", "self-test FAILED", "one", "two"]
     lines = lines_of(replace(RESULT, interrupted=True))
     assert "not reached before Ctrl-C: identical 1, tail only 4" in lines
     assert lines[-1] == "self-test interrupted: not decided"
     assert not any("not reached" in line for line in lines_of(replace(RESULT, cases=[SLOWER])))
-
-
-def test_the_conclusion_stands_last() -> None:
-    """Passed, or failed with every reason; what was INVALID is told before it."""
-    assert lines_of()[-1] == "self-test passed"
-    lines = lines_of(replace(RESULT, failures=["one", "two"], problems=["INVALID: why"]))
-    assert [line.strip() for line in lines[-4:]] == ["INVALID: why", "self-test FAILED", "one", "two"]
 
 
 @pytest.mark.parametrize("width", [20, 80, 100, 200])

@@ -57,62 +57,35 @@ def test_a_line_says_everything_of_a_metric() -> None:
         "detectable",
         "verdict",
     ]
-    assert re.split(r" {2,}", line.strip()) == [
-        "test_z[50]",
-        "throughput",
-        "1432/s",
-        "2047/s",
-        "-30.1 %",
-        "-34.1 % .. -26.2 %",
-        "5 %",
-        "6 %",
-        "REGRESSED",
-    ]
-
-
-def test_what_is_not_known_is_a_dash() -> None:
-    """A verdict without numbers shows none."""
+    values = ["1432/s", "2047/s", "-30.1 %", "-34.1 % .. -26.2 %", "5 %", "6 %"]
+    assert re.split(r" {2,}", line.strip()) == ["test_z[50]", "throughput", *values, "REGRESSED"]
     *_, line = draw(result_of("t::test_z", judgement(Verdict.MISSING)))
     assert line.split() == ["test_z", "throughput", *["-"] * 6, "MISSING"]
-
-
-@pytest.mark.parametrize("nodeid", HOSTILE)
-@pytest.mark.parametrize("width", [0, NARROWEST, 80, 160])
-def test_no_name_breaks_the_table(nodeid: str, width: int) -> None:
-    """Markup, escape sequences, wide signs and long names: every line fits, and every verdict stands."""
-    text = table([all_verdicts(f"test_y.py::{nodeid}")], width=width, color=False)
-    lines = text.splitlines()
-    assert max(map(cell_len, lines)) <= max(width, NARROWEST)
-    assert all(sign.isprintable() for line in lines for sign in line)
-    found = [line.split()[-1] for line in lines if line.split()[-1] in set(Verdict)]
-    assert sorted(found) == sorted(map(str, Verdict))
-
-
-def test_what_cannot_be_printed_is_shown_as_an_escape() -> None:
-    """A name cannot colour or move anything on the terminal."""
     assert r"test_z[\x1b[31mred]" in draw(result_of("test_y.py::test_z[\x1b[31mred]", judgement()))[2]
+    assert draw(all_verdicts(), width=80)[0].split() == ["test", "metric", "now", "reference", "change", "verdict"]
+    assert len(draw()) <= 2
 
 
 @UNHURRIED
 @given(
-    width=st.integers(-5, 250),
-    color=st.booleans(),
-    verbose=st.booleans(),
-    name=st.text(max_size=60),
+    width=st.integers(-5, 250) | st.sampled_from([0, NARROWEST, 80, 160]),
+    look=st.tuples(st.booleans(), st.booleans()),
+    name=st.sampled_from(HOSTILE) | st.text(max_size=60),
     label=st.text(max_size=10),
 )
 def test_metrics_and_verdicts_are_whole_at_any_width(
-    width: int,
-    color: bool,  # noqa: FBT001 -- drawn
-    verbose: bool,  # noqa: FBT001 -- drawn
-    name: str,
-    label: str,
+    width: int, look: tuple[bool, bool], name: str, label: str
 ) -> None:
-    """Whatever is left out for want of space, it is neither the metric nor what was concluded, and no line is wider."""
+    """Whatever is left out for want of space, it is neither the metric nor what was concluded, and no line is wider.
+
+    Nor does it matter what a test is called: markup, escape sequences, wide signs and long names break nothing.
+    """
     test = all_verdicts(f"test_y.py::{name}")
     test.runs[0] = RunResult(label, (), test.runs[0].judgements, {}, {})
+    color, verbose = look
     text = ESCAPE.sub("", table([test], width=width, color=color, verbose=verbose))
     assert max(map(cell_len, text.splitlines())) <= max(width, NARROWEST)
+    assert text.replace("\n", "").isprintable()
     for verdict, metric in zip(Verdict, METRICS, strict=False):
         assert re.search(rf" {re.escape(metric)} .* {verdict} *$", text, re.MULTILINE)
 
@@ -155,35 +128,18 @@ def test_a_quiet_table_has_what_keeps_a_test_from_passing() -> None:
     assert table([passed], width=160, color=False, only_bad=True) == ""
 
 
-def test_an_ordinary_terminal_shows_both_values_and_the_change() -> None:
-    """At 80 columns the numbers that matter are there."""
-    assert draw(all_verdicts(), width=80)[0].split() == ["test", "metric", "now", "reference", "change", "verdict"]
+COLOURED = re.compile(r"\x1b\[(\d+)m([A-Z]+) *\x1b\[0m")
 
 
 def test_colours_tell_good_from_bad(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With colours, passing verdicts are green, failed ones red and undecided ones yellow."""
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("NO_COLOR", "1")
-    text = table([all_verdicts()], width=120, color=True)
-    found = {name: color for color, name in re.findall(r"\x1b\[(\d+)m([A-Z]+) *\x1b\[0m", text)}
-    assert found == {
-        "PASS": "32",
-        "IMPROVED": "32",
-        "REGRESSED": "31",
-        "INCONCLUSIVE": "33",
-        "INVALID": "31",
-        "MISSING": "33",
-    }
-
-
-def test_a_verdict_that_was_settled_otherwise_is_not_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two rows of one metric the one that does not count is dim."""
+    """Passing verdicts are green, failed ones red, undecided ones yellow, and what was settled otherwise is dim."""
     monkeypatch.setenv("TERM", "xterm-256color")
     test = result_of("t::test_z", judgement(), judgement(Verdict.PASS, kind="against", reasons=("that counts",)))
     text = table([replace(test, outcome="passed")], width=120, color=True)
-    assert re.findall(r"\x1b\[(\d+)m([A-Z]+) *\x1b\[0m", text) == [("2", "REGRESSED"), ("32", "PASS")]
-
-
-def test_no_tests_make_no_lines() -> None:
-    """An empty result is a heading at most, not an error."""
-    assert len(draw()) <= 2
+    assert COLOURED.findall(text) == [("2", "REGRESSED"), ("32", "PASS")]
+    monkeypatch.setenv("NO_COLOR", "1")
+    found = {name: color for color, name in COLOURED.findall(table([all_verdicts()], width=120, color=True))}
+    green, red, yellow = "32", "31", "33"
+    assert {name for name, color in found.items() if color == green} == {"PASS", "IMPROVED"}
+    assert {name for name, color in found.items() if color == red} == {"REGRESSED", "INVALID"}
+    assert {name for name, color in found.items() if color == yellow} == {"INCONCLUSIVE", "MISSING"}

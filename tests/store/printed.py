@@ -39,6 +39,11 @@ class Quotes:
         lines = {int(line): text for line, text in data["lines"].items()}
         return cls(data["document"], data["sha256"], lines, sorted(lines))
 
+    @property
+    def source(self) -> tuple[str, str]:
+        """Which document it is, and the SHA-256 of its text."""
+        return self.document, self.sha256
+
     def line(self, line: int) -> str:
         """A line, without the blanks around it."""
         return self.lines[line].strip()
@@ -57,16 +62,13 @@ class Quotes:
 
 @dataclass(frozen=True)
 class Read:
-    """What the document says of an entry, in a baseline's units. ``keys`` and ``settings`` may say less than it."""
+    """What the document says of an entry, in a baseline's units. ``keys`` may say less than it."""
 
     keys: Mapping[str, Any]
     values: Mapping[str, float]
     printed: float | None = None
     breakdown: Mapping[str, float] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    answers: Mapping[str, int] = field(default_factory=dict)
-    histogram: Sequence[tuple[float, int]] = ()
 
 
 def number(pattern: str, text: str) -> float:
@@ -89,8 +91,6 @@ def distilbert(quotes: Quotes, record: Record) -> Read:
     text = text[: text.index("responses")]
     processes = quotes.above(record.lines["command"], r"^### |inference number to (\d)")
     c = re.search(r" -c (\d+) ", command)
-    answers = re.search(r"^\[(\d+)\]\s+(\d+) $", text, re.MULTILINE)
-    assert answers
     bytes_of = {"response_bytes": r"Total data:\s+(\d+) bytes", "response_bytes_each": r"Size/request:\s+(\d+) bytes"}
     throughput = number(r"^Requests/sec:\s+(.+)$", text)
     return Read(
@@ -117,13 +117,6 @@ def distilbert(quotes: Quotes, record: Record) -> Read:
             for name, pattern in bytes_of.items()
             if re.search(pattern, text, re.MULTILINE)
         },
-        settings={
-            "requests": int(number(r" -n (\d+) ", command)),
-            "max_batch_size": int(number(r"batch size: (\d+)", quotes.above(record.line, "max batch size").string)),
-            "max_wait_seconds": number(r"time: (\d+)ms", quotes.above(record.line, "max wait time").string) / 1000,
-        },
-        answers={answers[1]: int(answers[2])},
-        histogram=[(edge, int(count)) for edge, count in numbers(r"^([\d.]+) \[(\d+)\]", text)],
     )
 
 
@@ -200,7 +193,7 @@ def catdog(quotes: Quotes, record: Record) -> Read:
         "run": len(runs),
         "server": quotes.above(record.line, r"^\*\*Server\*\*: (.+)$")[1],
     }
-    requests = int(number(r"num_requests\W+(\d+)", quotes.line(runs[-1])))
+
     if kind == "baseline":
         found = re.fullmatch(r"Batch size (\d+): ([\d.]+) reqs/sec", line)
         assert found
@@ -209,7 +202,6 @@ def catdog(quotes: Quotes, record: Record) -> Read:
             keys={**keys, "batch": batch, "precision": "float32"},
             values={"throughput": images / batch},
             printed=images,
-            settings={"requests": requests, "instance": "g4dn.xlarge"},
         )
     found = re.fullmatch(r"Concurrency (\d+): ([\d.]+) reqs/sec, CPU: ([\d.]+)%, GPU: ([\d.]+)%", line)
     assert found
@@ -227,12 +219,6 @@ def catdog(quotes: Quotes, record: Record) -> Read:
             "gpu_utilisation": float(found[4]) / 100,
         },
         printed=float(found[2]),
-        settings={
-            "requests": requests,
-            "max_batch_size": int(number(r"max_batch_size\W+(\d+)", stated)),
-            "batch_timeout_seconds": number(r"batch_timeout\W+([\d.]+)", stated),
-            "instance": quotes.above(record.line, r"^GPU: (\S+)")[1],
-        },
     )
 
 
@@ -267,7 +253,7 @@ def tft(quotes: Quotes, record: Record) -> Read:
     )
     names = cells(quotes.above(record.line, r"^\| *Batch").string)
     row = dict(zip(names, map(float, cells(quotes.line(record.line))), strict=True))
-    graph = stated.get("NVIDIA TensorRT Capture CUDA Graph")
+
     return Read(
         keys={
             "scenario": found[1].lower(),
@@ -285,13 +271,6 @@ def tft(quotes: Quotes, record: Record) -> Read:
         },
         printed=row["Inferences/Second"],
         breakdown={name: row[column] / 1000 for column, name in PARTS.items()},
-        settings={
-            "max_batch_size": int(stated["Max batch size"]),
-            "export_precision": stated["Export Precision"],
-            "device": stated["Device"],
-            "requests": int(stated["Request Count"]),
-            **({} if graph is None else {"cuda_graph": graph}),
-        },
     )
 
 
@@ -320,7 +299,6 @@ def resnet(quotes: Quotes, record: Record) -> Read:
             "gpu_utilisation": number(r"^Average GPU utilization: ([\d.]+)$", text) / 100,
         },
         printed=samples,
-        settings={"requests": int(number(r"--num_iters (\d+)", command))},
     )
 
 

@@ -82,32 +82,18 @@ def changed(change: Callable[[Any], object]) -> str:
     return edited(TEXT, lambda plain: change(plain["entries"]["test_a[1]"]))
 
 
-# -- on disk
-
-
-def test_anchors_are_read_back(path: Path) -> None:
-    """An entry with anchors and moves survives a file, and writing it again changes no byte."""
+def test_an_anchor_is_a_line(path: Path) -> None:
+    """A diff shows one metric a line, in the order of names, and a move in one; a file that was read is not changed."""
     write(path, {"test_a[1]": anchored()})
     assert read(path)["test_a[1]"].entry == anchored()
     assert path.read_bytes() == BYTES
-
-
-def test_an_anchor_is_a_line(path: Path) -> None:
-    """A diff shows one metric a line, in the order of names, and a move in one line; unset fields are left out."""
     lines = [each.strip().rstrip(",") for each in TEXT.splitlines()]
     metrics = [json.loads(each) for each in lines if each.startswith("{") and '"metric"' in each]
     assert [each["metric"] for each in metrics] == ["latency.p99", "throughput", "throughput", "throughput"]
     assert [each.get("reason") for each in metrics] == [None, "a larger model", None, "a larger model"]
     assert "old" in metrics[-1]
-    for each in metrics:
-        assert list(each) == sorted(each)
-
-
-def test_an_entry_without_anchors_is_written_as_ever() -> None:
-    """Files in which nothing was anchored keep every letter."""
-    text = render({"test_a[1]": entry()})
-    assert "anchors" not in text
-    assert "moves" not in text
+    assert [list(each) for each in metrics] == [sorted(each) for each in metrics]
+    assert {"anchors", "moves"}.isdisjoint(json.loads(render({"a": entry()}))["entries"]["a"])
 
 
 @pytest.mark.parametrize(
@@ -151,9 +137,6 @@ def test_any_anchor_survives_a_file(lines: list[AnchoredRecord]) -> None:
     check(back.anchors, back.moves)
 
 
-# -- damage
-
-
 LINE = f"{KEY}.anchors[0].metrics[1]"
 
 
@@ -171,16 +154,11 @@ def first(plain: Any) -> Any:  # noqa: ANN401 -- plain JSON
         (lambda plain: first(plain).update(reason="another"), f"{LINE}.seal"),
         (lambda plain: first(plain).update(how="tightened"), f"{LINE}.seal"),
         (lambda plain: first(plain).update(seal="0" * 12), f"{LINE}.seal"),
-        (lambda plain: first(plain).update(seal="zz"), f"{LINE}.seal"),
         (lambda plain: plain["anchors"][0].update(commit=OTHER_COMMIT), f"{KEY}.anchors[0].metrics[0].seal"),
         (lambda plain: plain["anchors"][0]["host"].update(id="host-c"), f"{KEY}.anchors[0].metrics[0].seal"),
         (lambda plain: plain["anchors"][0]["software"].update(torch="2"), f"{KEY}.anchors[0].metrics[0].seal"),
-        (lambda plain: first(plain).update(value=-19.0), f"{LINE}.value"),
         (lambda plain: first(plain).update(value=0), f"{LINE}.value"),
-        (lambda plain: first(plain).update(value=None), f"{LINE}.value"),
         (lambda plain: first(plain).update(value="20"), f"{LINE}.value"),
-        (lambda plain: first(plain).update(value=1e300), f"{LINE}.value"),
-        (lambda plain: first(plain).update(sd=-0.1), f"{LINE}.sd"),
         (lambda plain: first(plain).pop("sd"), f"{LINE}.sd"),
         (lambda plain: first(plain).update(sessions=0), f"{LINE}.sessions"),
         (lambda plain: first(plain).update(occasions=4), f"{LINE}.occasions"),
@@ -224,30 +202,20 @@ def test_a_changed_byte_is_refused_or_moves_no_anchor(path: Path, position: int,
     assert [stored.entry.anchors for stored in found.values()] == [anchored().anchors]
 
 
-# -- which of them are kept
-
-
 def test_a_metric_has_one_anchor_on_a_host() -> None:
     """A new one takes the place of the old one there, and leaves those of other metrics and of other hosts."""
     old = [sealed(anchor(line(), line("latency.p50", 0.01))), sealed(anchor(host="host-b"))]
-    new = anchor(line(value=30.0), at=LATER, commit=OTHER_COMMIT)
-    kept = replaced(old, [new], "host-a")
+    kept = replaced(old, [anchor(line(value=30.0), at=LATER, commit=OTHER_COMMIT)], "host-a")
     check(kept, [])
-    throughput, p50, other = (
-        find(kept, host, metric)
-        for host, metric in (("host-a", "throughput"), ("host-a", "latency.p50"), ("host-b", "throughput"))
-    )
+    throughput, p50 = find(kept, "host-a", "throughput"), find(kept, "host-a", "latency.p50")
     assert throughput is not None
     assert p50 is not None
-    assert other is not None
     assert (throughput.line.value, throughput.of.commit, p50.of.commit) == (30.0, OTHER_COMMIT, COMMIT)
+    assert find(kept, "host-b", "throughput") is not None
     assert find(kept, "host-c", "throughput") is None
-
-
-def test_what_was_accepted_at_once_stands_together() -> None:
-    """Metrics that one recording accepted are of one anchor, in the order of their names."""
-    kept = replaced([], [anchor(line()), anchor(line("latency.p50", 0.01))], "host-a")
-    assert [[each.metric for each in one.metrics] for one in kept] == [["latency.p50", "throughput"]]
+    # What one recording accepted is of one anchor, in the order of the metrics' names.
+    at_once = replaced([], [anchor(line()), anchor(line("latency.p50", 0.01))], "host-a")
+    assert [[each.metric for each in one.metrics] for one in at_once] == [["latency.p50", "throughput"]]
 
 
 def test_only_so_many_hosts_are_kept() -> None:
@@ -261,26 +229,20 @@ def test_only_so_many_hosts_are_kept() -> None:
 
 
 def test_nothing_comes_between_a_build_and_itself() -> None:
-    """An anchor of the entry's own committed code, packages and device is no other build; all else is."""
-    same = anchor()
+    """An anchor of the entry's own committed code, packages and kind of card is no other build; all else is."""
+    same, change = anchor(), msgspec.structs.replace
     made = entry(commit=COMMIT)
     assert is_of(same, made)
+    assert is_of(change(same, device=change(same.device, card_id="0" * 12, pci_bus_id="00000000:3B:00.0")), made)
     for other in (
         anchor(commit=OTHER_COMMIT),
         anchor(commit=None),
-        msgspec.structs.replace(same, clean=False),
-        msgspec.structs.replace(same, software={"python": "3.12"}),
-        msgspec.structs.replace(same, device=msgspec.structs.replace(same.device, driver="560")),
+        change(same, clean=False),
+        change(same, software={"python": "3.12"}),
+        change(same, device=change(same.device, driver="560")),
     ):
         assert not is_of(other, made)
-        assert is_of(msgspec.structs.replace(other, at=OCCASION), made)
-
-
-def test_two_cards_of_a_kind_are_one_build() -> None:
-    """Which of a host's cards it was only informs, and is no other device."""
-    same = anchor()
-    device = msgspec.structs.replace(same.device, card_id="0" * 12, pci_bus_id="00000000:3B:00.0")
-    assert is_of(msgspec.structs.replace(same, device=device), entry(commit=COMMIT))
+        assert is_of(change(other, at=OCCASION), made)
 
 
 def test_something_came_since_unless_its_own_sessions_are_all_there_is() -> None:

@@ -1,4 +1,4 @@
-"""Baseline files: read back as written, readable by people, and written whole or not at all."""
+"""Baseline files: read back as written, readable by people, written whole or not at all, and counted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ import pytest
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.report.header import Header
 from pytest_gpuserve.store.baseline import read, render, write
-from tests.support.builders import entry, session, small_entries, start, window
+from pytest_gpuserve.store.stock import Stock, stock_of
+from tests.support.builders import COMMIT, OTHER_COMMIT, entry, session, small_entries, start, window
 
 if TYPE_CHECKING:
     from pytest_gpuserve.store.schema import Entry
@@ -49,17 +51,13 @@ def test_what_is_written_is_read_back(path: Path) -> None:
     assert render(entries_of(path)).encode() == path.read_bytes()
 
 
-def test_no_file_has_no_entries(path: Path) -> None:
-    """A baseline that was never recorded is empty, not an error."""
-    assert read(path) == {}
-
-
 def test_a_file_without_entries_is_removed(path: Path) -> None:
-    """Removing the last entry removes the file, and doing so again is no error."""
+    """Removing the last entry removes the file, and doing so again is no error; no file has no entries."""
     write(path, SMALL)
     write(path, {})
     write(path, {})
     assert not path.exists()
+    assert read(path) == {}
 
 
 def test_the_file_reads_from_the_top() -> None:
@@ -72,31 +70,23 @@ def test_the_file_reads_from_the_top() -> None:
     assert list(plain["entries"]["test_a[1]"]) == sorted(plain["entries"]["test_a[1]"])
     assert list(plain["entries"]["test_a[1]"]["sessions"][0]) == sorted(plain["entries"]["test_a[1]"]["sessions"][0])
     assert TEXT.endswith("}\n")
-
-
-def test_the_order_in_which_tests_ran_does_not_show() -> None:
-    """The same entries give the same file."""
     one, other = entry(), entry(session(), session())
     assert render({"b": one, "a": other}) == render({"a": other, "b": one})
 
 
-def test_what_is_not_known_is_not_in_the_summary() -> None:
-    """A server that counts no batches has no batching ratio, rather than one of zero."""
-    uncounted = start(window(items=None, batches=None))
-    plain = json.loads(render({"a": entry(session(uncounted, uncounted))}))
-    assert set(plain["summary"]["a"]) == SUMMARISED - {"batching_ratio"}
-
-
 def test_what_the_cards_did_is_in_the_summary(path: Path) -> None:
-    """A file of eight full cards lists what is known of them, and is read back; utilisation is not known."""
+    """Of eight full cards what is known is listed, and read back; what is not known is not there, rather than zero."""
     cards = CardUse(joules=4.0, memory_bytes=8 * 141e9)
     used = start(replace(window(), cards=cards))
-    write(path, {"a": entry(session(used, used))})
+    uncounted = start(window(items=None, batches=None))
+    write(path, {"a": entry(session(used, used)), "b": entry(session(uncounted, uncounted))})
     text = path.read_text()
     assert read(path)["a"].sessions[0].windows[0].cards == cards
-    assert json.loads(text)["summary"]["a"].items() >= {"energy_per_inference": 0.4, "gpu_memory": 1.128e12}.items()
+    summary = json.loads(text)["summary"]
+    assert summary["a"].items() >= {"energy_per_inference": 0.4, "gpu_memory": 1.128e12}.items()
     assert "gpu_utilisation" not in text
     assert '"cards": "joules=4 memory=1.128e+12"' in text
+    assert set(summary["b"]) == SUMMARISED - {"batching_ratio"}
 
 
 def test_a_summary_from_before_a_metric_was_known_is_read(path: Path) -> None:
@@ -110,28 +100,6 @@ def test_a_summary_from_before_a_metric_was_known_is_read(path: Path) -> None:
     path.write_text(json.dumps(plain))
     with pytest.raises(BaselineUnusable, match="gpu_memory disagrees"):
         read(path)
-
-
-# -- writing
-
-
-@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.chmod"])
-@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_failed_write_leaves_the_old_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch, step: str, failure: BaseException
-) -> None:
-    """Whatever fails on the way, the file is as it was and nothing lies beside it."""
-    write(path, {"old": entry()})
-    before = path.read_bytes()
-
-    def fail(*_: object) -> None:
-        raise failure
-
-    monkeypatch.setattr(step, fail)
-    with pytest.raises(BaselineUnusable if isinstance(failure, OSError) else KeyboardInterrupt):
-        write(path, SMALL)
-    assert path.read_bytes() == before
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 def test_a_killed_process_leaves_the_old_file(path: Path) -> None:
@@ -155,31 +123,43 @@ def test_a_killed_process_leaves_the_old_file(path: Path) -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        msgspec.structs.replace(entry(), sessions=[]),
-        msgspec.structs.replace(entry(), commit="not a commit"),
-        entry(session(start(window(seconds=0.0)), start())),
-        entry(session(*[start(window(seconds=0.0))] * 2)),
-        entry(session(start(window(seconds=float("nan"))), start())),
-        entry(session(start(cold_start_seconds=float("inf")), start())),
-        entry(session(start(window(errors={"timeout": 2})), start())),
-        entry(session(start())),
+        pytest.param({"odd": msgspec.structs.replace(entry(), sessions=[])}, id="no session"),
+        pytest.param({"odd": msgspec.structs.replace(entry(), commit="not a commit")}, id="commit"),
+        pytest.param({"odd": entry(session(start(window(seconds=0.0)), start()))}, id="no time"),
+        pytest.param({"odd": entry(session(*[start(window(seconds=0.0))] * 2))}, id="no time at all"),
+        pytest.param({"odd": entry(session(start(window(seconds=float("nan"))), start()))}, id="NaN"),
+        pytest.param({"odd": entry(session(start(cold_start_seconds=float("inf")), start()))}, id="infinity"),
+        pytest.param({"odd": entry(session(start(window(errors={"timeout": 2})), start()))}, id="errors"),
+        pytest.param({"odd": entry(session(start()))}, id="one start"),
+        pytest.param({"test \ud800": entry()}, id="half of a surrogate pair in a name"),
     ],
-    ids=["no session", "commit", "no time", "no time at all", "NaN", "infinity", "errors", "one start"],
 )
-def test_what_could_not_be_read_again_is_not_written(path: Path, odd: Entry) -> None:
+def test_what_could_not_be_read_again_is_not_written(path: Path, odd: dict[str, Entry]) -> None:
     """A mistake of ours shows before it has replaced a good file."""
     write(path, SMALL)
     with pytest.raises(BaselineUnusable, match="not written") as caught:
-        write(path, {**SMALL, "odd": odd})
+        write(path, {**SMALL, **odd})
     assert str(path) in str(caught.value)
     assert path.read_bytes() == TEXT.encode()
 
 
-def test_a_name_that_no_file_can_hold_is_refused(path: Path) -> None:
-    """Half of a surrogate pair in a label is our error, not Python's."""
-    with pytest.raises(BaselineUnusable, match="not written"):
-        write(path, {"test \ud800": entry()})
-    assert not path.parent.exists()
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.chmod"])
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failed_write_leaves_the_old_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str, failure: BaseException
+) -> None:
+    """Whatever fails on the way, the file is as it was and nothing lies beside it."""
+    write(path, {"old": entry()})
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(step, fail)
+    with pytest.raises(BaselineUnusable if isinstance(failure, OSError) else KeyboardInterrupt):
+        write(path, SMALL)
+    assert path.read_bytes() == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -188,3 +168,56 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     with pytest.raises(BaselineUnusable, match="--baseline-dir=DIR") as caught:
         write(tmp_path / "cpu" / "test_y.json", SMALL)
     assert str(tmp_path / "cpu" / "test_y.json") in str(caught.value)
+
+
+def test_entries_are_counted_and_the_newest_is_known(tmp_path: Path) -> None:
+    """Over all files below the folder; the newest by its newest session, with the commit of its entry."""
+    write(tmp_path / "a.json", {"test_a": entry(), "test_b": entry()})
+    old, new = session(at="2024-05-06T00:00:00+00:00"), session(at="2025-05-06T00:00:00+00:00")
+    (tmp_path / "x").mkdir()
+    write(tmp_path / "x" / "b.json", {"test_c": entry(new, old, commit=OTHER_COMMIT)})
+    found = stock_of(tmp_path)
+    assert found == Stock(3, "2025-05-06T00:00:00+00:00", OTHER_COMMIT)
+    assert str(found) == "3 entries, the newest of 2025-05-06 at fedcba987654"
+
+
+def test_published_numbers_are_no_baselines(tmp_path: Path) -> None:
+    """They lie below the same folder, in a form of their own; an entry from outside of git has a date alone."""
+    assert str(stock_of(tmp_path / "T4")) == "no entries"
+    folder = tmp_path / "published"
+    folder.mkdir()
+    (folder / "shop.json").write_text("{}")
+    assert stock_of(tmp_path) == Stock()
+    write(tmp_path / "a.json", {"test_a": entry(commit=None)})
+    assert str(stock_of(tmp_path)) == "1 entry, the newest of 2025-01-02"
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "\xff", '{"entries": {"a": {}}}', "[" * 5000])
+def test_what_cannot_be_read_is_said(tmp_path: Path, damage: str) -> None:
+    """It is neither nothing nor an end of the run: the test that needs it fails and says why."""
+    write(tmp_path / "a.json", {"test_a": entry()})
+    (tmp_path / "b.json").write_bytes(damage.encode("latin-1"))
+    found = stock_of(tmp_path)
+    assert (found.entries, found.unreadable) == (1, 1)
+    assert str(found).endswith(", 1 file that cannot be read")
+
+
+def test_a_moment_that_is_none_is_not_shown(tmp_path: Path) -> None:
+    """What stands in a file may be anything; only a moment is shown as one."""
+    write(tmp_path / "a.json", {"test_a": entry()})
+    plain = json.loads((tmp_path / "a.json").read_text())
+    plain["entries"]["test_a"]["sessions"][0]["at"] = "\x1b[31mtomorrow"
+    (tmp_path / "a.json").write_text(json.dumps(plain))
+    assert stock_of(tmp_path) == Stock(unreadable=1)
+
+
+def test_the_header_says_it_all() -> None:
+    """Device, mode, baselines if there are any, budget and comparisons; what cannot be printed is an escape."""
+    header = Header("T4", "Tesla T4", "gating against baselines/T4", 300.0, 12, str(Stock(3, "2025-01-02T", COMMIT)))
+    assert str(header) == (
+        "T4 (Tesla T4), gating against baselines/T4 (3 entries, the newest of 2025-01-02 at 0123456789ab),"
+        " at most 5 min of measuring a test, 12 comparisons planned"
+    )
+    assert str(Header("cpu", "A\x1bCPU", "side by side with main", 60.0, 1)) == (
+        r"cpu (A\x1bCPU), side by side with main, at most 60.0 s of measuring a test, 1 comparison planned"
+    )

@@ -89,27 +89,15 @@ def test_a_probe_that_does_not_fit_itself_is_refused(damage: dict[str, float]) -
 
 
 def test_a_baseline_has_the_probes_and_the_capacity(tmp_path: Path) -> None:
-    """Written and read; its summary lists the capacity and the cold start, and nothing that a search has not."""
+    """Its summary lists the capacity and the cold start alone, and finds an edited probe; a load's has no search."""
     path = tmp_path / "test_a.json"
+    baseline.write(path, {"test_a": entry()})
+    assert "search" not in path.read_text()
     baseline.write(path, {"test_a": entry(searched())})
     (stored,) = baseline.read(path).values()
     assert [each.search for each in stored.sessions[0].starts] == [SEARCH, SEARCH]
     summary = json.loads(path.read_text())["summary"]["test_a"]
-    assert set(summary) == {"capacity", "cold_start"}
-    assert summary["capacity"] == pytest.approx(SEARCH.value, rel=1e-3)
-
-
-def test_a_baseline_of_a_load_has_no_word_of_searches(tmp_path: Path) -> None:
-    """Files of loads stay as they were."""
-    path = tmp_path / "test_a.json"
-    baseline.write(path, {"test_a": entry()})
-    assert "search" not in path.read_text()
-
-
-def test_an_edited_probe_is_found(tmp_path: Path) -> None:
-    """The summary no longer agrees with the probes below it."""
-    path = tmp_path / "test_a.json"
-    baseline.write(path, {"test_a": entry(searched())})
+    assert summary == {"capacity": pytest.approx(SEARCH.value, rel=1e-3), "cold_start": pytest.approx(1.5)}
     path.write_text(path.read_text().replace("919.0", "819.0"))
     with pytest.raises(BaselineUnusable, match="capacity disagrees with the samples"):
         baseline.read(path)
@@ -129,7 +117,7 @@ def test_a_round_is_read_back_with_its_searches() -> None:
 
 
 def test_reports_tell_what_was_tried() -> None:
-    """JSON and HTML have every rate with what it showed; latencies that belong to no load are in neither."""
+    """JSON and HTML have every rate with what it showed; latencies that belong to no load are nowhere told."""
     result = SessionResult({"name": "cpu"}, {"id": "a"}, (result_of("test_x.py::test_a", sessions=(searched(),)),))
     run = json.loads(document(result))["tests"][0]["run"]
     (first, _) = run["searches"]
@@ -137,13 +125,7 @@ def test_reports_tell_what_was_tried() -> None:
     assert [probe["finding"] for probe in first["probes"]] == ["met", "missed", "undecided"]
     assert set(run["latency"].values()) == {None}
     written = page(result)
-    assert "start 1: capacity " in written
-    assert "overloaded: by a test" in written
-    assert "client late: by a test" in written
-
-
-def test_exports_have_the_capacity_alone() -> None:
-    """A tool that watches numbers is told of no latency of a search."""
-    result = SessionResult({"name": "cpu"}, {"id": "a"}, (result_of("test_x.py::test_a", sessions=(searched(),)),))
+    for told in ("start 1: capacity ", "overloaded: by a test", "client late: by a test"):
+        assert told in written
     (load,) = loads_of(result, str)
     assert {metric.name for metric in load.known()} == {"capacity", "cold_start"}

@@ -20,20 +20,18 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.store.elsewhere.address import Address, copy_folder, is_address, parse_address, unsent_folder
 from pytest_gpuserve.store.elsewhere.causes import cause_of, storage_problem
 from pytest_gpuserve.store.elsewhere.filesystem import MOST_BYTES, open_remote
-from pytest_gpuserve.store.elsewhere.mirror import Mirror
 from pytest_gpuserve.store.elsewhere.names import MOST_FILES, is_baseline_name, is_for, versions_below
 from pytest_gpuserve.store.elsewhere.remote import StorageProblem
 from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.mark.parametrize(
     ("text", "scheme", "url"),
     [
-        ("s3://bucket/folder", "s3", "s3://bucket/folder"),
         ("S3://bucket/Folder/", "s3", "s3://bucket/Folder"),
         ("s3://bucket", "s3", "s3://bucket"),
         ("abfs://container@account.dfs.core.windows.net/x", "abfs", "abfs://container@account.dfs.core.windows.net/x"),
@@ -52,36 +50,18 @@ def test_an_address_is_read(text: str, scheme: str, url: str) -> None:
 
 @pytest.mark.parametrize("text", ["file:///data/baselines", "file:///data/baselines/", "FILE:///data/baselines"])
 def test_a_file_address_is_a_folder(text: str) -> None:
-    """``file://`` is no storage: it is read and written as any folder."""
+    """``file://`` is no storage: it is read and written as any folder, and what has no ``://`` is a path."""
     assert parse_address(text) == Path("/data/baselines")
+    assert not any(map(is_address, ("baselines", "/data/baselines", "a:b", "s3:/bucket", "C:\\x", "")))
 
 
-@pytest.mark.parametrize("text", ["baselines", "/data/baselines", "a:b", "s3:/bucket", "C:\\x", ""])
-def test_a_folder_is_no_address(text: str) -> None:
-    """What has no ``://`` is a path, as before."""
-    assert not is_address(text)
+NO_ADDRESSES = """
+    ://bucket s3:// s3:/// 3s://bucket simplecache::s3://bucket/x s3://bucket/x::zip://y s3://bucket/x?versionId=1
+    s3://bucket/x#y s3://bucket\\x s3://bucket/../x s3://bucket/./x file://data/baselines file://~/x
+"""
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "://bucket",
-        "s3://",
-        "s3:///",
-        "3s://bucket",
-        "simplecache::s3://bucket/x",
-        "s3://bucket/x::zip://y",
-        "s3://bucket/x?versionId=1",
-        "s3://bucket/x#y",
-        "s3://bucket\\x",
-        "s3://bucket/\x07",
-        "s3://bucket/a\nb",
-        "s3://bucket/../x",
-        "s3://bucket/./x",
-        "file://data/baselines",
-        "file://~/x",
-    ],
-)
+@pytest.mark.parametrize("text", [*NO_ADDRESSES.split(), "s3://bucket/\x07", "s3://bucket/a\nb"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     """It says what an address looks like."""
     with pytest.raises(UsageProblem, match=r"--baseline-dir(.|\n)*s3://bucket/baselines"):
@@ -99,27 +79,21 @@ def test_a_password_is_refused_and_not_told(user: str, password: str) -> None:
     assert password not in str(problem.value)
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "https://{}@host/x",
-        "s3://{}@bucket/x",
-        "http://{}@host/../x",
-        "file://{}@host/x",
-        "https://ab/{}@host/x",
-        "https://ab/{}/@host/x",
-        "HTTP://{}/ab/c@host",
-        "webdavs://ab/{}@host/x",
-    ],
-)
-@pytest.mark.parametrize("called", ["--baseline-dir=", ""])
-def test_a_token_is_refused_and_not_told(address: str, called: str) -> None:
+WITH_TOKEN = """
+    https://{}@host/x s3://{}@bucket/x http://{}@host/../x file://{}@host/x https://ab/{}@host/x https://ab/{}/@host/x
+    HTTP://{}/ab/c@host webdavs://ab/{}@host/x
+"""
+
+
+@pytest.mark.parametrize("address", WITH_TOKEN.split())
+def test_a_token_is_refused_and_not_told(address: str) -> None:
     """Where an address has no users, what stands before an @ may be a secret; for pages it may have slashes in it."""
-    with pytest.raises(UsageProblem, match="which would be seen in logs") as problem:
-        parse_address(address.format("ghp-token77"), called=called)
-    assert "token77" not in str(problem.value)
-    assert ("--baseline-dir" in str(problem.value)) is bool(called)
-    assert ("%40" in str(problem.value)) is address.lower().startswith(("http", "webdav"))
+    for called in ("--baseline-dir=", ""):
+        with pytest.raises(UsageProblem, match="which would be seen in logs") as problem:
+            parse_address(address.format("ghp-token77"), called=called)
+        assert "token77" not in str(problem.value)
+        assert ("--baseline-dir" in str(problem.value)) is bool(called)
+        assert ("%40" in str(problem.value)) is address.lower().startswith(("http", "webdav"))
 
 
 def test_copies_of_different_stores_are_apart() -> None:
@@ -150,19 +124,12 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
         copy_folder(Address("s3", "s3://bucket"), {})
 
 
-@pytest.mark.parametrize("name", ["cpu/x.json", "T4/x/test_y.json", "T4/published/x.json", "T4/.hidden/x.json"])
-def test_baseline_files_are_known_by_their_names(name: str) -> None:
-    """They lie below a device's folder, at any depth."""
-    assert is_baseline_name(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["x.json", "cpu/x.txt", "cpu/../x.json", "../x.json", "/x.json", "cpu//x.json", "cpu/./x.json", "cpu/\0.json"],
-)
-def test_other_files_are_left_alone(name: str) -> None:
-    """Whatever else is in a bucket is none of ours."""
-    assert not is_baseline_name(name)
+def test_baseline_files_are_known_by_their_names() -> None:
+    """They lie below a device's folder, at any depth; what else is in a bucket is none of ours, or not needed here."""
+    ours = ["cpu/x.json", "T4/x/test_y.json", "T4/published/x.json", "T4/.hidden/x.json"]
+    others = ["x.json", "cpu/x.txt", "cpu/../x.json", "../x.json", "/x.json", "cpu//x.json", "cpu/./x.json"]
+    assert [name for name in (*ours, *others, "cpu/\0.json") if is_baseline_name(name)] == ours
+    assert [name for name in ours if is_for(name, "cpu")] == ["cpu/x.json", "T4/published/x.json"]
 
 
 @given(st.text(max_size=30).map("{}.json".format) | st.lists(st.sampled_from(["..", ".", "", "a"])).map("/".join))
@@ -172,12 +139,6 @@ def test_no_name_leads_out_of_the_copy(name: str) -> None:
         parts = PurePosixPath("/copy", name).parts
         assert parts[:2] == ("/", "copy")
         assert ".." not in parts
-
-
-def test_a_session_needs_its_device_and_what_was_published() -> None:
-    """Baselines of other devices are not fetched."""
-    names = ["cpu/x.json", "T4/x.json", "T4/published/x.json"]
-    assert [name for name in names if is_for(name, "cpu")] == ["cpu/x.json", "T4/published/x.json"]
 
 
 def test_a_folder_with_too_much_in_it_is_refused() -> None:
@@ -204,45 +165,38 @@ def memory() -> Address:
     return Address("memory", f"memory://{uuid4().hex}")
 
 
-def test_any_scheme_of_fsspec_is_read(memory: Address) -> None:
-    """Listing and content come through fsspec; a file that is not there is none."""
+def test_any_scheme_of_fsspec_is_read(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listing and content come through fsspec; a file that is not there is none, and one too large is refused."""
     import fsspec
+
+    from pytest_gpuserve.store.elsewhere import filesystem as ours
 
     filesystem = fsspec.filesystem("memory")
     root = f"/{memory.url.removeprefix('memory://')}"
-    filesystem.pipe({f"{root}/cpu/x.json": b"one", f"{root}/T4/published/y.json": b"two", f"{root}/readme.txt": b""})
+    filesystem.pipe({f"{root}/cpu/x.json": b"four", f"{root}/T4/published/y.json": b"two", f"{root}/readme.txt": b""})
     with closing(open_remote(memory)) as remote:
         assert sorted(remote.listing()) == ["T4/published/y.json", "cpu/x.json"]
         held = remote.fetch("cpu/x.json")
         assert held is not None
-        assert held.data == b"one"
+        assert held.data == b"four"
         assert remote.fetch("cpu/y.json") is None
+        assert MOST_BYTES > 2**24
+        monkeypatch.setattr(ours, "MOST_BYTES", 3)
+        with pytest.raises(StorageProblem, match="too large: 4 bytes"):
+            remote.fetch("cpu/x.json")
     filesystem.rm(root, recursive=True)
 
 
 def test_a_scheme_without_conditions_is_not_written(memory: Address) -> None:
-    """It is refused with the reason, and nothing is there afterwards."""
+    """It is refused with the reason, and nothing is there afterwards; an unknown scheme is told by its address."""
     with closing(open_remote(memory)) as remote:
         with pytest.raises(UsageProblem, match="two runners could overwrite"):
             remote.check_writable()
         with pytest.raises(UsageProblem, match="memory://"):
             remote.put("cpu/x.json", b"one", over=None)
         assert remote.listing() == {}
-
-
-def test_a_file_that_is_too_large_is_no_baseline(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused by its size, before anybody tries to read it."""
-    import fsspec
-
-    from pytest_gpuserve.store.elsewhere import filesystem as ours
-
-    assert MOST_BYTES > 2**24
-    monkeypatch.setattr(ours, "MOST_BYTES", 3)
-    path = f"/{memory.url.removeprefix('memory://')}/cpu/x.json"
-    fsspec.filesystem("memory").pipe({path: b"four"})
-    with closing(open_remote(memory)) as remote, pytest.raises(StorageProblem, match="too large: 4 bytes"):
-        remote.fetch("cpu/x.json")
-    fsspec.filesystem("memory").rm(path)
+    with pytest.raises(UsageProblem, match="nosuchthing://x"):
+        open_remote(Address("nosuchthing", "nosuchthing://x/y"))
 
 
 class Pages(SimpleHTTPRequestHandler):
@@ -296,83 +250,58 @@ def test_a_web_server_that_does_not_list_a_folder_is_told(pages: Address, word: 
 
 
 def test_a_page_without_baselines_is_no_folder(pages: Address) -> None:
-    """It may be that of a login."""
-    page = Address("http", pages.of("cpu/deep/none"))
-    other = Address("http", pages.of("cpu/deep"))
-    for address in (page, other):
-        with closing(open_remote(address)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
-            remote.listing()
-
-
-def test_a_web_server_that_does_not_give_a_file_is_told(pages: Address) -> None:
-    """An error is no file that was removed."""
+    """It may be that of a login; nor is a server that is gone, and an error is no file that was removed."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{nobody.getsockname()[1]}/baselines"
+        for url in (pages.of("cpu/deep/none"), pages.of("cpu/deep"), gone):
+            page = Address("http", url)
+            with closing(open_remote(page)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
+                remote.listing()
     Pages.failing["x.json"] = 503
     with closing(open_remote(pages)) as remote, pytest.raises(StorageProblem, match="cannot be read"):
         remote.fetch("cpu/x.json")
 
 
-def test_a_copy_outlives_a_server_that_is_gone(pages: Address, tmp_path: Path) -> None:
-    """An unreachable storage is an error, and neither empties the copy nor makes it one of now."""
-    mirror = Mirror(tmp_path / "copy")
-    with closing(open_remote(pages)) as remote:
-        mirror.refresh(remote, "cpu")
-    before = mirror.refreshed_at("cpu")
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        gone = Address("http", f"http://127.0.0.1:{nobody.getsockname()[1]}/baselines")
-        with closing(open_remote(gone)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
-            mirror.refresh(remote, "cpu")
-    assert (mirror.files / "cpu/x.json").read_text() == "cpu/x.json"
-    assert mirror.refreshed_at("cpu") == before
+def gone_with_a_cause(_: object, path: str, **__: object) -> list[dict[str, str]]:
+    """Every error is called not found, and what it was is its cause."""
+    raise FileNotFoundError(path) from ConnectionResetError("by peer")
 
 
-def test_a_backend_that_calls_every_error_not_found_is_told(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some do, and give what it was as the cause: no folder is known to be absent by it."""
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    def ls(*_: object, **__: object) -> None:
-        raise FileNotFoundError("/x") from ConnectionResetError("by peer")
-
-    with closing(open_remote(memory)) as remote:
-        assert remote.listing() == {}
-        monkeypatch.setattr(MemoryFileSystem, "ls", ls)
-        with pytest.raises(StorageProblem, match="cannot be listed"):
-            remote.listing()
+def vanishing(_: object, path: str, **__: object) -> list[dict[str, str]]:
+    """A folder that is gone while it is listed."""
+    if path.endswith("/cpu"):
+        raise FileNotFoundError(path)
+    return [{"name": f"{path}/cpu", "type": "directory"}]
 
 
-def test_a_folder_that_vanishes_while_it_is_listed_is_told(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the folder that was named may be absent: what the others hold is known not to be all."""
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    def ls(_: object, path: str, **__: object) -> list[dict[str, str]]:
-        if path.endswith("/cpu"):
-            raise FileNotFoundError(path)
-        return [{"name": f"{path}/cpu", "type": "directory"}]
-
-    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
-    with closing(open_remote(memory)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
-        remote.listing()
+def endless(_: object, path: str, **__: object) -> list[dict[str, str]]:
+    """A link that leads back to its folder."""
+    return [{"name": f"{path}/again", "type": "directory"}]
 
 
-def test_a_tree_without_an_end_is_refused(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a link leads back to its folder."""
+@pytest.mark.parametrize(
+    ("ls", "said"),
+    [
+        (gone_with_a_cause, "cannot be listed"),
+        (vanishing, "cannot be listed"),
+        (endless, "more than 10 folders"),
+    ],
+)
+def test_a_listing_that_is_not_whole_is_told(
+    memory: Address, monkeypatch: pytest.MonkeyPatch, ls: Callable[..., object], said: str
+) -> None:
+    """Only the folder that was named may be absent, and only where the backend says no more than that."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     from pytest_gpuserve.store.elsewhere import filesystem as ours
 
-    def ls(_: object, path: str, **__: object) -> list[dict[str, str]]:
-        return [{"name": f"{path}/again", "type": "directory"}]
-
-    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
-    monkeypatch.setattr(ours, "MOST_FOLDERS", 10)
-    with closing(open_remote(memory)) as remote, pytest.raises(StorageProblem, match="more than 10 folders"):
-        remote.listing()
-
-
-def test_an_unknown_scheme_is_told() -> None:
-    """It is a usage problem that names the address."""
-    with pytest.raises(UsageProblem, match="nosuchthing://x"):
-        open_remote(Address("nosuchthing", "nosuchthing://x/y"))
+    with closing(open_remote(memory)) as remote:
+        assert remote.listing() == {}
+        monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+        monkeypatch.setattr(ours, "MOST_FOLDERS", 10)
+        with pytest.raises(StorageProblem, match=said):
+            remote.listing()
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from pytest_gpuserve.comparison.ledger import Ledger, Place, Workload
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.elsewhere import __main__ as sending
-from pytest_gpuserve.store.elsewhere.address import Address, copy_folder
+from pytest_gpuserve.store.elsewhere.address import Address
 from pytest_gpuserve.store.elsewhere.mirror import Mirror
-from pytest_gpuserve.store.elsewhere.remote import Held
 from pytest_gpuserve.store.elsewhere.shared import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
@@ -30,6 +29,8 @@ from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pytest_gpuserve.store.elsewhere.remote import Held
 
 ADDRESS = Address("s3", "s3://bucket/folder")
 FILE = "cpu/x/test_y.json"
@@ -62,6 +63,10 @@ class Runner:
         )
         self.ledger = Ledger(mirror.files / "cpu", here(self.host, commit=self.commit), self.files)
 
+    def beside(self, name: str, host: str = "host-b", commit: str = OTHER_COMMIT) -> Runner:
+        """Another run, which begins now: on its own machine, by default of another commit."""
+        return Runner(self.remote, self.folder.parent / name, host, commit)
+
     def place(self, test: str = "test_z") -> Place:
         """Where a test's baseline is."""
         return self.ledger.place(f"suites/x/test_y.py::{test}", "")
@@ -74,6 +79,18 @@ class Runner:
         """Record a session of that day of January; what was said."""
         measured = [session(at=f"2025-01-{day:02d}T00:00:00+00:00")]
         return self.ledger.record(self.place(test), WORKLOAD, measured, reason).done
+
+    def fails(self, day: int = 1, test: str = "test_z") -> str:
+        """Record a session while the storage does not answer; what is said."""
+        self.remote.fails = True
+        with pytest.raises(BaselineUnusable) as problem:
+            self.records(day, test)
+        self.remote.fails = False
+        return str(problem.value)
+
+    def kept_tests(self) -> list[str]:
+        """The tests whose measurements could not be written."""
+        return sorted(json.loads((self.kept() / "baselines" / FILE).read_text())["entries"])
 
     def kept(self) -> Path:
         """The one folder of measurements that could not be written."""
@@ -94,9 +111,14 @@ def one(remote: MemoryRemote, tmp_path: Path) -> Runner:
 
 
 @pytest.fixture
-def other(remote: MemoryRemote, tmp_path: Path) -> Runner:
+def other(one: Runner) -> Runner:
     """Another one, on another machine, of another commit."""
-    return Runner(remote, tmp_path / "other", "host-b", OTHER_COMMIT)
+    return one.beside("other")
+
+
+def full(*_: object) -> None:
+    """A disk that takes no more."""
+    raise OSError(28, "No space left on device")
 
 
 def days(remote: MemoryRemote, test: str = "test_z") -> list[int]:
@@ -105,24 +127,17 @@ def days(remote: MemoryRemote, test: str = "test_z") -> list[int]:
     return [int(record["at"][8:10]) for record in entry["sessions"]]
 
 
-def test_what_is_recorded_is_read_by_the_next_run(one: Runner, remote: MemoryRemote, tmp_path: Path) -> None:
-    """It is in the storage with all it had, at once in the run's own copy, and people see its address."""
+def test_what_is_recorded_is_read_by_the_next_run(one: Runner, remote: MemoryRemote) -> None:
+    """It is in the storage and at once in the run's own copy; its own write is no conflict with itself."""
     assert not one.judges()
     assert one.records(1) == "recorded (1 session)"
     assert one.judges()
     assert one.place().shown == f"{ADDRESS}/{FILE}"
-    following = Runner(remote, tmp_path / "next")
+    following = one.beside("next")
     assert following.judges()
     assert (following.files.read(following.place().path)["test_z"].entry.commit, days(remote)) == (COMMIT, [1])
-
-
-def test_entries_of_other_runners_survive(one: Runner, other: Runner, remote: MemoryRemote) -> None:
-    """Two runners that record different tests of one file both find theirs in it."""
-    one.judges("test_a")
-    other.judges("test_b")
-    other.records(2, "test_b")
-    one.records(1, "test_a")
-    assert (days(remote, "test_a"), days(remote, "test_b")) == ([1], [2])
+    assert one.records(2) == "added to (2 sessions)"
+    assert days(remote) == [1, 2]
 
 
 def test_a_write_in_between_is_not_lost(one: Runner, other: Runner, remote: MemoryRemote) -> None:
@@ -152,32 +167,26 @@ def test_the_same_entry_is_not_overwritten(one: Runner, other: Runner, remote: M
     assert json.loads(kept.read_text())["entries"]["test_z"]["sessions"][0]["at"].startswith("2025-01-01")
 
 
-def test_an_entry_that_was_replaced_is_not_overwritten(one: Runner, remote: MemoryRemote, tmp_path: Path) -> None:
-    """The same where there was a baseline that both have judged."""
+def test_an_entry_that_was_replaced_or_removed_is_not_written(one: Runner, remote: MemoryRemote) -> None:
+    """The same where there was a baseline that all have judged; somebody may have removed it for a reason."""
     one.records(1)
-    second = Runner(remote, tmp_path / "second", "host-b", OTHER_COMMIT)
-    third = Runner(remote, tmp_path / "third", "host-c", "c" * 40)
+    second, third = one.beside("second"), one.beside("third", "host-c", "c" * 40)
     assert second.judges()
     assert third.judges()
     assert second.records(2) == "replaced (1 session)"
     with pytest.raises(BaselineUnusable, match="no longer what this run was judged against"):
         third.records(3)
     assert days(remote) == [2]
-
-
-def test_an_entry_that_was_removed_is_not_brought_back(one: Runner, remote: MemoryRemote, tmp_path: Path) -> None:
-    """Somebody may have removed it for a reason."""
-    one.records(1)
-    second = Runner(remote, tmp_path / "second", commit=OTHER_COMMIT)
-    second.judges()
-    one.ledger.remove(one.place().path, ["test_z"])
+    fourth = one.beside("fourth")
+    fourth.judges()
+    second.ledger.remove(second.place().path, ["test_z"])
     with pytest.raises(BaselineUnusable, match="removed meanwhile"):
-        second.records(2)
+        fourth.records(2)
 
 
-def test_sessions_of_one_build_are_pooled(one: Runner, remote: MemoryRemote, tmp_path: Path) -> None:
+def test_sessions_of_one_build_are_pooled(one: Runner, remote: MemoryRemote) -> None:
     """Two runners that measure the same clean commit each add theirs: nothing is overwritten."""
-    second = Runner(remote, tmp_path / "second", "host-b")
+    second = one.beside("second", commit=COMMIT)
     one.judges()
     second.judges()
     one.records(1)
@@ -185,27 +194,19 @@ def test_sessions_of_one_build_are_pooled(one: Runner, remote: MemoryRemote, tmp
     assert days(remote) == [1, 2]
 
 
-def test_a_run_may_record_again_what_it_has_recorded(one: Runner, remote: MemoryRemote) -> None:
-    """Its own write is no conflict with itself: a test may be run again."""
-    one.records(1)
-    assert one.records(2) == "added to (2 sessions)"
-    assert days(remote) == [1, 2]
+def test_a_write_whose_answer_was_lost_counts_once(one: Runner, other: Runner, remote: MemoryRemote) -> None:
+    """Tried again by a library, it fails on what it has itself written; the sessions are not there twice.
 
-
-def test_a_write_whose_answer_was_lost_counts_once(one: Runner, remote: MemoryRemote) -> None:
-    """Tried again by a library, it fails on what it has itself written; the sessions are not there twice."""
+    Nor where somebody else has written the file again before we look.
+    """
     remote.loses = True
-    assert one.records(1) == "recorded (1 session)"
-    assert days(remote) == [1]
-
-
-def test_a_lost_answer_under_another_write_counts_once(one: Runner, other: Runner, remote: MemoryRemote) -> None:
-    """Also where somebody else has written the file again before we look: our sessions are not there twice."""
+    assert one.records(1, "test_a") == "recorded (1 session)"
+    assert days(remote, "test_a") == [1]
     other.judges("test_b")
     real, remote.loses = remote.fetch, True
 
     def fetch(name: str) -> Held | None:
-        if FILE in remote.files and "test_b" not in remote.files[FILE].decode():
+        if "test_z" in remote.files[FILE].decode() and "test_b" not in remote.files[FILE].decode():
             remote.fetch = real  # type: ignore[method-assign]
             other.records(2, "test_b")
         return real(name)
@@ -226,10 +227,10 @@ def test_unused_entries_are_removed(one: Runner, remote: MemoryRemote) -> None:
     assert not one.judges("test_b")
 
 
-def test_an_entry_that_was_recorded_meanwhile_is_not_removed(one: Runner, remote: MemoryRemote, tmp_path: Path) -> None:
+def test_an_entry_that_was_recorded_meanwhile_is_not_removed(one: Runner, remote: MemoryRemote) -> None:
     """What is unused here may be somebody else's new test."""
     one.records(1)
-    second = Runner(remote, tmp_path / "second", commit=OTHER_COMMIT)
+    second = one.beside("second")
     second.judges()
     one.records(2)
     with pytest.raises(BaselineUnusable, match="is not removed"):
@@ -254,29 +255,24 @@ def rewritten(number: int) -> bytes:
     return render({}).encode() + b" " * number
 
 
-def test_a_storage_that_fails_is_told_and_nothing_is_lost(one: Runner, remote: MemoryRemote) -> None:
+def test_a_storage_that_fails_is_told_and_nothing_is_lost(one: Runner) -> None:
     """The error names the storage, its cause, the file with what was measured, and the command that sends it."""
     one.judges()
-    remote.fails = True
-    with pytest.raises(BaselineUnusable) as problem:
-        one.records(1)
-    text = str(problem.value)
+    text = one.fails()
     assert "TimeoutError" in text
     assert f"to send it later: python -m pytest_gpuserve.store.elsewhere {one.kept()}" in text
     assert "--replace" not in text
-    assert (one.kept() / "baselines" / FILE).is_file()
+    assert one.kept_tests() == ["test_z"]
 
 
 def test_a_storage_that_fails_is_not_asked_for_ever(one: Runner, remote: MemoryRemote) -> None:
     """Each failure may take minutes: after a few in a row the other tests of a run are kept here at once."""
-    remote.fails = True
     remote.asked = 0
-    for number in range(MOST_FAILURES + 3):
-        with pytest.raises(BaselineUnusable):
-            one.records(1, f"test_{number}")
+    tests = [f"test_{number}" for number in range(MOST_FAILURES + 3)]
+    for test in tests:
+        one.fails(test=test)
     assert remote.asked == MOST_FAILURES
-    kept = json.loads((one.kept() / "baselines" / FILE).read_text())["entries"]
-    assert sorted(kept) == [f"test_{number}" for number in range(MOST_FAILURES + 3)]
+    assert one.kept_tests() == tests
 
 
 def test_what_is_measured_outlives_an_interrupt(
@@ -297,18 +293,16 @@ def test_what_is_measured_outlives_an_interrupt(
     with pytest.raises(BaselineUnusable, match="it was interrupted"):
         one.records(1, "test_other")
     assert remote.asked == 1
-    kept = json.loads((one.kept() / "baselines" / FILE).read_text())["entries"]
-    assert sorted(kept) == ["test_other", "test_z"]
+    assert one.kept_tests() == ["test_other", "test_z"]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -20, -2])
-def test_a_half_written_file_is_an_error(one: Runner, remote: MemoryRemote, tmp_path: Path, cut: int) -> None:
+def test_a_half_written_file_is_an_error(one: Runner, remote: MemoryRemote, cut: int) -> None:
     """It is neither a baseline nor none; to record over it is refused too, and says whose bytes they are."""
     one.records(1)
     remote.files[FILE] = remote.files[FILE][:cut]
-    second = Runner(remote, tmp_path / "second")
     with pytest.raises(BaselineUnusable, match=re.escape(f"{ADDRESS}/{FILE}")) as problem:
-        second.judges()
+        one.beside("second").judges()
     assert "git checkout" not in str(problem.value)
     before = dict(remote.files)
     with pytest.raises(BaselineUnusable, match=re.escape(f"{ADDRESS}/{FILE}")):
@@ -321,28 +315,17 @@ def test_a_copy_that_cannot_be_written_does_not_fail_a_write(
     one: Runner, remote: MemoryRemote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The storage has it; the copy is fetched again by the next run."""
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr("pytest_gpuserve.store.elsewhere.mirror.write_whole", full)
     assert one.records(1) == "recorded (1 session)"
     assert days(remote) == [1]
 
 
 def test_what_cannot_be_kept_is_said(one: Runner, remote: MemoryRemote) -> None:
-    """The worst case is told as what it is."""
-    remote.fails = True
-    one.unsent.write_text("")
-    with pytest.raises(BaselineUnusable, match="what was measured is lost"):
-        one.records(1)
-
-
-def test_connections_are_closed_once(one: Runner, remote: MemoryRemote) -> None:
-    """A session that wrote closes what it opened, one that did not has opened nothing."""
+    """The worst case is told as what it is; what a session opened it closes once, and it may have opened nothing."""
     one.files.close()
     assert remote.closed == 0
-    one.records(1)
+    one.unsent.write_text("")
+    assert "what was measured is lost" in one.fails()
     one.files.close()
     one.files.close()
     assert remote.closed == 1
@@ -357,32 +340,20 @@ def send(remote: MemoryRemote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("send")
 def test_what_was_kept_is_sent_later(one: Runner, remote: MemoryRemote, capsys: pytest.CaptureFixture[str]) -> None:
-    """It goes over what it was judged against, and the folder is removed."""
+    """It is added to, or of another build replaces, what it was judged against; the folder is removed."""
     one.records(1, "test_a")
-    one.judges("test_a")
-    remote.fails = True
+    one.records(1, "test_z")
+    second = one.beside("second")
+    assert second.judges("test_z")
+    second.fails(2)
     for test in ("test_a", "test_b"):
-        with pytest.raises(BaselineUnusable):
-            one.records(2, test)
-    remote.fails = False
+        one.fails(2, test)
     folder = one.kept()
     assert sending.main([str(folder)]) == 0
     assert f"test_a: sent to {ADDRESS}/{FILE}" in capsys.readouterr().out
     assert (days(remote, "test_a"), days(remote, "test_b")) == ([1, 2], [2])
     assert not folder.exists()
     assert remote.closed == 1
-
-
-@pytest.mark.usefixtures("send")
-def test_what_was_judged_against_is_known_when_it_is_sent(one: Runner, remote: MemoryRemote, tmp_path: Path) -> None:
-    """A new build's measurement replaces the baseline that it was judged against, later as well as at once."""
-    one.records(1)
-    second = Runner(remote, tmp_path / "second", commit=OTHER_COMMIT)
-    assert second.judges()
-    remote.fails = True
-    with pytest.raises(BaselineUnusable):
-        second.records(2)
-    remote.fails = False
     assert sending.main([str(second.kept())]) == 0
     assert days(remote) == [2]
 
@@ -395,11 +366,9 @@ def test_what_others_recorded_meanwhile_is_replaced_only_when_asked(
     one.judges()
     other.judges()
     other.records(2)
-    for test in ("test_z", "test_b"):
-        remote.fails = test == "test_b"
-        with pytest.raises(BaselineUnusable):
-            one.records(1, test)
-    remote.fails = False
+    with pytest.raises(BaselineUnusable):
+        one.records(1)
+    one.fails(1, "test_b")
     folder = one.kept()
     assert sending.main([str(folder)]) == 1
     said = capsys.readouterr()
@@ -407,7 +376,7 @@ def test_what_others_recorded_meanwhile_is_replaced_only_when_asked(
     assert "test_b: sent" in said.out
     assert (days(remote), days(remote, "test_b"), folder.exists()) == ([2], [1], True)
     # Of what was sent the storage may hold another's by now.
-    Runner(remote, one.folder / "third", commit="c" * 40).records(3, "test_b")
+    one.beside("third", commit="c" * 40).records(3, "test_b")
     assert sending.main([str(folder), "--replace"]) == 0
     assert (days(remote), days(remote, "test_b"), folder.exists()) == ([1], [3], False)
 
@@ -417,14 +386,7 @@ def test_what_cannot_be_removed_is_said(
     one: Runner, remote: MemoryRemote, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An entry that was sent and stays, or a folder that does, is told, without a traceback."""
-    remote.fails = True
-    with pytest.raises(BaselineUnusable):
-        one.records(1)
-    remote.fails = False
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+    one.fails()
     with monkeypatch.context() as disk:
         disk.setattr("pytest_gpuserve.store.elsewhere.unsent.write_whole", full)
         assert sending.main([str(one.kept())]) == 1
@@ -452,17 +414,8 @@ def test_a_storage_that_still_fails_keeps_the_folder(
     one: Runner, remote: MemoryRemote, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is removed before it was sent."""
+    one.fails()
     remote.fails = True
-    with pytest.raises(BaselineUnusable):
-        one.records(1)
     assert sending.main([str(one.kept())]) == 1
     assert "does not answer" in capsys.readouterr().err
     assert one.kept().is_dir()
-
-
-def test_a_copy_is_where_sessions_look_for_it(tmp_path: Path) -> None:
-    """The file that a session reads is below the folder that the options name."""
-    folder = copy_folder(ADDRESS, {"XDG_CACHE_HOME": str(tmp_path)})
-    mirror = Mirror(folder)
-    mirror.keep(FILE, Held(b"x", "v"))
-    assert (folder / "files" / FILE).read_bytes() == b"x"

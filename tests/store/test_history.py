@@ -8,7 +8,6 @@ import sys
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,17 +17,12 @@ from pytest_gpuserve.gate.sequential import LOOKS, Seen
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Block, Round, Side
 from pytest_gpuserve.measure.window import Client
-from pytest_gpuserve.store.history import KEPT, PAST_DAYS, ROUNDS_DAYS, History
+from pytest_gpuserve.store.history import KEPT, PAST_DAYS, ROUNDS_DAYS, History, Past
 from pytest_gpuserve.store.sealed import HistoryUnusable
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence
 from tests.store.drawn_windows import COUNT, HISTOGRAMS, SECONDS, windows
 from tests.store.history_builders import SUBJECT, TODAY, days_later, pair, small_round, small_sequence
 from tests.support.builders import window
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpuserve.store.sequence import SequenceKey
 
 # The folder is the same for every example, and a busy machine may stall any.
 UNHURRIED = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -110,9 +104,6 @@ def names(tmp_path: Path) -> set[str]:
     return {path.name for path in (tmp_path / "gpuserve").iterdir()}
 
 
-# -- going on
-
-
 @UNHURRIED
 @given(sequence=SEQUENCES)
 def test_any_sequence_is_read_back_as_it_was(history: History, sequence: KeptSequence) -> None:
@@ -121,28 +112,21 @@ def test_any_sequence_is_read_back_as_it_was(history: History, sequence: KeptSeq
     assert history.load(pair()) == replace(sequence, added=TODAY)
 
 
-def test_whole_numbers_in_the_place_of_fractions_are_read_back(history: History) -> None:
-    """A round that says 0 cores for 0.0 is remembered like any other."""
+def test_a_later_save_replaces_an_earlier_one(history: History) -> None:
+    """The last save is what a re-run goes on from; a round that says 0 cores for 0.0 is like any other."""
+    history.save(pair(), small_sequence(rounds=2))
     sequence = replace(small_sequence(), rounds=(replace(small_round(), foreign_cores=0),))
     history.save(pair(), sequence)
     assert history.load(pair()) == replace(sequence, added=TODAY)
+    assert len(list(history.folder.iterdir())) == 2
 
 
 def test_what_was_never_compared_is_not_remembered(history: History) -> None:
-    """Without a folder, or without a file in it, a sequence begins; that is no error."""
+    """Without a folder, or without a file in it, a sequence begins, with the default prior; that is no error."""
     assert history.load(pair()) is None
+    assert history.past_rounds(SUBJECT) == Past()
     history.save(pair("other"), small_sequence())
     assert history.load(pair()) is None
-
-
-def test_a_later_save_replaces_an_earlier_one(history: History) -> None:
-    """The last save is what a re-run goes on from, and nothing is left beside the two files."""
-    history.save(pair(), small_sequence())
-    history.save(pair(), small_sequence(rounds=2))
-    found = history.load(pair())
-    assert found is not None
-    assert len(found.rounds) == 2
-    assert len(list(history.folder.iterdir())) == 2
 
 
 OTHER_SUBJECTS = [
@@ -163,37 +147,23 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("other", OTHERS)
-def test_another_pair_begins_anew(history: History, other: SequenceKey) -> None:
-    """A pair that differs in anything has another name, and does not go on with these rounds."""
+def test_another_pair_begins_anew(history: History) -> None:
+    """A pair that differs in anything has a name of its own; the order in which a mapping was filled is no matter."""
     history.save(pair(), small_sequence())
-    assert other.digest() != pair().digest()
-    assert history.load(other) is None
-
-
-def test_all_these_pairs_have_names_of_their_own() -> None:
-    """No two of them share one, and the order in which a mapping was filled does not show."""
-    assert len({other.digest() for other in OTHERS}) == len(OTHERS)
+    assert [history.load(other) for other in OTHERS] == [None] * len(OTHERS)
+    assert len({other.digest() for other in (*OTHERS, pair())}) == len(OTHERS) + 1
     turned = replace(SUBJECT, workload=dict(reversed(SUBJECT.workload.items())))
     assert replace(pair(), subject=turned).digest() == pair().digest()
 
 
-# -- how long
-
-
 def test_a_sequence_goes_on_for_thirty_days_from_its_last_round(tmp_path: Path) -> None:
-    """What counts is when it was last added to; a day later it begins anew."""
+    """What counts is when it was last added to; a file of tomorrow is still evidence."""
     on_day(tmp_path, 0).save(pair(), small_sequence())
     on_day(tmp_path, 20).save(pair(), small_sequence())
-    assert on_day(tmp_path, 20 + ROUNDS_DAYS).load(pair()) is not None
-    assert on_day(tmp_path, 21 + ROUNDS_DAYS).load(pair()) is None
-
-
-def test_a_clock_that_was_set_back_forgets_nothing(tmp_path: Path) -> None:
-    """A file of tomorrow is still evidence."""
-    on_day(tmp_path, 0).save(pair(), small_sequence())
     on_day(tmp_path, -400).save(pair("other"), small_sequence())
     assert on_day(tmp_path, -400).load(pair()) is not None
+    assert on_day(tmp_path, 20 + ROUNDS_DAYS).load(pair()) is not None
+    assert on_day(tmp_path, 21 + ROUNDS_DAYS).load(pair()) is None
 
 
 def test_old_rounds_are_removed_and_their_differences_stay(tmp_path: Path) -> None:
@@ -222,7 +192,7 @@ def test_what_a_killed_run_left_half_written_is_removed_in_time(tmp_path: Path) 
 
 
 def test_only_so_many_comparisons_of_a_test_are_kept(tmp_path: Path) -> None:
-    """The oldest of a test go; those of another test stay, and what another run is writing just now."""
+    """The oldest of a test go; those of another test stay, what another run is writing just now, and what was saved."""
     elsewhere = replace(SUBJECT, label="another load")
     on_day(tmp_path, 0).save(pair(subject=elsewhere), small_sequence())
     unfinished = tmp_path / "gpuserve" / f".{SUBJECT.digest()}-{pair().digest()}.rounds.json.x_y1"
@@ -235,26 +205,17 @@ def test_only_so_many_comparisons_of_a_test_are_kept(tmp_path: Path) -> None:
     assert len(history.past_rounds(SUBJECT).comparisons) == KEPT
     assert history.load(pair(subject=elsewhere)) is not None
     assert len(names(tmp_path)) == 2 * KEPT + 2 + 1
-
-
-def test_a_save_never_removes_what_it_saved(tmp_path: Path) -> None:
-    """Not even where a clock set back makes it the oldest."""
-    for number in range(KEPT):
-        on_day(tmp_path, 1).save(pair(str(number)), small_sequence())
-    on_day(tmp_path, 0).save(pair(), small_sequence())
-    assert on_day(tmp_path, 1).load(pair()) is not None
-
-
-# -- priors
+    # Not even where a clock that was set back makes it the oldest.
+    on_day(tmp_path, -1).save(pair(), small_sequence())
+    assert history.load(pair()) is not None
 
 
 def test_past_rounds_are_those_of_the_subject_newest_first(tmp_path: Path) -> None:
     """Other candidates of the same test, load, device, host and workload; never the pair itself, nor another test."""
     on_day(tmp_path, 0).save(pair("older"), small_sequence((0.1, 0.2), (0.3,)))
     on_day(tmp_path, 1).save(pair("newer"), small_sequence((0.4,)))
-    on_day(tmp_path, 2).save(pair(), small_sequence((9.0,)))
-    for subject in OTHER_SUBJECTS:
-        on_day(tmp_path, 2).save(pair(subject=subject), small_sequence((9.0,)))
+    for key in (pair(), *(pair(subject=subject) for subject in OTHER_SUBJECTS)):
+        on_day(tmp_path, 2).save(key, small_sequence((9.0,)))
     past = on_day(tmp_path, 3).past_rounds(SUBJECT, excluding=pair())
     assert [each.at for each in past.comparisons] == [days_later(1), TODAY]
     assert [each.differences["throughput"] for each in past.comparisons] == [((0.4,),), ((0.1, 0.2), (0.3,))]
@@ -263,57 +224,31 @@ def test_past_rounds_are_those_of_the_subject_newest_first(tmp_path: Path) -> No
     assert len(on_day(tmp_path, 3).past_rounds(SUBJECT).comparisons) == 3
 
 
-def test_no_folder_has_no_past(history: History) -> None:
-    """The first run has the default prior, and nothing to say about it."""
-    assert history.past_rounds(SUBJECT) == type(history.past_rounds(SUBJECT))()
-
-
-def test_priors_do_not_read_rounds(history: History) -> None:
-    """The differences stand in a file of their own."""
-    history.save(pair(), small_sequence())
-    for path in history.folder.glob("*.rounds.json"):
-        path.unlink()
-    assert len(history.past_rounds(SUBJECT).comparisons) == 1
-
-
-# -- what is refused
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: KeptMetric(0.05, (Seen(1, 0.5, 0.5, 0.5), Seen(0, 0.5, 0.5, 0.5))),
-        lambda: KeptMetric(0.05, (Seen(1, 0.5, 0.5, 0.5),) * 2),
-        lambda: KeptMetric(0.05, differences=((0.1,), ())),
-    ],
-    ids=["out of order", "twice", "no difference"],
-)
-def test_a_metric_is_consistent(make: Callable[[], object]) -> None:
+@pytest.mark.parametrize(("looks", "differences"), [((1, 0), ()), ((1, 1), ()), ((), ((0.1,), ()))])
+def test_a_metric_is_consistent(looks: tuple[int, ...], differences: tuple[tuple[float, ...], ...]) -> None:
     """A look is taken once and in order, and a round has differences."""
     with pytest.raises(ValueError, match=r"looks are taken|no round"):
-        make()
+        KeptMetric(0.05, tuple(Seen(look, 0.5, 0.5, 0.5) for look in looks), differences=differences)
+
+
+def of_round(**changes: object) -> KeptSequence:
+    """A sequence of one round with these changes."""
+    return replace(small_sequence(), rounds=(replace(small_round(), **changes),))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "odd",
     [
-        replace(small_sequence(), rounds=(replace(small_round(), foreign_cores=float("nan")),)),
-        replace(small_sequence(), rounds=(replace(small_round(), at="today"),)),
-        replace(small_sequence(), rounds=(replace(small_round(), problems=("\ud800",)),)),
-        replace(small_sequence(), rounds=(replace(small_round(), rejected=2**70),)),
-        replace(
-            small_sequence(),
-            rounds=(replace(small_round(), sides={"base": Side((), Client(ceiling=float("nan")))}),),
-        ),
-        replace(
-            small_sequence(),
-            rounds=(replace(small_round(), blocks=(Block(ABBA, (replace(window(), requests=3),) * 4),)),),
-        ),
-        replace(small_sequence(), began="2025"),
-        replace(small_sequence(), metrics={"throughput": KeptMetric(0.0)}),
-        small_sequence((float("inf"),)),
+        pytest.param(of_round(foreign_cores=float("nan")), id="NaN"),
+        pytest.param(of_round(at="today"), id="moment"),
+        pytest.param(of_round(problems=("\ud800",)), id="surrogate"),
+        pytest.param(of_round(rejected=2**70), id="count"),
+        pytest.param(of_round(sides={"base": Side((), Client(ceiling=float("nan")))}), id="NaN for none"),
+        pytest.param(of_round(blocks=(Block(ABBA, (replace(window(), requests=3),) * 4),)), id="histogram"),
+        pytest.param(replace(small_sequence(), began="2025"), id="began"),
+        pytest.param(replace(small_sequence(), metrics={"throughput": KeptMetric(0.0)}), id="tolerance"),
+        pytest.param(small_sequence((float("inf"),)), id="infinite"),
     ],
-    ids=["NaN", "moment", "surrogate", "count", "NaN for none", "histogram", "began", "tolerance", "infinite"],
 )
 def test_what_could_not_be_read_again_is_not_written(history: History, odd: KeptSequence) -> None:
     """A mistake of ours is told before it has replaced good files."""
@@ -322,9 +257,6 @@ def test_what_could_not_be_read_again_is_not_written(history: History, odd: Kept
     with pytest.raises(HistoryUnusable, match="not remembered"):
         history.save(pair(), odd)
     assert {path: path.read_bytes() for path in history.folder.iterdir()} == before
-
-
-# -- a folder that is not as one wishes
 
 
 def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
