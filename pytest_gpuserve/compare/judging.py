@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.compare.load import NO_WORKLOAD
-from pytest_gpuserve.comparison.ledger import differences
+from pytest_gpuserve.comparison.baseline_store import differences
 from pytest_gpuserve.device.rules import HOST_RULES, compare
 from pytest_gpuserve.experiment.machine import speed_text
 from pytest_gpuserve.gate.family import Family

@@ -223,7 +223,7 @@ def occasion_of(name: str, result: ResultRecord) -> str:
 
 
 def key_of(device: str, nodeid: str, label: str) -> Key:
-    """Where the baseline of a test's load would be, as ``trial.ledger.Ledger.place`` says."""
+    """Where the baseline of a test's load would be, as ``comparison.baseline_store.BaselineStore.place`` says."""
     file, _, name = nodeid.partition("::")
     parts = [part for part in PurePosixPath(file).parts if part not in {"/", "..", "//"}]
     if len(parts) > 1 and parts[0] == "suites":

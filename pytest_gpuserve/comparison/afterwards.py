@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.comparison.anchor_verdict import screened
+from pytest_gpuserve.comparison.drift_verdict import screened
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_gpuserve.comparison.case import Case
-    from pytest_gpuserve.comparison.claims import Claims
+    from pytest_gpuserve.comparison.context import ComparisonContext
+    from pytest_gpuserve.comparison.holm import HolmCorrection
     from pytest_gpuserve.comparison.measurement import Measurement
     from pytest_gpuserve.comparison.recording import Recorder
-    from pytest_gpuserve.comparison.stored_court import StoredCourt
+    from pytest_gpuserve.comparison.stored import StoredComparison
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.store.baseline import Stored
 
@@ -36,7 +36,7 @@ class Afterwards:
         stored: Judges by baselines.
     """
 
-    def __init__(self, case: Case, recorder: Recorder, stored: StoredCourt) -> None:
+    def __init__(self, case: ComparisonContext, recorder: Recorder, stored: StoredComparison) -> None:
         self._case = case
         self._recorder = recorder
         self._stored = stored
@@ -47,7 +47,7 @@ class Afterwards:
         Of a metric that a load does not have, such as the batches of a server that counts none, there is nothing. Of a
         duel neither: its limits stand in the test alone.
         """
-        claims = self._case.arena.claims.aside()
+        claims = self._case.paired_runner.claims.aside()
         found = []
         for measurement in measurements:
             if not measurement.compared:
@@ -58,12 +58,12 @@ class Afterwards:
                     found.append((measurement, self._judged(measurement, metric, claims).unasserted()))
         return found
 
-    def _judged(self, measurement: Measurement, metric: Metric, claims: Claims) -> Judgement:
-        if self._case.arena.against is not None:
+    def _judged(self, measurement: Measurement, metric: Metric, claims: HolmCorrection) -> Judgement:
+        if self._case.paired_runner.against is not None:
             if measurement.paired is None or measurement.absent:
                 return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
             return measurement.paired.aside(claims).judge(metric, self._case.tolerance_of(metric))
-        stored = self._case.ledger.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.place)
         if self._recorder.wants(stored):
             judged = self._stored.judge(measurement, metric, stored)
             told = self._recorder.judge(measurement, metric, stored, judged, self._stored.shared(measurement))
@@ -73,7 +73,7 @@ class Afterwards:
         return self._reviewed(measurement, stored, judgement, claims)
 
     def _reviewed(
-        self, measurement: Measurement, stored: Stored | None, judgement: Judgement, claims: Claims
+        self, measurement: Measurement, stored: Stored | None, judgement: Judgement, claims: HolmCorrection
     ) -> Judgement:
         """The verdict after the anchor was asked too; its commit, which alone could clear it of a drift, is not."""
         sessions, tolerance = measurement.run.sessions, self._case.tolerance_of(judgement.metric)
@@ -82,7 +82,7 @@ class Afterwards:
             stored,
             sessions,
             measurement.known_yardstick,
-            here=self._case.arena.here,
+            here=self._case.paired_runner.here,
             tolerance=tolerance,
         )
         if drift is None or not drift.is_shown:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.comparison.anchor_verdict import costs_here, incompatible, named, point_of
+from pytest_gpuserve.comparison.drift_verdict import costs_here, incompatible, named, point_of
 from pytest_gpuserve.experiment.machine import why_other_than_anchor
 from pytest_gpuserve.gate.anchor import AnchorPoint, judge_anchor
 from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast
@@ -27,7 +27,7 @@ from pytest_gpuserve.units import format_change, format_value
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.experiment.provenance import Here
+    from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.store.schema import Entry, How
 
@@ -82,7 +82,14 @@ class Renewing:
     """
 
     def __init__(
-        self, old: Stored | None, entry: Entry, here: Here, *, reason: str | None, pooled: bool, is_here: bool = True
+        self,
+        old: Stored | None,
+        entry: Entry,
+        here: RunEnvironment,
+        *,
+        reason: str | None,
+        pooled: bool,
+        is_here: bool = True,
     ) -> None:
         self._here = here
         self._host = here.host.id

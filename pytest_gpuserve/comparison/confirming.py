@@ -12,9 +12,9 @@ from pytest_gpuserve.experiment.worktree import SHOWN_DIGITS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.comparison.arena import Arena, Contest
+    from pytest_gpuserve.comparison.paired_runner import PairedRunner, PairedSpec
     from pytest_gpuserve.comparison.side_by_side import SideBySide
-    from pytest_gpuserve.experiment.provenance import Here
+    from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.store.baseline import Stored
 
 
@@ -22,7 +22,7 @@ class Unconfirmed(GpuserveError):
     """A stored verdict cannot be settled side by side; says why and what would help."""
 
 
-def make_confirmation(arena: Arena, contest: Contest, stored: Stored) -> SideBySide:
+def make_confirmation(paired_runner: PairedRunner, spec: PairedSpec, stored: Stored) -> SideBySide:
     """Make the commit of a baseline ready to be compared with.
 
     Raises:
@@ -39,15 +39,15 @@ def make_confirmation(arena: Arena, contest: Contest, stored: Stored) -> SideByS
             " be run again",
             remedies=["record baselines from a clean checkout: commit, then --baseline-update"],
         )
-    return beside_commit(arena, contest, entry.commit, called="the baseline's commit", what="it")
+    return beside_commit(paired_runner, spec, entry.commit, called="the baseline's commit", what="it")
 
 
-def beside_commit(arena: Arena, contest: Contest, commit: str, *, called: str, what: str) -> SideBySide:
+def beside_commit(paired_runner: PairedRunner, spec: PairedSpec, commit: str, *, called: str, what: str) -> SideBySide:
     """Make a commit ready to be compared with.
 
     Args:
-        arena: Where builds are compared.
-        contest: The load.
+        paired_runner: Where builds are compared.
+        spec: The load.
         commit: Which.
         called: What people call it.
         what: Is not settled where that fails.
@@ -56,8 +56,8 @@ def beside_commit(arena: Arena, contest: Contest, commit: str, *, called: str, w
         Unconfirmed: git lacks the commit, or it has no such server.
     """
     try:
-        opponent = arena.opponents.find(revision=commit, python=None, called=called)
-        return arena.compare_builds(contest, opponent)
+        reference_build = paired_runner.reference_builds.find(revision=commit, python=None, called=called)
+        return paired_runner.compare_builds(spec, reference_build)
     except GpuserveError as problem:
         raise Unconfirmed(
             f"{what} could not be settled side by side: {problem.summary}",
@@ -101,7 +101,7 @@ def settled(stored: Judgement, paired: Judgement, changed: tuple[str, ...], *, d
     return stored.because(f"not settled side by side {name} either: {paired.verdict}", *paired.reasons)
 
 
-def changes_since(stored: Stored, here: Here) -> tuple[str, ...]:
+def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
     """What else than the code is not as it was recorded: packages, driver, settings of the card and of the host."""
     last = stored.entry.sessions[-1]
     changed = [

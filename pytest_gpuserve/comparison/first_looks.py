@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.assertions import Run
-from pytest_gpuserve.comparison.case import Look
 from pytest_gpuserve.comparison.confirming import Unconfirmed, make_confirmation
+from pytest_gpuserve.comparison.context import Look
 from pytest_gpuserve.comparison.measurement import Measurement
 from pytest_gpuserve.comparison.workloads import workload_of, workload_of_duel
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuserve.comparison.assertions import Judge
-    from pytest_gpuserve.comparison.case import Case, Docket
-    from pytest_gpuserve.comparison.ledger import Workload
-    from pytest_gpuserve.comparison.paired_court import PairedCourt
+    from pytest_gpuserve.comparison.baseline_store import Workload
+    from pytest_gpuserve.comparison.context import ComparisonContext, TestMeasurements
+    from pytest_gpuserve.comparison.paired import PairedComparison
     from pytest_gpuserve.comparison.recording import Recorder
-    from pytest_gpuserve.comparison.stored_court import StoredCourt
+    from pytest_gpuserve.comparison.stored import StoredComparison
     from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.watch import Progress
-    from pytest_gpuserve.experiment.worktree import Opponent
+    from pytest_gpuserve.experiment.worktree import ReferenceBuild
     from pytest_gpuserve.measure.window import Session
 
 
 class FirstLooks:
-    """Puts the loads of a test on its docket, and takes the first look at each; a recording takes all its sessions.
+    """Adds the loads of a test, and takes the first look at each; a recording takes all its sessions.
 
     Args:
         case: The test.
@@ -47,14 +47,14 @@ class FirstLooks:
 
     def __init__(
         self,
-        case: Case,
+        case: ComparisonContext,
         judge: Judge,
         *,
-        paired: PairedCourt,
-        stored: StoredCourt,
+        paired: PairedComparison,
+        stored: StoredComparison,
         recorder: Recorder,
         progress: Progress,
-        earlier: Docket | None,
+        earlier: TestMeasurements | None,
         card: Card | None,
     ) -> None:
         self._case = case
@@ -77,7 +77,7 @@ class FirstLooks:
         """
         shape = for_replicas(shape, target)
         measurement = self._added(target, shape, workload_of(target, shape), name)
-        against = self._case.arena.against
+        against = self._case.paired_runner.against
         if against is not None:
             self._begin_against(measurement, against)
         else:
@@ -98,34 +98,34 @@ class FirstLooks:
         shape.check_payloads(len(opponent.requests))
         opponent.check_schedule(shape.schedule)
         measurement = self._added(target, shape, workload_of_duel(target, opponent, shape), name)
-        self._case.docket.duels.append(measurement.run)
-        contest = self._stored.contest_of(measurement, None)
-        measurement.paired = self._case.arena.compare_servers(contest, opponent)
+        self._case.loads.duels.append(measurement.run)
+        spec = self._stored.spec_of(measurement, None)
+        measurement.paired = self._case.paired_runner.compare_servers(spec, opponent)
         self._look_first(measurement)
         return measurement.run
 
     def _added(self, target: Target, shape: LoadShape, workload: Workload, name: str | None) -> Measurement:
         shape.check_payloads(len(target.requests))
         target.check_schedule(shape.schedule)
-        docket = self._case.docket
-        label = name or ("" if not docket.measurements else f"load {len(docket.measurements) + 1}")
-        if any(label == other.run.label for other in docket.measurements):
+        loads = self._case.loads
+        label = name or ("" if not loads.measurements else f"load {len(loads.measurements) + 1}")
+        if any(label == other.run.label for other in loads.measurements):
             raise UsageProblem(
                 f"two loads of this test are called {label!r}, and would share one baseline",
                 remedies=["give each its own: load(..., name='...')"],
             )
-        place = self._case.ledger.place(self._case.nodeid, label)
+        place = self._case.baseline_store.place(self._case.nodeid, label)
         # Of a server that was started elsewhere nobody knows on which card it runs.
         card = None if isinstance(target.server.kind, Remote) else self._card
         run = Run(label, self._judge, [], card, shape.schedule)
-        measurement = Measurement(run, target, shape, workload, place, self._progress, self._case.arena.machine)
-        docket.rest_others(measurement)
-        docket.measurements.append(measurement)
+        measurement = Measurement(run, target, shape, workload, place, self._progress, self._case.paired_runner.machine)
+        loads.rest_others(measurement)
+        loads.measurements.append(measurement)
         return measurement
 
     def _take_sessions(self, measurement: Measurement) -> None:
         policy = self._case.policy
-        stored = self._case.ledger.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.place)
         wanted = self._recorder.wants(stored)
         # What is recorded anew may have other clocks.
         clock_mhz = None if wanted else self._stored.clock_mhz(measurement, stored)
@@ -141,12 +141,12 @@ class FirstLooks:
             if measurement.run.problems or self._stored.shared(measurement):
                 break
 
-    def _begin_against(self, measurement: Measurement, against: Callable[[], Opponent]) -> None:
+    def _begin_against(self, measurement: Measurement, against: Callable[[], ReferenceBuild]) -> None:
         """Compare with what was asked for; where it has no such server, the measurement notes why."""
-        stored = self._case.ledger.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.place)
         try:
-            contest = self._stored.contest_of(measurement, stored)
-            measurement.paired = self._case.arena.compare_builds(contest, against())
+            spec = self._stored.spec_of(measurement, stored)
+            measurement.paired = self._case.paired_runner.compare_builds(spec, against())
             self._look_first(measurement)
         except GpuserveError as problem:
             if measurement.paired is not None and not isinstance(problem, BaseFailed):
@@ -158,12 +158,12 @@ class FirstLooks:
 
         Where that commit cannot be measured, the measurement notes why.
         """
-        stored = self._case.ledger.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.place)
         if stored is None or self._recorder.wants(stored) or not self._stored.needs_pair(measurement, stored):
             return
         try:
             measurement.paired = make_confirmation(
-                self._case.arena, self._stored.contest_of(measurement, stored), stored
+                self._case.paired_runner, self._stored.spec_of(measurement, stored), stored
             )
             measurement.is_paired = True
             self._look_first(measurement)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.afterwards import Afterwards
-from pytest_gpuserve.comparison.anchor_court import AnchorCourt
 from pytest_gpuserve.comparison.assertions import Comparison, Duel, Run
-from pytest_gpuserve.comparison.case import Case, Docket, Look, unwatched
+from pytest_gpuserve.comparison.context import ComparisonContext, Look, TestMeasurements, unwatched
+from pytest_gpuserve.comparison.drift import DriftComparison
 from pytest_gpuserve.comparison.first_looks import FirstLooks
 from pytest_gpuserve.comparison.limits import judge_limit
-from pytest_gpuserve.comparison.paired_court import PairedCourt
+from pytest_gpuserve.comparison.paired import PairedComparison
 from pytest_gpuserve.comparison.published import judge_published
 from pytest_gpuserve.comparison.recording import Recorder
-from pytest_gpuserve.comparison.stored_court import StoredCourt
+from pytest_gpuserve.comparison.stored import StoredComparison
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
@@ -21,10 +21,10 @@ from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.comparison.arena import Arena
-    from pytest_gpuserve.comparison.case import Policy
-    from pytest_gpuserve.comparison.ledger import Ledger
+    from pytest_gpuserve.comparison.baseline_store import BaselineStore
+    from pytest_gpuserve.comparison.context import Policy
     from pytest_gpuserve.comparison.measurement import Measurement
+    from pytest_gpuserve.comparison.paired_runner import PairedRunner
     from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.published import PublishedEntry
 
 
-class TestJudge:
+class TestGate:
     """The judge of one test.
 
     Args:
         nodeid: The test.
-        ledger: The baselines of the device.
-        arena: Where builds are compared side by side.
+        baseline_store: The baselines of the device.
+        paired_runner: Where builds are compared side by side.
         policy: What verdicts mean.
         tolerance_of: The tolerance of each metric.
         earlier: The judge of an earlier try of the same test, whose sessions are kept: a retry is more data under the
@@ -62,33 +62,33 @@ class TestJudge:
         self,
         nodeid: str,
         *,
-        ledger: Ledger,
-        arena: Arena,
+        baseline_store: BaselineStore,
+        paired_runner: PairedRunner,
         policy: Policy,
         tolerance_of: Callable[[Metric], float],
         told: Callable[[str, Judgement], None],
         progress: Progress,
         looked: Callable[[Look], None] = unwatched,
-        earlier: TestJudge | None = None,
+        earlier: TestGate | None = None,
         card: Card | None = None,
     ) -> None:
         self.nodeid = nodeid
         self.ended_early = False
-        self._docket = Docket(always_paired=arena.against is not None)
-        self._case = Case(
+        self._loads = TestMeasurements(always_paired=paired_runner.against is not None)
+        self._case = ComparisonContext(
             nodeid=nodeid,
-            ledger=ledger,
-            arena=arena,
+            baseline_store=baseline_store,
+            paired_runner=paired_runner,
             policy=policy,
             tolerance_of=tolerance_of,
             told=told,
             looked=looked,
-            docket=self._docket,
+            loads=self._loads,
         )
         self._recorder = Recorder(self._case)
-        self._paired = PairedCourt(self._case)
-        self._stored = StoredCourt(self._case, self._paired)
-        self._anchors = AnchorCourt(self._case, self._paired, self._stored)
+        self._paired = PairedComparison(self._case)
+        self._stored = StoredComparison(self._case, self._paired)
+        self._anchors = DriftComparison(self._case, self._paired, self._stored)
         self._afterwards = Afterwards(self._case, self._recorder, self._stored)
         self._first_looks = FirstLooks(
             self._case,
@@ -97,7 +97,7 @@ class TestJudge:
             stored=self._stored,
             recorder=self._recorder,
             progress=progress,
-            earlier=None if earlier is None else earlier._docket,  # noqa: SLF001 -- of the same class
+            earlier=None if earlier is None else earlier._loads,  # noqa: SLF001 -- of the same class
             card=card,
         )
         self._skips: list[str] = []
@@ -105,7 +105,7 @@ class TestJudge:
 
     def close(self) -> None:
         """End the servers that a comparison side by side has left running for its next look."""
-        self._docket.rest_all()
+        self._loads.rest_all()
         if self.ended_early:
             # Only now, for some trouble shows only at the servers' end.
             for measurement, judgement in self._afterwards.judgements(self.measurements):
@@ -137,18 +137,18 @@ class TestJudge:
     @property
     def measurements(self) -> list[Measurement]:
         """The loads, in the order in which the test asked for them."""
-        return self._docket.measurements
+        return self._loads.measurements
 
     @property
     def reported(self) -> list[Measurement]:
         """The loads of which reports tell: these, and what was measured to settle what baselines say of them."""
-        return self._docket.reported
+        return self._loads.reported
 
     # -- comparing
 
     def against_baseline(self, run: Run, metric: Metric) -> Comparison:
         """See ``assertions.Judge``."""
-        if self._docket.is_duel(run):
+        if self._loads.is_duel(run):
             raise UsageProblem(
                 "a duel has no baseline: its servers are compared with each other",
                 remedies=[
@@ -156,11 +156,11 @@ class TestJudge:
                     "gate each server with load(...)",
                 ],
             )
-        measurement = self._docket.of(run)
+        measurement = self._loads.of(run)
         measurement.compared = True
-        stored = self._case.ledger.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.place)
         decider = None
-        if self._case.arena.against is not None:
+        if self._case.paired_runner.against is not None:
             judgement = self._against(measurement, metric)
         elif self._recorder.wants(stored):
             judged = self._stored.judge(measurement, metric, stored)
@@ -190,28 +190,28 @@ class TestJudge:
 
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
-        measurement = self._docket.of(run)
+        measurement = self._loads.of(run)
         self._stored.measure_alone(measurement)
         judgement = judge_limit(
             measurement,
             metric,
             limit,
             tolerance=self._case.tolerance_of(metric),
-            rounds=self._docket.rounds_of(measurement),
+            rounds=self._loads.rounds_of(measurement),
         )
         self._answer(measurement, judgement, "limit")
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
     def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
-        measurement = self._docket.of(run)
+        measurement = self._loads.of(run)
         self._stored.measure_alone(measurement)
         judgement = judge_published(
             measurement,
             metric,
             entry,
             tolerance=self._case.tolerance_of(metric),
-            rounds=self._docket.rounds_of(measurement),
+            rounds=self._loads.rounds_of(measurement),
         )
         # A test may compare one metric with several numbers: each has a row.
         self._answer(measurement, judgement, "published", row=f"published {entry.record.line}")
@@ -219,7 +219,7 @@ class TestJudge:
 
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``dueling.DuelJudge``."""
-        measurement = self._docket.of(run)
+        measurement = self._loads.of(run)
         judgement = self._paired.settle_ratio(measurement, metric, limit)
         self._answer(measurement, judgement, "duel")
         if judgement.verdict is Verdict.INCONCLUSIVE and self._case.policy.skip_inconclusive:
@@ -269,17 +269,17 @@ class TestJudge:
 
     def judgement(self, run: Run, metric: Metric, kind: ReferenceKind) -> Judgement:
         """The last answer to a comparison with a baseline, a limit or a duel's opponent, for its explanation."""
-        return self._docket.of(run).answers[metric.name, kind]
+        return self._loads.of(run).answers[metric.name, kind]
 
     def compared(self, run: Run, judgement: Judgement) -> tuple[Sequence[Session], Sequence[Session]]:
         """The sessions that a judgement compared: the reference's and the run's; none where nothing was compared."""
-        measurement = self._docket.of(run)
+        measurement = self._loads.of(run)
         by_anchor = self._anchors.compared(measurement, judgement.metric)
         if by_anchor is not None and judgement.reference_kind in {"baseline", "against"}:
             return by_anchor
         if judgement.reference_kind in {"against", "duel"} and measurement.paired is not None:
             return measurement.paired.sessions("base"), measurement.paired.sessions("candidate")
-        stored = self._case.ledger.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.place)
         if stored is None or measurement.run.problems or judgement.reference_kind != "baseline":
             return (), ()
         evidence = self._stored.evidence(measurement, stored)
@@ -291,7 +291,7 @@ class TestJudge:
 
         Asked after ``close``, it knows of those too that showed only at the servers' end.
         """
-        return self._docket.unjudged_problems()
+        return self._loads.unjudged_problems()
 
     def unheld(self) -> list[Judgement]:
         """Comparisons that did not hold; a test that went on all the same has forgotten an ``assert``."""
@@ -308,11 +308,11 @@ class TestJudge:
             BaselineUnusable: A file cannot be read or written.
         """
         written = self._recorder.write(self.measurements)
-        if self._case.arena.against is not None:
+        if self._case.paired_runner.against is not None:
             return written
         here = [
             measurement
             for measurement in self.measurements
-            if not self._stored.is_foreign(measurement, self._case.ledger.find(measurement.place))
+            if not self._stored.is_foreign(measurement, self._case.baseline_store.find(measurement.place))
         ]
         return [*written, *self._recorder.proposals(here)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpuserve.comparison.assertions import Run
-    from pytest_gpuserve.comparison.ledger import Place, Workload
+    from pytest_gpuserve.comparison.baseline_store import Place, Workload
     from pytest_gpuserve.comparison.side_by_side import SideBySide
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.machine import Machine

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.anchor_verdict import against_anchor, drifted, standing
 from pytest_gpuserve.comparison.anchoring import Gated
-from pytest_gpuserve.comparison.stored_court import not_measured
+from pytest_gpuserve.comparison.drift_verdict import against_anchor, drifted, standing
+from pytest_gpuserve.comparison.stored import not_measured
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS, log_cost
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
@@ -19,7 +19,7 @@ from pytest_gpuserve.units import format_change, format_value
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuserve.comparison.case import Case
+    from pytest_gpuserve.comparison.context import ComparisonContext
     from pytest_gpuserve.comparison.measurement import Measurement
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.store.baseline import Stored
@@ -32,9 +32,9 @@ class Recorder:
         case: The test.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: ComparisonContext) -> None:
         self._case = case
-        self._ledger = case.ledger
+        self._baseline_store = case.baseline_store
         self._policy = case.policy
 
     def wants(self, stored: Stored | None) -> bool:
@@ -91,7 +91,7 @@ class Recorder:
             return None
         if stored.entry.workload != dict(measurement.workload.must_match):
             return None
-        here, tolerance = self._ledger.here, self._case.tolerance_of(metric)
+        here, tolerance = self._baseline_store.here, self._case.tolerance_of(metric)
         now = measurement.known_yardstick
         found = standing(metric, stored, here, now)
         if found.anchored is None or found.other_machine:
@@ -128,9 +128,9 @@ class Recorder:
     def _write(self, measurement: Measurement) -> list[str]:
         """Write the baseline of one load, if this is a recording of it; see `write`."""
         place = measurement.place
-        if not measurement.compared or measurement.run.problems or not self.wants(self._ledger.find(place)):
+        if not measurement.compared or measurement.run.problems or not self.wants(self._baseline_store.find(place)):
             return []
-        recorded = self._ledger.record(
+        recorded = self._baseline_store.record(
             place,
             measurement.workload,
             measurement.run.sessions,
@@ -151,7 +151,7 @@ class Recorder:
         """
         lines = []
         for measurement in measurements:
-            if self.wants(self._ledger.find(measurement.place)):
+            if self.wants(self._baseline_store.find(measurement.place)):
                 continue
             better = [
                 answer
@@ -159,7 +159,7 @@ class Recorder:
                 if (answer := measurement.answers[metric.name, "baseline"]).verdict is Verdict.IMPROVED
             ]
             if better:
-                command = tightening_command(self._case.nodeid, self._ledger.here.device.name)
+                command = tightening_command(self._case.nodeid, self._baseline_store.here.device.name)
                 found = ", ".join(map(_improved, better))
                 lines.append(f"{measurement.place.key}: {found}; to tighten its baseline: {command}")
         return lines

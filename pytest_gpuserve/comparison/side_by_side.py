@@ -21,8 +21,8 @@ from pytest_gpuserve.store.sequence import KeptMetric
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.comparison.arena import Memory
-    from pytest_gpuserve.comparison.claims import Claims
+    from pytest_gpuserve.comparison.holm import HolmCorrection
+    from pytest_gpuserve.comparison.paired_runner import Memory
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.paired import Prior
@@ -34,7 +34,7 @@ FIRST_BLOCKS: Final = LOOKS[0][1]
 
 
 @dataclass
-class Course:
+class LookSequence:
     """How far one metric has come.
 
     Args:
@@ -54,7 +54,7 @@ class Course:
     remark: str = ""
 
     @classmethod
-    def of(cls, kept: KeptMetric) -> Course:
+    def of(cls, kept: KeptMetric) -> LookSequence:
         """How far an earlier try had come."""
         seen, remark = list(kept.looks), ""
         for look in seen:
@@ -143,7 +143,7 @@ class SideBySide:
         comparison: tuple[str, ...],
         memory: Memory,
         prior_of: Callable[[Metric], Prior],
-        claims: Claims,
+        claims: HolmCorrection,
         most_foreign_cores: float = math.inf,
     ) -> None:
         self.name = name
@@ -158,7 +158,7 @@ class SideBySide:
         self._most_foreign_cores = most_foreign_cores
         self._last_seconds = 0.0
         self._round_seconds = 0.0
-        self._courses = {name: Course.of(kept) for name, kept in memory.metrics.items()}
+        self._courses = {name: LookSequence.of(kept) for name, kept in memory.metrics.items()}
 
     # -- measuring
 
@@ -224,7 +224,7 @@ class SideBySide:
 
     # -- judging
 
-    def aside(self, claims: Claims) -> SideBySide:
+    def aside(self, claims: HolmCorrection) -> SideBySide:
         """Make one of the same rounds whose judgements leave no trace: they are not remembered, and claimed elsewhere.
 
         Args:
@@ -246,10 +246,10 @@ class SideBySide:
         self._claims.count((*self._comparison, metric.name))
         if self.problems:
             return Judgement.invalid(metric, self._kind, *self.problems, value=self._value(metric, "candidate"))
-        course = self._courses.setdefault(metric.name, Course(tolerance, []))
+        course = self._courses.setdefault(metric.name, LookSequence(tolerance, []))
         if course.tolerance != tolerance:
             # Another question: its looks begin anew, on the same data.
-            course = self._courses[metric.name] = Course(tolerance, [])
+            course = self._courses[metric.name] = LookSequence(tolerance, [])
         look = course.decided_at if course.decided_at is not None else self._look()
         if look is None or look < first_look(metric):
             return self._undecided(metric, "not looked at yet: it takes a full round")
@@ -313,7 +313,7 @@ class SideBySide:
         return look_index(len(self.rounds), BLOCKS if last.by_turns else len(last.blocks))
 
     def _judged(
-        self, metric: Metric, points: Sequence[RoundPoint], rounds: Sequence[Round], course: Course, look: int
+        self, metric: Metric, points: Sequence[RoundPoint], rounds: Sequence[Round], course: LookSequence, look: int
     ) -> Judgement:
         prior, level = self._prior_of(metric), levels()[look]
         most_growth = metric.growth(course.tolerance)

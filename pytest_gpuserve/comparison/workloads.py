@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.ledger import Workload
+from pytest_gpuserve.comparison.baseline_store import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

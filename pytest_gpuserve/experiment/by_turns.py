@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
-from pytest_gpuserve.experiment.contender import Contender, Pace
 from pytest_gpuserve.experiment.disturbed import Disturbed
-from pytest_gpuserve.experiment.lookout import side_with_telemetry
+from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
+from pytest_gpuserve.experiment.telemetry import side_with_telemetry
 from pytest_gpuserve.experiment.watch import our_processes
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.measure.counters import added
@@ -22,8 +22,8 @@ from pytest_gpuserve.units import utc_now
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.experiment.lookout import Telemeter
     from pytest_gpuserve.experiment.pairing import Terms
+    from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.measure.window import Window
 
 TURNS_ALONE: Final = BLOCKS
@@ -48,14 +48,14 @@ class _Turn:
 
 
 def round_by_turns(
-    start: Callable[[Arm, ExitStack], Contender], terms: Terms, telemeter: Telemeter, *, number: int
+    start: Callable[[Arm, ExitStack], ServerArm], terms: Terms, telemetry_source: TelemetrySource, *, number: int
 ) -> Round:
     """Measure a block of four fresh starts, one after the other: that is a round.
 
     Args:
         start: Starts a server, which ends with the stack.
         terms: How the two are compared.
-        telemeter: Who looks at the cards.
+        telemetry_source: Who looks at the cards.
         number: Of the round, for its coins.
 
     Raises:
@@ -72,10 +72,10 @@ def round_by_turns(
     disturbed = Disturbed()
     foreign_cores = 0.0
     for arm in order:
-        turn = _turn(start, arm, terms, telemeter, seed=seed, disturbed=disturbed)
+        turn = _turn(start, arm, terms, telemetry_source, seed=seed, disturbed=disturbed)
         while turn is None and not problems:
             problems.extend(disturbed.invalid())
-            turn = None if problems else _turn(start, arm, terms, telemeter, seed=seed, disturbed=disturbed)
+            turn = None if problems else _turn(start, arm, terms, telemetry_source, seed=seed, disturbed=disturbed)
         if turn is not None:
             foreign_cores = max(foreign_cores, turn.foreign_cores)
             sides[arm].append(turn.side)
@@ -97,40 +97,40 @@ def round_by_turns(
 
 
 def _turn(
-    start: Callable[[Arm, ExitStack], Contender],
+    start: Callable[[Arm, ExitStack], ServerArm],
     arm: Arm,
     terms: Terms,
-    telemeter: Telemeter,
+    telemetry_source: TelemetrySource,
     *,
     seed: int,
     disturbed: Disturbed,
 ) -> _Turn | None:
     """Measure a window of a fresh start; None where it is to be measured again."""
-    with telemeter.lookout() as lookout:
+    with telemetry_source.monitor() as monitor:
         with ExitStack() as stack:
-            contender = start(arm, stack)
-            lookout.up(contender.instance)
-            pace = contender.pace(terms.requests_wanted)
+            server_arm = start(arm, stack)
+            monitor.up(server_arm.instance)
+            pace = server_arm.pace(terms.requests_wanted)
             # While it runs: what a server that has ended used would be taken for that of others.
-            cpu = read_cpu(our_processes(contender.members()))
-            window = contender.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
-            taken = cores_taken_by_others(cpu, read_cpu(our_processes(contender.members())))
-            contender.rest()
+            cpu = read_cpu(our_processes(server_arm.members()))
+            window = server_arm.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
+            taken = cores_taken_by_others(cpu, read_cpu(our_processes(server_arm.members())))
+            server_arm.rest()
             measured = [] if window is None else [window]
             conditions = [
-                replace(condition, client=contender.disturbed(measured[0]))
-                for condition in lookout.judge(measured, wait=True)
+                replace(condition, client=server_arm.disturbed(measured[0]))
+                for condition in monitor.judge(measured, wait=True)
             ]
-            if window is not None and not contender.problems and not any(condition.again for condition in conditions):
-                contender.judge()
-                conditions = [replace(condition, client=tuple(contender.disturbances)) for condition in conditions]
+            if window is not None and not server_arm.problems and not any(condition.again for condition in conditions):
+                server_arm.judge()
+                conditions = [replace(condition, client=tuple(server_arm.disturbances)) for condition in conditions]
             again = disturbed.add([(arm, condition) for condition in conditions])
             for text in dict.fromkeys(text for condition in conditions for text in condition.unknown):
-                lookout.note(f"telemetry unknown: {text}")
-            side = side_with_telemetry(contender.side(), lookout, measured)
-            problems = [problem if arm == "candidate" else f"the base: {problem}" for problem in contender.problems]
-        measured = list(lookout.with_cards(measured))
-    problems += lookout.problems()
+                monitor.note(f"telemetry unknown: {text}")
+            side = side_with_telemetry(server_arm.side(), monitor, measured)
+            problems = [problem if arm == "candidate" else f"the base: {problem}" for problem in server_arm.problems]
+        measured = list(monitor.with_cards(measured))
+    problems += monitor.problems()
     if again and not problems:
         return None
     return _Turn(measured[0] if measured and not again else None, side, taken, problems)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.asking import ANSWER_SECONDS, Answer, ask_once, check_askable
-from pytest_gpuserve.experiment.lookout import NOBODY, Telemeter
 from pytest_gpuserve.experiment.sharing import WITHOUT, Sharing, joined, lanes
+from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
 from pytest_gpuserve.load.kserve import Inference, Output, http_request, inputs_of
 from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.request import Expect, Request
@@ -244,7 +244,7 @@ class Target:
         messages: Of gRPC, the requests as messages; the HTTP form of the first tells whether the model answers.
         sharing: What of it goes through shared memory; None where all is sent. The first request, which tells whether
             the model answers, is always sent with its tensors.
-        telemeter: Looks at the cards while it is loaded.
+        telemetry_source: Looks at the cards while it is loaded.
     """
 
     server: ServerHandle
@@ -253,7 +253,7 @@ class Target:
     protocol: Protocol = "http"
     messages: tuple[bytes, ...] = ()
     sharing: Sharing | None = None
-    telemeter: Telemeter = field(default=NOBODY, repr=False, compare=False)
+    telemetry_source: TelemetrySource = field(default=NOBODY, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """What is sent, without headers and bodies; as for `ServerHandle`."""
@@ -269,9 +269,9 @@ class Target:
         """
         return replace(self, server=self.server.relocated(relocation))
 
-    def watched_by(self, telemeter: Telemeter) -> Target:
+    def watched_by(self, telemetry_source: TelemetrySource) -> Target:
         """Make the same requests, and have somebody look at the cards meanwhile."""
-        return replace(self, telemeter=telemeter)
+        return replace(self, telemetry_source=telemetry_source)
 
     def started(self, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
         """Start the deployment afresh; ready when it answers the first request.

@@ -56,7 +56,7 @@ class LoadedStart(OneStart):
         discard, ceiling, steady = 0, None, True
         try:
             with self._watch.sharing():
-                self.lookout.up(self.instance)
+                self.monitor.up(self.instance)
                 self._load()
                 plan = self._watch.plan(self.shape.schedule)
             if not self.problems:
@@ -120,7 +120,7 @@ class LoadedStart(OneStart):
         if self.problems:
             return
         with Engines(self._watch.plan(shape.schedule), shape.processes, shape.source) as engines:
-            self.lookout.loaded_by(engines.pids)
+            self.monitor.loaded_by(engines.pids)
             if not shape.finite:
                 self._watch.ticks(engines, warmup_ticks)
                 before = self._watch.read_counters() if not self.problems else None
@@ -161,8 +161,8 @@ class LoadedStart(OneStart):
             wait: Whether to judge the last one too, which may not have been seen to its end yet.
         """
         fresh = self._measured[self._sifted :]
-        conditions = self.lookout.judge([measured.window for measured in fresh], wait=wait)
-        self.problems.extend(self.lookout.problems())
+        conditions = self.monitor.judge([measured.window for measured in fresh], wait=wait)
+        self.problems.extend(self.monitor.problems())
         if not self.shape.finite:
             # Of a load that is measured as a whole no window is measured again, and the client is judged in the end.
             conditions = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.device.contention import cores_taken_by_others, cpu_share, read_cpu
-from pytest_gpuserve.experiment.lookout import Lookout, nobody
+from pytest_gpuserve.experiment.telemetry import TelemetryMonitor, nobody
 from pytest_gpuserve.experiment.watch import Watch, client_of, our_processes
 from pytest_gpuserve.measure.conditions import WindowCondition, judge_windows
 from pytest_gpuserve.measure.window import Start
@@ -36,7 +36,7 @@ class OneStart(ABC):
         shape: When.
         check: Of the answers.
         progress: Told how it gets on.
-        lookout: Looks after the cards meanwhile.
+        monitor: Looks after the cards meanwhile.
         interrupted: Whether Ctrl-C cut it short.
     """
 
@@ -45,7 +45,7 @@ class OneStart(ABC):
     shape: LoadShape
     check: AnswerCheck
     progress: Progress
-    lookout: Lookout = field(default_factory=nobody)
+    monitor: TelemetryMonitor = field(default_factory=nobody)
     interrupted: bool = False
     _watch: Watch = field(init=False, repr=False)
     _conditions: list[WindowCondition] = field(default_factory=list)
@@ -91,7 +91,7 @@ class OneStart(ABC):
         """What the conditions of its windows come to; what could not be seen of them is told."""
         found = judge_windows(self._conditions)
         for text in found.unknown:
-            self.lookout.note(text)
+            self.monitor.note(text)
         return found
 
     def _interrupt(self, measured: str) -> None:
@@ -108,14 +108,14 @@ class OneStart(ABC):
             ceiling: Requests a second that they reach on this host at most; None where that was not measured.
         """
         return Start(
-            self.lookout.with_cards(windows),
+            self.monitor.with_cards(windows),
             self.instance.cold_start_seconds,
             foreign_cores=self._taken_cores,
             cpu_share=self._cpu_share,
             client=client_of(totals, ceiling),
             cold_start_parts=self.instance.cold_start_parts,
             settings=self.instance.settings,
-            telemetry=self.lookout.telemetry(windows),
-            idle_watts=self.lookout.idle_watts,
+            telemetry=self.monitor.telemetry(windows),
+            idle_watts=self.monitor.idle_watts,
             rejected=tuple("; ".join(condition.again) for condition in self._conditions if condition.again),
         )

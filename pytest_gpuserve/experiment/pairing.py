@@ -13,9 +13,9 @@ from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.experiment.by_turns import round_by_turns
 from pytest_gpuserve.experiment.capacity.rounds import SearchedUp, round_of_searches
 from pytest_gpuserve.experiment.capacity.shape import SearchShape
-from pytest_gpuserve.experiment.contender import Contender, Pace
 from pytest_gpuserve.experiment.disturbed import Disturbed
-from pytest_gpuserve.experiment.lookout import side_with_telemetry
+from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
+from pytest_gpuserve.experiment.telemetry import side_with_telemetry
 from pytest_gpuserve.experiment.watch import our_processes
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.sequential import BLOCKS
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.lookout import Lookout
     from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.window import Window
 
@@ -85,8 +85,8 @@ class _Dropped:
 class _Open:
     """A round whose servers still run."""
 
-    contenders: dict[Arm, Contender]
-    lookout: Lookout
+    server_arms: dict[Arm, ServerArm]
+    monitor: TelemetryMonitor
     first: Arm
     at: str
     pace: Pace
@@ -123,7 +123,7 @@ class Pairing:
         self._targets: Mapping[Arm, Target] = {"base": base, "candidate": candidate}
         self._terms = terms
         self._progress = progress
-        self._telemeter = candidate.telemeter
+        self._telemetry_source = candidate.telemetry_source
         self._open: _Open | None = None
         self._dropped: _Dropped | None = None
 
@@ -173,11 +173,11 @@ class Pairing:
         if self._open is not None:
             opened, self._open = self._open, None
             opened.stack.close()
-            late = opened.lookout.problems()
+            late = opened.monitor.problems()
             if late and self.rounds:
                 # A verdict may have been reached by the round already; then at least it is said.
                 for problem in late:
-                    opened.lookout.note(problem)
+                    opened.monitor.note(problem)
                 last = self.rounds[-1]
                 self.rounds[-1] = replace(last, problems=(*last.problems, *late))
 
@@ -186,7 +186,7 @@ class Pairing:
         if isinstance(self._terms.shape, SearchShape):
             measured = round_of_searches(self._up, self._terms, self._terms.shape, self._progress, number=number)
         else:
-            measured = round_by_turns(self._started, self._terms, self._telemeter, number=number)
+            measured = round_by_turns(self._started, self._terms, self._telemetry_source, number=number)
         self.rounds.append(replace(measured, problems=(*problems, *measured.problems)))
 
     # -- two at a time
@@ -198,37 +198,37 @@ class Pairing:
         order = ARMS if coin.random() < 0.5 else ARMS[::-1]
         at = utc_now()
         with ExitStack() as stack:
-            lookout = stack.enter_context(self._telemeter.lookout())
-            contenders = self._both(order, stack)
-            if contenders:
-                for contender in contenders.values():
-                    contender.warm_up(stack)
-                pace = _slower(*(contender.pace(self._terms.requests_wanted) for contender in contenders.values()))
-                lookout.up(*(contender.instance for contender in contenders.values()))
-                self._open = opened = _Open(contenders, lookout, order[0], at, pace, stack.pop_all())
+            monitor = stack.enter_context(self._telemetry_source.monitor())
+            server_arms = self._both(order, stack)
+            if server_arms:
+                for server_arm in server_arms.values():
+                    server_arm.warm_up(stack)
+                pace = _slower(*(server_arm.pace(self._terms.requests_wanted) for server_arm in server_arms.values()))
+                monitor.up(*(server_arm.instance for server_arm in server_arms.values()))
+                self._open = opened = _Open(server_arms, monitor, order[0], at, pace, stack.pop_all())
                 opened.before = self._dropped or opened.before
                 self.rounds.append(self._record(opened))
                 return opened, []
         # Only now both have ended, and the card has been looked at.
-        left = lookout.problems()
+        left = monitor.problems()
         for text in left:
-            lookout.note(text)
+            monitor.note(text)
         return None, left
 
-    def _both(self, order: tuple[Arm, Arm], stack: ExitStack) -> dict[Arm, Contender]:
+    def _both(self, order: tuple[Arm, Arm], stack: ExitStack) -> dict[Arm, ServerArm]:
         """Start both servers, at the same time where their cold starts are no matter.
 
         Returns:
             In that order; none where the two do not find memory together, so that they have to run by turns.
         """
         first, second = order
-        up: dict[Arm, Contender] = {}
+        up: dict[Arm, ServerArm] = {}
         failed: dict[Arm, GpuserveError] = {}
 
         def start(arm: Arm, beside: Callable[[], None] | None = None) -> None:
             try:
                 with _told_of(arm):
-                    up[arm] = Contender.started(
+                    up[arm] = ServerArm.started(
                         arm, self._targets[arm], self._terms.shape, self._progress, stack, beside=beside
                     )
             except GpuserveError as problem:
@@ -249,37 +249,37 @@ class Pairing:
         # The first that failed, for the other may have failed for it.
         raise next((problem for problem in failed.values() if not _lacks_memory(problem)), next(iter(failed.values())))
 
-    def _started(self, arm: Arm, stack: ExitStack) -> Contender:
+    def _started(self, arm: Arm, stack: ExitStack) -> ServerArm:
         with _told_of(arm):
-            contender = Contender.started(arm, self._targets[arm], self._terms.shape, self._progress, stack)
-        contender.warm_up(stack)
-        return contender
+            server_arm = ServerArm.started(arm, self._targets[arm], self._terms.shape, self._progress, stack)
+        server_arm.warm_up(stack)
+        return server_arm
 
     @contextmanager
     def _up(self, arm: Arm) -> Iterator[SearchedUp]:
         """A server that runs alone, to be searched."""
         target = self._targets[arm]
-        with self._telemeter.lookout() as lookout, ExitStack() as stack:
+        with self._telemetry_source.monitor() as monitor, ExitStack() as stack:
             with _told_of(arm):
                 instance = stack.enter_context(target.started())
-            yield SearchedUp(target, instance, lookout)
+            yield SearchedUp(target, instance, monitor)
 
     def _fill(self, opened: _Open, blocks: int) -> bool:
         """Measure until the round has so many blocks; whether it does, and was not dropped."""
         drift = self._take_blocks(opened, blocks)
-        for contender in opened.contenders.values():
-            contender.rest()
-            contender.discard(window for block in opened.blocks[:-BLOCKS] for window in block.windows)
+        for server_arm in opened.server_arms.values():
+            server_arm.rest()
+            server_arm.discard(window for block in opened.blocks[:-BLOCKS] for window in block.windows)
         # Also where the round is to go on: a verdict may be reached by what there is of it.
         if not self._problems(opened):
-            for contender in opened.contenders.values():
-                contender.judge()
-        why = [*drift, *_told(opened, lambda contender: contender.disturbances)]
+            for server_arm in opened.server_arms.values():
+                server_arm.judge()
+        why = [*drift, *_told(opened, lambda server_arm: server_arm.disturbances)]
         if why and self._dropped is None and not self._problems(opened):
             return self._drop(opened, why)
-        opened.contenders["candidate"].problems.extend(drift)
-        for contender in opened.contenders.values():
-            contender.problems.extend(contender.disturbances)
+        opened.server_arms["candidate"].problems.extend(drift)
+        for server_arm in opened.server_arms.values():
+            server_arm.problems.extend(server_arm.disturbances)
         full = len(opened.blocks) >= BLOCKS or bool(self._problems(opened))
         self.rounds[-1] = self._record(opened)
         if full:
@@ -329,37 +329,37 @@ class Pairing:
         order = ABBA if coin.random() < 0.5 else BAAB
         # Random arrivals are others in each window of a server, and the same for both servers.
         seeds = [self._terms.shape.seed + coin.randrange(1 << 30) for _ in range(len(order) // 2)]
-        cpu = read_cpu(our_processes(_members(opened.contenders.values())))
+        cpu = read_cpu(our_processes(_members(opened.server_arms.values())))
         windows: list[Window] = []
         for arm in order:
-            contender = opened.contenders[arm]
-            opened.contenders[_other(arm)].rest()
-            if contender.varies:
+            server_arm = opened.server_arms[arm]
+            opened.server_arms[_other(arm)].rest()
+            if server_arm.varies:
                 # A load that goes on would have other requests than the one that the other server begins with.
-                contender.rest()
+                server_arm.rest()
             if self._problems(opened):
                 return
-            window = contender.turn(opened.pace, seed=seeds[order[: len(windows)].count(arm)])
+            window = server_arm.turn(opened.pace, seed=seeds[order[: len(windows)].count(arm)])
             if window is None:
                 return
             windows.append(window)
-        taken = cores_taken_by_others(cpu, read_cpu(our_processes(_members(opened.contenders.values()))))
+        taken = cores_taken_by_others(cpu, read_cpu(our_processes(_members(opened.server_arms.values()))))
         if taken > self._terms.most_foreign_cores and opened.rejected - opened.disturbed.again < MOST_REJECTED:
             opened.rejected += 1
-            for contender in opened.contenders.values():
-                contender.discard(windows)
+            for server_arm in opened.server_arms.values():
+                server_arm.discard(windows)
             return
         # To wait for the next sample holds no load up: its ticks come meanwhile, and are counted from where they were.
         conditions = [
-            replace(condition, client=opened.contenders[arm].disturbed(window))
-            for arm, window, condition in zip(order, windows, opened.lookout.judge(windows, wait=True), strict=True)
+            replace(condition, client=opened.server_arms[arm].disturbed(window))
+            for arm, window, condition in zip(order, windows, opened.monitor.judge(windows, wait=True), strict=True)
         ]
-        opened.contenders["candidate"].problems.extend(opened.lookout.problems())
+        opened.server_arms["candidate"].problems.extend(opened.monitor.problems())
         if opened.disturbed.add(zip(order, conditions, strict=True)):
             opened.rejected += 1
-            opened.contenders["candidate"].problems.extend(opened.disturbed.invalid())
-            for contender in opened.contenders.values():
-                contender.discard(windows)
+            opened.server_arms["candidate"].problems.extend(opened.disturbed.invalid())
+            for server_arm in opened.server_arms.values():
+                server_arm.discard(windows)
             return
         opened.foreign_cores = max(opened.foreign_cores, taken)
         opened.blocks.append(Block(order, tuple(windows)))
@@ -375,19 +375,19 @@ class Pairing:
 
     @staticmethod
     def _problems(opened: _Open) -> tuple[str, ...]:
-        return _told(opened, lambda contender: contender.problems)
+        return _told(opened, lambda server_arm: server_arm.problems)
 
     def _record(self, opened: _Open) -> Round:
         for text in opened.disturbed.unknown():
-            opened.lookout.note(text)
+            opened.monitor.note(text)
         blocks = tuple(
-            Block(block.order, opened.lookout.with_cards(block.windows)) for block in opened.blocks[-BLOCKS:]
+            Block(block.order, opened.monitor.with_cards(block.windows)) for block in opened.blocks[-BLOCKS:]
         )
         sides = {
             arm: side_with_telemetry(
-                contender.side(), opened.lookout, [window for block in blocks for window in block.of(arm)]
+                server_arm.side(), opened.monitor, [window for block in blocks for window in block.of(arm)]
             )
-            for arm, contender in opened.contenders.items()
+            for arm, server_arm in opened.server_arms.items()
         }
         return Round(
             blocks=blocks,
@@ -420,12 +420,12 @@ def _told_of(arm: Arm) -> Iterator[None]:
         ) from problem
 
 
-def _told(opened: _Open, what: Callable[[Contender], Iterable[str]]) -> tuple[str, ...]:
+def _told(opened: _Open, what: Callable[[ServerArm], Iterable[str]]) -> tuple[str, ...]:
     """What is said of both servers, with whose it is."""
     return tuple(
         text if arm == "candidate" else f"the base: {text}"
-        for arm, contender in opened.contenders.items()
-        for text in what(contender)
+        for arm, server_arm in opened.server_arms.items()
+        for text in what(server_arm)
     )
 
 
@@ -433,8 +433,8 @@ def _other(arm: Arm) -> Arm:
     return "base" if arm == "candidate" else "candidate"
 
 
-def _members(contenders: Iterable[Contender]) -> list[int]:
-    return [pid for contender in contenders for pid in contender.members()]
+def _members(server_arms: Iterable[ServerArm]) -> list[int]:
+    return [pid for server_arm in server_arms for pid in server_arm.members()]
 
 
 def _slower(*paces: Pace) -> Pace:

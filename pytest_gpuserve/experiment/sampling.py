@@ -54,13 +54,13 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
     spare = shape.starts
     try:
         while len(starts) < shape.starts and not problems:
-            with target.telemeter.lookout(baseline_clock_mhz=shape.baseline_clock_mhz) as lookout:
+            with target.telemetry_source.monitor(baseline_clock_mhz=shape.baseline_clock_mhz) as monitor:
                 with target.started() as instance:
                     loaded: LoadedStart | SearchedStart
                     if isinstance(shape, SearchShape):
-                        loaded = SearchedStart(instance, target, shape, check, progress, lookout)
+                        loaded = SearchedStart(instance, target, shape, check, progress, monitor)
                     else:
-                        loaded = LoadedStart(instance, target, shape, check, progress, lookout)
+                        loaded = LoadedStart(instance, target, shape, check, progress, monitor)
                     start = loaded.measure()
                 # Now, for the end of the server may yet be interrupted.
                 problems.extend(loaded.problems)
@@ -78,7 +78,7 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
                         if start.counters is not None:
                             batch_sizes.update(start.counters.batch_sizes)
                 interrupted = loaded.interrupted
-            problems.extend(lookout.problems())
+            problems.extend(monitor.problems())
     except KeyboardInterrupt:
         interrupted = True
         problems.append(f"interrupted by Ctrl-C after {len(starts)} starts: not decided")

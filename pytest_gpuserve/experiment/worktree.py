@@ -26,7 +26,7 @@ SHOWN_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Opponent:
+class ReferenceBuild:
     """What stands on the base's side.
 
     Args:
@@ -42,7 +42,7 @@ class Opponent:
     options: tuple[str, ...] = ()
 
 
-class Opponents:
+class ReferenceBuilds:
     """Makes worktrees when they are first needed, and removes them at the end; whoever makes it closes it.
 
     Args:
@@ -73,7 +73,7 @@ class Opponents:
             parts.append(f"the packages of {python}")
         return " with ".join(parts)
 
-    def find(self, *, revision: str | None, python: str | None, called: str = "") -> Opponent:
+    def find(self, *, revision: str | None, python: str | None, called: str = "") -> ReferenceBuild:
         """Make an opponent ready.
 
         Args:
@@ -95,7 +95,7 @@ class Opponents:
         )
         options = [] if commit is None else [f"--against={commit[:SHOWN_DIGITS] if called else revision}"]
         options += [] if python is None else [f"--against-python={python}"]
-        return Opponent(name, f"{commit or 'this checkout'} {python or ''}".strip(), relocation, tuple(options))
+        return ReferenceBuild(name, f"{commit or 'this checkout'} {python or ''}".strip(), relocation, tuple(options))
 
     def close(self) -> None:
         """Remove the worktrees."""

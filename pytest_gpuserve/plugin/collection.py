@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpuserve.comparison.ledger import Ledger
+    from pytest_gpuserve.comparison.baseline_store import BaselineStore
     from pytest_gpuserve.comparison.measurement import Measurement
 
 CLAIMING: Final = frozenset({"baseline", "duel"})
@@ -80,7 +80,7 @@ def asking_tests(session: pytest.Session) -> Sequence[pytest.Item]:
 def settle_unused(
     items: Sequence[pytest.Item],
     measurements: Mapping[str, Sequence[Measurement]],
-    ledger: Ledger,
+    baseline_store: BaselineStore,
     *,
     remove: bool,
     note: Callable[[str], None],
@@ -90,7 +90,7 @@ def settle_unused(
     Args:
         items: Its tests, with those that the device was spared.
         measurements: What they measured, by their ids.
-        ledger: The baselines.
+        baseline_store: The baselines.
         remove: Whether such entries are removed.
         note: Told of each, in a line.
 
@@ -104,14 +104,14 @@ def settle_unused(
     # A test that was skipped before it measured, or left out, leaves its file undecided.
     for item in items:
         if measures(item) and not measurements.get(plain_id(item)):
-            used.pop(ledger.place(plain_id(item), "").path, None)
+            used.pop(baseline_store.place(plain_id(item), "").path, None)
     for path, keys in used.items():
-        for key in ledger.unused(path, keys):
+        for key in baseline_store.unused(path, keys):
             if remove:
-                ledger.remove(path, [key])
-                note(f"{key}: unused, removed from {ledger.shown(path)}")
+                baseline_store.remove(path, [key])
+                note(f"{key}: unused, removed from {baseline_store.shown(path)}")
             else:
-                note(f"{key}: unused in {ledger.shown(path)}; remove it with --baseline-update")
+                note(f"{key}: unused in {baseline_store.shown(path)}; remove it with --baseline-update")
 
 
 COLLECTED: Final = pytest.StashKey[set[str]]()

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.comparison.assertions import Baseline, Duel, Run
     from pytest_gpuserve.comparison.capacity_run import CapacityRun
-    from pytest_gpuserve.comparison.judging import TestJudge
+    from pytest_gpuserve.comparison.judging import TestGate
     from pytest_gpuserve.comparison.published import Published
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.lookout import Telemeter
+    from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.fixture_types import FindPublished, Load, MakeDuel
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.source import EngineSource
@@ -78,7 +78,7 @@ def artifacts(_gpuserve_session: GateSession, tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def _gpuserve_judge(
     request: pytest.FixtureRequest, _gpuserve_measuring: GateSession
-) -> Generator[TestJudge, None, None]:
+) -> Generator[TestGate, None, None]:
     """The judge of a test, which ``load`` and ``duel`` share; with the test its servers end."""
     judge = _gpuserve_measuring.judge(request.node)
     try:
@@ -92,9 +92,9 @@ def _gpuserve_judge(
 
 
 @pytest.fixture(scope="session")
-def _gpuserve_telemeter(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.TempPathFactory) -> Telemeter:
+def _gpuserve_telemetry(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.TempPathFactory) -> TelemetrySource:
     """Who looks at the card while servers are loaded."""
-    return _gpuserve_measuring.telemeter(tmp_path_factory)
+    return _gpuserve_measuring.telemetry_source(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +104,7 @@ def _gpuserve_engine(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.
 
 
 @pytest.fixture
-def load(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter, _gpuserve_engine: EngineSource) -> Load:
+def load(_gpuserve_judge: TestGate, _gpuserve_telemetry: TelemetrySource, _gpuserve_engine: EngineSource) -> Load:
     """Load a server and return a run; see ``Load``."""
     from pytest_gpuserve.comparison.capacity_run import CapacityRun
     from pytest_gpuserve.experiment.capacity.shape import check_searchable, search_shape
@@ -141,7 +141,7 @@ def load(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter, _gpuserve_e
             allowed_errors=allowed_errors,
             source=_gpuserve_engine,
         )
-        return _gpuserve_judge.measure(target.watched_by(_gpuserve_telemeter), shape, name)
+        return _gpuserve_judge.measure(target.watched_by(_gpuserve_telemetry), shape, name)
 
     def find_capacity(
         target: Target,
@@ -177,7 +177,7 @@ def load(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter, _gpuserve_e
             allowed_errors=allowed_errors,
             source=_gpuserve_engine,
         )
-        return CapacityRun(_gpuserve_judge.measure(target.watched_by(_gpuserve_telemeter), shape, name))
+        return CapacityRun(_gpuserve_judge.measure(target.watched_by(_gpuserve_telemetry), shape, name))
 
     # A function, as before: what a test sees of its arguments stays as it is.
     run_load.capacity = find_capacity  # type: ignore[attr-defined]
@@ -185,7 +185,7 @@ def load(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter, _gpuserve_e
 
 
 @pytest.fixture
-def duel(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter, _gpuserve_engine: EngineSource) -> MakeDuel:
+def duel(_gpuserve_judge: TestGate, _gpuserve_telemetry: TelemetrySource, _gpuserve_engine: EngineSource) -> MakeDuel:
     """Load two servers side by side; see ``MakeDuel``."""
     from pytest_gpuserve.experiment.shape import LoadShape, schedule_of
 
@@ -215,7 +215,7 @@ def duel(_gpuserve_judge: TestJudge, _gpuserve_telemeter: Telemeter, _gpuserve_e
             allowed_errors=allowed_errors,
             source=_gpuserve_engine,
         )
-        return _gpuserve_judge.duel(target.watched_by(_gpuserve_telemeter), opponent, shape, name)
+        return _gpuserve_judge.duel(target.watched_by(_gpuserve_telemetry), opponent, shape, name)
 
     return make
 

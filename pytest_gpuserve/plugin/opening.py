@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.comparison.ledger import Ledger
+from pytest_gpuserve.comparison.baseline_store import BaselineStore
 from pytest_gpuserve.device import DeviceLock, read_software
 from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.device.telemetry import Sampling
-from pytest_gpuserve.experiment.lookout import NOBODY, Telemeter
-from pytest_gpuserve.experiment.provenance import Here, read_revision
-from pytest_gpuserve.experiment.worktree import Opponents
+from pytest_gpuserve.experiment.environment import RunEnvironment, read_revision
+from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
+from pytest_gpuserve.experiment.worktree import ReferenceBuilds
 from pytest_gpuserve.load.ray.address import ClusterAddress
 from pytest_gpuserve.load.ray.source import RayEngine
 from pytest_gpuserve.load.source import LOCAL
@@ -121,7 +121,7 @@ class Equipment:
         self._logs = logs
         self._logged = logged
         self._note = note
-        self._telemeter = NOBODY
+        self._telemetry_source = NOBODY
         self._starts = 0
 
     def starter(self, tmp_path_factory: pytest.TempPathFactory, start_timeout_seconds: float) -> Starter:
@@ -146,12 +146,12 @@ class Equipment:
 
         return start
 
-    def telemeter(self, tmp_path_factory: pytest.TempPathFactory) -> Telemeter:
+    def telemetry_source(self, tmp_path_factory: pytest.TempPathFactory) -> TelemetrySource:
         """Who looks at the card while servers are loaded on it: from the first load to the session's end."""
         card = self._device.card
-        if self._telemeter is NOBODY and card is not None:
+        if self._telemetry_source is NOBODY and card is not None:
             lacks_ecc = card.ecc is False or card.unknown.get("ecc") == UNSUPPORTED
-            self._telemeter = Telemeter(
+            self._telemetry_source = TelemetrySource(
                 [card.uuid],
                 lambda: Sampling(
                     [card.uuid],
@@ -161,7 +161,7 @@ class Equipment:
                 self._note,
                 without_ecc=[card.uuid] if lacks_ecc else [],
             )
-        return self._telemeter
+        return self._telemetry_source
 
     def engine_source(self, tmp_path_factory: pytest.TempPathFactory) -> EngineSource:
         """Where the engines of all loads come from."""
@@ -170,7 +170,7 @@ class Equipment:
     def close(self) -> None:
         """End the engines, and let nobody look at the card any more; may be called again."""
         with ExitStack() as stack:
-            stack.callback(self._telemeter.close)
+            stack.callback(self._telemetry_source.close)
             if self._engine is not None:
                 stack.callback(self._engine.close)
 
@@ -187,8 +187,8 @@ class Opened:
         here: The circumstances.
         lock: On the device; it is held if tests will measure.
         files: Where baselines are kept.
-        ledger: The baselines of the device.
-        opponents: Makes other revisions ready.
+        baseline_store: The baselines of the device.
+        reference_builds: Makes other revisions ready.
         against_name: Whom comparisons are side by side with, as people call it; empty where nobody, or nothing is
             measured.
         engine: What makes the loads on Ray; None where processes of this host do.
@@ -196,11 +196,11 @@ class Opened:
     """
 
     settings: Settings
-    here: Here
+    here: RunEnvironment
     lock: DeviceLock
     files: BaselineFiles
-    ledger: Ledger
-    opponents: Opponents
+    baseline_store: BaselineStore
+    reference_builds: ReferenceBuilds
     against_name: str
     engine: RayEngine | None
     notes: tuple[str, ...]
@@ -210,7 +210,7 @@ class Opened:
         with ExitStack() as stack:
             stack.callback(self.lock.release)
             stack.callback(self.files.close)
-            stack.callback(self.opponents.close)
+            stack.callback(self.reference_builds.close)
 
 
 def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) -> Opened:
@@ -227,21 +227,23 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
             storage of the baselines does not let them be read, or written where they are to be.
     """
     devices = find_devices(settings)
-    opponents = Opponents(settings.root)
+    reference_builds = ReferenceBuilds(settings.root)
     # Before a device is waited for, and long before the first test: git may not know the revision.
-    against_name = opponents.name_of(revision=settings.against, python=settings.against_python) if measuring else ""
+    against_name = (
+        reference_builds.name_of(revision=settings.against, python=settings.against_python) if measuring else ""
+    )
     engine = _engine_on_ray(settings, measuring=measuring)
     files, as_of = _baseline_files(settings, devices[0].name, measuring=measuring)
     software, revision = read_software(), read_revision(settings.root, settings.baseline_dir)
     device, lock = _taken(devices, config, settings, measuring=measuring)
-    here = Here(device, software, revision, occasion=utc_now())
+    here = RunEnvironment(device, software, revision, occasion=utc_now())
     return Opened(
         settings=settings,
         here=here,
         lock=lock,
         files=files,
-        ledger=Ledger(settings.baseline_dir / device.name, here, files),
-        opponents=opponents,
+        baseline_store=BaselineStore(settings.baseline_dir / device.name, here, files),
+        reference_builds=reference_builds,
         against_name=against_name,
         engine=engine,
         notes=(OFFLINE.format(as_of),) if as_of else (),

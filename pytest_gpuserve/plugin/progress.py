@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpuserve.comparison.case import Look
+    from pytest_gpuserve.comparison.context import Look
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
 

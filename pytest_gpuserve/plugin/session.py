@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
-from pytest_gpuserve.comparison.arena import Arena
 from pytest_gpuserve.comparison.assertions import Measured, Ratio, Reference
-from pytest_gpuserve.comparison.case import Policy
 from pytest_gpuserve.comparison.changes import attributed, other_changes
-from pytest_gpuserve.comparison.claims import Claims
-from pytest_gpuserve.comparison.judging import TestJudge
+from pytest_gpuserve.comparison.context import Policy
+from pytest_gpuserve.comparison.holm import HolmCorrection
+from pytest_gpuserve.comparison.judging import TestGate
+from pytest_gpuserve.comparison.paired_runner import PairedRunner
 from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.experiment.machine import Machine
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.comparison.measurement import Measurement
     from pytest_gpuserve.experiment.handle import Starter
-    from pytest_gpuserve.experiment.lookout import Telemeter
+    from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.gate.verdict import ReferenceKind
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.plugin.opening import Opened
@@ -73,7 +73,7 @@ def explained(left: object, right: object, *, gpu: str, stored: bool, before: st
     if not isinstance(left, (Measured, Ratio)) or not isinstance(right, (Reference, int, float)):
         return None
     judge = left.run.judge
-    assert isinstance(judge, TestJudge)
+    assert isinstance(judge, TestGate)
     kind: ReferenceKind = "duel" if isinstance(left, Ratio) else "limit"
     if isinstance(right, Reference):
         kind = right.kind
@@ -174,7 +174,7 @@ class Account:
     @property
     def _baselines(self) -> str:
         """Where they are, as people call it."""
-        return self._opened.ledger.shown(self._settings.baseline_dir / self._opened.here.device.name)
+        return self._opened.baseline_store.shown(self._settings.baseline_dir / self._opened.here.device.name)
 
     def _unknown_facts(self) -> list[str]:
         """What of the card could not be read though it should have been: a rule may have needed it."""
@@ -189,32 +189,32 @@ FOREIGN_SHARE: Final = 0.05
 """Share of a host's cores that others may always take: a large machine is never quite idle."""
 
 
-class Judges:
+class TestGates:
     """Makes a judge for each test that loads, and keeps it.
 
     Args:
         opened: What the session measures on and against.
-        arena: Where builds are compared side by side.
+        paired_runner: Where builds are compared side by side.
         progress: Shows how loads get on.
     """
 
-    def __init__(self, opened: Opened, arena: Arena, progress: ProgressLine) -> None:
+    def __init__(self, opened: Opened, paired_runner: PairedRunner, progress: ProgressLine) -> None:
         self._settings = opened.settings
         self._here = opened.here
-        self._ledger = opened.ledger
-        self._arena = arena
+        self._baseline_store = opened.baseline_store
+        self._paired_runner = paired_runner
         self._progress = progress
-        self._judges: dict[str, TestJudge] = {}
+        self._judges: dict[str, TestGate] = {}
 
-    def begin(self, item: pytest.Item) -> TestJudge:
+    def begin(self, item: pytest.Item) -> TestGate:
         """Make the judge of a test; one that is run again goes on with the sessions that it has."""
         nodeid = plain_id(item)
         self._progress.begin(nodeid)
         set_by_markers = tolerances(item, self._here.device.name)
-        judge = TestJudge(
+        judge = TestGate(
             nodeid,
-            ledger=self._ledger,
-            arena=self._arena,
+            baseline_store=self._baseline_store,
+            paired_runner=self._paired_runner,
             policy=self._policy(item),
             tolerance_of=lambda metric: tolerance_of(metric, set_by_markers),
             card=self._here.device.card,
@@ -228,7 +228,7 @@ class Judges:
         self._judges[nodeid] = judge
         return judge
 
-    def find(self, nodeid: str) -> TestJudge | None:
+    def find(self, nodeid: str) -> TestGate | None:
         """The judge of a test; None where it has none so far."""
         return self._judges.get(nodeid)
 
@@ -302,25 +302,29 @@ class GateSession:
         self._account = Account(session, self._opened, self._folders, measuring=measuring)
         # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers. What
         # others have upheld it does not know: its claims need be surer than they had to be, never less sure.
-        self._claims = Claims(planned_comparisons(tests_of_all_runners(session)))
+        self._claims = HolmCorrection(planned_comparisons(tests_of_all_runners(session)))
         try:
             progress = ProgressLine(session.config, rewrites=not settings.ci)
-            self._judges = Judges(self._opened, self._new_arena(progress), progress)
+            self._judges = TestGates(self._opened, self._new_paired_runner(progress), progress)
         except BaseException:
             self._opened.lock.release()
             raise
 
-    def _new_arena(self, progress: ProgressLine) -> Arena:
-        settings, opponents, remembered = self._settings, self._opened.opponents, self._folders.remembered()
-        return Arena(
+    def _new_paired_runner(self, progress: ProgressLine) -> PairedRunner:
+        settings, reference_builds, remembered = (
+            self._settings,
+            self._opened.reference_builds,
+            self._folders.remembered(),
+        )
+        return PairedRunner(
             here=self.here,
-            opponents=opponents,
+            reference_builds=reference_builds,
             history=None if remembered is None else History(remembered),
             claims=self._claims,
             note=self._note,
             progress=progress,
             machine=Machine(self.here.device, self._note),
-            against=partial(opponents.find, revision=settings.against, python=settings.against_python)
+            against=partial(reference_builds.find, revision=settings.against, python=settings.against_python)
             if settings.side_by_side
             else None,
         )
@@ -331,7 +335,7 @@ class GateSession:
 
     # -- for the fixtures
 
-    def judge(self, item: pytest.Item) -> TestJudge:
+    def judge(self, item: pytest.Item) -> TestGate:
         """The judge of a test; one that is run again goes on with the sessions that it has."""
         return self._judges.begin(item)
 
@@ -339,9 +343,9 @@ class GateSession:
         """What starts servers on this session's device, each with a log file of its own."""
         return self._equipment.starter(tmp_path_factory, start_timeout_seconds)
 
-    def telemeter(self, tmp_path_factory: pytest.TempPathFactory) -> Telemeter:
+    def telemetry_source(self, tmp_path_factory: pytest.TempPathFactory) -> TelemetrySource:
         """Who looks at the card while this session loads servers on it: from the first load to the session's end."""
-        return self._equipment.telemeter(tmp_path_factory)
+        return self._equipment.telemetry_source(tmp_path_factory)
 
     def engine_source(self, tmp_path_factory: pytest.TempPathFactory) -> EngineSource:
         """Where the engines of all loads come from."""
@@ -492,7 +496,7 @@ class GateSession:
             return
         measured, remove = self._judges.measurements(), self._settings.update is Update.ALL
         try:
-            settle_unused(asking_tests(session), measured, self._opened.ledger, remove=remove, note=self._note)
+            settle_unused(asking_tests(session), measured, self._opened.baseline_store, remove=remove, note=self._note)
         except GpuserveError as problem:
             self._notes.append(f"ERROR: {problem}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -513,7 +517,7 @@ class GateSession:
             stack.callback(self._judges.close)
 
 
-def _fail_unheld(judge: TestJudge | None) -> None:
+def _fail_unheld(judge: TestGate | None) -> None:
     unheld = [] if judge is None else [headline(judgement) for judgement in judge.unheld()]
     if unheld:
         pytest.fail("\n".join(["a comparison does not hold, but nothing asserted it", *unheld]), pytrace=False)

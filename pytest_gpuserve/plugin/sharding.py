@@ -158,7 +158,7 @@ class Runner:
 
     def _result(self, session: pytest.Session, dealt: Dealt) -> SessionResult:
         """A result without tests and without a device, for none was needed."""
-        from pytest_gpuserve.experiment.provenance import read_revision  # noqa: PLC0415 -- of no use to most runs
+        from pytest_gpuserve.experiment.environment import read_revision  # noqa: PLC0415 -- of no use to most runs
 
         settings = self._settings
         revision = read_revision(settings.root, settings.baseline_dir)

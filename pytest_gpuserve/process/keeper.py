@@ -108,7 +108,7 @@ class Owner:
             os.write(self.fd, json.dumps(message).encode() + b"\n")
 
 
-class Keeper:
+class Supervisor:
     """One child process and everything that it starts, from its start to its end."""
 
     def __init__(self, owner: Owner) -> None:
@@ -424,7 +424,7 @@ def main() -> None:
     if order is None:
         remove_folders(folders)
         return
-    keeper = Keeper(owner)
+    keeper = Supervisor(owner)
     grace_seconds = 0.0
     after: list[list[str]] = []
     try:

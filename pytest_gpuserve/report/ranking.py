@@ -104,7 +104,7 @@ def is_side_by_side(test: TestResult, run: RunResult, metric: Metric) -> bool:
 
 
 def _is_overruled(test: TestResult, run: RunResult, judgement: Judgement) -> bool:
-    """Whether the pair had another last word: only what counts is given its reasons, see ``trial/stored_court.py``."""
+    """Whether the pair had another last word: only what counts is given its reasons, see ``comparison/stored.py``."""
     return (
         judgement.reference_kind == "baseline"
         and not judgement.reasons

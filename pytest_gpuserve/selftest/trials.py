@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.arena import Memory
-from pytest_gpuserve.comparison.claims import Claims
+from pytest_gpuserve.comparison.holm import HolmCorrection
+from pytest_gpuserve.comparison.paired_runner import Memory
 from pytest_gpuserve.comparison.side_by_side import SideBySide
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.experiment.pairing import Pairing, Terms
@@ -117,7 +117,7 @@ def run_trial(trial: Trial, setting: Setting, progress: Progress, note: Callable
         comparison=(trial.name,),
         memory=memory,
         prior_of=lambda metric: learn_prior(metric, (), past.get(metric.name, ())),
-        claims=Claims(len(metrics)),
+        claims=HolmCorrection(len(metrics)),
         most_foreign_cores=setting.foreign_cores,
     )
     began = time.monotonic()

@@ -35,7 +35,7 @@ from tests.benchmarks.scale_model import (
     worker_share,
     workers_needed,
 )
-from tests.benchmarks.scale_ticks import TICKS_A_SECOND, Gathered, crew, gather
+from tests.benchmarks.scale_ticks import TICKS_A_SECOND, Gathered, gather, pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -142,7 +142,7 @@ def scale(rate: float, costs: Costs, *, ticks: int = TICKS_A_SECOND) -> Scale:
     return Scale(
         rate=rate,
         workers=workers,
-        gathering=gather(crew(workers, per_tick=per_tick, ticks=ticks, sigma=SIGMA)),
+        gathering=gather(pool(workers, per_tick=per_tick, ticks=ticks, sigma=SIGMA)),
         drawn_seconds=drawn_seconds,
         request_seconds=costs.request_seconds,
     )
@@ -270,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     costs = measure(seconds=arguments.seconds)
     show("One engine process, Poisson arrivals, a server that does nothing (measured)", engine_table(costs.engines))
     show("An arrival, CPU time in each worker (measured), and its bound (computed)", schedule_table(costs.arrivals))
-    gatherings = {workers: gather(crew(workers, per_tick=CREW_PER_TICK, ticks=3, sigma=SIGMA)) for workers in CREWS}
+    gatherings = {workers: gather(pool(workers, per_tick=CREW_PER_TICK, ticks=3, sigma=SIGMA)) for workers in CREWS}
     known = "simulated; CPU time and memory of the real code on them"
     show(f"Reports of {CREW_PER_TICK} requests each, ten a second from every worker ({known})", crew_table(gatherings))
     ends = ", ".join(f"{what} at {workers:.0f}" for what, workers in crew_ends(gatherings).items())

@@ -84,7 +84,7 @@ def worker(
     return Worker(name, found, raw)
 
 
-def crew(workers: int, *, per_tick: int, ticks: int, sigma: float) -> list[Worker]:
+def pool(workers: int, *, per_tick: int, ticks: int, sigma: float) -> list[Worker]:
     """Draw what so many workers report; every eighth has a slower replica."""
     return [
         worker(

@@ -24,7 +24,7 @@ from tests.benchmarks.scale_model import (
     worker_share,
     workers_needed,
 )
-from tests.benchmarks.scale_ticks import crew, gather
+from tests.benchmarks.scale_ticks import gather, pool
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -109,7 +109,7 @@ def test_every_row_says_how_it_is_known() -> None:
 
 def test_reports_of_a_crew_merge_to_its_p99() -> None:
     """Drawn reports go through the code of real ones; the merged p99 is right where the average of p99s is low."""
-    found = gather(crew(8, per_tick=400, ticks=2, sigma=0.3))
+    found = gather(pool(8, per_tick=400, ticks=2, sigma=0.3))
     assert abs(found.merged_error) <= 5e-4
     assert found.averaged_error < -0.05
     assert found.passed_bytes > 8 * found.worker_bytes

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuserve.compare.command import main
 from pytest_gpuserve.compare.side import baseline_key
-from pytest_gpuserve.comparison.stored_court import stored_judgement
+from pytest_gpuserve.comparison.stored import stored_judgement
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.store.baseline import read, write
 from tests.compare.conftest import SLOWER

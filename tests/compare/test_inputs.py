@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.compare.command import main
 from pytest_gpuserve.compare.result_file import is_result, key_of, read_result
-from pytest_gpuserve.comparison.ledger import Ledger
+from pytest_gpuserve.comparison.baseline_store import BaselineStore
 from pytest_gpuserve.errors import UsageProblem
 from tests.compare.conftest import SAME, SLOWER
 from tests.support.baseline_repository import (
@@ -411,7 +411,7 @@ NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"
 def test_a_result_has_the_name_of_its_baseline(folders: list[str], test: str, label: str) -> None:
     """Where a run would keep a load's baseline is where a comparison looks for it."""
     nodeid = f"{'/'.join(folders)}.py::{test}"
-    place = Ledger(Path("baselines/cpu"), here()).place(nodeid, label)
+    place = BaselineStore(Path("baselines/cpu"), here()).place(nodeid, label)
     key = key_of("cpu", nodeid, label)
     assert (Path("baselines/cpu") / key.file, key.name) == (place.path, place.key)
     if nodeid == NODEID:

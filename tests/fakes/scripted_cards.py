@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
-    from pytest_gpuserve.experiment.contender import Pace
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.server_arm import Pace
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Arm, Side
@@ -119,10 +119,10 @@ class _Contender(ScriptedContender):
 
     @classmethod
     def of(cls, made: ScriptedContender, build: _Build) -> _Contender:
-        contender = cls.__new__(cls)
-        vars(contender).update(vars(made))
-        contender.build, contender.seconds = build, build.cold_start_seconds()
-        return contender
+        server_arm = cls.__new__(cls)
+        vars(server_arm).update(vars(made))
+        server_arm.build, server_arm.seconds = build, build.cold_start_seconds()
+        return server_arm
 
     def turn(self, pace: Pace, *, seed: int) -> Window | None:
         window = super().turn(pace, seed=seed)
@@ -166,5 +166,5 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     path = config.rootpath / SCRIPT_NAME
     patch = pytest.MonkeyPatch()
     patch.setattr(measurement, "take_session", _Sessions(ScriptedSessions(path)).take)
-    patch.setattr(pairing, "Contender", _Contenders(path))
+    patch.setattr(pairing, "ServerArm", _Contenders(path))
     config.add_cleanup(patch.undo)

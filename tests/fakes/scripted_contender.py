@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
-from pytest_gpuserve.experiment.contender import Pace
+from pytest_gpuserve.experiment.server_arm import Pace
 from pytest_gpuserve.load.lost import lost_in_mid_load
 from pytest_gpuserve.measure.rounds import Side
 from tests.fakes.scripted_sessions import STARTS_NAME, Noise, Script, client_of, kind_of, show, speed_of, window_of
@@ -53,7 +53,7 @@ class ScriptedContenders:
         *,
         beside: Callable[[], None] | None = None,
     ) -> ScriptedContender:
-        """Stand for ``Contender.started``.
+        """Stand for ``ServerArm.started``.
 
         Raises:
             ServerFailed: Where the script says so.

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
-from pytest_gpuserve.comparison.arena import Memory
-from pytest_gpuserve.comparison.claims import Claims
+from pytest_gpuserve.comparison.holm import HolmCorrection
+from pytest_gpuserve.comparison.paired_runner import Memory
 from pytest_gpuserve.comparison.side_by_side import SideBySide
 from pytest_gpuserve.gate.paired import default_prior
 from pytest_gpuserve.gate.sequential import BLOCKS
@@ -169,7 +169,7 @@ def a_comparison(
     pairing: ScriptedPairing | None = None,
     *,
     history: History | None = None,
-    claims: Claims | None = None,
+    claims: HolmCorrection | None = None,
     prior: Prior | None = None,
     name: str = "test_x.py::test_a",
 ) -> SideBySide:
@@ -193,7 +193,7 @@ def a_comparison(
         comparison=(name, ""),
         memory=memory,
         prior_of=lambda metric: prior or default_prior(metric),
-        claims=claims or Claims(1),
+        claims=claims or HolmCorrection(1),
         most_foreign_cores=0.25,
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from pytest_gpuserve.experiment.capacity.rounds import SearchedUp
-from pytest_gpuserve.experiment.lookout import nobody
+from pytest_gpuserve.experiment.telemetry import nobody
 from pytest_gpuserve.measure.capacity import Finding, Probe, Search
 from pytest_gpuserve.measure.window import Start
 from tests.fakes.scripted_sessions import STARTS_NAME, Noise, Script, client_of, kind_of, speed_of, window_of
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.capacity.shape import SearchShape
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.lookout import Lookout
     from pytest_gpuserve.experiment.pairing import Pairing
+    from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.load.answers import AnswerCheck
     from pytest_gpuserve.measure.rounds import Arm
@@ -97,10 +97,10 @@ class ScriptedSearches:
         shape: SearchShape,
         check: AnswerCheck,
         progress: Progress,
-        lookout: Lookout,
+        monitor: TelemetryMonitor,
     ) -> ScriptedSearch:
         """Stand for ``SearchedStart``."""
-        del instance, check, progress, lookout
+        del instance, check, progress, monitor
         script = msgspec.json.decode(self.path.read_bytes(), type=Script)
         app = kind_of(target).app.file
         number = self._starts[app] = self._starts.get(app, 0) + 1

@@ -281,8 +281,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     from pytest_gpuserve.comparison import measurement
     from pytest_gpuserve.experiment import pairing
     from pytest_gpuserve.experiment.capacity import rounds
-    from pytest_gpuserve.experiment.lookout import NOBODY
     from pytest_gpuserve.experiment.machine import Machine
+    from pytest_gpuserve.experiment.telemetry import NOBODY
     from pytest_gpuserve.plugin.session import GateSession
     from tests.fakes.scripted_contender import ScriptedContenders
     from tests.fakes.scripted_searches import ScriptedSearches
@@ -290,12 +290,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     path = config.rootpath / SCRIPT_NAME
     patch = pytest.MonkeyPatch()
     patch.setattr(measurement, "take_session", ScriptedSessions(path).take)
-    patch.setattr(pairing, "Contender", ScriptedContenders(path))
+    patch.setattr(pairing, "ServerArm", ScriptedContenders(path))
     searches = ScriptedSearches(path)
     patch.setattr(pairing.Pairing, "_up", searches.up)
     patch.setattr(rounds, "SearchedStart", searches.start)
     # What is made up is as fast as the script says, on every machine.
     patch.setattr(Machine, "reading", lambda *_: reading(path))
     # What is made up needs nobody to look at the card meanwhile.
-    patch.setattr(GateSession, "telemeter", lambda *_: NOBODY)
+    patch.setattr(GateSession, "telemetry_source", lambda *_: NOBODY)
     config.add_cleanup(patch.undo)

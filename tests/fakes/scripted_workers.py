@@ -12,9 +12,9 @@ import msgspec
 
 from pytest_gpuserve.load.ray.cluster import Versions
 from pytest_gpuserve.load.ray.coordinator import Coordinator
-from pytest_gpuserve.load.ray.crew import Crew, Lost
 from pytest_gpuserve.load.ray.messages import News, Whereabouts
 from pytest_gpuserve.load.ray.placing import PIDS, identity
+from pytest_gpuserve.load.ray.pool import Lost, WorkerPool
 from pytest_gpuserve.load.wire import Again, Begin, HostProcess, Ready, Tick
 from tests.fakes.http_server import plan
 
@@ -280,8 +280,8 @@ async def coordinated(
     """Run a coordinator over a scripted cluster, and end it with the block."""
     load = msgspec.structs.replace(plan(8000, host=host), parts=parts, seed=seed)
     reports: asyncio.Queue[Report] = asyncio.Queue()
-    crew = Crew(cluster, load, VERSIONS, cluster.clock.now_ns)
-    coordinator = Coordinator(crew, reports.put_nowait, cluster.clock.now_ns)
+    pool = WorkerPool(cluster, load, VERSIONS, cluster.clock.now_ns)
+    coordinator = Coordinator(pool, reports.put_nowait, cluster.clock.now_ns)
     running = asyncio.ensure_future(coordinator.run())
     try:
         yield ScriptedOwner(coordinator, running, reports)

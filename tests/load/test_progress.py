@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from pytest_gpuserve.comparison.case import Look
+from pytest_gpuserve.comparison.context import Look
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.load.progress import ANY_WIDTH, NOBODY, Standing, progress_line
 from pytest_gpuserve.load.totals import Totals

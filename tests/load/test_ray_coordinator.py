@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load import engine_process
-from pytest_gpuserve.load.ray import coordinator, crew, source
+from pytest_gpuserve.load.ray import coordinator, pool, source
 from pytest_gpuserve.load.ray.actors import CONNECT_SECONDS
 from pytest_gpuserve.load.ray.cluster import Versions
 from pytest_gpuserve.load.ray.coordinator import LEAST_LEAD_NS
@@ -199,10 +199,10 @@ async def test_a_worker_that_dies_between_loads_is_replaced_with_the_newest_seed
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of a script answers at once, or never."""
-    for module in (coordinator, crew):
+    for module in (coordinator, pool):
         monkeypatch.setattr(module, "CALL_SECONDS", 0.5)
-    monkeypatch.setattr(crew, "START_SECONDS", 0.5)
-    monkeypatch.setattr(crew, "MOST_PLACE_SECONDS", 0.5)
+    monkeypatch.setattr(pool, "START_SECONDS", 0.5)
+    monkeypatch.setattr(pool, "MOST_PLACE_SECONDS", 0.5)
     monkeypatch.setattr(coordinator, "HALT_SECONDS", 0.5)
 
 
@@ -375,11 +375,11 @@ async def test_a_worker_that_hangs_at_the_end_or_when_a_load_begins_anew_is_name
 
 def test_a_worker_that_hangs_is_named_before_the_owner_gives_up() -> None:
     """After a begin, and before the first; the owner knows no names."""
-    assert crew.CALL_SECONDS < engine_process.SILENCE_SECONDS
+    assert pool.CALL_SECONDS < engine_process.SILENCE_SECONDS
     assert coordinator.SILENCE_SECONDS < engine_process.SILENCE_SECONDS
-    placed = CONNECT_SECONDS + crew.MOST_PLACE_SECONDS
-    assert placed + crew.START_SECONDS + 4 * crew.CALL_SECONDS < source.READY_SECONDS
-    assert coordinator.HALT_SECONDS + crew.CALL_SECONDS < source.READY_SECONDS
+    placed = CONNECT_SECONDS + pool.MOST_PLACE_SECONDS
+    assert placed + pool.START_SECONDS + 4 * pool.CALL_SECONDS < source.READY_SECONDS
+    assert coordinator.HALT_SECONDS + pool.CALL_SECONDS < source.READY_SECONDS
 
 
 # -- clocks
@@ -453,7 +453,7 @@ async def test_a_worker_of_which_little_is_heard_is_asked_for_the_time() -> None
             cluster.clock.at_ns += 13 * SECOND
             report(cluster, number)
             await owner.tick()
-            wanted += crew.ROUNDS
+            wanted += pool.ROUNDS
             await owner.until(asked)
 
 

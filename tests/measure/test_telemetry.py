@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from pytest_gpuserve.device.sample import CardSample, HostSample, Sample
-from pytest_gpuserve.experiment.lookout import card_use
+from pytest_gpuserve.experiment.telemetry import card_use
 from pytest_gpuserve.measure.conditions import judge_window
 from pytest_gpuserve.measure.samples import FAST_GAP_NS, between, telemetry_between
 from pytest_gpuserve.measure.series import NS, covers, integral_between, rise_between

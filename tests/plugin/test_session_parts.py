@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.lookout import NOBODY, Telemeter
+from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
 from pytest_gpuserve.plugin import opening
 from pytest_gpuserve.plugin.opening import Equipment, Folders, Opened, open_session
 from pytest_gpuserve.plugin.options import Settings, Update
@@ -93,7 +93,7 @@ def test_who_measures_takes_the_device(tmp_path: Path, taken: list[str]) -> None
     opened.close()
     opened = open_session(SimpleNamespace(), asked(tmp_path), measuring=True)  # type: ignore[arg-type]
     assert taken == [opened.here.device.name]
-    assert opened.ledger.place("test_x.py::test_a", "").path.is_relative_to(tmp_path / "baselines" / "cpu")
+    assert opened.baseline_store.place("test_x.py::test_a", "").path.is_relative_to(tmp_path / "baselines" / "cpu")
 
 
 # -- its folders
@@ -149,7 +149,7 @@ def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeyp
 def test_nobody_looks_where_there_is_no_card(tmp_path: Path) -> None:
     """On ``cpu`` a sampler would use a part of what is measured."""
     made = Equipment(here().device, engine=None, logs=lambda _: tmp_path, logged=lambda *_: None, note=lambda _: None)
-    assert made.telemeter(NEVER) is NOBODY
+    assert made.telemetry_source(NEVER) is NOBODY
 
 
 # -- its end
@@ -162,17 +162,17 @@ def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path, monke
     """
     ended: list[str] = []
     parts: Any = [Part(name, ended, fails=name != "lock") for name in ("lock", "files", "opponents")]
-    lock, files, opponents = parts
-    opened = Opened(asked(tmp_path), here(), lock, files, NEVER, opponents, "", None, ())
+    lock, files, reference_builds = parts
+    opened = Opened(asked(tmp_path), here(), lock, files, NEVER, reference_builds, "", None, ())
     with pytest.raises(UsageProblem, match="files cannot be ended"):
         opened.close()
     assert ended == ["opponents", "files", "lock"]
-    monkeypatch.setattr(Telemeter, "close", Part("telemeter", ended).close)
+    monkeypatch.setattr(TelemetrySource, "close", Part("telemetry_source", ended).close)
     engine: Any = Part("engine", ended, fails=True)
     made = Equipment(here().device, engine=engine, logs=NEVER, logged=NEVER, note=NEVER)
     with pytest.raises(UsageProblem, match="engine cannot be ended"):
         made.close()
-    assert ended[3:] == ["engine", "telemeter"]
+    assert ended[3:] == ["engine", "telemetry_source"]
 
 
 # -- in the middle of it

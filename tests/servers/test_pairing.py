@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.experiment import by_turns, contender
-from pytest_gpuserve.experiment.contender import Contender
+from pytest_gpuserve.experiment import by_turns, server_arm
+from pytest_gpuserve.experiment.server_arm import ServerArm
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Burst, Constant, Steps
@@ -26,7 +26,7 @@ from tests.servers.processes import command_lines, descendants, end_and_look, li
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpuserve.experiment.contender import Pace
+    from pytest_gpuserve.experiment.server_arm import Pace
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Arm, Round
     from pytest_gpuserve.measure.window import Window
@@ -43,8 +43,8 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens does not depend on how long it takes."""
-    monkeypatch.setattr(contender, "TICKS_A_WINDOW", 1)
-    monkeypatch.setattr(contender, "SETTLE_TICKS", 1)
+    monkeypatch.setattr(server_arm, "TICKS_A_WINDOW", 1)
+    monkeypatch.setattr(server_arm, "SETTLE_TICKS", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -67,16 +67,16 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
     there = Deployments(folder)
     turns: list[tuple[Arm, Window]] = []
     ticks_of_turns: set[int] = set()
-    turn = Contender.turn
+    turn = ServerArm.turn
 
-    def watched(one: Contender, pace: Pace, *, seed: int) -> Window | None:
+    def watched(one: ServerArm, pace: Pace, *, seed: int) -> Window | None:
         window = turn(one, pace, seed=seed)
         if window is not None:
             ticks_of_turns.add(len(one._turns[-1].ticks))
             turns.append((one.arm, window))
         return window
 
-    monkeypatch.setattr(Contender, "turn", watched)
+    monkeypatch.setattr(ServerArm, "turn", watched)
     with pairing(there.target("base"), there.target("candidate", {"work_ms": 12.0}), terms()) as pair:
         pair.measure(3)
         (first,) = pair.rounds
@@ -206,7 +206,7 @@ def test_trouble_of_one_server_ends_the_round(
 def test_an_open_loop_over_the_servers_rate_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each turn begins with an empty queue, so that it does not show by growing; and no verdict is reached by it."""
     # Twenty latencies of such a queue would be long.
-    monkeypatch.setattr(contender, "MOST_TICKS", 4)
+    monkeypatch.setattr(server_arm, "MOST_TICKS", 4)
     there = Deployments(folder)
     slow = {"work_ms": 40.0, "max_batch_size": 2}
     with pairing(there.target("base", slow), there.target("candidate", slow), terms(Constant(150.0))) as pair:

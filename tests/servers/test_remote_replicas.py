@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.experiment import contender
-from pytest_gpuserve.experiment.contender import Contender, Pace
+from pytest_gpuserve.experiment import server_arm
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.replicas import for_replicas
+from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant
@@ -127,7 +127,7 @@ def test_each_is_warmed_up_and_called_by_its_own_name(tmp_path: Path) -> None:
         target, shape = fox(servers), LoadShape(Burst(40, 8), warmup_seconds=0.3)
         with ExitStack() as stack:
             # Before a comparison, too, whose load has not begun yet.
-            Contender.started("candidate", target, for_replicas(shape, target), Unseen(), stack).warm_up(stack)
+            ServerArm.started("candidate", target, for_replicas(shape, target), Unseen(), stack).warm_up(stack)
         before = [sum(seen(server)["bodies"].values()) for server in servers]
         start, problems = loaded(target, Burst(40, 8))
         sent = [seen(server) for server in servers]
@@ -185,11 +185,11 @@ def test_some_may_speak_tls(tmp_path: Path) -> None:
 
 def test_they_are_compared_side_by_side_as_one_server_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of them is a window that knows each; what shows in one of them shows in the round."""
-    monkeypatch.setattr(contender, "TICKS_A_WINDOW", 2)
+    monkeypatch.setattr(server_arm, "TICKS_A_WINDOW", 2)
     with replicas(tmp_path, "ms=8", "ms=8") as servers, ExitStack() as stack:
         target, names = fox(servers, counters=COUNTERS), [address(server) for server in servers]
         shape = for_replicas(LoadShape(Closed(USERS), warmup_seconds=0.3), target)
-        one = Contender.started("candidate", target, shape, Unseen(), stack)
+        one = ServerArm.started("candidate", target, shape, Unseen(), stack)
         one.warm_up(stack)
         for seed in (1, 2):
             window = one.turn(Pace(2, 5), seed=seed)

@@ -14,11 +14,11 @@ from uuid import uuid4
 
 import pytest
 
-from pytest_gpuserve.comparison.ledger import Ledger, Workload
+from pytest_gpuserve.comparison.baseline_store import BaselineStore, Workload
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.store.elsewhere.address import Address
 from pytest_gpuserve.store.elsewhere.filesystem import MARKER, S3Folder, open_remote
-from pytest_gpuserve.store.elsewhere.mirror import Mirror
+from pytest_gpuserve.store.elsewhere.mirror import BaselineCache
 from pytest_gpuserve.store.elsewhere.opening import shared_files
 from pytest_gpuserve.store.elsewhere.remote import Changed, StorageProblem
 from pytest_gpuserve.store.elsewhere.shared import SharedFiles
@@ -219,14 +219,14 @@ def test_a_storage_that_never_answers_is_given_up(s3: S3, address: Address, monk
 def test_a_write_whose_answer_was_lost_is_found(s3: S3, address: Address, tmp_path: Path) -> None:
     """The library tries again and is refused by its own write, which is then found to be there; once."""
     with opened(address) as remote:
-        mirror = Mirror(tmp_path / "copy")
+        mirror = BaselineCache(tmp_path / "copy")
         mirror.refresh(remote, "cpu")
         files = SharedFiles(remote.address, mirror, lambda: remote, Unsent(tmp_path / "unsent", address.url))
-        ledger = Ledger(mirror.files / "cpu", here(commit=COMMIT), files)
-        place = ledger.place("suites/x/test_y.py::test_z", "")
-        ledger.find(place)
+        baseline_store = BaselineStore(mirror.files / "cpu", here(commit=COMMIT), files)
+        place = baseline_store.place("suites/x/test_y.py::test_z", "")
+        baseline_store.find(place)
         s3.faults(lost=1)
-        ledger.record(place, Workload({"server": "mosec"}, {}), [session(at="2025-01-01T00:00:00+00:00")], None)
+        baseline_store.record(place, Workload({"server": "mosec"}, {}), [session(at="2025-01-01T00:00:00+00:00")], None)
     assert sum(each.startswith("PUT") for each in s3.faults()) == 2
     (entry,) = json.loads(s3.get(key(address, FILE)) or b"")["entries"].values()
     assert len(entry["sessions"]) == 1

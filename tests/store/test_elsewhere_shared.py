@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.comparison.ledger import Ledger, Place, Workload
+from pytest_gpuserve.comparison.baseline_store import BaselineStore, Place, Workload
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.elsewhere import __main__ as sending
 from pytest_gpuserve.store.elsewhere.address import Address
-from pytest_gpuserve.store.elsewhere.mirror import Mirror
+from pytest_gpuserve.store.elsewhere.mirror import BaselineCache
 from pytest_gpuserve.store.elsewhere.shared import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
@@ -54,14 +54,14 @@ class Runner:
     commit: str = COMMIT
 
     def __post_init__(self) -> None:
-        mirror = Mirror(self.folder / "copy")
+        mirror = BaselineCache(self.folder / "copy")
         mirror.refresh(self.remote, "cpu")
         self.unsent = self.folder / "unsent"
         self.paused: list[float] = []
         self.files = SharedFiles(
             ADDRESS, mirror, lambda: self.remote, Unsent(self.unsent, ADDRESS.url), sleep=self.paused.append
         )
-        self.ledger = Ledger(mirror.files / "cpu", here(self.host, commit=self.commit), self.files)
+        self.baseline_store = BaselineStore(mirror.files / "cpu", here(self.host, commit=self.commit), self.files)
 
     def beside(self, name: str, host: str = "host-b", commit: str = OTHER_COMMIT) -> Runner:
         """Another run, which begins now: on its own machine, by default of another commit."""
@@ -69,16 +69,16 @@ class Runner:
 
     def place(self, test: str = "test_z") -> Place:
         """Where a test's baseline is."""
-        return self.ledger.place(f"suites/x/test_y.py::{test}", "")
+        return self.baseline_store.place(f"suites/x/test_y.py::{test}", "")
 
     def judges(self, test: str = "test_z") -> bool:
         """Look at the baseline of a test, as before a recording; whether there is one."""
-        return self.ledger.find(self.place(test)) is not None
+        return self.baseline_store.find(self.place(test)) is not None
 
     def records(self, day: int, test: str = "test_z", reason: str | None = None) -> str:
         """Record a session of that day of January; what was said."""
         measured = [session(at=f"2025-01-{day:02d}T00:00:00+00:00")]
-        return self.ledger.record(self.place(test), WORKLOAD, measured, reason).done
+        return self.baseline_store.record(self.place(test), WORKLOAD, measured, reason).done
 
     def fails(self, day: int = 1, test: str = "test_z") -> str:
         """Record a session while the storage does not answer; what is said."""
@@ -179,7 +179,7 @@ def test_an_entry_that_was_replaced_or_removed_is_not_written(one: Runner, remot
     assert days(remote) == [2]
     fourth = one.beside("fourth")
     fourth.judges()
-    second.ledger.remove(second.place().path, ["test_z"])
+    second.baseline_store.remove(second.place().path, ["test_z"])
     with pytest.raises(BaselineUnusable, match="removed meanwhile"):
         fourth.records(2)
 
@@ -220,9 +220,9 @@ def test_unused_entries_are_removed(one: Runner, remote: MemoryRemote) -> None:
     """A file that is empty then stays: to remove it takes a right of its own, and may hit another's write."""
     one.records(1, "test_a")
     one.records(2, "test_b")
-    one.ledger.remove(one.place().path, ["test_a"])
+    one.baseline_store.remove(one.place().path, ["test_a"])
     assert list(json.loads(remote.files[FILE])["entries"]) == ["test_b"]
-    one.ledger.remove(one.place().path, ["test_b"])
+    one.baseline_store.remove(one.place().path, ["test_b"])
     assert json.loads(remote.files[FILE])["entries"] == {}
     assert not one.judges("test_b")
 
@@ -234,7 +234,7 @@ def test_an_entry_that_was_recorded_meanwhile_is_not_removed(one: Runner, remote
     second.judges()
     one.records(2)
     with pytest.raises(BaselineUnusable, match="is not removed"):
-        second.ledger.remove(second.place().path, ["test_z"])
+        second.baseline_store.remove(second.place().path, ["test_z"])
     assert days(remote) == [1, 2]
     assert not second.unsent.exists()
 

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.device import Device, Host
-from pytest_gpuserve.experiment.provenance import Here, Revision
+from pytest_gpuserve.experiment.environment import Revision, RunEnvironment
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
@@ -72,10 +72,10 @@ def session(*starts: Start, at: str = "2025-01-02T03:04:05+00:00", problems: tup
     )
 
 
-def here(host: str = "host-a", *, commit: str | None = COMMIT, clean: bool = True) -> Here:
+def here(host: str = "host-a", *, commit: str | None = COMMIT, clean: bool = True) -> RunEnvironment:
     """Circumstances on a CPU."""
     machine = Host(id=host, cpu="A CPU", cores=2, memory_bytes=4 * 2**30, kernel="6.1", system="Debian 12")
-    return Here(Device("cpu", None, machine), {"python": "3.11.9"}, Revision(commit, clean, commit), OCCASION)
+    return RunEnvironment(Device("cpu", None, machine), {"python": "3.11.9"}, Revision(commit, clean, commit), OCCASION)
 
 
 def entry(*sessions: Session, commit: str | None = COMMIT) -> Entry:

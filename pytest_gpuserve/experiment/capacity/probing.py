@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.experiment.contender import OVERLOADED_SHARE
+from pytest_gpuserve.experiment.server_arm import OVERLOADED_SHARE
 from pytest_gpuserve.gate.share import Batch, share_of
 from pytest_gpuserve.load.validity import ReasonKind
 from pytest_gpuserve.measure.capacity import Finding, Probe

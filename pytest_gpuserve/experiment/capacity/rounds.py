@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.capacity.shape import SearchShape
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.lookout import Lookout
     from pytest_gpuserve.experiment.pairing import Terms
+    from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Start
@@ -33,12 +33,12 @@ class SearchedUp:
     Args:
         target: What is sent.
         instance: The server.
-        lookout: Looks after the cards.
+        monitor: Looks after the cards.
     """
 
     target: Target
     instance: Instance
-    lookout: Lookout
+    monitor: TelemetryMonitor
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +112,12 @@ def _searched(
     with up(arm) as server:
         target = server.target
         check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
-        searching = SearchedStart(server.instance, target, shape, check, progress, server.lookout)
+        searching = SearchedStart(server.instance, target, shape, check, progress, server.monitor)
         start = searching.measure()
     if searching.interrupted:
         raise KeyboardInterrupt
     # Now, for some trouble shows only at the server's end.
-    problems = [*searching.problems, *server.lookout.problems()]
+    problems = [*searching.problems, *server.monitor.problems()]
     if not problems:
         problems += map(str, answer_reasons(check, []))
     return _Searched(start, check.answers, check.checked, problems)

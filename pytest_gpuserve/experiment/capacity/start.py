@@ -89,7 +89,7 @@ class SearchedStart(OneStart):
         what was measured is safe, by who finds ``interrupted``.
         """
         try:
-            self.lookout.up(self.instance)
+            self.monitor.up(self.instance)
             with self._host_watched():
                 self._find()
             self._judged()
@@ -181,7 +181,7 @@ class SearchedStart(OneStart):
         number = self._loads if sample is None else OF_SAMPLES + sample
         plan = msgspec.structs.replace(watch.plan(schedule), seed=self.shape.seed + number)
         with Engines(plan, self.shape.processes, self.shape.source) as engines:
-            self.lookout.loaded_by(engines.pids)
+            self.monitor.loaded_by(engines.pids)
             self._ticks(engines, settle_ticks)
             while len(measured) < most_ticks and not self.problems:
                 measured += self._ticks(engines, 1)
@@ -209,8 +209,8 @@ class SearchedStart(OneStart):
             taken = self._tried(which)
             if taken is None:
                 return None
-            conditions = self.lookout.judge([taken.window], wait=True)
-            self.problems.extend(self.lookout.problems())
+            conditions = self.monitor.judge([taken.window], wait=True)
+            self.problems.extend(self.monitor.problems())
             self._conditions += conditions
             if self.problems:
                 return None

@@ -22,7 +22,7 @@ from pytest_gpuserve.load.engine.pipes import MOST_PENDING_BYTES, read_order, re
 from pytest_gpuserve.load.ray.actors import RayCluster, ray_library
 from pytest_gpuserve.load.ray.cluster import Versions
 from pytest_gpuserve.load.ray.coordinator import Coordinator
-from pytest_gpuserve.load.ray.crew import WORKERS_BY, Crew
+from pytest_gpuserve.load.ray.pool import WORKERS_BY, WorkerPool
 from pytest_gpuserve.load.ray.worker import in_one_line
 from pytest_gpuserve.load.wire import LENGTH, MAX_MESSAGE_BYTES, frame
 from pytest_gpuserve.units import format_bytes
@@ -51,8 +51,8 @@ def main() -> None:
         link = _Link(owner)
         ray = ray_library()
         cluster = RayCluster(address, plan, _give_up)
-        crew = Crew(cluster, plan, Versions(platform.python_version(), ray.__version__, __version__))
-        asyncio.run(_serve(crew, plan, link, reports))
+        pool = WorkerPool(cluster, plan, Versions(platform.python_version(), ray.__version__, __version__))
+        asyncio.run(_serve(pool, plan, link, reports))
     except (EOFError, asyncio.CancelledError):
         pass
     except GpuserveError as problem:
@@ -103,7 +103,7 @@ def _nobody() -> None:
     """There is no loop yet."""
 
 
-async def _serve(crew: Crew, plan: Plan, link: _Link, reports: int) -> None:
+async def _serve(pool: WorkerPool, plan: Plan, link: _Link, reports: int) -> None:
     loop = asyncio.get_running_loop()
     all_answers = "check fewer of the answers: load(check='some')"
     too_much = all_answers if plan.keep_answers == "all" else f"have fewer workers make the load: {WORKERS_BY}"
@@ -122,7 +122,7 @@ async def _serve(crew: Crew, plan: Plan, link: _Link, reports: int) -> None:
             raise LoadFailed(f"{format_bytes(transport.get_write_buffer_size())} of reports were not read")
         transport.write(data)
 
-    coordinator = Coordinator(crew, write)
+    coordinator = Coordinator(pool, write)
     link.connect(coordinator.order)
     try:
         await coordinator.run()

@@ -14,8 +14,8 @@ from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.ray.address import CLIENT
 from pytest_gpuserve.load.ray.cluster import QUIET, Versions
-from pytest_gpuserve.load.ray.crew import Lost
 from pytest_gpuserve.load.ray.messages import News, Whereabouts
+from pytest_gpuserve.load.ray.pool import Lost
 from pytest_gpuserve.load.ray.wording import not_importable, plain
 from pytest_gpuserve.load.ray.worker import Worker
 from pytest_gpuserve.units import format_seconds

@@ -17,7 +17,7 @@ import msgspec
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.ray.clock import Exchange
-from pytest_gpuserve.load.ray.crew import CALL_SECONDS, Lost, all_of, answered
+from pytest_gpuserve.load.ray.pool import CALL_SECONDS, Lost, all_of, answered
 from pytest_gpuserve.load.ray.wording import plain
 from pytest_gpuserve.load.ray.worker import check_kept
 from pytest_gpuserve.load.wire import Again, Begin, Ready
@@ -26,8 +26,8 @@ from pytest_gpuserve.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.load.ray.crew import Crew, Member
     from pytest_gpuserve.load.ray.messages import News
+    from pytest_gpuserve.load.ray.pool import Member, WorkerPool
     from pytest_gpuserve.load.wire import Order, Report, Tick
 
 
@@ -130,15 +130,15 @@ class Coordinator:
     """One load, from the search for workers to its last order.
 
     Args:
-        crew: The workers.
+        pool: The workers.
         write: Passes a report on to the owner.
         now_ns: Our clock.
     """
 
     def __init__(
-        self, crew: Crew, write: Callable[[Report], None], now_ns: Callable[[], int] = time.perf_counter_ns
+        self, pool: WorkerPool, write: Callable[[Report], None], now_ns: Callable[[], int] = time.perf_counter_ns
     ) -> None:
-        self._crew = crew
+        self._pool = pool
         self._write = write
         self._now_ns = now_ns
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
@@ -157,10 +157,10 @@ class Coordinator:
         """
         looking = asyncio.ensure_future(self._look())
         try:
-            await self._crew.assemble()
-            for member in self._crew.members:
+            await self._pool.assemble()
+            for member in self._pool.members:
                 self._follow(member)
-            self._write(Ready(self._crew.processes_here))
+            self._write(Ready(self._pool.processes_here))
             order = await self._next_order()
             while True:
                 if isinstance(order, Begin):
@@ -189,12 +189,12 @@ class Coordinator:
     async def _replace(self, gone: _Gone) -> None:
         if gone.member in self._followed:
             del self._followed[gone.member]
-            self._follow(await self._crew.replace(gone.member, gone.reason))
+            self._follow(await self._pool.replace(gone.member, gone.reason))
 
     async def _halt(self, again: Again) -> None:
         """Have all workers end what they do, and be ready for another load."""
-        self._crew.seed = again.seed
-        missing = set(self._crew.members)
+        self._pool.seed = again.seed
+        missing = set(self._pool.members)
         deadline = time.monotonic() + HALT_SECONDS
         await all_of([_told_again(member, again.seed) for member in missing])
         while missing:
@@ -211,9 +211,9 @@ class Coordinator:
                 names = ", ".join(sorted(member.name for member in missing))
                 raise LoadFailed(f"not ready to begin again in {format_seconds(HALT_SECONDS)}: {names}")
         if self._under_way:
-            await all_of([self._check_clock(member) for member in self._crew.members])
+            await all_of([self._check_clock(member) for member in self._pool.members])
             self._under_way = False
-        self._write(Ready(self._crew.processes_here))
+        self._write(Ready(self._pool.processes_here))
 
     # -- a load
 
@@ -221,9 +221,9 @@ class Coordinator:
         """Make the load until it is to begin anew, which can be after its end."""
         begun_ns = await self._begin(begin)
         self._under_way = True
-        names = [member.name for member in self._crew.members]
+        names = [member.name for member in self._pool.members]
         gathering = Gathering(names)
-        heard_ns = dict.fromkeys(self._crew.members, begun_ns)
+        heard_ns = dict.fromkeys(self._pool.members, begun_ns)
         while not gathering.ended:
             event = await self._events.get()
             if isinstance(event, Again):
@@ -254,7 +254,7 @@ class Coordinator:
         Raises:
             LoadFailed: One heard of it too late.
         """
-        members = self._crew.members
+        members = self._pool.members
         await all_of([self._refresh_clock(member) for member in members])
         least_ns = LEAST_LEAD_NS + LEAD_A_WORKER_NS * len(members)
         lead_ns = max(least_ns, LEAD_TRIPS * max(member.slowest_ns for member in members))
@@ -287,19 +287,19 @@ class Coordinator:
         for tick in gathering.take():
             if tick.last:
                 # Before it is said that the load has ended well.
-                await all_of([self._check_clock(member, in_load=True) for member in self._crew.members])
+                await all_of([self._check_clock(member, in_load=True) for member in self._pool.members])
             self._write(tick)
 
     async def _refresh_clock(self, member: Member) -> None:
         try:
-            await self._crew.refresh_clock(member)
+            await self._pool.refresh_clock(member)
         except Lost as problem:
             raise _lost_at_begin(member, problem) from problem
 
     async def _check_clock(self, member: Member, *, in_load: bool = False) -> None:
         """Measure a clock again; who is lost between loads is replaced by who waits for the next order."""
         try:
-            await self._crew.check_clock(member)
+            await self._pool.check_clock(member)
         except Lost as problem:
             if in_load:
                 raise LoadFailed(f"{member.name} was lost at the end of the load: {problem}") from problem
@@ -319,7 +319,7 @@ class Coordinator:
                 self._events.put_nowait(_Heard(member, news))
                 if news.problem:
                     return
-                await self._crew.sharpen_clock(member)
+                await self._pool.sharpen_clock(member)
         except Lost as problem:
             self._events.put_nowait(_Gone(member, str(problem)))
         except Exception as problem:  # noqa: BLE001 -- whatever it is, nobody follows the worker any more

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 READY_SECONDS: Final = 240.0
 """How long the coordinator may take until all workers can begin: to join the cluster, to find the last place, and for
-what the worker there then does (``crew``). Whoever takes too long is named by the coordinator before."""
+what the worker there then does (``pool``). Whoever takes too long is named by the coordinator before."""
 
 END_SECONDS: Final = 15.0
 """How long it may take to end them."""

@@ -13,7 +13,7 @@ from pytest_gpuserve.errors import BaselineUnusable, GpuserveError, UsageProblem
 from pytest_gpuserve.process.command_line import masked, refused, run_command
 from pytest_gpuserve.store.elsewhere.address import Address, copy_folder, parse_address
 from pytest_gpuserve.store.elsewhere.filesystem import open_remote
-from pytest_gpuserve.store.elsewhere.mirror import Mirror
+from pytest_gpuserve.store.elsewhere.mirror import BaselineCache
 from pytest_gpuserve.store.elsewhere.remote import StorageProblem
 from pytest_gpuserve.store.elsewhere.shared import SharedFiles
 from pytest_gpuserve.store.elsewhere.unsent import Unsent, forget, forget_entry, read_notes, read_unsent
@@ -51,7 +51,7 @@ def _send(folder: Path, *, replace: bool) -> int:
     address = parse_address(notes.url)
     if not isinstance(address, Address):
         raise UsageProblem(f"{folder} belongs into the folder {address}, and no storage")
-    mirror, unsent = Mirror(copy_folder(address, os.environ)), Unsent(folder.parent, address.url)
+    mirror, unsent = BaselineCache(copy_folder(address, os.environ)), Unsent(folder.parent, address.url)
     failed = False
     with closing(open_remote(address)) as remote:
         remote.check_writable()

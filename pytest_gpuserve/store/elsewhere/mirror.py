@@ -40,7 +40,7 @@ class _Notes(msgspec.Struct):
     files: dict[str, _Noted] = {}
 
 
-class Mirror:
+class BaselineCache:
     """A copy of a folder.
 
     Args:

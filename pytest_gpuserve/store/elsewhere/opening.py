@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.store.elsewhere.address import copy_folder, unsent_folder
 from pytest_gpuserve.store.elsewhere.filesystem import open_remote
-from pytest_gpuserve.store.elsewhere.mirror import Mirror
+from pytest_gpuserve.store.elsewhere.mirror import BaselineCache
 from pytest_gpuserve.store.elsewhere.remote import StorageProblem
 from pytest_gpuserve.store.elsewhere.shared import SharedFiles
 from pytest_gpuserve.store.elsewhere.unsent import Unsent
@@ -32,7 +32,7 @@ def shared_files(address: Address, device: str, *, needed: bool, updates: bool, 
         UsageProblem: The storage does not let it be read, or written, or has nothing that does so safely; or nothing
             was fetched before.
     """
-    mirror = Mirror(copy_folder(address, os.environ))
+    mirror = BaselineCache(copy_folder(address, os.environ))
     before = mirror.refreshed_at(device)
     files = SharedFiles(
         address,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.store.elsewhere.address import Address
-    from pytest_gpuserve.store.elsewhere.mirror import Mirror
+    from pytest_gpuserve.store.elsewhere.mirror import BaselineCache
     from pytest_gpuserve.store.elsewhere.remote import Remote
     from pytest_gpuserve.store.elsewhere.unsent import Digests, Unsent
     from pytest_gpuserve.store.files import Decide
@@ -65,7 +65,7 @@ class SharedFiles:
     def __init__(
         self,
         address: Address,
-        mirror: Mirror,
+        mirror: BaselineCache,
         connect: Callable[[], Remote],
         unsent: Unsent,
         *,

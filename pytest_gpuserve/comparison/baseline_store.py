@@ -1,0 +1,276 @@
+"""The baselines of one device: found, compared by workload, recorded, and counted as used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytest_gpuserve.comparison.anchoring import Gated, Renewing
+from pytest_gpuserve.device.rules import HOST_RULES, Comparison, compare
+from pytest_gpuserve.errors import BaselineUnusable
+from pytest_gpuserve.store.anchor import is_same_device
+from pytest_gpuserve.store.files import LocalFiles
+from pytest_gpuserve.store.schema import Entry, SessionRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpuserve.experiment.environment import RunEnvironment
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.store.files import BaselineFiles, Decide
+
+
+def comparability(stored: Stored, here: RunEnvironment) -> Comparison:
+    """Compare the devices of a baseline's sessions with this one, and the host of those that this host recorded.
+
+    What another host has beside its card is no matter here: its sessions say how much hosts differ, not how fast this
+    one is. Each reason is said once.
+    """
+    device, host = msgspec.to_builtins(here.device_record()), msgspec.to_builtins(here.host_record())
+    found = []
+    for record in stored.entry.sessions:
+        found.append(compare(msgspec.to_builtins(record.device), device))
+        if record.host.id == here.host.id:
+            found.append(compare(msgspec.to_builtins(record.host), host, HOST_RULES))
+    return Comparison(
+        tuple(dict.fromkeys(reason for each in found for reason in each.incompatible)),
+        tuple(dict.fromkeys(reason for each in found for reason in each.warnings)),
+    )
+
+
+MOST_SESSIONS_A_HOST = 12
+"""Recording again at the same commit adds sessions; beyond so many of one host the oldest go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the baseline of a load is kept.
+
+    Args:
+        path: The file.
+        key: The entry in it: the test's id after the file's name, and the load's label if it has one.
+        address: Of the file that ``path`` is a copy of; empty where it is none.
+    """
+
+    path: Path
+    key: str
+    address: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What people call the file."""
+        return self.address or str(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a run was.
+
+    Args:
+        must_match: What a baseline must have in common with it.
+        information: What may change.
+    """
+
+    must_match: Mapping[str, str]
+    information: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a recording wrote, in words.
+
+    Args:
+        done: With the sessions.
+        changes: With each metric that the test compares, a line each.
+    """
+
+    done: str
+    changes: tuple[str, ...] = ()
+
+
+class BaselineStore:
+    """Reads and writes the baseline files of one device.
+
+    Args:
+        folder: ``baselines/<device>``.
+        here: The circumstances of this session.
+        files: How its files are read and changed; in the folder itself, if not told otherwise.
+
+    Attributes:
+        here: See above.
+    """
+
+    def __init__(self, folder: Path, here: RunEnvironment, files: BaselineFiles | None = None) -> None:
+        self.here = here
+        self._folder = folder
+        self._files: BaselineFiles = LocalFiles() if files is None else files
+        self._known: dict[Path, dict[str, Stored]] = {}
+
+    def place(self, nodeid: str, label: str) -> Place:
+        """Where a test's baseline is: ``suites/x/test_y.py::test_z[1]`` in ``x/test_y.json`` as ``test_z[1]``."""
+        file, _, name = nodeid.partition("::")
+        # A test outside of the root folder must not lead out of the baselines.
+        relative = Path(*[part for part in Path(file).parts if part not in {"/", ".."}])
+        if len(relative.parts) > 1 and relative.parts[0] == "suites":
+            relative = Path(*relative.parts[1:])
+        path = self._folder / relative.with_suffix(".json")
+        shown = self.shown(path)
+        return Place(path, f"{name} {label}" if label else name, "" if shown == str(path) else shown)
+
+    def shown(self, path: Path) -> str:
+        """What people call a file."""
+        return self._files.shown(path)
+
+    def find(self, place: Place) -> Stored | None:
+        """The entry of a load, whatever its workload.
+
+        Raises:
+            BaselineUnusable: Its file cannot be read or trusted.
+        """
+        return self._read(place.path).get(place.key)
+
+    def record(
+        self,
+        place: Place,
+        workload: Workload,
+        sessions: Iterable[Session],
+        reason: str | None,
+        gated: Sequence[Gated] = (),
+        *,
+        is_here: bool = True,
+    ) -> Recorded:
+        """Write the sessions of a load into its file, at once and atomically; says in words what it did.
+
+        Sessions are added to those that are there if they measured the same: same workload, same committed code, same
+        software. Else they replace them: sessions of different code are no sample of anything. The anchors of what is
+        gated are set, moved or left as `Renewing` decides.
+
+        Args:
+            place: Where.
+            workload: What was measured.
+            sessions: What came of it.
+            reason: Why a metric may be loosened; None where none may.
+            gated: The metrics that the test compares.
+            is_here: Whether the server ran on this machine, whose yardstick is known.
+
+        Raises:
+            BaselineUnusable: The file cannot be read or written; it is as it was.
+        """
+        records = [self.here.session_record(session) for session in sessions]
+        said: list[Recorded] = []
+
+        def decide(there: Mapping[str, Stored]) -> Mapping[str, Entry]:
+            entry, recorded = self._entry(
+                there.get(place.key), place, workload, records, reason=reason, gated=gated, is_here=is_here
+            )
+            said.append(recorded)
+            return {place.key: entry}
+
+        self._change(place.path, decide)
+        # The last time that it was asked is the one that was written.
+        return said[-1]
+
+    def _entry(
+        self,
+        old: Stored | None,
+        place: Place,
+        workload: Workload,
+        records: list[SessionRecord],
+        *,
+        reason: str | None,
+        gated: Sequence[Gated],
+        is_here: bool,
+    ) -> tuple[Entry, Recorded]:
+        """What becomes of an entry, and the words for it."""
+        revision = self.here.revision
+        entry = Entry(
+            workload=dict(workload.must_match),
+            information=dict(workload.information),
+            commit=revision.commit,
+            clean=revision.clean,
+            code=revision.code,
+            reason=reason,
+            sessions=records,
+        )
+        done = "recorded" if old is None else "replaced"
+        pooled = old is not None and _same_build(old.entry, entry)
+        if old is not None and pooled:
+            entry = msgspec.structs.replace(
+                entry,
+                reason=reason or old.entry.reason,
+                sessions=_newest([*old.entry.sessions, *records]),
+            )
+            done = "added to"
+        try:
+            renewal = Renewing(old, entry, self.here, reason=reason, pooled=pooled, is_here=is_here).renew(gated)
+        except (ValueError, ArithmeticError) as problem:
+            raise BaselineUnusable(
+                f"baseline file {place.shown} is not written, because it could not be read again", found=str(problem)
+            ) from None
+        entry = msgspec.structs.replace(entry, anchors=renewal.anchors, moves=renewal.moves)
+        count = len(entry.sessions)
+        return entry, Recorded(f"{done} ({count} session{'s' if count > 1 else ''})", renewal.lines)
+
+    def unused(self, path: Path, used: set[str]) -> list[str]:
+        """Entries of a file that no test of it asked for.
+
+        Raises:
+            BaselineUnusable: The file cannot be read or trusted.
+        """
+        return sorted(set(self._read(path)) - used)
+
+    def remove(self, path: Path, keys: Iterable[str]) -> None:
+        """Remove entries from a file.
+
+        Raises:
+            BaselineUnusable: The file cannot be read or written; it is as it was.
+        """
+        gone: Mapping[str, None] = dict.fromkeys(keys)
+        self._change(path, lambda _: gone)
+
+    def _read(self, path: Path) -> dict[str, Stored]:
+        if path not in self._known:
+            self._known[path] = self._files.read(path)
+        return self._known[path]
+
+    def _change(self, path: Path, decide: Decide) -> None:
+        self._known[path] = self._files.change(path, self._known.get(path), decide)
+
+
+def differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What differs between two workloads, in words."""
+    return [
+        f"{name}: baseline has {_shown(stored.get(name))}, this run has {_shown(now.get(name))}"
+        for name in sorted(set(stored) | set(now))
+        if stored.get(name) != now.get(name)
+    ]
+
+
+def _shown(value: str | None) -> str:
+    return "nothing" if value is None else repr(value)
+
+
+def _same_build(old: Entry, new: Entry) -> bool:
+    last = old.sessions[-1]
+    return (
+        old.clean
+        and new.clean
+        and old.code is not None
+        and old.code == new.code
+        and old.workload == new.workload
+        and all(each.software == last.software and is_same_device(last.device, each.device) for each in new.sessions)
+    )
+
+
+def _newest(records: list[SessionRecord]) -> list[SessionRecord]:
+    kept: list[SessionRecord] = []
+    by_host: dict[str, int] = {}
+    for record in reversed(records):
+        by_host[record.host.id] = by_host.get(record.host.id, 0) + 1
+        if by_host[record.host.id] <= MOST_SESSIONS_A_HOST:
+            kept.append(record)
+    return kept[::-1]

@@ -1,0 +1,214 @@
+"""What all who judge the loads of one test have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pytest_gpuserve.gate.metric import METRICS, requests_needed
+from pytest_gpuserve.gate.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuserve.comparison.assertions import Run
+    from pytest_gpuserve.comparison.baseline_store import BaselineStore
+    from pytest_gpuserve.comparison.measurement import Measurement
+    from pytest_gpuserve.comparison.paired_runner import PairedRunner
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.measure.rounds import Round
+
+
+class TestMeasurements:
+    """The loads of one test, which measure one after the other.
+
+    Args:
+        always_paired: Whether each of them is measured beside a base.
+
+    Attributes:
+        measurements: Those that the test asked for, in that order.
+        confirmations: Those of them that were measured once more beside an anchor's commit.
+        duels: Runs that are one server's against another's.
+    """
+
+    def __init__(self, *, always_paired: bool) -> None:
+        self.measurements: list[Measurement] = []
+        self.confirmations: list[Measurement] = []
+        self.duels: list[Run] = []
+        self._always_paired = always_paired
+
+    @property
+    def all(self) -> list[Measurement]:
+        """The loads, and those that were measured once more."""
+        return [*self.measurements, *self.confirmations]
+
+    @property
+    def reported(self) -> list[Measurement]:
+        """The loads of which reports tell: these, and what was measured to settle what baselines say of them."""
+        return [*self.measurements, *(each for each in self.confirmations if each.judgements)]
+
+    def of(self, run: Run) -> Measurement:
+        """The load that the test holds as this run."""
+        return next(measurement for measurement in self.measurements if measurement.run is run)
+
+    def is_duel(self, run: Run) -> bool:
+        """Whether a run is one server's against another's."""
+        return any(run is one for one in self.duels)
+
+    def spent_seconds(self) -> float:
+        """What the test has measured so far."""
+        return sum(measurement.all_seconds for measurement in self.all)
+
+    def rest_others(self, measurement: Measurement) -> None:
+        """End the servers of all other loads, before more of one is measured."""
+        for other in self.all:
+            if other is not measurement:
+                self._rest(other)
+
+    def rest_all(self) -> None:
+        """End the servers that a comparison side by side has left running for its next look."""
+        for measurement in self.all:
+            self._rest(measurement)
+
+    def _rest(self, measurement: Measurement) -> None:
+        if measurement.paired is not None:
+            measurement.paired.rest()
+        if self.rounds_of(measurement):
+            # Some trouble shows only at the servers' end.
+            measurement.show()
+
+    def rounds_of(self, measurement: Measurement) -> Sequence[Round]:
+        """The rounds that are the run; none where it was measured alone, whatever had to confirm it."""
+        beside = (
+            self._always_paired
+            or measurement.is_paired
+            or measurement.settles is not None
+            or self.is_duel(measurement.run)
+        )
+        return measurement.paired.rounds if beside and measurement.paired is not None else ()
+
+    def unjudged_problems(self) -> list[str]:
+        """Problems of runs of which no comparison has spoken.
+
+        Of a run that Ctrl-C cut short nobody has to be told: the test has no outcome.
+        """
+        return [
+            problem
+            for measurement in self.all
+            if not measurement.interrupted
+            and not any(
+                judgement.verdict is Verdict.INVALID and judgement.asserted
+                for judgement in measurement.judgements.values()
+            )
+            for problem in dict.fromkeys(
+                (*measurement.run.problems, *(measurement.paired.problems if measurement.paired is not None else ()))
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a verdict means for a test.
+
+    Args:
+        record_new: Whether loads without a baseline are recorded.
+        record_all: Whether loads with one are recorded too.
+        record_sessions: Sessions that a recording takes.
+        reason: Why a recording may loosen a metric.
+        skip_missing: Whether a missing baseline skips.
+        skip_foreign: Whether a baseline that only other hosts recorded skips.
+        skip_inconclusive: Whether a verdict that could not be reached skips.
+        budget_seconds: Most measuring time of one test.
+        foreign_cores: Cores that others may take while we measure, before a change is theirs rather than the build's.
+        confirm: Whether a paired run settles what a stored baseline leaves open.
+        one_at_a_time: Whether two servers of the test do not fit into memory together.
+        metrics: Names of those that the test compares, for which loads are made long enough.
+    """
+
+    record_new: bool
+    record_all: bool
+    record_sessions: int
+    reason: str | None
+    skip_missing: bool
+    skip_foreign: bool
+    skip_inconclusive: bool
+    budget_seconds: float
+    foreign_cores: float
+    confirm: bool
+    one_at_a_time: bool
+    metrics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look that is about to be taken.
+
+    Args:
+        unit: What is measured for it.
+        number: Which, from 1.
+        most: How many there are at most.
+        judgement: What the last look said of the metric that is being decided; None before there was one.
+        left_seconds: Of the test's budget, before it; None where there is none, as for a recording.
+    """
+
+    unit: Literal["session", "round"]
+    number: int
+    most: int
+    judgement: Judgement | None = None
+    left_seconds: float | None = None
+
+    def __str__(self) -> str:
+        """``round 2 of 8``."""
+        return f"{self.unit} {self.number} of {max(self.number, self.most)}"
+
+
+def unwatched(look: Look) -> None:
+    """Where nobody watches."""
+
+
+@dataclass(frozen=True)
+class ComparisonContext:
+    """One test, as those know it who judge its loads.
+
+    Args:
+        nodeid: The test.
+        baseline_store: The baselines of the device.
+        paired_runner: Where builds are compared side by side.
+        policy: What verdicts mean.
+        tolerance_of: The tolerance of each metric.
+        told: Hears every judgement, with the label of its run.
+        looked: Hears of every look before it is taken.
+        loads: The loads.
+    """
+
+    nodeid: str
+    baseline_store: BaselineStore
+    paired_runner: PairedRunner
+    policy: Policy
+    tolerance_of: Callable[[Metric], float]
+    told: Callable[[str, Judgement], None]
+    looked: Callable[[Look], None]
+    loads: TestMeasurements
+
+    @property
+    def requests_wanted(self) -> int:
+        """Requests that each start should have, for the quantiles that the test compares."""
+        compared = [metric for name, metric in METRICS.items() if name in self.policy.metrics]
+        return max(requests_needed(metric, self.tolerance_of(metric)) for metric in compared)
+
+    @property
+    def left_seconds(self) -> float:
+        """Of the test's budget."""
+        return self.policy.budget_seconds - self.loads.spent_seconds()
+
+    def tell(self, measurement: Measurement, judgement: Judgement, *, row: str = "") -> None:
+        """Keep a judgement of a load for reports, and pass it on.
+
+        Args:
+            measurement: What was judged.
+            judgement: What came of it; it takes the place of an earlier one in its row.
+            row: Of the metric; each kind of reference has one by itself.
+        """
+        measurement.judgements[judgement.metric.name, row or judgement.reference_kind] = judgement
+        self.told(measurement.run.label, judgement)

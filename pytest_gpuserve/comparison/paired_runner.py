@@ -1,0 +1,258 @@
+"""Makes comparisons side by side ready: who stands on the other side, what is remembered, what is believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.comparison.side_by_side import SideBySide
+from pytest_gpuserve.experiment.pairing import Pairing, Terms
+from pytest_gpuserve.gate.metric import log_cost
+from pytest_gpuserve.gate.paired import RoundPoint
+from pytest_gpuserve.gate.priors import learn_prior
+from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
+from pytest_gpuserve.store.sealed import HistoryUnusable
+from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey, Subject
+from pytest_gpuserve.units import utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_gpuserve.comparison.holm import HolmCorrection
+    from pytest_gpuserve.experiment.environment import RunEnvironment
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.machine import Machine
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.experiment.worktree import ReferenceBuild, ReferenceBuilds
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.gate.paired import Prior
+    from pytest_gpuserve.gate.verdict import ReferenceKind
+    from pytest_gpuserve.measure.rounds import Round
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.store.history import History
+
+
+class Memory:
+    """The sequence of one pair, from one try of a test to the next, and from one run of pytest to the next.
+
+    Args:
+        history: Where it is kept; None to forget it with this run.
+        key: Which pair it is; None where a build cannot be told from another, so that nothing outlasts this run.
+        note: Hears what could not be read or kept, a line each.
+
+    Attributes:
+        rounds: Of earlier tries of this pair.
+        metrics: What they came to, by the metric's name.
+        remark: When that was, and how to forget it, for a verdict that stems from it.
+    """
+
+    def __init__(self, history: History | None, key: SequenceKey | None, note: Callable[[str], None]) -> None:
+        self._history = history
+        self._key = key
+        self._note = note
+        self.rounds: Sequence[Round] = ()
+        self.metrics: Mapping[str, KeptMetric] = {}
+        self._began = utc_now()
+        self.remark = ""
+        kept = self._load()
+        if kept is not None:
+            self.rounds, self.metrics, self._began = kept.rounds, kept.metrics, kept.began
+            self.remark = (
+                f"decided at {kept.added} of this very pair of builds, and kept: a re-run goes on where the last one"
+                " ended; `--cache-clear` forgets it"
+            )
+
+    def aside(self) -> Memory:
+        """Make a copy of what is known, of which nothing is kept."""
+        made = Memory(None, None, self._note)
+        made.rounds, made.metrics, made.remark = self.rounds, self.metrics, self.remark
+        return made
+
+    def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
+        """Remember how far it has come."""
+        self.rounds, self.metrics = tuple(rounds), dict(metrics)
+        self.remark = self.remark or "decided by an earlier try in this run, and kept: a retry goes on where it ended"
+        if self._history is None or self._key is None:
+            return
+        try:
+            self._history.save(self._key, KeptSequence(tuple(rounds), dict(metrics), self._began))
+        except HistoryUnusable as problem:
+            self._note(problem.line)
+
+    def past(self) -> Mapping[str, list[list[RoundPoint]]]:
+        """Of each metric, the rounds of other pairs under the same load on this device and host."""
+        if self._history is None or self._key is None:
+            return {}
+        found = self._history.past_rounds(self._key.subject, excluding=self._key)
+        for line in found.notes:
+            self._note(line)
+        past: dict[str, list[list[RoundPoint]]] = {}
+        for comparison in found.comparisons:
+            for name, rounds in comparison.differences.items():
+                past.setdefault(name, []).append([RoundPoint(differences) for differences in rounds])
+        return past
+
+    def _load(self) -> KeptSequence | None:
+        if self._history is None or self._key is None:
+            return None
+        try:
+            return self._history.load(self._key)
+        except HistoryUnusable as problem:
+            self._note(f"{problem.line}; so this comparison begins anew")
+            return None
+
+
+@dataclass(frozen=True)
+class PairedSpec:
+    """A load that is to be compared side by side.
+
+    Args:
+        nodeid: Its test.
+        label: Tells it apart from other loads of the test.
+        candidate: What is judged.
+        shape: How it is loaded.
+        workload: What a baseline must have in common with it.
+        requests_wanted: Answers that each server should give in a block.
+        by_turns: Whether only one of the two servers may run at a time.
+        foreign_cores: Cores that others may take of the host.
+        stored: Its baseline, from which the spread between starts is learned.
+        gates_cold_start: Whether it is compared how long a start takes.
+    """
+
+    nodeid: str
+    label: str
+    candidate: Target
+    shape: LoadShape
+    workload: Mapping[str, str]
+    requests_wanted: int
+    by_turns: bool
+    foreign_cores: float
+    stored: Stored | None
+    gates_cold_start: bool = False
+
+
+class PairedRunner:
+    """Where builds are compared side by side in this run.
+
+    Args:
+        here: The circumstances.
+        reference_builds: Makes other revisions ready.
+        history: Remembers comparisons from run to run; None where nothing is to be remembered.
+        claims: Upholds what this run claims.
+        note: Hears, once each, what a report should say of it all.
+        progress: Told how loads get on.
+        machine: Measured beside each session.
+        against: Whom every comparison is with, where that was asked for; None where baselines are stored.
+    """
+
+    def __init__(
+        self,
+        *,
+        here: RunEnvironment,
+        reference_builds: ReferenceBuilds,
+        history: History | None,
+        claims: HolmCorrection,
+        note: Callable[[str], None],
+        progress: Progress,
+        machine: Machine,
+        against: Callable[[], ReferenceBuild] | None,
+    ) -> None:
+        self.here = here
+        self.reference_builds = reference_builds
+        self.claims = claims
+        self.machine = machine
+        self.against = against
+        self._history = history
+        self._note = note
+        self._progress = progress
+        self._memories: dict[tuple[str, str], Memory] = {}
+
+    def compare_builds(self, spec: PairedSpec, reference_build: ReferenceBuild) -> SideBySide:
+        """Compare a server with that of another revision or interpreter.
+
+        Raises:
+            NotInRevision: There is no such server on the other side.
+            GpuserveError: It cannot be found out what would run there.
+        """
+        base = spec.candidate.relocated(reference_build.relocation)
+        paired = self._side_by_side(
+            spec, base, kind="against", name=reference_build.name, identity=reference_build.identity
+        )
+        paired.options = reference_build.options
+        return paired
+
+    def compare_servers(self, spec: PairedSpec, base: Target) -> SideBySide:
+        """Compare two servers of this checkout."""
+        return self._side_by_side(spec, base, kind="duel", name="its opponent", identity="duel")
+
+    def _side_by_side(
+        self, spec: PairedSpec, base: Target, *, kind: ReferenceKind, name: str, identity: str
+    ) -> SideBySide:
+        here = self.here
+        content = here.revision.content
+        subject = Subject(spec.nodeid, spec.label, here.host.id, here.device_kind, dict(spec.workload))
+        key = None if content is None else SequenceKey(subject, identity, content, dict(here.software))
+        # A retry within this run goes on too, whether or not anything outlasts the run.
+        known = (subject.digest(), identity)
+        if known not in self._memories:
+            self._memories[known] = Memory(self._history, key, self._note)
+        memory = self._memories[known]
+        terms = Terms(
+            shape=spec.shape,
+            requests_wanted=spec.requests_wanted,
+            most_foreign_cores=spec.foreign_cores,
+            by_turns=spec.by_turns,
+            seed=f"{spec.nodeid} {spec.label} {content or here.occasion}",
+            starts_together=not spec.gates_cold_start,
+        )
+        # The candidate's telemetry source is the session's, and looks at all that both servers use.
+        pairing = Pairing(base, spec.candidate, terms, self._progress, memory.rounds)
+        return SideBySide(
+            pairing,
+            kind=kind,
+            name=name,
+            comparison=(spec.nodeid, spec.label),
+            memory=memory,
+            prior_of=_Priors(spec.stored, here.host.id, memory.past()),
+            claims=self.claims,
+            most_foreign_cores=spec.foreign_cores,
+        )
+
+
+class _Priors:
+    """What is believed of each metric's spread between starts, learned when it is first asked for."""
+
+    def __init__(self, stored: Stored | None, host: str, past: Mapping[str, Sequence[Sequence[RoundPoint]]]) -> None:
+        self._stored = stored
+        self._host = host
+        self._past = past
+        self._known: dict[str, Prior] = {}
+
+    def __call__(self, metric: Metric) -> Prior:
+        if metric.name not in self._known:
+            costs = _costs_of_starts(metric, self._sessions())
+            self._known[metric.name] = learn_prior(metric, costs, self._past.get(metric.name, ()))
+        return self._known[metric.name]
+
+    def _sessions(self) -> list[Session]:
+        if self._stored is None:
+            return []
+        records = self._stored.entry.sessions
+        return [
+            session
+            for session, record in zip(self._stored.sessions, records, strict=True)
+            # Where the machine's speed moved, starts that followed each other differ by that, which a pair's do not.
+            if record.host.id == self._host and session.yardstick.is_steady
+        ]
+
+
+def _costs_of_starts(metric: Metric, sessions: Sequence[Session]) -> list[list[float]]:
+    costs = []
+    for session in sessions:
+        try:
+            costs.append([log_cost(metric, value_of_starts(metric, [start])) for start in session.starts])
+        except NotMeasured:
+            continue
+    return costs

@@ -1,0 +1,245 @@
+"""Where the code under test comes from: the commit, and what of the checkout is not that commit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from pytest_gpuserve.device.rules import kind_of
+from pytest_gpuserve.process.git import git_text
+from pytest_gpuserve.store.schema import DeviceRecord, HostRecord, SessionRecord, start_record, yardstick_record
+from pytest_gpuserve.units import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpuserve.device import Device, Host
+    from pytest_gpuserve.measure.window import Session
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnvironment:
+    """The circumstances of a measurement.
+
+    Args:
+        device: What is measured on.
+        software: Versions that matter.
+        revision: The code under test.
+        occasion: When this run of pytest began, ISO 8601 in UTC.
+    """
+
+    device: Device
+    software: Mapping[str, str]
+    revision: Revision
+    occasion: str
+
+    @property
+    def host(self) -> Host:
+        """The machine around the device."""
+        return self.device.host
+
+    def device_record(self) -> DeviceRecord:
+        """The device, for a baseline and for the JSON result."""
+        card = self.device.card
+        if card is None:
+            return DeviceRecord(self.device.name, None, None, None, None, None)
+        return DeviceRecord(
+            name=self.device.name,
+            product=card.product,
+            memory_gib=None if card.memory_bytes is None else round(card.memory_bytes / GIB, 2),
+            driver=card.driver,
+            cuda=card.cuda,
+            power_limit_watts=card.power_limit_watts,
+            # Baselines are public: the UUID itself names one card of the world.
+            card_id=digest(card.uuid),
+            pci_bus_id=card.pci_bus_id,
+            mig_profile=card.mig_profile,
+            compute_capability=card.compute_capability and "{}.{}".format(*card.compute_capability),
+            ecc=card.ecc,
+            persistence=card.persistence,
+            max_sm_clock_mhz=card.max_sm_clock_mhz,
+            max_memory_clock_mhz=card.max_memory_clock_mhz,
+            application_clock_mhz=card.application_clock_mhz,
+            application_memory_clock_mhz=card.application_memory_clock_mhz,
+            application_clocks_set=card.application_clocks_set,
+            power_default_watts=card.power_default_watts,
+            power_most_watts=card.power_most_watts,
+        )
+
+    @property
+    def device_kind(self) -> str:
+        """The device with what must match of it: rounds with another power limit are not to be pooled with these."""
+        return kind_of(msgspec.to_builtins(self.device_record()))
+
+    def host_record(self) -> HostRecord:
+        """The machine, for a baseline and for the JSON result."""
+        host = self.host
+        return HostRecord(
+            id=host.id,
+            cpu=host.cpu,
+            cores=host.cores,
+            memory_gib=round(host.memory_bytes / GIB, 2),
+            system=host.system,
+            kernel=host.kernel,
+            numa_nodes=host.numa_nodes,
+            governor=host.governor,
+        )
+
+    def session_record(self, session: Session) -> SessionRecord:
+        """A session that was measured here, for a baseline."""
+        return SessionRecord(
+            occasion=self.occasion,
+            at=session.at,
+            host=self.host_record(),
+            device=self.device_record(),
+            software=dict(self.software),
+            batch_sizes=dict(session.batch_sizes),
+            answers=session.answers,
+            answers_checked=session.answers_checked,
+            starts=[start_record(start) for start in session.starts],
+            settings=used_settings(session),
+            yardstick=yardstick_record(session.yardstick),
+        )
+
+
+def used_settings(session: Session) -> dict[str, str]:
+    """How the server was set up in a session, by its own word; what it does not tell is left out."""
+    settings = session.starts[-1].settings if session.starts else {}
+    return {name: setting.used for name, setting in settings.items() if setting.used is not None}
+
+
+LARGEST_READ_BYTES: Final = 8 * 2**20
+"""A changed or new file above this is known by its size and the time of its last change, not by what is in it."""
+
+DERIVED: Final = frozenset({"__pycache__"})
+"""Folders of files that Python makes of the sources: a run that writes them has not changed the code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A state of a checkout.
+
+    Args:
+        commit: The full hash; None outside of git or before the first commit.
+        clean: Whether the checkout is that commit, unchanged but for baseline files.
+        code: Hash of all files of the commit but the baselines: committing a baseline makes no other code of it.
+        content: Hash of all files that would run, but the baselines: those of the commit, with what was changed, added
+            or removed since. Committing these changes leaves it as it is (but where git turns what is on the disk into
+            something else, line ends for instance). Files that git ignores are no part of it, nor is bytecode; of a
+            changed file above `LARGEST_READ_BYTES` only size and time count. None where that is not known.
+    """
+
+    commit: str | None
+    clean: bool
+    code: str | None
+    content: str | None = None
+
+
+def read_revision(root: Path, baseline_dir: Path) -> Revision:
+    """Ask git for the state of a checkout; without git, or when it does not answer, nothing is known and not clean.
+
+    Args:
+        root: A folder of the checkout, not necessarily its top: code beside it counts as well.
+        baseline_dir: Where changes do not count; that it is the whole checkout is no reason to call that clean.
+    """
+    commit = git_text(root, "rev-parse", "--verify", "HEAD")
+    top = git_text(root, "rev-parse", "--show-toplevel")
+    if commit is None or top is None:
+        return Revision(None, clean=False, code=None)
+    paths = [":(top)"]
+    checkout, baselines = Path(top).resolve(), baseline_dir.resolve()
+    apart = ""
+    if baselines != checkout and baselines.is_relative_to(checkout):
+        apart = baselines.relative_to(checkout).as_posix()
+        paths.append(f":(top,exclude,literal){apart}")
+    # All is asked for by name, because a user's configuration may hide some of it.
+    kinds = ("--no-renames", "--untracked-files=all", "--ignore-submodules=none")
+    changes = git_text(root, "status", "--porcelain", "-z", *kinds, "--", *paths)
+    committed = _committed(checkout, apart)
+    return Revision(
+        commit,
+        clean=changes == "",
+        code=None if committed is None else _hash_of(committed.values()),
+        content=None if committed is None or changes is None else _content(checkout, committed, changes),
+    )
+
+
+def _committed(checkout: Path, apart: str) -> dict[str, str] | None:
+    """Names, modes and contents of all committed files but those in one folder, each as git lists it."""
+    listing = git_text(checkout, "ls-tree", "-r", "-z", "--full-tree", "HEAD")
+    if listing is None:
+        return None
+    # Each is `mode type hash TAB path`, ended by a NUL.
+    files = {line.partition("\t")[2]: line for line in listing.split("\0") if line}
+    return {path: line for path, line in files.items() if not apart or not path.startswith(f"{apart}/")}
+
+
+def _content(checkout: Path, committed: dict[str, str], changes: str) -> str | None:
+    """Hash what is on the disk, of which only what git's status names has to be read."""
+    files = dict(committed)
+    # Each is `XY path`, ended by a NUL; the path is relative to the top.
+    for path in [line[3:] for line in changes.split("\0") if line]:
+        if DERIVED.intersection(Path(path).parts):
+            continue
+        try:
+            line = _line(checkout, path)
+        except OSError:
+            # A file that cannot be read now may well be read by the server.
+            return None
+        files.pop(path, None)
+        if line:
+            files[path] = line
+    return _hash_of(files[path] for path in sorted(files))
+
+
+def _line(checkout: Path, path: str) -> str:
+    """A file on the disk as git would list it after a commit; empty if it is gone.
+
+    Raises:
+        OSError: It cannot be read, or is a folder (a repository of its own) whose state cannot be had.
+    """
+    place = checkout / path
+    try:
+        status = place.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    if stat.S_ISDIR(status.st_mode):
+        return _inner(place, path)
+    if stat.S_ISLNK(status.st_mode):
+        return f"120000 blob {_blob(os.fsencode(place.readlink()))}\t{path}"
+    mode = "100755" if status.st_mode & stat.S_IXUSR else "100644"
+    if status.st_size > LARGEST_READ_BYTES or not stat.S_ISREG(status.st_mode):
+        return f"{mode} unread {status.st_size} {status.st_mtime_ns}\t{path}"
+    return f"{mode} blob {_blob(place.read_bytes())}\t{path}"
+
+
+def _inner(place: Path, path: str) -> str:
+    """A folder on the disk as git would list it: a repository of its own, or nothing.
+
+    Raises:
+        OSError: The state of the repository cannot be had.
+    """
+    if not (place / ".git").exists():
+        # A folder where there was a file: the files in it are listed by themselves.
+        return ""
+    inner = read_revision(place, place)
+    if inner.content is None:
+        raise IsADirectoryError(path)
+    return f"160000 commit {inner.commit if inner.clean else inner.content}\t{path.rstrip('/')}"
+
+
+def _blob(content: bytes) -> str:
+    """The hash by which git names a file's content: of ``blob SIZE NUL content``."""
+    return hashlib.sha1(b"blob %d\0%s" % (len(content), content), usedforsecurity=False).hexdigest()
+
+
+def _hash_of(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(lines).encode(errors="surrogateescape")).hexdigest()

@@ -1,0 +1,309 @@
+"""One of two servers that are loaded by turns: it runs all the time, its load only while it is its turn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.experiment.shape import TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS
+from pytest_gpuserve.experiment.watch import Watch, client_of
+from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load.run import answer_reasons
+from pytest_gpuserve.load.schedule import is_open
+from pytest_gpuserve.load.totals import RunningTotals, total
+from pytest_gpuserve.load.validity import LATENCIES_LONG
+from pytest_gpuserve.measure.counters import added
+from pytest_gpuserve.measure.rounds import Arm, Side
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+    from contextlib import ExitStack
+
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Progress, Reading
+    from pytest_gpuserve.load.totals import Totals
+    from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.servers.instance import Instance
+
+SETTLE_TICKS: Final = 2
+"""Of a turn, thrown away: the time in which the load builds up again."""
+
+SETTLE_LATENCIES: Final = 2.0
+"""A load has built up when the first requests have been answered and their successors too."""
+
+MOST_TICKS_FOR_REQUESTS: Final = 4 * TICKS_A_WINDOW
+"""A window is not made longer than this for the sake of a quantile; neighbouring blocks are put together instead."""
+
+MOST_TICKS: Final = 20 * TICKS_A_WINDOW
+
+OVERLOADED_SHARE: Final = 0.95
+"""An open loop of which a smaller share was answered than was due measures for how long it was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long turns have to be, in ticks.
+
+    Args:
+        settle: Thrown away at a turn's begin.
+        window: Measured.
+    """
+
+    settle: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What is kept of a turn.
+
+    Args:
+        window: What was measured.
+        ticks: What it was made of.
+        counted: What the server counted meanwhile; None where it does not count.
+    """
+
+    window: Window
+    ticks: list[Tick]
+    counted: Counters | None
+
+
+@dataclass
+class ServerArm:
+    """A started server, with its load engines at rest once it is warmed up.
+
+    Args:
+        arm: Which of the two it is.
+        watch: Looks after it.
+        shape: The load.
+    """
+
+    arm: Arm
+    watch: Watch
+    shape: LoadShape
+    _engines: Engines | None = None
+    _warmup: list[Tick] = field(default_factory=list)
+    _turns: list[_Turn] = field(default_factory=list)
+    _last: Reading | None = None
+    _loading: bool = False
+
+    @classmethod
+    def started(
+        cls,
+        arm: Arm,
+        target: Target,
+        shape: LoadShape,
+        progress: Progress,
+        stack: ExitStack,
+        *,
+        beside: Callable[[], None] | None = None,
+    ) -> ServerArm:
+        """Start the server; it ends with the stack.
+
+        Args:
+            arm: See the class.
+            target: What is sent to it.
+            shape: See the class.
+            progress: Told how its loads get on.
+            stack: Ends it.
+            beside: Called once its process runs, and before it is waited for.
+
+        Raises:
+            ServerFailed: It could not be started.
+        """
+        instance = stack.enter_context(target.started(beside))
+        check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
+        return cls(arm, Watch(instance, target, shape, check, progress, lambda: None), shape)
+
+    def warm_up(self, stack: ExitStack) -> None:
+        """Load it for a while, and leave it at rest; its engines end with the stack.
+
+        Trouble meanwhile, and engines that are lost, stand in its ``problems``; it takes no turns then.
+
+        Raises:
+            LoadFailed: Its load could not be begun.
+        """
+        watch, shape = self.watch, self.shape
+        stack.enter_context(watch.sharing())
+        warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
+        try:
+            if shape.finite:
+                with Engines(*watch.warmup(), shape.source) as engines:
+                    self._warmup = watch.ticks(engines, warmup_ticks)
+                # What is measured is a load of its own, which has yet to begin.
+                watch.so_far = RunningTotals()
+            self._engines = stack.enter_context(Engines(watch.plan(shape.schedule), shape.processes, shape.source))
+            if not shape.finite:
+                self._warmup = watch.ticks(self._engines, warmup_ticks)
+            self._engines.halt(seed=shape.seed)
+        except LoadFailed as problem:
+            if not watch.so_far.seconds:
+                raise
+            watch.lose(problem)
+
+    @property
+    def engines(self) -> Engines:
+        """Its load engines, which it has from its warm-up on."""
+        assert self._engines is not None
+        return self._engines
+
+    @property
+    def _is_random(self) -> bool:
+        return is_open(self.shape.schedule) or self.watch.target.shuffled
+
+    @property
+    def varies(self) -> bool:
+        """Whether what it is sent differs from one time to another, so that only turns begun alike are alike."""
+        return is_open(self.shape.schedule) or len(self.watch.target.requests) > 1
+
+    @property
+    def problems(self) -> list[str]:
+        """Why nothing may be concluded from it."""
+        return self.watch.problems
+
+    @property
+    def disturbances(self) -> list[str]:
+        """Why not either, as its last judgement said, but of what another measurement may do without."""
+        return self.watch.disturbances
+
+    def pace(self, requests_wanted: int) -> Pace:
+        """Say how long its turns should be, by what its warm-up showed.
+
+        Args:
+            requests_wanted: Answers that the two windows of a block should have.
+        """
+        base = TICKS_A_WINDOW
+        if self.shape.seconds is not None:
+            base = max(base, round(self.shape.seconds / (8 * WINDOW_SECONDS)) * TICKS_A_WINDOW)
+        later = total(self._warmup[len(self._warmup) // 2 :])
+        if not later.requests or later.latency.mean is None:
+            return Pace(SETTLE_TICKS, base)
+        rate_per_tick = later.requests / later.seconds * TICK_SECONDS
+        for_requests = math.ceil(requests_wanted / 2 / rate_per_tick)
+        for_latencies = math.ceil(LATENCIES_LONG * later.latency.mean / TICK_SECONDS)
+        window = max(base, min(for_requests, MOST_TICKS_FOR_REQUESTS), min(for_latencies, MOST_TICKS))
+        settle = math.ceil(SETTLE_LATENCIES * later.latency.mean / TICK_SECONDS)
+        return Pace(min(max(SETTLE_TICKS, settle), MOST_TICKS), window)
+
+    def turn(self, pace: Pace, *, seed: int) -> Window | None:
+        """Load it for a window, and leave the load on: who is next may be the same. None where there was trouble.
+
+        Engines that are lost meanwhile are trouble too.
+
+        Args:
+            pace: How long.
+            seed: Of random arrivals, if the load has to be begun.
+        """
+        if self.problems:
+            return None
+        try:
+            return self._taken(pace, seed)
+        except LoadFailed as problem:
+            self._lose(problem)
+            return None
+
+    def _taken(self, pace: Pace, seed: int) -> Window | None:
+        if not self._loading:
+            self.watch.ended = False
+            self._loading = True
+            before = self.watch.read_counters() if self.shape.finite else None
+            if self._is_random:
+                self.engines.halt(seed=seed)
+            self.engines.begin()
+            if not self.shape.finite:
+                self.watch.ticks(self.engines, pace.settle)
+                before = self.watch.read_counters() if not self.problems else None
+            self._last = before
+        ticks = self.watch.ticks(self.engines, None if self.shape.finite else pace.window)
+        after = self.watch.read_counters() if not self.problems else None
+        counted = self.watch.counted(self._last, after)
+        window = self.watch.window(ticks, counted)
+        self._last = after
+        if self.shape.finite:
+            # It has ended by itself, and the next turn begins it anew.
+            self.rest()
+        if window is None and not self.problems:
+            self.problems.append("nothing measured: the load ended as soon as it had begun")
+        if self.problems or window is None:
+            return None
+        self._turns.append(_Turn(window, ticks, counted))
+        return window
+
+    def disturbed(self, window: Window) -> tuple[str, ...]:
+        """Say what disturbed the client in a turn, which is to be measured again if anything did."""
+        return next(self.watch.disturbed(turn.ticks) for turn in reversed(self._turns) if turn.window is window)
+
+    def discard(self, windows: Iterable[Window]) -> None:
+        """Forget turns that are no part of the round, so that it is not judged by them either."""
+        gone = {id(window) for window in windows}
+        self._turns = [turn for turn in self._turns if id(turn.window) not in gone]
+
+    @property
+    def instance(self) -> Instance:
+        """Its server."""
+        return self.watch.instance
+
+    def members(self) -> Collection[int]:
+        """Pids of its server's processes that are not below this one."""
+        return self.watch.instance.members()
+
+    def rest(self) -> None:
+        """End its load; the server goes on. Engines that are lost meanwhile are a problem."""
+        if self._loading:
+            try:
+                self.engines.halt(seed=self.shape.seed)
+            except LoadFailed as problem:
+                self._lose(problem)
+            self._loading = False
+
+    def _lose(self, problem: LoadFailed) -> None:
+        self.watch.lose(problem)
+        # They are not to be told to rest any more: who is stuck would be waited for again.
+        self._loading = False
+
+    def judge(self) -> None:
+        """Look at all turns together for what shows that not the server was measured."""
+        self.watch.judge(self._ticks(), [turn.window for turn in self._turns], None)
+        self.problems.extend(_overload(self._totals(), self.shape))
+        if not self.problems:
+            self.problems.extend(map(str, answer_reasons(self.watch.check, [])))
+
+    def side(self) -> Side:
+        """What is known of it beside its windows."""
+        counters = added([turn.counted for turn in self._turns if turn.counted is not None])
+        instance = self.watch.instance
+        return Side(
+            cold_start_seconds=(instance.cold_start_seconds,),
+            client=client_of(self._totals(), None),
+            batch_sizes={} if counters is None else counters.batch_sizes,
+            answers=self.watch.check.answers,
+            answers_checked=self.watch.check.checked,
+            cold_start_parts=instance.cold_start_parts,
+            settings=instance.settings,
+            counters=counters,
+        )
+
+    def _totals(self) -> Totals:
+        return total(self._ticks())
+
+    def _ticks(self) -> list[Tick]:
+        return [tick for turn in self._turns for tick in turn.ticks]
+
+
+def _overload(totals: Totals, shape: LoadShape) -> list[str]:
+    """Each turn begins with an empty queue, so that an open loop over the server's rate does not show by growing."""
+    if not is_open(shape.schedule) or shape.finite:
+        return []
+    if totals.requests >= OVERLOADED_SHARE * totals.due - 3 * math.sqrt(totals.due):
+        return []
+    text = (
+        f"overloaded: only {totals.requests} of {totals.due} requests were answered in the time in which they were due,"
+        " so the rate is over what the server can, and latencies only say for how long: lower the rate"
+    )
+    return [text]

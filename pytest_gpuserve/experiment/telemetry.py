@@ -1,0 +1,420 @@
+"""What the cards did around one start of a server, or of two side by side, and whether that lets them be measured."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, SLOW_EVERY
+from pytest_gpuserve.device.telemetry import SILENCE_SECONDS, Seen
+from pytest_gpuserve.measure.conditions import (
+    RunCondition,
+    WindowCondition,
+    judge_ecc,
+    judge_events,
+    judge_known,
+    judge_memory,
+    judge_processes,
+    judge_window,
+)
+from pytest_gpuserve.measure.samples import SLOW_GAP_NS, between, card_of, telemetry_between
+from pytest_gpuserve.measure.series import NS
+from pytest_gpuserve.measure.telemetry import is_instance, merged
+from pytest_gpuserve.measure.window import CardUse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpuserve.device.sample import Sample, Unknown
+    from pytest_gpuserve.measure.rounds import Side
+    from pytest_gpuserve.measure.telemetry import Spread, Telemetry
+    from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.servers.instance import Instance
+
+_COUNT: Final = re.compile(r"(?<![\w-])\d+(?![\w-])")
+"""A number by itself, and no part of a name such as a card's."""
+
+
+IDLE_NS: Final = NS
+"""How long a server is looked at before its load: cards that give the mean power of a second need as long."""
+
+RELEASE_NS: Final = 5 * NS
+"""How long a driver may take to give back the memory of a server that has ended."""
+
+NOT_SUPPORTED: Final = "Not Supported"
+"""What NVML says of a value that a card does not have, which is no failure."""
+
+ECC_ERRORS: Final = "uncorrected ECC errors"
+
+NEEDED: Final = frozenset({"NVML", "the card", "XID events", "memory", "clock-event reasons", "processes", ECC_ERRORS})
+"""Values that a rule rests on: that one is not there has to be said, whatever the reason."""
+
+SAMPLE_NS: Final = NS // SAMPLES_A_SECOND
+
+LOOK_NS: Final = (SLOW_EVERY + 1) * SAMPLE_NS
+"""Within so long the processes on a card are seen once."""
+
+
+class Eyes(Protocol):
+    """What looks at cards and processes; `pytest_gpuserve.device.telemetry.Sampling` is one."""
+
+    def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
+        """Count the CPU time of these processes and of all below them, which are ours."""
+
+    def seen(self) -> Seen:
+        """Return everything that has been seen."""
+
+    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
+        """Wait for the first sample at or after a moment, and return everything."""
+
+    def forget_before(self, at_ns: int) -> None:
+        """Hear that what was seen before a moment is needed no more, but for the last sample before it."""
+
+    def close(self) -> None:
+        """Look no more."""
+
+
+class NoEyes:
+    """Looks at nothing, where there is no card."""
+
+    def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
+        """Nobody counts."""
+
+    def seen(self) -> Seen:
+        """Nothing was."""
+        return Seen()
+
+    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
+        """Nothing will be."""
+        del at_ns, timeout_seconds
+        return Seen()
+
+    def forget_before(self, at_ns: int) -> None:
+        """There is nothing to forget."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+@dataclass
+class TelemetryMonitor:
+    """Looks after the cards from before a server's start until after its end; where there is none, all is well.
+
+    Args:
+        eyes: What looks.
+        uuids: Of the cards that the server may use; none where there is none.
+        since_ns: From when on what was seen belongs to this start.
+        server_began_ns: When the server was started.
+        note: Hears what could not be seen.
+        clock: Of the samples, in ns.
+        without_ecc: Those of the cards that count no memory errors.
+        baseline_clock_mhz: Mean SM clock, while they computed, under the same load when the baseline was recorded; None
+            if not known.
+        idle_watts: Power of all cards together with the server up and at rest; None until then, or if not seen.
+        free_ns: From when on the server's memory was given back, and what is seen belongs to the next start; None until
+            then.
+    """
+
+    eyes: Eyes
+    uuids: tuple[str, ...]
+    since_ns: int
+    server_began_ns: int
+    note: Callable[[str], None]
+    clock: Callable[[], int]
+    without_ecc: Collection[str] = ()
+    baseline_clock_mhz: float | None = None
+    idle_watts: float | None = None
+    free_ns: int | None = None
+    _memory_before: Mapping[str, int | None] = field(default_factory=dict)
+    _up_ns: int | None = None
+    _server_pids: tuple[int, ...] = ()
+    _told: list[str] = field(default_factory=list)
+    _problems: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._memory_before = self._memory(self.eyes.seen())
+
+    def up(self, *instances: Instance) -> None:
+        """Hear that the server answers and is at rest: for a second, look at what the cards take then.
+
+        Of a server that somebody else runs nobody knows on which card; then nothing is looked at.
+        """
+        if not self.uuids:
+            return
+        if any(instance.process is None for instance in instances):
+            self.note("telemetry absent: on which card a server runs that was not started here is not known")
+            self.uuids = ()
+            return
+        self._server_pids = tuple(
+            pid
+            for instance in instances
+            for pid in (*((instance.process.pid,) if instance.process is not None else ()), *instance.members())
+        )
+        self.eyes.watch(server=self._server_pids)
+        began_ns = self.clock()
+        seen = self.eyes.seen_until(began_ns + IDLE_NS)
+        self.idle_watts = telemetry_between(seen.samples, began_ns, began_ns + IDLE_NS).watts
+        # A container's processes were not known for ours before they were told.
+        self._up_ns = began_ns + IDLE_NS
+
+    def loaded_by(self, pids: Iterable[int]) -> None:
+        """Hear which processes are the client's."""
+        if self.uuids:
+            self.eyes.watch(client=pids, server=self._server_pids)
+
+    def judge(self, windows: Sequence[Window], *, wait: bool) -> list[WindowCondition]:
+        """Say how the cards were in windows, and look for what makes the whole run invalid.
+
+        Args:
+            windows: In time.
+            wait: Whether to wait, a tenth of a second, until the last one was seen to its end; else of the last ones
+                there may be no answer yet.
+
+        Returns:
+            Of the first windows one each.
+        """
+        if not self.uuids:
+            return [WindowCondition()] * len(windows)
+        seen = self.eyes.seen_until(windows[-1].end_ns) if wait and windows else self.eyes.seen()
+        self._check(seen)
+        last_ns = seen.samples[-1].at_ns if seen.samples else self.since_ns
+        ready = [window for window in windows if wait or window.end_ns <= last_ns]
+        clocks = None if self.baseline_clock_mhz is None else dict.fromkeys(self.uuids, self.baseline_clock_mhz)
+        return [
+            judge_window(_telemetry(seen.samples, window), self.uuids, baseline_clocks_mhz=clocks) for window in ready
+        ]
+
+    def problems(self) -> list[str]:
+        """Why nothing may be concluded from the run; each once, to whoever asks first."""
+        found, self._problems = self._problems, []
+        return found
+
+    def with_cards(self, windows: Iterable[Window]) -> tuple[Window, ...]:
+        """Add to windows what the cards did in them, as far as it was seen."""
+        if not self.uuids:
+            return tuple(windows)
+        samples = self.eyes.seen().samples
+        return tuple(replace(window, cards=card_use(_telemetry(samples, window))) for window in windows)
+
+    def telemetry(self, windows: Iterable[Window]) -> Telemetry | None:
+        """Sum up what was seen in windows; None where nobody looked, or there is no window."""
+        if not self.uuids:
+            return None
+        samples = self.eyes.seen().samples
+        return merged(_telemetry(samples, window) for window in windows)
+
+    def down(self) -> None:
+        """Hear that the server has ended: it must have given back its memory, or do so soon.
+
+        Then for a second more it is looked who is there, and at memory errors: both are seen only so often, and may
+        have come in the load's last moments.
+        """
+        if not self.uuids:
+            return
+        ended_ns = self.clock()
+        while True:
+            seen = self.eyes.seen_until(self.clock() + SAMPLE_NS)
+            after = self._memory(seen)
+            memory = RunCondition.together(
+                judge_memory(uuid, self._memory_before.get(uuid), after.get(uuid)) for uuid in self.uuids
+            )
+            if not memory.invalid or seen.problem or self.clock() - ended_ns > RELEASE_NS:
+                break
+        self.free_ns = self.clock()
+        if not seen.problem:
+            seen = self.eyes.seen_until(self.free_ns + LOOK_NS)
+        self._check(seen)
+        self._tell((*memory.invalid, *self._known(seen.samples).invalid))
+        processes, ecc = self._processes(seen.samples), self._ecc(seen.samples)
+        for text in dict.fromkeys((*memory.unknown, *processes.unknown, *ecc.unknown)):
+            self.note(f"telemetry unknown: {text}")
+        for unknown in seen.unknown:
+            if unknown.why != NOT_SUPPORTED or (unknown.what in NEEDED and not self._lacks_ecc(unknown)):
+                self.note(f"telemetry unknown: {unknown}")
+
+    def _check(self, seen: Seen) -> None:
+        """Look for what makes the run invalid, in all that was seen of it so far."""
+        parts = [
+            judge_events([event for event in seen.events if event.at_ns >= self.since_ns], self.uuids),
+            self._ecc(seen.samples),
+            self._processes(seen.samples),
+            *([self._known(seen.samples)] if seen.samples else []),
+        ]
+        found = RunCondition.together(parts).invalid
+        self._tell((*found, *((seen.problem,) if seen.problem else ())))
+
+    def _tell(self, problems: Iterable[str]) -> None:
+        # The numbers in a text may grow while it is the same trouble.
+        for problem in problems:
+            kind = problem.partition(":")[0]
+            if kind not in self._told:
+                self._told.append(kind)
+                self._problems.append(problem)
+
+    def _ecc(self, samples: Sequence[Sample]) -> RunCondition:
+        return judge_ecc(self._own(samples), self.uuids, without_ecc=self.without_ecc)
+
+    def _processes(self, samples: Sequence[Sample]) -> RunCondition:
+        if self._up_ns is None:
+            return RunCondition()
+        looks = [
+            sample
+            for sample in self._own(samples)
+            if sample.at_ns < self.server_began_ns or sample.at_ns >= self._up_ns
+        ]
+        return judge_processes(looks, self.uuids, server_began_ns=self.server_began_ns)
+
+    def _known(self, samples: Sequence[Sample]) -> RunCondition:
+        return judge_known(self._own(samples), self.uuids, needs_clock=self.baseline_clock_mhz is not None)
+
+    def _lacks_ecc(self, unknown: Unknown) -> bool:
+        return unknown.what == ECC_ERRORS and unknown.uuid in self.without_ecc
+
+    def _own(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+        return between(samples, self.since_ns, samples[-1].at_ns + 1) if samples else ()
+
+    def _memory(self, seen: Seen) -> dict[str, int | None]:
+        cards = {uuid: card_of(seen.samples[-1], uuid) if seen.samples else None for uuid in self.uuids}
+        return {uuid: None if card is None else card.memory_used_bytes for uuid, card in cards.items()}
+
+
+def nobody() -> TelemetryMonitor:
+    """Look after nothing, where a load is not a session's."""
+    return TelemetryMonitor(NoEyes(), (), 0, 0, lambda _: None, lambda: 0)
+
+
+def card_use(telemetry: Telemetry) -> CardUse:
+    """Say what the cards did in a stretch of time, all of them together; what is not known of one is not of them.
+
+    Of a MIG instance only its memory is its own, and the clock the same for all: energy and utilisation are not known.
+    """
+    cards = list(telemetry.cards.values())
+    energy = telemetry.energy
+    memory = [card.memory_used_bytes for card in cards]
+    return CardUse(
+        joules=None if energy is None else energy.joules,
+        memory_bytes=_sum([None if spread is None else spread.peak for spread in memory]),
+        utilisation=_mean([None if is_instance(card.uuid) else _mean_of(card.gpu_utilisation) for card in cards]),
+        sm_clock_mhz=_mean([_mean_of(card.busy_sm_clock_mhz) for card in cards]),
+    )
+
+
+def _telemetry(samples: Sequence[Sample], window: Window) -> Telemetry:
+    return telemetry_between(samples, window.begin_ns, window.end_ns)
+
+
+def _mean_of(spread: Spread | None) -> float | None:
+    return None if spread is None else spread.mean
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    total = _sum(values)
+    return None if total is None else total / len(values)
+
+
+def side_with_telemetry(side: Side, monitor: TelemetryMonitor, windows: Iterable[Window]) -> Side:
+    """Add what the cards did in a server's windows; whose CPU time it was is not told apart beside another server."""
+    telemetry = monitor.telemetry(windows)
+    if telemetry is not None:
+        telemetry = replace(telemetry, server_cpu_seconds=None, client_cpu_seconds=None)
+    return replace(side, telemetry=telemetry, idle_watts=monitor.idle_watts)
+
+
+class TelemetrySource:
+    """The session's view of its cards.
+
+    Without a card, as on the device ``cpu``, nothing is sampled: there its CPU is the device, and a sampler would use
+    a part of what is measured. Telemetry is then absent.
+
+    Args:
+        uuids: Of the cards that are measured on; none where there is none.
+        open_eyes: Makes what looks at them, when it is first needed.
+        note: Hears what could not be seen; of texts that differ in counts alone only the first.
+        without_ecc: Those of the cards that count no memory errors.
+        clock: Of the samples, in ns.
+    """
+
+    def __init__(
+        self,
+        uuids: Iterable[str] = (),
+        open_eyes: Callable[[], Eyes] = NoEyes,
+        note: Callable[[str], None] = lambda _: None,
+        *,
+        without_ecc: Collection[str] = (),
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._uuids = tuple(uuids)
+        self._open_eyes = open_eyes
+        self._note = note
+        self._without_ecc = without_ecc
+        self._clock = clock
+        self._eyes: Eyes | None = None
+        self._free_ns: int | None = None
+        self._noted: set[str] = set()
+        self._open: list[TelemetryMonitor] = []
+
+    @contextmanager
+    def monitor(self, *, baseline_clock_mhz: float | None = None) -> Iterator[TelemetryMonitor]:
+        """Look after the cards around a start of a server, which begins and ends within the block.
+
+        Args:
+            baseline_clock_mhz: As for `TelemetryMonitor`.
+
+        Raises:
+            ServerFailed: There can be no more processes, or no temporary files.
+        """
+        if self._eyes is None:
+            self._eyes = self._open_eyes() if self._uuids else NoEyes()
+        eyes = self._eyes
+        if self._free_ns is not None:
+            # Long enough to see who else is on the card while nobody is who was started here.
+            eyes.seen_until(self._free_ns + LOOK_NS)
+            needed_ns = min((self._free_ns, *(monitor.since_ns for monitor in self._open)))
+            eyes.forget_before(needed_ns - SLOW_GAP_NS)
+        server_began_ns = self._clock()
+        eyes.seen_until(server_began_ns)
+        monitor = TelemetryMonitor(
+            eyes,
+            self._uuids,
+            since_ns=self._free_ns or 0,
+            server_began_ns=server_began_ns,
+            note=self._note_once,
+            clock=self._clock,
+            without_ecc=self._without_ecc,
+            baseline_clock_mhz=baseline_clock_mhz,
+        )
+        self._open.append(monitor)
+        try:
+            yield monitor
+            monitor.down()
+        finally:
+            self._open.remove(monitor)
+            self._free_ns = self._clock() if monitor.free_ns is None else monitor.free_ns
+
+    def _note_once(self, text: str) -> None:
+        kind = _COUNT.sub("#", text)
+        if kind not in self._noted:
+            self._noted.add(kind)
+            self._note(text)
+
+    def close(self) -> None:
+        """End what looks.
+
+        Raises:
+            ServerFailed: It survives SIGKILL.
+        """
+        eyes, self._eyes = self._eyes, None
+        if eyes is not None:
+            eyes.close()
+
+
+NOBODY = TelemetrySource()
+"""Looks at nothing."""

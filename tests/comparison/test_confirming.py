@@ -1,0 +1,166 @@
+"""A stored verdict and the one side by side with its commit: which of them counts, and why it cannot be had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import pytest
+
+from pytest_gpuserve.comparison.confirming import Unconfirmed, changes_since, make_confirmation, settled
+from pytest_gpuserve.device import Card
+from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed
+from pytest_gpuserve.experiment.worktree import ReferenceBuild, ReferenceBuilds
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.servers.relocation import Relocation
+from pytest_gpuserve.store.baseline import Stored
+from tests.support.builders import COMMIT, entry, here, judgement
+from tests.support.plain_git import git, only_below
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pytest_gpuserve.comparison.paired_runner import PairedRunner, PairedSpec
+    from pytest_gpuserve.comparison.side_by_side import SideBySide
+    from pytest_gpuserve.store.schema import Entry
+
+CHANGED = ("torch 2.8.0 -> 2.9.1",)
+
+
+@pytest.mark.parametrize("stored", [Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.MISSING])
+@pytest.mark.parametrize("changed", [(), CHANGED])
+@pytest.mark.parametrize("paired", Verdict)
+def test_which_of_the_two_verdicts_counts(stored: Verdict, paired: Verdict, changed: tuple[str, ...]) -> None:
+    """REGRESSED beside the commit counts whatever else has changed, a pass clears no packages that both sides have.
+
+    Without a verdict beside the commit the stored one stays: nothing passes that did not pass there, and all is told.
+    """
+    final = settled(judgement(stored), judgement(paired, kind="against", reasons=("as measured",)), changed)
+    text = " ".join(final.reasons)
+    # Of another host's baseline the code decides.
+    counts = paired is Verdict.REGRESSED or (paired.passes and (not changed or stored is Verdict.MISSING))
+    assert (final.verdict, final.reference_kind) == ((paired, "against") if counts else (stored, "baseline"))
+    assert final.verdict.passes <= paired.passes
+    if counts and paired.passes:
+        assert "side by side" in text
+        assert str(stored) in text or stored is Verdict.MISSING
+        assert not changed or ("only the code" in text and CHANGED[0] in text)
+    elif paired.passes:
+        assert all(part in text for part in (str(paired), *CHANGED, "--against-python="))
+    elif not counts:
+        assert any(str(paired) in reason and "not settled" in reason for reason in final.reasons)
+        assert "as measured" in final.reasons
+
+
+# -- what has changed since
+
+
+def recorded(**changes: Any) -> Stored:  # noqa: ANN401 -- fields of a session record
+    """A baseline of two sessions, the last of which was recorded under other circumstances."""
+    made = entry()
+    last = msgspec.structs.replace(made.sessions[0], **changes)
+    return Stored(msgspec.structs.replace(made, sessions=[made.sessions[0], last]), ())
+
+
+@pytest.mark.parametrize(
+    ("software", "expected"),
+    [
+        ({"python": "3.11.9"}, ()),
+        ({"python": "3.11.8"}, ("python 3.11.8 -> 3.11.9",)),
+        ({"python": "3.11.9", "torch": "2.8"}, ("torch 2.8 -> absent",)),
+        ({}, ("python absent -> 3.11.9",)),
+    ],
+)
+def test_changed_packages_are_named(software: Mapping[str, str], expected: tuple[str, ...]) -> None:
+    """A package that is another, gone or new since the last recorded session is a change."""
+    assert changes_since(recorded(software=software), here()) == expected
+
+
+def test_a_changed_driver_is_named() -> None:
+    """So is the driver, its CUDA version and the power limit of the card."""
+    where = here()
+    card = Card(0, "NVIDIA X", "X", "GPU-1", "00000000:3B:00.0", None, "560.1", "12.6", 300.0, None, None)
+    where = replace(where, device=replace(where.device, card=card))
+    record = where.device_record()
+    assert changes_since(recorded(device=record), where) == ()
+    other = msgspec.structs.replace(record, driver="550.9", cuda="12.4", power_limit_watts=250.0)
+    assert changes_since(recorded(device=other), where) == (
+        "driver 550.9 -> 560.1",
+        "cuda 12.4 -> 12.6",
+        "power_limit_watts 250.0 -> 300.0",
+    )
+
+
+# -- why it cannot be had
+
+
+class FakeOpponents(ReferenceBuilds):
+    """Opponents without git."""
+
+    def find(self, *, revision: str | None, python: str | None, called: str = "") -> ReferenceBuild:
+        """See `ReferenceBuilds`."""
+        assert python is None
+        return ReferenceBuild(called, str(revision), Relocation(checkout=self._root))
+
+
+@dataclass
+class Beside:
+    """An arena that notes whom it compares with."""
+
+    reference_builds: ReferenceBuilds
+    problem: GpuserveError | None = None
+    compared: list[ReferenceBuild] = field(default_factory=list)
+
+    def compare_builds(self, spec: PairedSpec, reference_build: ReferenceBuild) -> SideBySide:
+        """See `PairedRunner`."""
+        if self.problem is not None:
+            raise self.problem
+        self.compared.append(reference_build)
+        return cast("SideBySide", "the comparison")
+
+    def confirm(self, made: Entry) -> SideBySide:
+        """Make the confirmation of a baseline ready."""
+        return make_confirmation(cast("PairedRunner", self), cast("PairedSpec", None), Stored(made, ()))
+
+
+def test_the_commit_of_the_baseline_is_compared_with(tmp_path: Path) -> None:
+    """Not another revision, nor another interpreter."""
+    paired_runner = Beside(FakeOpponents(tmp_path))
+    assert paired_runner.confirm(entry()) == cast("SideBySide", "the comparison")
+    (reference_build,) = paired_runner.compared
+    assert reference_build.identity == COMMIT
+    assert "baseline's commit" in reference_build.name
+
+
+def test_a_shallow_clone_says_how_to_get_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit is not there, and the reason names the commands that bring it."""
+    only_below(tmp_path, monkeypatch)
+    origin = tmp_path / "origin"
+    git(tmp_path, "init", "--quiet", "origin")
+    for number in range(2):
+        git(origin, "commit", "--quiet", "--allow-empty", f"--message={number}")
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{origin}", "clone")
+    paired_runner = Beside(ReferenceBuilds(tmp_path / "clone"))
+    with pytest.raises(Unconfirmed, match="could not be settled side by side") as caught:
+        paired_runner.confirm(entry(commit=git(origin, "rev-parse", "HEAD~1")))
+    assert "fetch --unshallow" in str(caught.value)
+    assert "fetch-depth: 0" in str(caught.value)
+    assert paired_runner.compared == []
+
+
+def test_what_the_commit_does_not_have_is_a_reason(tmp_path: Path) -> None:
+    """Code without a commit, or with changes on top, with what helps; no git; a server or interpreter that is gone."""
+    reference_builds = FakeOpponents(tmp_path)
+    dirty = msgspec.structs.replace(entry(), clean=False)
+    for paired_runner, made, words in (
+        (Beside(reference_builds), entry(commit=None), ["names no commit"]),
+        (Beside(reference_builds), dirty, ["uncommitted changes", COMMIT[:12], "--baseline-update"]),
+        (Beside(ReferenceBuilds(tmp_path)), entry(), ["needs git"]),
+        (Beside(reference_builds, NotInRevision("it has no app.py")), entry(), ["it has no app.py"]),
+        (Beside(reference_builds, ServerFailed("it does not answer")), entry(), ["it does not answer"]),
+    ):
+        with pytest.raises(Unconfirmed) as caught:
+            paired_runner.confirm(made)
+        assert all(each in str(caught.value) for each in words)

@@ -1,0 +1,77 @@
+"""The claims of a run: Holm's thresholds in the order of time, for planned comparisons and for others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.comparison.holm import HolmCorrection
+from pytest_gpuserve.gate.sequential import ALPHA
+from pytest_gpuserve.gate.verdict import Verdict
+from tests.support.holm import holm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+A, B, C = ("a", "throughput"), ("b", "throughput"), ("c", "throughput")
+
+
+@pytest.mark.parametrize(("planned", "first", "second"), [(0, 1, None), (1, 1, None), (32, 32, 31)])
+def test_a_claim_has_to_be_surer_the_more_is_planned(planned: int, first: int, second: int | None) -> None:
+    """A single comparison keeps the whole level, of 32 each upheld claim leaves more to the next."""
+    claims = HolmCorrection(planned)
+    assert not claims.uphold(A, 1.001 * ALPHA / first)
+    assert claims.uphold(A, ALPHA / first)
+    if second is not None:
+        assert not claims.uphold(B, 1.001 * ALPHA / second)
+        assert claims.uphold(B, ALPHA / second)
+
+
+def test_a_claim_counts_once_and_only_where_it_is_upheld() -> None:
+    """Refused it makes nothing easier, and may be asked again at a later look; upheld it stays, at any p-value."""
+    claims = HolmCorrection(4)
+    assert not any(claims.uphold(A, ALPHA / 3) for _ in range(5))
+    assert not claims.uphold(B, ALPHA / 3)
+    assert claims.uphold(A, ALPHA / 4)
+    assert all(claims.uphold(A, 1.0) for _ in range(5))
+    assert not claims.uphold(B, ALPHA / 2)
+    assert claims.uphold(B, ALPHA / 3)
+
+
+def test_better_and_worse_are_families_of_their_own() -> None:
+    """A claim of one direction makes none of the other easier."""
+    claims = HolmCorrection(10)
+    assert not claims.uphold(A, ALPHA / 5, Verdict.IMPROVED)
+    assert claims.uphold(A, ALPHA / 10, Verdict.IMPROVED)
+    assert not claims.uphold(A, 0.9, Verdict.REGRESSED)
+    assert claims.uphold(B, ALPHA / 9, Verdict.IMPROVED)
+    assert not claims.uphold(B, ALPHA / 9, Verdict.REGRESSED)
+
+
+def test_what_is_counted_beyond_the_plan_makes_claims_harder() -> None:
+    """A test that loads several servers compares more than its code shows; each of these counts once."""
+    claims = HolmCorrection(2)
+    for comparison in (A, B, A):
+        claims.count(comparison)
+    assert claims.planned == 2
+    claims.count(C)
+    assert claims.planned == 3
+    assert not claims.uphold(A, ALPHA / 2)
+    assert not claims.uphold(("d", "throughput"), ALPHA / 3)
+    assert claims.planned == 4
+
+
+@given(p_values=st.lists(st.one_of(st.floats(0, 1), st.floats(0, 0.05)), min_size=1, max_size=12), data=st.data())
+def test_in_any_order_it_upholds_what_holm_does(p_values: Sequence[float], data: st.DataObject) -> None:
+    """If what was refused is asked again, the same claims are upheld as by Holm's step-down, whatever came first."""
+    claims = HolmCorrection(len(p_values))
+    named = {str(number): p for number, p in enumerate(p_values)}
+    order = data.draw(st.permutations(sorted(named)))
+    once = {name for name in order if claims.uphold((name,), named[name])}
+    assert once <= holm(named)
+    for _ in order:
+        found = {name for name in order if claims.uphold((name,), named[name])}
+    assert found == holm(named)

@@ -1,0 +1,515 @@
+"""A comparison side by side, look by look: what is decided stays, and a re-run goes on instead of trying its luck."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import count, repeat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.comparison.holm import HolmCorrection
+from pytest_gpuserve.comparison.side_by_side import session_of
+from pytest_gpuserve.gate import verdict as verdict_module
+from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.paired import Prior
+from pytest_gpuserve.gate.sequential import LOOKS
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.measure.rounds import ARMS, Side
+from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.store.history import History
+from pytest_gpuserve.store.sequence import KeptMetric
+from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison, round_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpuserve.comparison.side_by_side import SideBySide
+    from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.measure.rounds import Round
+
+THROUGHPUT, P50, P99 = METRICS["throughput"], METRICS["latency.p50"], METRICS["latency.p99"]
+COLD_START = METRICS["cold_start"]
+
+TOLERANCE = 0.05
+EDGE = math.log1p(THROUGHPUT.growth(TOLERANCE) / 4)
+"""The largest change that is nothing to talk about."""
+
+NARROW = Prior(0.005**2, 20, learned=True)
+"""A machine that is known so well that a first round can PASS."""
+
+SHAKY = Build(start_sd=0.02, window_sd=0.02)
+SHAKY_PRIOR = Prior(2 * SHAKY.start_sd**2, 20, learned=True)
+"""A machine on which looks matter, and a belief that is right about it."""
+
+MIDDLE = Build(change=0.03, start_sd=0.01, window_sd=0.02)
+WIDE = Prior(0.05**2, 20, learned=True)
+"""Between nothing to talk about and too much, where starts are believed to be so far apart that nothing is decided."""
+
+
+@pytest.fixture
+def computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Student's distribution is looked up where it was computed before: to count re-runs is to ask the same again."""
+    for name in ("t_quantile", "t_upper_tail"):
+        monkeypatch.setattr(verdict_module, name, cache(getattr(verdict_module, name)))
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    """What is remembered on the disk."""
+    return History(tmp_path)
+
+
+def undecided(history: History | None = None) -> SideBySide:
+    """A comparison that no look decides."""
+    return a_comparison(ScriptedPairing(MIDDLE), history=history, prior=WIDE)
+
+
+def look(paired: SideBySide, times: int = 1) -> Judgement:
+    """Look at throughput so many times; what the last look comes to."""
+    for _ in range(times):
+        paired.more()
+        judgement = paired.judge(THROUGHPUT, TOLERANCE)
+    return judgement
+
+
+def place(paired: SideBySide) -> tuple[int, int]:
+    """Rounds so far, and blocks of the last."""
+    return len(paired.rounds), len(paired.rounds[-1].blocks)
+
+
+def run_on(paired: SideBySide, tolerance: float = TOLERANCE, *, looks: int = len(LOOKS)) -> Judgement:
+    """What one run of a test comes to: it looks until throughput is decided, at most so often."""
+    judgement = paired.judge(THROUGHPUT, tolerance)
+    while judgement.verdict is Verdict.INCONCLUSIVE and not paired.exhausted and looks:
+        looks -= 1
+        paired.more()
+        judgement = paired.judge(THROUGHPUT, tolerance)
+    return judgement
+
+
+def says(judgement: Judgement, words: str) -> bool:
+    """Whether a reason has these words."""
+    return any(words in reason for reason in judgement.reasons)
+
+
+# -- looks
+
+
+def test_looks_come_in_the_planned_order() -> None:
+    """Three blocks, then the round is filled with the same servers, then whole rounds; after eight it is exhausted."""
+    pairing = ScriptedPairing(MIDDLE)
+    paired = a_comparison(pairing)
+    judgement = paired.judge(THROUGHPUT, TOLERANCE)
+    assert (judgement.verdict, judgement.value, judgement.rounds) == (Verdict.INCONCLUSIVE, None, 0)
+    seen = []
+    while not paired.exhausted:
+        paired.more()
+        seen.append(place(paired))
+    assert seen == list(LOOKS)
+    assert pairing.measured == len(LOOKS)
+
+
+def test_by_turns_a_round_is_a_block_and_a_look() -> None:
+    """Servers that do not fit into memory together are looked at after each round, from the second look on."""
+    paired = a_comparison(ScriptedPairing(by_turns=True))
+    rounds = []
+    while not paired.exhausted:
+        paired.more()
+        rounds.append(len(paired.rounds))
+    assert rounds == list(range(1, 9))
+    assert paired.judge(THROUGHPUT, TOLERANCE).windows == 4 * 8
+
+
+def test_another_metric_uses_all_that_was_measured() -> None:
+    """What is asked later is judged by the rounds that are there, without measuring, at the look that is due."""
+    pairing = ScriptedPairing(MIDDLE)
+    paired = a_comparison(pairing)
+    while len(paired.rounds) < 4:
+        paired.more()
+    before = pairing.measured
+    judgement = paired.judge(METRICS["batching_ratio"], 0.5)
+    assert (judgement.verdict, judgement.rounds, pairing.measured) == (Verdict.PASS, 4, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"), [(0.3, Verdict.REGRESSED), (-0.3, Verdict.IMPROVED), (0.0, Verdict.PASS)]
+)
+def test_a_verdict_tells_its_numbers(change: float, verdict: Verdict) -> None:
+    """Both values, the change with its interval, windows and what could have been seen stand in the judgement."""
+    paired = a_comparison(ScriptedPairing(Build(change)))
+    judgement = run_on(paired)
+    assert (judgement.verdict, judgement.reference_kind) == (verdict, "against")
+    assert judgement.value is not None
+    assert judgement.reference is not None
+    assert judgement.change is not None
+    assert judgement.interval is not None
+    assert judgement.value / judgement.reference == pytest.approx(math.exp(-change), rel=0.03)
+    assert judgement.change == pytest.approx(math.expm1(-change), abs=0.03)
+    assert judgement.interval[0] < judgement.change < judgement.interval[1]
+    assert judgement.windows == 4 * sum(len(measured.blocks) for measured in paired.rounds)
+    assert judgement.detectable is not None
+
+
+@pytest.mark.parametrize("by_turns", [False, True])
+def test_the_memory_of_a_shared_card_is_in_neither_session(*, by_turns: bool) -> None:
+    """It is that of both servers; a server's own windows, energy, and the memory that it had by turns, are told."""
+    made = round_of([math.log(2)], by_turns=by_turns)
+    (block,) = made.blocks
+    used = CardUse(joules=50.0, memory_bytes=12e9, utilisation=0.5, sm_clock_mhz=1500.0)
+    windows = tuple(replace(window, cards=used) for window in block.windows)
+    measured = replace(made, blocks=(replace(block, windows=windows),))
+    expected = used if by_turns else replace(used, memory_bytes=None)
+    for arm in ARMS:
+        assert [window.cards for window in session_of(measured, arm).windows] == [expected] * 2
+        assert [window.cards for window in session_of(made, arm).windows] == [None] * 2
+    base, candidate = (session_of(made, arm).windows[0].throughput for arm in ARMS)
+    assert candidate == pytest.approx(base / 2)
+
+
+# -- what is decided stays
+
+
+@pytest.mark.parametrize("change", [0.3, -0.3, 0.0])
+def test_a_decision_stays_whatever_comes_after(change: float) -> None:
+    """A metric that was decided is not judged again by later rounds, not even if these say the contrary."""
+    pairing = ScriptedPairing(Build(change))
+    paired = a_comparison(pairing)
+    decided = run_on(paired)
+    assert decided.verdict is not Verdict.INCONCLUSIVE
+    if pairing.blocks_of_open_round:
+        paired.more()
+    pairing.build = Build(0.5 - change)
+    while not paired.exhausted:
+        again = look(paired)
+        assert (again.verdict, again.change, again.rounds) == (decided.verdict, decided.change, decided.rounds)
+
+
+def test_trouble_in_a_round_is_invalid_for_every_metric() -> None:
+    """After a round with a problem nothing is concluded, not even what was decided before."""
+    paired = a_comparison(ScriptedPairing(problems={1: ("wrong answers",)}), prior=NARROW)
+    assert look(paired, 2).verdict is Verdict.PASS
+    paired.more()
+    for metric in METRICS.values():
+        judgement = paired.judge(metric, TOLERANCE)
+        assert (judgement.verdict, judgement.reasons) == (Verdict.INVALID, ("wrong answers",))
+        assert paired.judge_limit(metric, 1.0).verdict is Verdict.INVALID
+
+
+@pytest.mark.parametrize(
+    ("requests", "metric", "words"),
+    [pytest.param(0, THROUGHPUT, "", id="none"), pytest.param(20, P99, "1000 requests", id="too few for a quantile")],
+)
+def test_what_is_not_known_is_undecided_and_has_no_value(requests: int, metric: Metric, words: str) -> None:
+    """At a full round too; it is said how many requests a quantile needs."""
+    paired = a_comparison(ScriptedPairing(Build(requests=requests)))
+    for _ in range(2):
+        paired.more()
+        judgement = paired.judge(metric, 0.2)
+        assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.value is None
+    assert not words or says(judgement, words)
+
+
+def test_a_first_round_that_was_cut_short_does_not_block_a_quantile() -> None:
+    """Three blocks without enough requests for a p99 are left out of it: with them no later round was ever judged."""
+    paired = a_comparison(ScriptedPairing(Build(requests=250)))
+    paired.more()
+    paired.rest()
+    paired.more()
+    assert place(paired) == (2, 6)
+    judgement = paired.judge(P99, 0.2)
+    assert (judgement.verdict, judgement.rounds) == (Verdict.PASS, 1)
+    assert paired.judge(P50, TOLERANCE).rounds == 2
+
+
+# -- re-runs
+
+
+def test_a_re_run_goes_on_where_the_last_one_ended(history: History) -> None:
+    """It has the same rounds and takes the next look; together they see what one long run sees."""
+    whole, parts = undecided(), undecided(history)
+    for number, _ in enumerate(LOOKS):
+        if number and number % 2 == 0:
+            parts = undecided(history)
+        expected, found = look(whole), look(parts)
+        assert place(parts) == place(whole)
+        assert found.verdict is expected.verdict is Verdict.INCONCLUSIVE
+        # A file keeps six digits of a window's length.
+        assert found.change == pytest.approx(expected.change, abs=1e-5)
+    assert whole.exhausted
+
+
+@pytest.mark.parametrize("change", [0.3, 0.0])
+def test_a_kept_decision_is_told_without_measuring(history: History, change: float) -> None:
+    """A re-run of a decided pair says so, when it was decided and how to forget it, and starts no server."""
+    decided = run_on(a_comparison(ScriptedPairing(Build(change)), history=history))
+    assert not says(decided, "kept")
+    pairing = ScriptedPairing(Build(-change))
+    paired = a_comparison(pairing, history=history)
+    again = run_on(paired)
+    assert (again.verdict, pairing.measured) == (decided.verdict, 0)
+    assert any("kept" in reason and "--cache-clear" in reason for reason in again.reasons)
+    # A metric that is first asked now is decided now, though by remembered rounds.
+    for _ in range(2):
+        first_asked = paired.judge(P50, TOLERANCE)
+        assert first_asked.verdict is decided.verdict
+        assert not says(first_asked, "kept")
+
+
+def test_after_the_last_look_a_re_run_does_not_measure(history: History) -> None:
+    """What eight rounds could not decide stays INCONCLUSIVE, however often it is run again."""
+    first = run_on(undecided(history))
+    assert (first.verdict, first.rounds) == (Verdict.INCONCLUSIVE, 8)
+    pairing = ScriptedPairing(Build())
+    paired = a_comparison(pairing, history=history)
+    assert paired.exhausted
+    assert run_on(paired).verdict is Verdict.INCONCLUSIVE
+    assert pairing.measured == 0
+
+
+def test_a_re_run_begins_a_new_round_where_the_first_was_cut_short(history: History) -> None:
+    """Servers that are gone cannot be gone on with: the second round follows, and the look after two rounds is due."""
+    undecided(history).more()
+    paired = undecided(history)
+    assert place(paired) == (1, 3)
+    assert look(paired).rounds == 2
+    assert [len(measured.blocks) for measured in paired.rounds] == [3, 6]
+
+
+def re_run(seeds: Iterator[int], history: History | None, build: Build) -> Verdict:
+    """The outcome of a developer who runs a failing test again until it passes, five times at most."""
+    for _ in range(6):
+        pairing = ScriptedPairing(build, next(seeds))
+        verdict = run_on(a_comparison(pairing, history=history, prior=SHAKY_PRIOR), looks=2).verdict
+        if verdict.passes:
+            break
+    return verdict
+
+
+@pytest.mark.usefixtures("computed_once")
+def test_re_run_until_green_cannot_launder_a_regression() -> None:
+    """Of 200 changes at the very edge as many are REGRESSED with five re-runs as in one long run, and the same ones.
+
+    Without a memory the same re-runs leave less than half of them, so the count would notice.
+    """
+    build = replace(SHAKY, change=EDGE)
+    straight, again, forgetful = [], [], []
+    for seed in range(200):
+        straight.append(run_on(a_comparison(ScriptedPairing(build, seed), prior=SHAKY_PRIOR)).verdict)
+        again.append(re_run(repeat(seed), KeptInMemory(), build))
+        forgetful.append(re_run(count(1000 * (seed + 1)), None, build))
+    assert again == straight
+    assert 0.02 <= straight.count(Verdict.REGRESSED) / 200 <= 0.08
+    assert forgetful.count(Verdict.REGRESSED) < straight.count(Verdict.REGRESSED) / 2
+
+
+@pytest.mark.usefixtures("computed_once")
+def test_going_back_and_forth_between_tolerances_does_not_pass_more_regressions() -> None:
+    """Another tolerance asks anew, but of the same rounds and at the look that is due, so it wins no second chance.
+
+    Of 60 changes just as large as the tolerance at most the nominal 5 % pass (10 % leave room for chance), although
+    each REGRESSED is forgotten by asking for a neighbouring tolerance and coming back, until the looks are used up.
+    """
+    build = replace(SHAKY, change=math.log1p(THROUGHPUT.growth(TOLERANCE)))
+    passed = regressed = 0
+    for seed in range(60):
+        kept = KeptInMemory()
+        for _ in range(10):
+            paired = a_comparison(ScriptedPairing(build, seed), history=kept, prior=SHAKY_PRIOR)
+            run_on(paired, 1.001 * TOLERANCE, looks=1)
+            verdict = run_on(paired, looks=1).verdict
+            if verdict.passes:
+                passed += 1
+                break
+            regressed += verdict is Verdict.REGRESSED
+            if not paired.exhausted:
+                paired.more()
+        assert len(paired.rounds) <= 8
+    assert regressed > 60
+    assert passed / 60 <= 0.10
+
+
+# -- claims
+
+
+def test_a_claim_that_the_family_does_not_uphold_is_measured_on() -> None:
+    """Among 32 comparisons what is REGRESSED by itself is INCONCLUSIVE with its reason, until more rounds show it."""
+    build = Build(change=0.07, start_sd=0.004, window_sd=0.01)
+    alone = run_on(a_comparison(ScriptedPairing(build, seed=1)))
+    assert alone.verdict is Verdict.REGRESSED
+    paired = a_comparison(ScriptedPairing(build, seed=1), claims=HolmCorrection(32))
+    held = look(paired)
+    while place(paired) < (alone.rounds, 6):
+        held = look(paired)
+    assert held.verdict is Verdict.INCONCLUSIVE
+    (reason,) = [reason for reason in held.reasons if "by itself" in reason]
+    assert "32 comparisons" in reason
+    assert run_on(paired).verdict is Verdict.REGRESSED
+
+
+class Unlucky(ScriptedPairing):
+    """A pairing that looks worse for two rounds, and better ever after."""
+
+    def _round(self, number: int, blocks: int) -> Round:
+        change = 0.04 if number < 2 else -0.01
+        return round_of([change + each for each in (-0.004, -0.002, 0.0, 0.0, 0.002, 0.004)[:blocks]])
+
+
+MODEST = Prior(0.014**2, 20, learned=True)
+
+
+def unlucky(history: History, claims: int = 32) -> SideBySide:
+    """A comparison of so many, of which the third look says REGRESSED by itself."""
+    return a_comparison(Unlucky(), claims=HolmCorrection(claims), prior=MODEST, history=history)
+
+
+def test_a_pass_after_a_claim_that_was_not_upheld_says_so(history: History) -> None:
+    """What was REGRESSED before the correction and PASS after it tells both, in a re-run too."""
+    paired = unlucky(history)
+    held = look(paired, 3)
+    assert held.verdict is Verdict.INCONCLUSIVE
+    assert says(held, "by itself")
+    assert look(paired).verdict is Verdict.INCONCLUSIVE
+    again = unlucky(history)
+    for comparison in (paired, again):
+        passed = run_on(comparison)
+        assert passed.verdict.passes
+        assert says(passed, "REGRESSED by itself")
+
+
+def test_a_claim_that_is_upheld_later_is_remembered(history: History) -> None:
+    """A look whose claim was not upheld may be upheld in a smaller run, without measuring, and then stays."""
+    assert look(unlucky(history), 3).verdict is Verdict.INCONCLUSIVE
+    for planned in (1, 32):
+        pairing = ScriptedPairing()
+        paired = a_comparison(pairing, claims=HolmCorrection(planned), prior=MODEST, history=history)
+        assert paired.judge(THROUGHPUT, TOLERANCE).verdict is Verdict.REGRESSED
+        assert pairing.measured == 0
+
+
+def test_every_comparison_counts_whatever_it_comes_to() -> None:
+    """Comparisons that the code of the tests did not show make each claim harder as soon as they are judged."""
+    claims = HolmCorrection(1)
+    for number in range(3):
+        run_on(a_comparison(claims=claims, name=f"test_x.py::test_{number}"))
+    assert claims.planned == 3
+
+
+def test_a_round_in_a_starved_hour_teaches_nothing_about_starts() -> None:
+    """A round in which others took the host is evidence, but later comparisons do not learn from its spread."""
+    history, pairing = KeptInMemory(), ScriptedPairing()
+    quiet, starved = round_of([0.01] * 6), replace(round_of([0.4] * 6), foreign_cores=1.0)
+    paired = a_comparison(pairing, history=history)
+    pairing.rounds.extend([quiet, starved, quiet])
+    paired.judge(THROUGHPUT, TOLERANCE)
+    (kept,) = history.kept.values()
+    assert [max(differences) for differences in kept.metrics["throughput"].differences] == pytest.approx([0.01, 0.01])
+    assert len(kept.rounds) == 3
+
+
+# -- trouble that shows late
+
+NOT_GIVEN_BACK = "memory not given back"
+
+
+class Leaking(ScriptedPairing):
+    """Servers of which it shows at their end, and not before, that nothing may be concluded from their round."""
+
+    def close(self) -> None:
+        """See `ScriptedPairing`."""
+        was_open = self.blocks_of_open_round > 0
+        super().close()
+        if was_open:
+            self.rounds[-1] = replace(self.rounds[-1], problems=(NOT_GIVEN_BACK,))
+
+
+class Interrupted(Leaking):
+    """The same where they are ended by Ctrl-C at their second look."""
+
+    def measure(self, blocks: int) -> None:
+        """See `ScriptedPairing`."""
+        if self.measured:
+            self.close()
+            raise KeyboardInterrupt
+        super().measure(blocks)
+
+
+class Dying(ScriptedPairing):
+    """Servers that die after the first look of a round."""
+
+    def _round(self, number: int, blocks: int) -> Round:
+        return replace(super()._round(number, blocks), problems=("it died",) if blocks == 6 else ())
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_pass_is_not_remembered_of_servers_that_left_memory_behind(*, is_interrupted: bool) -> None:
+    """Their round passed at the first look; a re-run knows neither the round nor the verdict, and measures it again."""
+    pairing, history = Interrupted() if is_interrupted else Leaking(), KeptInMemory()
+    first = a_comparison(pairing, prior=NARROW, history=history)
+    assert look(first).verdict is Verdict.PASS
+    assert first.judge(P50, TOLERANCE).rounds == 1
+    if is_interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            first.more()
+    first.rest()
+    assert first.judge(THROUGHPUT, TOLERANCE).reasons == (NOT_GIVEN_BACK,)
+    (kept,) = history.kept.values()
+    assert kept.rounds == ()
+    assert kept.metrics == {name: KeptMetric(TOLERANCE) for name in ("throughput", "latency.p50")}
+    again = a_comparison(ScriptedPairing(Build(change=0.3)), prior=NARROW, history=history)
+    assert look(again).verdict is Verdict.REGRESSED
+
+
+def test_a_round_with_trouble_is_no_evidence_in_a_re_run(history: History) -> None:
+    """It is not remembered, but what was decided before it is: the re-run has the sound rounds and their decision."""
+    first = a_comparison(Leaking(problems={1: ("it died",)}), prior=NARROW, history=history)
+    assert [look(first).verdict for _ in range(3)] == [Verdict.PASS, Verdict.PASS, Verdict.INVALID]
+    other = ScriptedPairing()
+    again = a_comparison(other, prior=NARROW, history=history)
+    assert again.judge(THROUGHPUT, TOLERANCE).verdict is Verdict.PASS
+    assert (len(again.rounds), again.problems, other.measured) == (1, (), 0)
+
+
+def test_trouble_at_the_second_look_takes_the_first_back(history: History) -> None:
+    """What was remembered at the first look of a round is forgotten when its second finds trouble."""
+    first = a_comparison(Dying(MIDDLE), prior=WIDE, history=history)
+    look(first)
+    assert len(undecided(history).rounds) == 1
+    first.more()
+    again = undecided(history)
+    assert len(again.rounds) == 0
+    # It is a file that can be read, and that the re-run goes on from.
+    again.more()
+    assert len(undecided(history).rounds) == 1
+
+
+# -- cold starts
+
+
+def started(base: float, candidate: float) -> Round:
+    """A round of servers that took so long to start."""
+    return replace(round_of([0.0] * 6), sides={"base": Side((base,)), "candidate": Side((candidate,))})
+
+
+def test_the_values_of_cold_starts_are_of_the_rounds_that_are_judged() -> None:
+    """The first round, whose first start reads from the disk, is in no verdict, value or ratio, nor in what is learned.
+
+    There the candidate took eight times as long; in all others both took as long.
+    """
+    history, pairing = KeptInMemory(), ScriptedPairing()
+    paired = a_comparison(pairing, history=history)
+    pairing.rounds.append(started(10.0, 80.0))
+    alone = paired.judge(COLD_START, 0.2)
+    assert (alone.value, alone.reference) == (80.0, 10.0)
+    pairing.rounds.extend([started(10.0, 10.0), started(11.0, 11.0)])
+    judged = paired.judge(COLD_START, 0.2)
+    assert (judged.verdict, judged.value, judged.reference) == (Verdict.PASS, 10.5, 10.5)
+    limited = paired.judge_limit(COLD_START, 1.3)
+    assert (limited.verdict, limited.value) == (Verdict.PASS, 1.0)
+    (kept,) = history.kept.values()
+    assert kept.metrics["cold_start"].differences == ((0.0,), (0.0,))
+    assert len(kept.rounds) == 3

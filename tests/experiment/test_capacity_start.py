@@ -1,0 +1,303 @@
+"""A search for a capacity: what a test may ask of it, and that its starts are the server under its load alone."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import pytest
+
+from pytest_gpuserve.comparison.capacity_run import CapacityRun
+from pytest_gpuserve.errors import LoadFailed, UsageProblem
+from pytest_gpuserve.experiment.capacity.planning import BELOW
+from pytest_gpuserve.experiment.capacity.shape import SearchShape, check_searchable, search_shape
+from pytest_gpuserve.experiment.capacity.start import _answered
+from pytest_gpuserve.experiment.handle import ServerHandle, Target
+from pytest_gpuserve.load.driver import check_users, most_under_way
+from pytest_gpuserve.load.engine.loop import OWN_FILES
+from pytest_gpuserve.load.progress import ANY_WIDTH, Standing, progress_line
+from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
+from pytest_gpuserve.load.source import LOCAL
+from pytest_gpuserve.load.totals import Totals
+from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.measure.capacity import SAMPLES, Finding
+from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.measure.points import NotMeasured
+from pytest_gpuserve.servers.command import CommandServer
+from tests.comparison.vocabulary import a_run, cases
+from tests.fakes.simulated_deployment import Deployment, search_deployment
+from tests.fakes.simulated_queue import Queue
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.measure.capacity import Search
+    from pytest_gpuserve.measure.window import Start
+
+QUEUE = Queue(lambda random: random.expovariate(100.0), workers=2)
+"""Of two workers who can do 100 a second each."""
+
+NOT_SHOWN, MISSED = "objective not shown to be met", "objective missed"
+
+
+def shape(**arguments: Any) -> SearchShape:  # noqa: ANN401 -- wrong types too
+    """The shape of a call of ``load.capacity`` with these arguments."""
+    usual: dict[str, Any] = {
+        "precision": 0.05,
+        "arrivals": "poisson",
+        "seconds": None,
+        "warmup_seconds": 1.0,
+        "starts": 2,
+        "timeout": None,
+        "processes": 1,
+        "seed": 0,
+        "check": "some",
+        "allowed_errors": 0.0,
+        "source": LOCAL,
+    }
+    objectives = {name: arguments.pop(name, None) for name in ("p50", "p90", "p95", "p99")}
+    return search_shape(objectives, **{**usual, **arguments})
+
+
+def short(**arguments: Any) -> SearchShape:  # noqa: ANN401 -- whatever a search takes
+    """A short search."""
+    return shape(**{"p90": 0.1, "precision": 0.5, "seconds": 2.4, "warmup_seconds": 0.5, **arguments})
+
+
+def search_of(start: Start) -> Search:
+    """Its search."""
+    assert start.search is not None
+    return start.search
+
+
+# -- what a test may ask
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "takes one latency objective of p50, p90, p95, p99"),
+        ({"p99": 0.05, "p50": 0.01}, "takes one latency objective"),
+        *(({"p99": wrong}, r"p99=...\) is a latency") for wrong in (0, -1.0, "50 ms", True, float("nan"))),
+        ({"p99": 3.1}, r"p99=...\) is a latency of 0.00001 to 3 seconds, not 3.1"),
+        *(({"p99": 0.05, "precision": wrong}, r"precision=...\) is a fraction") for wrong in (0, None)),
+        ({"p99": 0.05, "arrivals": "bursty"}, "is 'poisson' or 'constant'"),
+        *(({"p99": 0.05, "seconds": wrong}, "is a number of seconds for each rate") for wrong in (0.5, float("inf"))),
+        ({"p99": 0.05, "starts": 1}, "two fresh starts at least"),
+        ({"p99": 0.05, "timeout": 0.01}, "more time than the objective"),
+        ({"p99": 0.05, "allowed_errors": 1}, "is a share of the requests"),
+        ({"p99": 0.05, "processes": "2"}, "is a whole number"),
+        ({"p99": 0.05, "processes": 0}, "one engine at least"),
+        ({"p99": 0.05, "warmup_seconds": 0}, "is a number of seconds above 0"),
+    ],
+)
+def test_a_wrong_argument_is_told(arguments: dict[str, Any], told: str) -> None:
+    """Each mistake is named by its argument, before a server is started."""
+    with pytest.raises(UsageProblem, match=told):
+        shape(**arguments)
+
+
+def test_the_objective_is_a_part_of_the_workload() -> None:
+    """Objective, arrivals, starts and allowed errors are; how closely and how long it is searched is not."""
+    words = shape(p99=0.05).workload()
+    assert words == {"load": "capacity, poisson arrivals", "objective": "p99 <= 0.05 s", "starts": "2"}
+    assert shape(p99=0.05, precision=0.02, seconds=60, processes=2, warmup_seconds=3.0).workload() == words
+    for other in ({"p99": 0.04}, {"p95": 0.05}, {"p99": 0.05, "arrivals": "constant"}, {"p99": 0.05, "starts": 3}):
+        assert shape(**other).workload() != words
+    assert shape(p99=0.05, allowed_errors=0.01).workload() == {**words, "allowed_errors": "0.01"}
+
+
+def test_each_rate_is_an_open_loop_with_a_bound() -> None:
+    """So many may be under way that the bound is beyond all that meets the objective."""
+    assert shape(p99=0.05).at(1000.0) == Poisson(1000.0, max_in_flight=400)
+    assert shape(p99=0.05).at(10.0) == Poisson(10.0, max_in_flight=256)
+    assert shape(p99=0.05, arrivals="constant").at(10.0) == Constant(10.0, max_in_flight=256)
+    assert shape(p99=0.05, processes=32).schedule == Closed(32)
+
+
+def test_the_bound_is_not_beyond_the_limit_on_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would end the search after minutes; each process has files of its own."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    for processes in (1, 2):
+        asked = shape(p99=1.0, processes=processes)
+        found = asked.at(10_000.0)
+        check_users(found, processes)
+        assert most_under_way(found) == processes * (1024 - OWN_FILES)
+        assert asked.in_flight_at(10_000.0) == 80_000
+    assert shape(p99=0.05).at(10.0) == Poisson(10.0, max_in_flight=256)
+
+
+def test_a_search_has_users_and_time_enough() -> None:
+    """A user for each replica, and 16 at least; ten seconds for a request, or four times as long as the objective."""
+    assert [shape(p99=0.05).for_users(users).schedule for users in (20, 3)] == [Closed(20), Closed(16)]
+    assert [shape(p99=0.05).timeout_seconds, shape(p99=3).timeout_seconds] == [10.0, 12.0]
+    assert shape(p99=0.05, timeout=1).timeout_seconds == 1
+
+
+def test_a_search_is_asked_for_nothing_else() -> None:
+    """What it does not measure is refused by name; a typing mistake lists what there is; and it is no truth itself.
+
+    Of starts that were not searched, or found nothing, there is no interval.
+    """
+    run = CapacityRun(a_run())
+    for name in (
+        "throughput",
+        "latency",
+        "batching_ratio",
+        "gpu_memory",
+        "energy_per_inference",
+        "replicas",
+        "summary",
+    ):
+        with pytest.raises(UsageProblem, match=rf"load\.capacity\(\.\.\.\) has no {name}"):
+            getattr(run, name)
+    with pytest.raises(UsageProblem, match="neither true nor false"):
+        bool(run)
+    with pytest.raises(AttributeError, match="it has capacity, cold_start, interval and searches"):
+        run.capasity  # noqa: B018 -- to ask is the test
+    with pytest.raises(NotMeasured, match="capacity is not known of every start"):
+        run.interval  # noqa: B018 -- to ask is the test
+
+
+def test_shared_memory_is_refused() -> None:
+    """How many requests are under way is not known beforehand, and each takes a lane."""
+    handle = ServerHandle(CommandServer(("x", "{port}"), Path(), "x", "python"), cast("Any", None))
+    target = handle.post("/", body=b"x")
+    check_searchable(target)
+    shared = Target(handle, target.requests, sharing=cast("Any", object()))
+    with pytest.raises(UsageProblem, match="shared memory"):
+        check_searchable(shared)
+
+
+def test_the_progress_line_says_what_is_tried() -> None:
+    """The rate and the interval so far stand in it, whole or not at all."""
+    tick = Tick(0, 0, 100_000_000, requests=80)
+    standing = Standing(test="test_a", probe="trying 812/s of 750/s .. 900/s")
+    assert "trying 812/s of 750/s .. 900/s  800/s" in progress_line(Totals(), tick, 3.0, ANY_WIDTH, standing)
+    assert progress_line(Totals(), tick, 3.0, 20, standing) == "800/s"
+
+
+# -- starts that are searched
+
+
+def test_a_sound_server_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone or as several replicas, counting or not, with nothing to be said against it."""
+    for deployment in (Deployment((QUEUE,)), Deployment((QUEUE,) * 3), Deployment((QUEUE,) * 2, counts=True)):
+        start, problems = search_deployment(deployment, short(), monkeypatch)
+        assert problems == []
+        assert 100 < (search_of(start).value or 0) / len(deployment.queues) < 220
+
+
+@cases(
+    "queues, state, allowed, told, words",
+    {
+        # 5 % of all requests fail, and the others meet p90; there is no capacity of 20.
+        "dead, of 20": (20, {"dead": frozenset({7})}, 0.06, ["replica host7", NOT_SHOWN], "it answered nothing"),
+        # Among the requests of all its errors would be few enough.
+        "failing": (10, {"failing": {3: 0.4}}, 0.08, ["replica host3"], "8 % may: status 503"),
+        # Each rate is missed: the replica is told before the objective.
+        "dead, of 2": (2, {"dead": frozenset({1})}, 0.0, ["replica host1", MISSED], "it answered nothing"),
+        "a third more answers than requests": (1, {"counts": True, "others": 0.33}, 0.0, ["another client"], ""),
+        # The lowest rate that missed did so whenever it was tried, and each time models were compiled.
+        "compiled": (1, {"counts": True, "compiles": 0}, 0.0, ["compiled under load"], ""),
+        "compiled much later": (1, {"counts": True, "compiles": 99}, 0.0, [], ""),
+    },
+)
+def test_what_is_wrong_with_a_server_is_told(  # noqa: PLR0917 -- columns of a table
+    queues: int, state: dict[str, Any], allowed: float, told: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once and by its name; a server with a dead replica has no capacity, and problems are no beginning of the next."""
+    asked = short(allowed_errors=allowed)
+    start, problems = search_deployment(Deployment((QUEUE,) * queues, **state), asked, monkeypatch)
+    assert [problem.split(":")[0] for problem in problems] == told
+    assert words in "".join(problems)
+    if "dead" in state:
+        assert search_of(start).value is None
+    if problems:
+        assert asked.known.capacity is None
+
+
+def test_a_disturbed_sample_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capacity is made of samples: one in which a model was compiled is not the server's."""
+    start, _ = search_deployment(Deployment((QUEUE,), counts=True), short(), monkeypatch)
+    late = Deployment((QUEUE,), counts=True, compiles=len(search_of(start).probes) - 2)
+    _, problems = search_deployment(late, short(), monkeypatch)
+    assert [problem.split(":")[0] for problem in problems] == ["compiled under load"]
+
+
+def test_a_later_start_is_searched_around_what_an_earlier_one_was_found_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All copies of a shape know it; and the arrivals of a sample are those of the same one of the other start."""
+    seeds: list[int] = []
+    made = Deployment.ticks
+
+    def told(self: Deployment, schedule: object, seed: int) -> Any:  # noqa: ANN401 -- ticks
+        seeds.append(seed)
+        return made(self, schedule, seed)
+
+    monkeypatch.setattr(Deployment, "ticks", told)
+    asked = short()
+    first, _ = search_deployment(Deployment((QUEUE,)), asked, monkeypatch)
+    value = search_of(first).value
+    assert value is not None
+    assert asked.known.capacity == value
+    of_first, seeds[:] = seeds[-SAMPLES:], []
+    second, problems = search_deployment(Deployment((QUEUE,)), asked, monkeypatch)
+    assert problems == []
+    assert search_of(second).probes[0].rate == pytest.approx(value / BELOW)
+    assert seeds[-SAMPLES:] == of_first
+    assert len(set(seeds)) == len(seeds)
+    assert short().known.capacity is None
+
+
+def test_a_search_that_is_lost_is_a_problem_once_it_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that fails after something was measured makes it INVALID; before, it is an error of the test."""
+    made, lost_at = Deployment.ticks, 1
+
+    def failing(self: Deployment, schedule: object, seed: int) -> Any:  # noqa: ANN401 -- ticks
+        if self.loads + 1 == lost_at:
+            raise LoadFailed("a load engine ended", found="killed by a test")
+        yield from made(self, schedule, seed)
+
+    monkeypatch.setattr(Deployment, "ticks", failing)
+    with pytest.raises(LoadFailed):
+        search_deployment(Deployment((QUEUE,)), short(), monkeypatch)
+    lost_at = 4
+    _, problems = search_deployment(Deployment((QUEUE,)), short(), monkeypatch)
+    assert problems == ["lost in mid-load: a load engine ended: killed by a test"]
+
+
+def test_replicas_of_which_nothing_is_known_are_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ticks do not tell whose requests they count."""
+    deployment = Deployment((QUEUE,) * 2)
+    monkeypatch.setattr("tests.fakes.simulated_deployment.together", lambda seen: next(iter(seen.values())))
+    _, problems = search_deployment(deployment, short(), monkeypatch)
+    assert any(problem.startswith("replicas: what each of the 2 did is not known") for problem in problems)
+
+
+def test_the_limit_on_open_files_is_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that wait because of it do not make a rate the server's capacity."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (60, 60))
+    made = Deployment.ticks
+
+    def held(self: Deployment, schedule: object, seed: int) -> Any:  # noqa: ANN401 -- ticks
+        many = isinstance(schedule, Poisson) and schedule.rate > 100
+        for tick in made(self, schedule, seed):
+            yield msgspec.structs.replace(tick, due=2 * tick.sent, held=tick.sent) if many else tick
+
+    monkeypatch.setattr(Deployment, "ticks", held)
+    start, problems = search_deployment(Deployment((QUEUE,)), short(), monkeypatch)
+    assert any("28 requests under way at most" in probe.client for probe in search_of(start).probes)
+    (problem,) = problems
+    assert "hard limit on open files" in problem
+    assert any(probe.finding is Finding.MISSED for probe in search_of(start).probes)
+
+
+def test_the_first_guess_waits_for_answers() -> None:
+    """For a few, and a second; not where requests fail."""
+    nothing = [Tick(number, number * 10**8, (number + 1) * 10**8) for number in range(30)]
+    assert not any(_answered(nothing[:count]) for count in range(1, 31))
+    answers = Latencies({bucket_of(10**9): 4}, 4 * 10**9, 10**9)
+    answered = Tick(30, 30 * 10**8, 31 * 10**8, requests=4, latency=answers)
+    assert _answered([*nothing, answered])
+    assert not _answered([*nothing[:8], Tick(8, 8 * 10**8, 9 * 10**8, requests=4, latency=answers)])
+    assert _answered([*nothing, Tick(30, 30 * 10**8, 31 * 10**8, errors={"refused": 1})])

@@ -1,0 +1,138 @@
+"""A session keeps what was measured, measures disturbed starts again, and ends at trouble and at Ctrl-C."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from pytest_gpuserve.experiment import sampling
+from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.experiment.telemetry import NOBODY
+from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.window import Session, Start
+from tests.support.builders import window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.watch import Progress
+
+LATE = "client late: by 3 ms"
+MOST_FOREIGN = 0.25
+
+
+@dataclass
+class Load:
+    """What is measured in one start.
+
+    Args:
+        foreign: Cores that others took in it.
+        problems: What went wrong.
+        disturbances: What disturbed it as a whole.
+        interrupted: Whether Ctrl-C came.
+    """
+
+    foreign: float = 0.0
+    problems: tuple[str, ...] = ()
+    disturbances: tuple[str, ...] = ()
+    interrupted: bool = False
+
+    def measure(self) -> Start:
+        """Measure."""
+        counters = Counters(items=8, batches=1, batch_sizes={"8": 1})
+        return Start((window(),), 1.0, counters=counters, foreign_cores=self.foreign)
+
+
+@dataclass
+class FakeTarget:
+    """A server, and what is measured in its starts; where that is nothing Ctrl-C comes as it starts."""
+
+    loads: list[Load | None]
+    telemetry_source: object = NOBODY
+    requests: tuple[()] = field(default=())
+
+    @contextmanager
+    def started(self) -> Iterator[Load]:
+        """Start."""
+        load = self.loads.pop(0)
+        if load is None:
+            raise KeyboardInterrupt
+        yield load
+
+
+GOOD, WRONG = Load(), ("wrong answers",)
+DISTURBED = Load(disturbances=(LATE,))
+
+
+def took(cores: float) -> str:
+    """Why a start was measured again."""
+    return f"others took {cores:.2f} of the host's cores"
+
+
+@pytest.mark.parametrize(
+    ("loads", "starts", "problems", "interrupted"),
+    [
+        pytest.param([GOOD, GOOD], [(0.0,), (0.0,)], (), False, id="two starts"),
+        pytest.param(
+            [GOOD, None],
+            [(0.0,)],
+            ("interrupted by Ctrl-C after 1 starts: not decided",),
+            True,
+            id="Ctrl-C between two starts keeps the first",
+        ),
+        pytest.param(
+            [Load(problems=("stopped",), interrupted=True)], [(0.0,)], ("stopped",), True, id="Ctrl-C under load"
+        ),
+        pytest.param([Load(problems=WRONG)], [(0.0,)], WRONG, False, id="trouble ends a session early"),
+        pytest.param(
+            [Load(0.1), Load(0.9), Load(0.2)], [(0.1,), (0.2, took(0.9))], (), False, id="a busy host is waited for"
+        ),
+        pytest.param(
+            [Load(0.9), Load(0.8), Load(0.7), Load(0.6)],
+            [(0.7, took(0.9), took(0.8)), (0.6,)],
+            (),
+            False,
+            id="but not for ever: the rest stands for the verdict to refuse it",
+        ),
+        pytest.param([Load(0.9, WRONG)], [(0.9,)], WRONG, False, id="trouble on a busy host is not dropped"),
+        pytest.param(
+            [DISTURBED, GOOD, DISTURBED, GOOD], [(0.0, LATE), (0.0, LATE)], (), False, id="a late client is waited for"
+        ),
+        pytest.param(
+            [DISTURBED] * 3,
+            [(0.0, LATE, LATE)],
+            (LATE,),
+            False,
+            id="a client that is late again and again",
+        ),
+        pytest.param([Load(0.0, WRONG, (LATE,))], [(0.0,)], (*WRONG, LATE), False, id="trouble beside it"),
+    ],
+)
+def test_a_session_is_the_starts_that_were_not_disturbed(
+    monkeypatch: pytest.MonkeyPatch,
+    loads: list[Load | None],
+    starts: list[tuple[object, ...]],
+    problems: tuple[str, ...],
+    *,
+    interrupted: bool,
+) -> None:
+    """What was dropped, with its batches, is told of the start that takes its place; no start is made in vain."""
+    monkeypatch.setattr(sampling, "LoadedStart", lambda load, *_: load)
+    target, kept = FakeTarget(list(loads)), list[Session]()
+    came_through = False
+    try:
+        shape = LoadShape(Closed(1), foreign_cores=MOST_FOREIGN)
+        sampling.take_session(cast("Target", target), shape, kept.append, cast("Progress", None))
+    except KeyboardInterrupt:
+        came_through = True
+    assert came_through is interrupted
+    (session,) = kept
+    assert [(start.foreign_cores, *start.rejected) for start in session.starts] == starts
+    assert session.problems == problems
+    assert dict(session.batch_sizes) == {"8": len(starts)}
+    assert target.loads == []
