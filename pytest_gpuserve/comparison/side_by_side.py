@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.comparison.holm import HolmCorrection
-    from pytest_gpuserve.comparison.paired_runner import Memory
+    from pytest_gpuserve.comparison.memory import Memory
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.paired import Prior

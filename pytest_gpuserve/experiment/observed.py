@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.schedule import Steps
-from pytest_gpuserve.measure.counters import Breakdown, Counters, added, breakdown_of
+from pytest_gpuserve.measure.breakdown import Breakdown, breakdown_of
+from pytest_gpuserve.measure.counters import Counters, added
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.replicas import ReplicaResult, replicas_of
 from pytest_gpuserve.measure.summary import StepResult, Summary, steps_of, summary_of

@@ -14,8 +14,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.capacity import is_searched
-from pytest_gpuserve.measure.counters import added, breakdown_of
+from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.rounds import reduced_by_metric

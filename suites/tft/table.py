@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpuserve.measure.counters import Breakdown
+    from pytest_gpuserve.measure.breakdown import Breakdown
     from pytest_gpuserve.measure.summary import Summary
 
     Row = Mapping[str, float]

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.measure.counters import Breakdown, Counters
+from pytest_gpuserve.measure.breakdown import Breakdown
+from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.summary import Summary
 from pytest_gpuserve.servers.triton_config import CONFIG_FILE

@@ -12,7 +12,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.counters import Breakdown, added, breakdown_of
+from pytest_gpuserve.measure.breakdown import Breakdown, breakdown_of
+from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.exports.values import ExportedLoad, loads_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.counters import Breakdown, added, breakdown_of
+from pytest_gpuserve.measure.breakdown import Breakdown, breakdown_of
+from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.html.figure import QUIET, Axis, Bar, Bars, Figure, Panel, Point, Series, colour, named_axis
