@@ -8,8 +8,8 @@ from pytest_gpuserve.comparison.assertions import Measured
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.observed import Observed
 from pytest_gpuserve.gate.metric import CAPACITY, METRICS
-from pytest_gpuserve.measure.capacity import searches_of
 from pytest_gpuserve.measure.points import NotMeasured
+from pytest_gpuserve.measure.window import searches_of
 
 if TYPE_CHECKING:
     from pytest_gpuserve.comparison.assertions import Run

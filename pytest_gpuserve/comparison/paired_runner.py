@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.memory import Memory
 from pytest_gpuserve.comparison.side_by_side import SideBySide
-from pytest_gpuserve.experiment.pairing import Pairing, Terms
+from pytest_gpuserve.experiment.pairing import Pairing
+from pytest_gpuserve.experiment.shape import Terms
 from pytest_gpuserve.gate.metric import log_cost
 from pytest_gpuserve.gate.priors import learn_prior
 from pytest_gpuserve.measure.points import NotMeasured, value_of_starts

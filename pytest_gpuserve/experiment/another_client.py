@@ -10,9 +10,9 @@ from pytest_gpuserve.experiment.shape import TICK_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.experiment.watch import Reading
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.measure.counters import Counters
 
 OTHERS_SHARE: Final = 0.05
 """By so much the server may have answered more requests than we sent: what it counts and what we saw are not looked at
@@ -94,3 +94,18 @@ class BothCounts:
 def _rate(tick: Tick) -> float:
     """Requests a second, of a short last tick too."""
     return tick.requests / max(TICK_SECONDS, (tick.end_ns - tick.begin_ns) / 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A reading of a server's counters.
+
+    Args:
+        counters: What it says.
+        at_seconds: When, by the monotonic clock, as the middle of the reading.
+        took_seconds: How long after the end of the last tick it was over: on a stalled machine we are late.
+    """
+
+    counters: Counters
+    at_seconds: float
+    took_seconds: float

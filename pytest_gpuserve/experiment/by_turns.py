@@ -22,7 +22,7 @@ from pytest_gpuserve.units import utc_now
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.experiment.pairing import Terms
+    from pytest_gpuserve.experiment.shape import Terms
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.measure.window import Window
 

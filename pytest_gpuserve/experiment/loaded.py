@@ -18,7 +18,7 @@ from pytest_gpuserve.measure.steady import truncate
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.experiment.watch import Reading
+    from pytest_gpuserve.experiment.another_client import Reading
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.counters import Counters

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.shape import Terms
     from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.window import Window
@@ -45,27 +45,6 @@ _NO_MEMORY: Final = re.compile(
 
 class BaseFailed(GpuserveError):
     """What is compared with could not be started."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How two servers are compared.
-
-    Args:
-        shape: The load, which is the same for both.
-        requests_wanted: Answers that each server should give in a block, for the quantiles that are compared.
-        most_foreign_cores: A block in which others took more of the host is thrown away.
-        by_turns: Whether only one of them may run at a time.
-        seed: Of the coins.
-        starts_together: Whether both may start at the same time, so that nobody knows how long a start takes.
-    """
-
-    shape: LoadShape
-    requests_wanted: int
-    most_foreign_cores: float
-    by_turns: bool
-    seed: str
-    starts_together: bool = True
 
 
 @dataclass(frozen=True, slots=True)

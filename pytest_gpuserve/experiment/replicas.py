@@ -15,7 +15,8 @@ from pytest_gpuserve.load.schedule import Closed, Trace
 from pytest_gpuserve.load.shares import shares
 from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.measure.histogram import merge
-from pytest_gpuserve.measure.replicas import ReplicaWindow, replicas_of
+from pytest_gpuserve.measure.replicas import replicas_of
+from pytest_gpuserve.measure.window import ReplicaWindow
 from pytest_gpuserve.servers.remote import Remote, Replicas
 from pytest_gpuserve.units import format_fraction
 

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from contextlib import ExitStack
 
+    from pytest_gpuserve.experiment.another_client import Reading
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.experiment.watch import Progress, Reading
+    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.counters import Counters

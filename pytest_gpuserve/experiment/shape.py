@@ -223,3 +223,24 @@ def schedule_of(concurrency: int | None, schedule: Schedule | None) -> Schedule:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How two servers are compared.
+
+    Args:
+        shape: The load, which is the same for both.
+        requests_wanted: Answers that each server should give in a block, for the quantiles that are compared.
+        most_foreign_cores: A block in which others took more of the host is thrown away.
+        by_turns: Whether only one of them may run at a time.
+        seed: Of the coins.
+        starts_together: Whether both may start at the same time, so that nobody knows how long a start takes.
+    """
+
+    shape: LoadShape
+    requests_wanted: int
+    most_foreign_cores: float
+    by_turns: bool
+    seed: str
+    starts_together: bool = True

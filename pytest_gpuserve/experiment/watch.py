@@ -12,7 +12,7 @@ import psutil
 
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
-from pytest_gpuserve.experiment.another_client import BothCounts
+from pytest_gpuserve.experiment.another_client import BothCounts, Reading
 from pytest_gpuserve.experiment.replicas import ReplicaShares, warmup_of
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
 from pytest_gpuserve.load import beside
@@ -48,21 +48,6 @@ ANSWERED_LATENCIES: Final = 2
 
 STUCK_SECONDS: Final = 1.0
 """A shorter wait is not called stuck, however fast the other answers were."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A reading of a server's counters.
-
-    Args:
-        counters: What it says.
-        at_seconds: When, by the monotonic clock, as the middle of the reading.
-        took_seconds: How long after the end of the last tick it was over: on a stalled machine we are late.
-    """
-
-    counters: Counters
-    at_seconds: float
-    took_seconds: float
 
 
 class Progress(Protocol):

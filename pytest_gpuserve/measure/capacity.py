@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.measure.crossing import Crossing, Point, crossing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from pytest_gpuserve.measure.window import Session, Start
 
 SAMPLES: Final = 8
 """The last probes of a search, all of one length, where the capacity was thought to lie: by them it is known."""
@@ -224,13 +223,3 @@ def _worth(samples: Sequence[Probe]) -> float:
     if not samples or any(probe.effective <= 0 for probe in samples):
         return 0.0
     return 1 / statistics.fmean(probe.requests / probe.effective for probe in samples)
-
-
-def searches_of(sessions: Sequence[Session]) -> list[Search]:
-    """The searches of the starts of some sessions, in order."""
-    return [start.search for session in sessions for start in session.starts if start.search is not None]
-
-
-def is_searched(starts: Iterable[Start]) -> bool:
-    """Whether starts were searched for their capacity, at many rates, so that no other number of a load holds."""
-    return any(start.search is not None for start in starts)

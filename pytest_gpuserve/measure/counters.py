@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.measure.window import StageTime
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -136,3 +134,25 @@ def together(readings: Mapping[str, Counters]) -> Counters:
         pending=None if None in waiting else sum(count or 0 for count in waiting),
         parts=dict(readings),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """Time that a server counted in one of its stages, such as `COMPUTE`.
+
+    Args:
+        seconds: Their sum; times that overlap count each.
+        count: What was timed: requests or batches, as the stage's name says.
+    """
+
+    seconds: float
+    count: int
+
+    @property
+    def mean(self) -> float:
+        """Seconds of one of them.
+
+        Raises:
+            ZeroDivisionError: There was none.
+        """
+        return self.seconds / self.count

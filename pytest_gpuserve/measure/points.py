@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.gate.metric import CAPACITY, COLD_START, OF_A_START, Metric, log_cost, requests_needed
-from pytest_gpuserve.measure.capacity import is_searched
 from pytest_gpuserve.measure.histogram import merge
+from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:

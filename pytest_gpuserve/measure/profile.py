@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from pytest_gpuserve.measure.counters import StageTime
 from pytest_gpuserve.measure.histogram import merge
-from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, QUEUE, SERVER, StageTime
+from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, QUEUE, SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -25,23 +25,6 @@ MUCH_SLOWER: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaWindow:
-    """What the client saw of one replica in a window.
-
-    Args:
-        name: Its address, as ``host:port``.
-        requests: Requests that it answered well.
-        errors: Requests to it that failed, by kind.
-        latency: Latencies of the answered ones.
-    """
-
-    name: str
-    requests: int
-    errors: Mapping[str, int]
-    latency: Histogram
-
-
-@dataclass(frozen=True, slots=True)
 class ReplicaResult:
     """What one replica came to over all that was measured.
 

@@ -10,11 +10,10 @@ from pytest_gpuserve.measure.histogram import Histogram, merge
 from pytest_gpuserve.measure.yardstick import Yardstick
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuserve.measure.capacity import Search
-    from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.replicas import ReplicaWindow
+    from pytest_gpuserve.measure.counters import Counters, StageTime
     from pytest_gpuserve.measure.settings import Setting
     from pytest_gpuserve.measure.telemetry import Telemetry
 
@@ -41,28 +40,6 @@ PER_REQUEST: Final = "request."
 """What the names of stages begin with that Triton counts by request, where each request of a batch is charged the whole
 time of its batch: ``request.input``, ``request.infer``, ``request.output``. They make up a request's latency, and say
 nothing of how long the device was busy; that is `COMPUTE`."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageTime:
-    """Time that a server counted in one of its stages, such as `COMPUTE`.
-
-    Args:
-        seconds: Their sum; times that overlap count each.
-        count: What was timed: requests or batches, as the stage's name says.
-    """
-
-    seconds: float
-    count: int
-
-    @property
-    def mean(self) -> float:
-        """Seconds of one of them.
-
-        Raises:
-            ZeroDivisionError: There was none.
-        """
-        return self.seconds / self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,3 +238,30 @@ class Session:
     def windows(self) -> tuple[Window, ...]:
         """The windows of all starts."""
         return tuple(window for start in self.starts for window in start.windows)
+
+
+def searches_of(sessions: Sequence[Session]) -> list[Search]:
+    """The searches of the starts of some sessions, in order."""
+    return [start.search for session in sessions for start in session.starts if start.search is not None]
+
+
+def is_searched(starts: Iterable[Start]) -> bool:
+    """Whether starts were searched for their capacity, at many rates, so that no other number of a load holds."""
+    return any(start.search is not None for start in starts)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaWindow:
+    """What the client saw of one replica in a window.
+
+    Args:
+        name: Its address, as ``host:port``.
+        requests: Requests that it answered well.
+        errors: Requests to it that failed, by kind.
+        latency: Latencies of the answered ones.
+    """
+
+    name: str
+    requests: int
+    errors: Mapping[str, int]
+    latency: Histogram

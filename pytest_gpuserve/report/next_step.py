@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.capacity import is_searched
+from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.report.commands import (
     CLOSER,
     CLOSER_BY_ANCHOR,

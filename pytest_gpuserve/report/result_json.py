@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.breakdown import breakdown_of
-from pytest_gpuserve.measure.capacity import is_searched
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
-from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.measure.window import Client, is_searched
 from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.replicas import plain_replicas, plain_searches
 

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed
-from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.window import StageTime
+from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.selftest.server import METRICS, PREFIX, Options
 from pytest_gpuserve.servers.base import Launch

@@ -10,7 +10,8 @@ from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.comparison.memory import Memory
 from pytest_gpuserve.comparison.side_by_side import SideBySide
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.experiment.pairing import Pairing, Terms
+from pytest_gpuserve.experiment.pairing import Pairing
+from pytest_gpuserve.experiment.shape import Terms
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
 from pytest_gpuserve.gate.priors import learn_prior
 from pytest_gpuserve.gate.verdict import Verdict

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.counters import Counters, added
+from pytest_gpuserve.measure.counters import Counters, StageTime, added
 from pytest_gpuserve.measure.settings import Setting
-from pytest_gpuserve.measure.window import COMPUTE, SERVER, StageTime
-from pytest_gpuserve.servers.base import Launch
+from pytest_gpuserve.measure.window import COMPUTE, SERVER
+from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.facts import read_facts
 from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, Reading, read_tally
 from pytest_gpuserve.servers.inside.litserve_app import MODULE
 from pytest_gpuserve.servers.inside.litserve_worker import ANSWERS, EXECUTIONS, FACTS, READY_PATH
 from pytest_gpuserve.servers.instance import check_length
-from pytest_gpuserve.servers.relocation import with_own_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER, StageTime
+from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.servers.base import HOST
 

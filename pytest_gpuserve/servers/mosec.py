@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.settings import Setting
-from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER, StageTime
+from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER
 from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.instance import check_length
 from pytest_gpuserve.servers.metric_names import Sample, bucket_counts, is_count, scrape

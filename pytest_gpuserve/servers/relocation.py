@@ -13,7 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pytest_gpuserve
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.git import git_text
 from pytest_gpuserve.units import format_seconds
@@ -21,7 +20,6 @@ from pytest_gpuserve.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.servers.base import Site
 
 OLDEST: Final = [3, 8]
 """The first Python that tells its packages."""
@@ -211,24 +209,6 @@ def ask_interpreter(
         looked=[python],
         remedies=["make sure that it is a Python of 3.8 or later: python=... of the server, or --against-python=EXE"],
     )
-
-
-def with_own_package(site: Site, environment: Mapping[str, str]) -> dict[str, str]:
-    """A server's variables, with which it imports this package, and nothing else of the tests' interpreter.
-
-    The package comes first, so that both sides of a comparison measure with the same code, also where they compare two
-    revisions of this package.
-
-    Args:
-        site: In its folder a link to the package is made.
-        environment: The variables so far, on top of the inherited ones.
-    """
-    place = site.folder / "package"
-    place.mkdir()
-    package = Path(pytest_gpuserve.__file__).resolve().parent
-    (place / package.name).symlink_to(package)
-    before = environment.get(PYTHONPATH) or os.environ.get(PYTHONPATH, "")
-    return {**environment, PYTHONPATH: os.pathsep.join(filter(None, (str(place), before)))}
 
 
 PYTHONPATH = "PYTHONPATH"

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.settings import Setting
-from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER, StageTime
-from pytest_gpuserve.servers.base import Launch
+from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
+from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.inside.torch_tally import read_tally
 from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
 from pytest_gpuserve.servers.instance import check_length
-from pytest_gpuserve.servers.relocation import with_own_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

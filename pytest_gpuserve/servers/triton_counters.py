@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.counters import Counters, added
-from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER, StageTime
+from pytest_gpuserve.measure.counters import Counters, StageTime, added
+from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 
 if TYPE_CHECKING:
     from pytest_gpuserve.servers.triton_http import Roles

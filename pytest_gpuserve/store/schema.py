@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from pytest_gpuserve.measure.capacity import Finding, Objective, Probe, Search
-from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.settings import Setting
-from pytest_gpuserve.measure.window import CardUse, Session, StageTime, Start, Window
+from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
 
 if TYPE_CHECKING:

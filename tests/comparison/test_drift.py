@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.judging import TestGate
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Starter, Target
-    from pytest_gpuserve.experiment.pairing import Terms
+    from pytest_gpuserve.experiment.shape import Terms
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.servers.relocation import Relocation

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Starter, Target
     from pytest_gpuserve.experiment.machine import Machine
-    from pytest_gpuserve.experiment.pairing import Terms
+    from pytest_gpuserve.experiment.shape import Terms
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.rounds import Round

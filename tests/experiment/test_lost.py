@@ -15,8 +15,8 @@ from pytest_gpuserve.experiment import by_turns, pairing, server_arm
 from pytest_gpuserve.experiment.capacity import rounds
 from pytest_gpuserve.experiment.capacity.shape import search_shape
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
-from pytest_gpuserve.experiment.pairing import Pairing, Terms
-from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.experiment.pairing import Pairing
+from pytest_gpuserve.experiment.shape import LoadShape, Terms
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Poisson, Steps

@@ -16,7 +16,7 @@ from pytest_gpuserve.experiment import pairing
 from pytest_gpuserve.experiment.by_turns import TURNS_ALONE
 from pytest_gpuserve.experiment.disturbed import MOST_AGAIN
 from pytest_gpuserve.experiment.handle import Target
-from pytest_gpuserve.experiment.pairing import MOST_REJECTED, BaseFailed, Pairing, Terms
+from pytest_gpuserve.experiment.pairing import MOST_REJECTED, BaseFailed, Pairing
 from pytest_gpuserve.experiment.server_arm import (
     MOST_TICKS,
     MOST_TICKS_FOR_REQUESTS,
@@ -25,7 +25,7 @@ from pytest_gpuserve.experiment.server_arm import (
     ServerArm,
     _overload,
 )
-from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape
+from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape, Terms
 from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson

@@ -11,18 +11,19 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.experiment.another_client import Reading
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.experiment.watch import Reading, Watch, client_of
+from pytest_gpuserve.experiment.watch import Watch, client_of
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Steps
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.wire import Latencies, Tick
-from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.histogram import bucket_of
-from pytest_gpuserve.measure.window import COMPILING, COMPUTE, Client, StageTime
+from pytest_gpuserve.measure.window import COMPILING, COMPUTE, Client
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from tests.servers.pairs import Seen
 from tests.support.builders import window

@@ -17,8 +17,8 @@ from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
 from pytest_gpuserve.load.wire import Latencies
-from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.window import COMPILING, StageTime
+from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.servers.remote import Remote, Replicas
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.another_client import Reading
 from pytest_gpuserve.experiment.capacity.shape import SearchShape
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.replicas import ReplicaShares, for_replicas, warmup_of
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.experiment.watch import Reading, Watch
+from pytest_gpuserve.experiment.watch import Watch
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.request import Request
@@ -28,7 +29,8 @@ from pytest_gpuserve.measure.capacity import Objective
 from pytest_gpuserve.measure.counters import Counters, counted_between
 from pytest_gpuserve.measure.counters import together as counted_together
 from pytest_gpuserve.measure.histogram import bucket_of
-from pytest_gpuserve.measure.replicas import ReplicaWindow, replicas_of
+from pytest_gpuserve.measure.replicas import replicas_of
+from pytest_gpuserve.measure.window import ReplicaWindow
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.remote import Remote, Replicas
 from tests.support.builders import histogram, window

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.measure.counters import Counters, WentBackwards, added, counted_between
+from pytest_gpuserve.measure.counters import Counters, StageTime, WentBackwards, added, counted_between
 from pytest_gpuserve.measure.settings import Setting, differences, moved
-from pytest_gpuserve.measure.window import COMPUTE, StageTime
+from pytest_gpuserve.measure.window import COMPUTE
 
 COUNT = st.integers(0, 10**9)
 TIMES = st.builds(StageTime, st.floats(0, 1e6), COUNT)

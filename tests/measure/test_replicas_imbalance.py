@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.histogram import Histogram
-from pytest_gpuserve.measure.replicas import P99_REQUESTS, ReplicaResult, ReplicaWindow, imbalance_of, replicas_of
+from pytest_gpuserve.measure.replicas import P99_REQUESTS, ReplicaResult, imbalance_of, replicas_of
+from pytest_gpuserve.measure.window import ReplicaWindow
 from tests.support.builders import histogram, window
 
 if TYPE_CHECKING:

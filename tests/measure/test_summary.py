@@ -12,10 +12,10 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.observed import Observed
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.measure.breakdown import breakdown_of
-from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.summary import steps_of, summary_of
-from pytest_gpuserve.measure.window import COMPUTE, QUEUE, SERVER, Client, StageTime
+from pytest_gpuserve.measure.window import COMPUTE, QUEUE, SERVER, Client
 from tests.support.builders import histogram, session, start, window
 
 

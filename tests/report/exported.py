@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.window import PER_REQUEST, QUEUE, Client, Session, StageTime, Start
+from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.measure.window import PER_REQUEST, QUEUE, Client, Session, Start
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 from tests.support.builders import COMMIT, judgement, session, start, window
 

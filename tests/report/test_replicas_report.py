@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.replicas import ReplicaResult, ReplicaWindow
-from pytest_gpuserve.measure.window import Session, Start
+from pytest_gpuserve.measure.replicas import ReplicaResult
+from pytest_gpuserve.measure.window import ReplicaWindow, Session, Start
 from pytest_gpuserve.report.html.page import document as page_document
 from pytest_gpuserve.report.replicas import imbalance_text, replica_lines
 from pytest_gpuserve.report.result_json import document

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
-from pytest_gpuserve.experiment.pairing import Pairing, Terms
-from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.experiment.pairing import Pairing
+from pytest_gpuserve.experiment.shape import LoadShape, Terms
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.mosec import Mosec

@@ -17,7 +17,7 @@ import pytest
 import pytest_gpuserve.servers.instance as instance_module
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.experiment.asking import Refused
-from pytest_gpuserve.experiment.watch import Reading, Watch
+from pytest_gpuserve.experiment.watch import Watch
 from pytest_gpuserve.load.schedule import Burst
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from pytest_gpuserve.experiment.another_client import Reading
     from pytest_gpuserve.experiment.handle import Target
 
 COUNTERS = MetricNames(items="items", batches="batches", requests="requests")

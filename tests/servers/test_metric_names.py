@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.window import COMPUTE, StageTime
+from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.measure.window import COMPUTE
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.metric_names import MetricNames, read_samples
 

@@ -6,8 +6,9 @@ from typing import Final
 
 from hypothesis import strategies as st
 
+from pytest_gpuserve.measure.counters import StageTime
 from pytest_gpuserve.measure.histogram import LARGEST_BUCKET, Histogram
-from pytest_gpuserve.measure.window import CardUse, StageTime, Window
+from pytest_gpuserve.measure.window import CardUse, Window
 
 COUNT = st.integers(0, 2**53 - 1)
 SECONDS = st.floats(1e-6, 1e6).map(lambda value: float(f"{value:.6g}"))

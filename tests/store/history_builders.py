@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 
 from pytest_gpuserve.gate.sequential import Seen
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.rounds import ABBA, Block, Round, Side
 from pytest_gpuserve.measure.settings import Setting
-from pytest_gpuserve.measure.window import Client, StageTime
+from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey, Subject
 from tests.support.builders import window
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.window import COMPUTE, QUEUE, StageTime
+from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.measure.window import COMPUTE, QUEUE
 from suites.codegen.analysis import (
     INFER,
     mean_batch,

@@ -14,7 +14,8 @@ from pytest_gpuserve.measure.window import COMPILING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.experiment.watch import Reading, Watch
+    from pytest_gpuserve.experiment.another_client import Reading
+    from pytest_gpuserve.experiment.watch import Watch
     from pytest_gpuserve.load.wire import Tick
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.capacity.shape import SearchShape
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.pairing import Terms
+    from pytest_gpuserve.experiment.shape import Terms
     from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Arm

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.capacity import is_searched
 from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
 from pytest_gpuserve.measure.summary import Summary, summary_of
+from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.ranking import rows_by_load
 from pytest_gpuserve.units import digest

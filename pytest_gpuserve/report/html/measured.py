@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.measure.capacity import is_searched
 from pytest_gpuserve.measure.points import NotMeasured, value_of
 from pytest_gpuserve.measure.summary import StepResult, Summary, steps_of, summary_of
+from pytest_gpuserve.measure.window import is_searched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

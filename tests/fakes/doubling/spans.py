@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.experiment.loaded import LoadedStart
-from pytest_gpuserve.experiment.watch import Reading, Watch
+from pytest_gpuserve.experiment.watch import Watch
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.experiment.another_client import Reading
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Start
 
