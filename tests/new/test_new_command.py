@@ -101,15 +101,19 @@ def test_a_written_suite_measures_its_app(project: Path, capfd: pytest.CaptureFi
     assert after == {name: content for name, content in before.items() if name != "suites/app/conftest.py"}
     options = ["--gpu=cpu", "--on-missing=skip", "--gpuserve-json=result.json", "-p", "pytest_gpuserve.plugin"]
     options += ["--gpuserve-budget=10", "-o", "gpuserve_foreign_cores=99"]  # a busy machine is no fault of the suite
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "suites/app", *options, *OWN_LOCKS],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), LOCKS_VARIABLE: str(project)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    (test,) = json.loads((project / "result.json").read_text())["tests"]
+    for _ in range(2):  # a machine on which a server does not start in time is no fault of the suite, either
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "suites/app", *options, *OWN_LOCKS],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), LOCKS_VARIABLE: str(project)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        (test,) = json.loads((project / "result.json").read_text())["tests"]
+        if test["run"] is not None:
+            break
+    assert test["run"] is not None, done.stdout
     assert test["run"]["requests"] > 0
     if not busy_machine(test["run"]):
         assert ({row["verdict"] for row in test["verdicts"]}, done.returncode) == ({"MISSING"}, 0), done.stdout
