@@ -48,11 +48,15 @@ class PointRecord(msgspec.Struct, frozen=True):
     requests: Count
 
 
+_OPTION = r"^--against(-python)?=[^\x00-\x1f\x7f\x85\u2028\u2029]+$"
+"""On one line: it becomes part of a command that people are shown."""
+
+
 class BaseRecord(msgspec.Struct, frozen=True):
     """Whom a run was measured beside."""
 
     name: str
-    options: list[Annotated[str, msgspec.Meta(pattern="^--against(-python)?=.")]] = []
+    options: list[Annotated[str, msgspec.Meta(pattern=_OPTION)]] = []
 
 
 class RunRecord(msgspec.Struct, frozen=True):

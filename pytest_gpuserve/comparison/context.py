@@ -1,4 +1,4 @@
-"""What all who judge the loads of one test have in common."""
+"""Shared context of one test's comparisons: its loads, its budget, and what verdicts mean."""
 
 from __future__ import annotations
 

@@ -154,6 +154,8 @@ DAMAGES: list[tuple[Callable[[Plain], object], str]] = [
     (lambda plain: plain["tests"][0]["verdicts"][0].update(adjusted_p=2), "adjusted_p"),
     (lambda plain: plain["tests"].append(plain["tests"][0]), "twice"),
     (lambda plain: plain.update(mode="dream"), "mode"),
+    # It would become a line of its own below the command that is proposed.
+    (lambda plain: plain["tests"][0]["run"].update(base={"name": "x", "options": ["--against=x\nrm -r /"]}), "options"),
 ]
 """What can be wrong with a file, and what is said of it."""
 
