@@ -228,7 +228,8 @@ def _export(config: pytest.Config, text: str, *, typed: bool) -> Output:
     name, _, file = text.partition(":")
     if name not in EXPORTS or not file:
         raise pytest.UsageError(
-            f"--gpuserve-export={text}: it is FORMAT:FILE, where FORMAT is one of {', '.join(EXPORTS)}"
+            f"--gpuserve-export={text}: it is FORMAT:FILE, where FORMAT is one of {', '.join(EXPORTS)};"
+            " Bencher and github-action-benchmark read pytest-benchmark's"
         )
     return _output(config, f"--gpuserve-export={text}", EXPORTS[name], file, typed=typed)
 

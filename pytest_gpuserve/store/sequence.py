@@ -197,9 +197,6 @@ def _any_window_of(record: WindowRecord, path: str) -> Window:
     return replace(window_of(msgspec.structs.replace(record, errors={}), path), errors=record.errors)
 
 
-# msgspec reads the annotations of what it decodes.
-
-
 ROUNDS_SCHEMA: Final = 2
 """Of the file of rounds: in schema 1 a tolerance was a growth of the cost, so that its looks asked other questions."""
 

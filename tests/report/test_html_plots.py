@@ -82,6 +82,7 @@ def picture(panel: Panel, along: Axis | None = None, **more: Any) -> ET.Element:
         (Axis(unit="s"), [0.01, 0.03], ["10 ms", "15 ms", "20 ms", "25 ms", "30 ms"]),
         (Axis(unit="1/s", from_zero=True), [900.0], ["0/s", "200/s", "400/s", "600/s", "800/s"]),
         (Axis(unit="%", from_zero=True), [0.5], ["0 %", "20 %", "40 %"]),
+        (Axis(unit="%", is_log=True), [1e-4, 1.0], ["0.01 %", "0.1 %", "1 %", "10 %", "100 %"]),
         (Axis(unit="s", is_log=True), [0.004, 0.03], ["5 ms", "10 ms", "20 ms"]),
         (Axis(unit="s", is_log=True), [1e-5, 10.0], ["10 us", "100 us", "1 ms", "10 ms", "100 ms", "1 s", "10 s"]),
         (Axis(unit="MHz"), [1410.0], ["1350 MHz", "1400 MHz", "1450 MHz"]),

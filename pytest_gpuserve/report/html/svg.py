@@ -11,7 +11,7 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.units import format_fraction, format_value
+from pytest_gpuserve.units import format_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -272,7 +272,8 @@ def _fitting(ticks: Sequence[tuple[float, str]]) -> Sequence[tuple[float, str]]:
 
 def _text(value: float, unit: str) -> str:
     if unit == "%":
-        return format_fraction(value)
+        # A share of one in ten thousand is not 0.0 %.
+        return f"{100 * value:.4g} %"
     if unit in ("", "MHz", "GiB"):
         return f"{value:.4g} {unit}".rstrip()
     number, _, rest = format_value(value, unit).partition(" ")
