@@ -15,6 +15,7 @@ from pytest_gpuserve.experiment.machine import speed_text
 from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
 from pytest_gpuserve.gate.occasions import withstand_drift
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
@@ -27,17 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.compare.load import Load, Sample
     from pytest_gpuserve.gate.metric import Metric
 
-BASELINE_WORDS: Final = (
-    ("the baseline's", "A's"),
-    ("this run's", "B's"),
-    ("the baseline", "A"),
-    ("baseline has", "A has"),
-    ("this run has", "B has"),
-)
-"""What the rules for baselines call the two sides, and what they are called here."""
-
-THIS_MACHINE: Final = ("this machine", "B's machine")
-"""What the machine is called whose speed is told, and what here."""
+SIDES: Final = ("A", "B")
 
 
 def metrics_of(before: Load, after: Load, asked: Sequence[Metric]) -> list[Metric]:
@@ -123,11 +114,11 @@ def uphold(judgements: Sequence[Judgement]) -> list[Judgement]:
         if family.upholds(p):
             family = family.with_claim()
             continue
-        reason = (
+        text = (
             f"REGRESSED by itself (p = {p:.2g} of {ALPHA:g}), but not among these {planned} comparisons: one of so"
             " many looks like that by chance"
         )
-        found[number] = replace(found[number], verdict=Verdict.INCONCLUSIVE).because(reason)
+        found[number] = replace(found[number], verdict=Verdict.INCONCLUSIVE).because(Reason(ReasonKind.CHANCE, text))
     return found
 
 
@@ -143,17 +134,19 @@ class _Pair:
     def judge(self, metric: Metric, tolerance: float) -> Judgement:
         then, now = self._before.values.get(metric.name), self._after.values.get(metric.name)
         problems = (
-            *(f"A: {each}" for each in self._before.problems),
-            *(f"B: {each}" for each in self._after.problems),
+            *(Reason(ReasonKind.REMARK, f"A: {each}") for each in self._before.problems),
+            *(Reason(ReasonKind.REMARK, f"B: {each}") for each in self._after.problems),
         )
         if problems:
             return Judgement.invalid(metric, "baseline", *problems, value=now, reference=then)
         if then is None or now is None:
             sides = " and ".join(side for side, value in (("A", then), ("B", now)) if value is None)
-            return Judgement.missing(metric, "baseline", f"{metric.name} is not known of {sides}", value=now)
+            unknown = Reason(ReasonKind.NOT_MEASURED, f"{metric.name} is not known of {sides}")
+            return Judgement.missing(metric, "baseline", unknown, value=now)
         if self._absent:
             # What changed between two loads that are not one load is no change.
-            return Judgement(metric, Verdict.MISSING, "baseline", value=now, reference=then, reasons=self._absent)
+            reasons = tuple(Reason(ReasonKind.NOT_COMPARABLE, text) for text in self._absent)
+            return Judgement(metric, Verdict.MISSING, "baseline", value=now, reference=then, reasons=reasons)
         new = new_samples(self._before, self._after, metric.name, self._host)
         undecidable = self._undecidable(metric, new, tolerance)
         if undecidable:
@@ -168,23 +161,26 @@ class _Pair:
                 reasons=undecidable,
             )
         known = _as_fast(self._before.samples[metric.name], new)
-        return _judge_samples(metric, known, new, self._host, tolerance).because(*self._warnings)
+        warnings = [Reason(ReasonKind.REMARK, text) for text in self._warnings]
+        return _judge_samples(metric, known, new, self._host, tolerance).because(*warnings)
 
-    def _undecidable(self, metric: Metric, new: Sequence[Sample], tolerance: float) -> tuple[str, ...]:
+    def _undecidable(self, metric: Metric, new: Sequence[Sample], tolerance: float) -> tuple[Reason, ...]:
         """Why no more can be told than two numbers; empty where a verdict can be had."""
         if bool(self._before.beside) != bool(self._after.beside):
             alone, other = ("A", "B") if self._after.beside else ("B", "A")
-            return (f"{other} was measured side by side with another server, {alone} alone: two numbers",)
+            text = f"{other} was measured side by side with another server, {alone} alone: two numbers"
+            return (Reason(ReasonKind.NOT_COMPARABLE, text),)
         lacking = _lacking(metric, self._before, self._after)
         if lacking:
-            return lacking
+            return tuple(Reason(ReasonKind.NOT_COMPARABLE, text) for text in lacking)
         if not new:
-            return ("B has no session of it that A does not have",)
+            return (Reason(ReasonKind.NOT_COMPARABLE, "B has no session of it that A does not have"),)
         known = self._before.samples[metric.name]
         if not _as_fast(known, new):
-            return (speed_text(known[-1].yardstick, _yardstick(new), "A was measured").replace(*THIS_MACHINE),)
+            text = speed_text(known[-1].yardstick, _yardstick(new), "A was measured", "B's machine")
+            return (Reason(ReasonKind.MACHINE_SPEED, text),)
         too_few = _too_few(metric, tolerance, (*known, *new))
-        return (too_few,) if too_few else ()
+        return (Reason(ReasonKind.TOO_FEW_REQUESTS, too_few),) if too_few else ()
 
 
 def _yardstick(samples: Sequence[Sample]) -> Yardstick:
@@ -239,9 +235,9 @@ def _too_few(metric: Metric, tolerance: float, samples: Sequence[Sample]) -> str
 
 def _comparability(before: Load, after: Load, host: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Why two loads may not be compared, and what differs without forbidding it."""
-    found = [compare(then, now) for then in before.devices for now in after.devices]
+    found = [compare(then, now, names=SIDES) for then in before.devices for now in after.devices]
     found += [
-        compare(then, now, HOST_RULES)
+        compare(then, now, HOST_RULES, names=SIDES)
         for then in before.machines
         for now in after.machines
         if then.get("id") == now.get("id") == host
@@ -251,22 +247,12 @@ def _comparability(before: Load, after: Load, host: str) -> tuple[tuple[str, ...
     hosts = before.hosts
     if len(hosts) == 1 and host not in hosts:
         absent.append(f"A was measured on host {hosts[0]}, B on {host}: hosts differ by more than builds do")
-    return _told(absent), _told([warning for each in found for warning in each.warnings])
+    warnings = [warning for each in found for warning in each.warnings]
+    return tuple(dict.fromkeys(absent)), tuple(dict.fromkeys(warnings))
 
 
 def _other_workload(before: Load, after: Load) -> list[str]:
     if before.workload is None or after.workload is None:
         unknown = " and ".join(side for side, load in (("A", before), ("B", after)) if load.workload is None)
         return [f"{unknown}: {NO_WORKLOAD}"]
-    return [f"another workload: {each}" for each in differences(before.workload, after.workload)]
-
-
-def _told(reasons: Sequence[str]) -> tuple[str, ...]:
-    """Reasons as they are said here, each once."""
-    said = []
-    for reason in reasons:
-        told = reason
-        for word, here in BASELINE_WORDS:
-            told = told.replace(word, here)
-        said.append(told)
-    return tuple(dict.fromkeys(said))
+    return [f"another workload: {each}" for each in differences(before.workload, after.workload, names=SIDES)]

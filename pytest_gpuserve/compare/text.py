@@ -143,5 +143,5 @@ def _plain(judgement: Judgement) -> dict[str, Any]:
         "tolerance": judgement.tolerance,
         "detectable": judgement.detectable,
         "sessions": judgement.rounds,
-        "reasons": list(judgement.reasons),
+        "reasons": list(map(str, judgement.reasons)),
     }

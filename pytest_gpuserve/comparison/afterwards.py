@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.comparison.drift_verdict import screened
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.store.baseline import Stored
 
-UNASKED: Final = "not settled side by side with the anchor's commit, which would have to be measured"
+UNASKED: Final = Reason(
+    ReasonKind.NOT_SIDE_BY_SIDE, "not settled side by side with the anchor's commit, which would have to be measured"
+)
 """Why a drift that is told afterwards stands alone."""
 
 
@@ -60,8 +63,9 @@ class Afterwards:
 
     def _judged(self, measurement: Measurement, metric: Metric, claims: HolmCorrection) -> Judgement:
         if self._case.paired_runner.against is not None:
-            if measurement.paired is None or measurement.absent:
+            if measurement.absent is not None:
                 return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
+            assert measurement.paired is not None
             return measurement.paired.aside(claims).judge(metric, self._case.tolerance_of(metric))
         stored = self._case.baseline_store.find(measurement.place)
         if self._recorder.wants(stored):

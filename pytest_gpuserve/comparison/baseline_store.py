@@ -241,10 +241,13 @@ class BaselineStore:
         self._known[path] = self._files.change(path, self._known.get(path), decide)
 
 
-def differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs between two workloads, in words."""
+def differences(
+    stored: Mapping[str, str], now: Mapping[str, str], *, names: tuple[str, str] = ("baseline", "this run")
+) -> list[str]:
+    """What differs between two workloads, in words, with what the two are called."""
+    earlier, later = names
     return [
-        f"{name}: baseline has {_shown(stored.get(name))}, this run has {_shown(now.get(name))}"
+        f"{name}: {earlier} has {_shown(stored.get(name))}, {later} has {_shown(now.get(name))}"
         for name in sorted(set(stored) | set(now))
         if stored.get(name) != now.get(name)
     ]

@@ -8,7 +8,8 @@ import msgspec
 
 from pytest_gpuserve.device.rules import HOST_RULES, changes
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.experiment.worktree import SHOWN_DIGITS
+from pytest_gpuserve.experiment.worktree import SHOWN_DIGITS, RevisionUnknown
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
@@ -20,6 +21,24 @@ if TYPE_CHECKING:
 
 class Unconfirmed(GpuserveError):
     """A stored verdict cannot be settled side by side; says why and what would help."""
+
+    kind: ReasonKind = ReasonKind.NOT_SIDE_BY_SIDE
+
+    @property
+    def reason(self) -> Reason:
+        """The same as a verdict gives it."""
+        return Reason(self.kind, str(self))
+
+
+class CommitUnknown(Unconfirmed):
+    """git does not know the commit."""
+
+    kind = ReasonKind.COMMIT_UNKNOWN
+
+
+def base_failed(what: str, problem: GpuserveError) -> Reason:
+    """Say that something is not settled, because the base could not be started."""
+    return Reason(ReasonKind.NOT_SIDE_BY_SIDE, f"{what} could not be settled side by side: {problem}")
 
 
 def make_confirmation(paired_runner: PairedRunner, spec: PairedSpec, stored: Stored) -> SideBySide:
@@ -59,7 +78,8 @@ def beside_commit(paired_runner: PairedRunner, spec: PairedSpec, commit: str, *,
         reference_build = paired_runner.reference_builds.find(revision=commit, python=None, called=called)
         return paired_runner.compare_builds(spec, reference_build)
     except GpuserveError as problem:
-        raise Unconfirmed(
+        error = CommitUnknown if isinstance(problem, RevisionUnknown) else Unconfirmed
+        raise error(
             f"{what} could not be settled side by side: {problem.summary}",
             found=problem.found,
             looked=problem.looked,
@@ -83,22 +103,27 @@ def settled(stored: Judgement, paired: Judgement, changed: tuple[str, ...], *, d
     if not decides and not is_missing:
         # There is no other evidence: what the pair leaves open is open, and what of it cannot be trusted is INVALID.
         how = "settled" if is_settled else "looked at"
-        return paired.because(*stored.reasons, f"{how} side by side {name}", *_shared(changed))
+        return paired.because(*stored.reasons, _beside(f"{how} side by side {name}"), *_shared(changed))
     if paired.verdict is Verdict.INVALID and stored.verdict.passes:
         # What showed beside its commit is of this build too: it must not pass by a number from before.
-        return paired.because(f"the stored baseline alone says {stored.verdict}")
+        return paired.because(_beside(f"the stored baseline alone says {stored.verdict}"))
     if is_settled and is_missing:
-        return paired.because(f"settled side by side {name}", *_shared(changed))
+        return paired.because(_beside(f"settled side by side {name}"), *_shared(changed))
     if paired.verdict is Verdict.REGRESSED or (paired.verdict.passes and not changed):
         told = f"the stored baseline alone says {stored.verdict}; side by side {name} it is {paired.verdict}"
-        return paired.because(f"{told}, and that counts", *_shared(changed))
+        return paired.because(_beside(f"{told}, and that counts"), *_shared(changed))
     if paired.verdict.passes:
         return stored.because(
-            f"side by side {name} it is {paired.verdict}, but that cannot see what both sides share now:"
-            f" {'; '.join(changed)}",
-            "compare with the old packages: --against-python=EXE of an environment that has them, or record anew",
+            _beside(
+                f"side by side {name} it is {paired.verdict}, but that cannot see what both sides share now:"
+                f" {'; '.join(changed)}"
+            ),
+            Reason(
+                ReasonKind.SHARED_CHANGES,
+                "compare with the old packages: --against-python=EXE of an environment that has them, or record anew",
+            ),
         )
-    return stored.because(f"not settled side by side {name} either: {paired.verdict}", *paired.reasons)
+    return stored.because(_beside(f"not settled side by side {name} either: {paired.verdict}"), *paired.reasons)
 
 
 def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
@@ -115,18 +140,30 @@ def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
     return tuple(changed)
 
 
-def unsettled_by(changed: tuple[str, ...]) -> tuple[str, ...]:
+def unsettled_by(changed: tuple[str, ...]) -> tuple[Reason, ...]:
     """Why a stored verdict that is not decided is not settled side by side, where more than the code has changed."""
     if not changed:
         return ()
     shared = "; ".join(changed)
     return (
-        f"not settled side by side with the baseline's commit, which cannot see what both sides share now: {shared}",
-        "record anew, or compare with the old packages: --against-python=EXE of an environment that has them",
+        Reason(
+            ReasonKind.NOT_SIDE_BY_SIDE,
+            "not settled side by side with the baseline's commit, which cannot see what both sides share now:"
+            f" {shared}",
+        ),
+        Reason(
+            ReasonKind.SHARED_CHANGES,
+            "record anew, or compare with the old packages: --against-python=EXE of an environment that has them",
+        ),
     )
 
 
-def _shared(changed: tuple[str, ...]) -> tuple[str, ...]:
+def _beside(text: str) -> Reason:
+    return Reason(ReasonKind.SIDE_BY_SIDE, text)
+
+
+def _shared(changed: tuple[str, ...]) -> tuple[Reason, ...]:
     if not changed:
         return ()
-    return (f"only the code was compared: both sides now have {'; '.join(changed)}",)
+    text = f"only the code was compared: both sides now have {'; '.join(changed)}"
+    return (Reason(ReasonKind.SHARED_CHANGES, text),)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.measurement import Measurement
     from pytest_gpuserve.comparison.paired_runner import PairedRunner
     from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.rounds import Round
 
@@ -101,10 +102,13 @@ class TestMeasurements:
                 judgement.verdict is Verdict.INVALID and judgement.asserted
                 for judgement in measurement.judgements.values()
             )
-            for problem in dict.fromkeys(
-                (*measurement.run.problems, *(measurement.paired.problems if measurement.paired is not None else ()))
-            )
+            for problem in dict.fromkeys(map(str, _problems(measurement)))
         ]
+
+
+def _problems(measurement: Measurement) -> tuple[Reason, ...]:
+    paired = () if measurement.paired is None else measurement.paired.problems
+    return (*measurement.run.invalid, *paired)
 
 
 @dataclass(frozen=True, slots=True)

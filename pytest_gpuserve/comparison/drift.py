@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.assertions import Run
-from pytest_gpuserve.comparison.confirming import Unconfirmed, beside_commit
+from pytest_gpuserve.comparison.confirming import Unconfirmed, base_failed, beside_commit
 from pytest_gpuserve.comparison.drift_verdict import changes_since_anchor, named, screened, standing
 from pytest_gpuserve.comparison.stored import SHARED_CARD
 from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
 
@@ -70,7 +71,7 @@ class DriftComparison:
         here = self._case.paired_runner.here
         if measurement.is_paired and stored is not None and judgement.verdict is not Verdict.REGRESSED:
             found = standing(metric, stored, here, measurement.known_yardstick)
-            if found.anchored is not None and not found.other_machine:
+            if found.anchored is not None and found.other_machine is None:
                 self._stored.measure_alone(measurement)
         sessions = measurement.run.sessions
         judgement, drift = screened(
@@ -106,19 +107,21 @@ class DriftComparison:
         beside = self._beside(measurement, drift.stored, drift.anchored.of)
         paired = self._asked(measurement, beside, drift.metric)
         if paired is None:
+            assert beside.absent is not None
             return self._stored.final(measurement, drift.claim.because(beside.absent))
         if paired.verdict is Verdict.REGRESSED:
             self._decided[key] = beside
             # Why it was not enough stands with the verdict that counts.
-            self._case.tell(measurement, replace(drift.claim, reasons=()))
-            return paired.because(f"{drift.beside} it is REGRESSED too, and that counts", *drift.claim.reasons)
+            self._case.tell(measurement, drift.claim.overrule())
+            told = _beside(f"{drift.beside} it is REGRESSED too, and that counts")
+            return paired.because(told, *drift.claim.reasons)
         unsettled = self._unsettled(drift, paired)
         if unsettled:
             return self._stored.final(measurement, drift.claim.because(*unsettled))
         del self._decided[key]
         # The question whether it is worse than its newest baseline has been answered before.
-        told = f"{drift.metric.name} has drifted, but {drift.beside} it is {paired.verdict}: not the code has"
-        return drift.judgement.because(told)
+        text = f"{drift.metric.name} has drifted, but {drift.beside} it is {paired.verdict}: not the code has"
+        return drift.judgement.because(Reason(ReasonKind.NO_DRIFT, text))
 
     def _looked_for(self, measurement: Measurement, drift: Drift) -> Judgement:
         """The verdict on a machine on which the anchor's number tells nothing, so that only its commit can.
@@ -130,22 +133,26 @@ class DriftComparison:
         if why is None:
             beside = self._beside(measurement, drift.stored, drift.anchored.of)
             paired = self._asked(measurement, beside, drift.metric)
-            why = (beside.absent,)
+            why = () if beside.absent is None else (beside.absent,)
         if paired is None:
-            return drift.judgement.because("no drift is judged", *drift.claim.reasons[:1], *why)
+            unjudged = Reason(ReasonKind.NO_DRIFT, "no drift is judged")
+            return drift.judgement.because(unjudged, *drift.claim.reasons[:1], *why)
         found = f"{drift.beside} it is {paired.verdict}"
         if not paired.verdict.passes and paired.verdict is not Verdict.REGRESSED:
             self._decided[key] = None
-            return self._stored.final(measurement, drift.claim.because(f"not settled {found}", *paired.reasons))
+            return self._stored.final(
+                measurement, drift.claim.because(_beside(f"not settled {found}"), *paired.reasons)
+            )
         if paired.verdict is Verdict.REGRESSED and _is_beyond(paired):
             self._decided[key] = beside
-            return paired.because(f"{found}, and that counts", *drift.claim.reasons)
+            return paired.because(_beside(f"{found}, and that counts"), *drift.claim.reasons)
         changed = changes_since_anchor(drift.anchored.of, self._case.paired_runner.here)
         if changed:
-            return drift.judgement.because(f"no drift is judged: both sides share now {'; '.join(changed)}")
-        return drift.judgement.because(f"no drift: {found}")
+            text = f"no drift is judged: both sides share now {'; '.join(changed)}"
+            return drift.judgement.because(Reason(ReasonKind.NO_DRIFT, text))
+        return drift.judgement.because(Reason(ReasonKind.NO_DRIFT, f"no drift: {found}"))
 
-    def _why_alone(self, metric: Metric) -> tuple[str, ...] | None:
+    def _why_alone(self, metric: Metric) -> tuple[Reason, ...] | None:
         """Why the anchor's commit is not asked; empty where nobody wants it to be, None where it is."""
         if not self._case.policy.confirm:
             return ()
@@ -153,15 +160,15 @@ class DriftComparison:
         one_at_a_time = self._case.policy.one_at_a_time
         return (SHARED_CARD,) if metric.name in OF_ONE_SERVER and not one_at_a_time else None
 
-    def _unsettled(self, drift: Drift, paired: Judgement) -> tuple[str, ...]:
+    def _unsettled(self, drift: Drift, paired: Judgement) -> tuple[Reason, ...]:
         """Why a verdict side by side that is not REGRESSED leaves the drift as it is; empty where it clears it."""
         if not paired.verdict.passes:
-            return (f"not settled {drift.beside} either: {paired.verdict}", *paired.reasons)
+            return (_beside(f"not settled {drift.beside} either: {paired.verdict}"), *paired.reasons)
         changed = changes_since_anchor(drift.anchored.of, self._case.paired_runner.here)
         if not changed:
             return ()
         told = f"{drift.beside} it is {paired.verdict}, but that cannot see what both sides share now"
-        return (f"{told}: {'; '.join(changed)}",)
+        return (_beside(f"{told}: {'; '.join(changed)}"),)
 
     def _beside(self, measurement: Measurement, stored: Stored, anchor: AnchorRecord) -> Measurement:
         """The load once more, to be measured beside the anchor's commit; it notes why that cannot be."""
@@ -183,13 +190,13 @@ class DriftComparison:
                 judgements={},
                 answers={},
                 paired=None,
-                absent="",
+                absent=None,
                 settles=run.label,
             )
             try:
                 beside.paired = self._made(self._stored.spec_of(measurement, stored), anchor)
             except Unconfirmed as problem:
-                beside.absent = str(problem)
+                beside.absent = problem.reason
             self._by_commit[known] = beside
             self._case.loads.confirmations.append(beside)
         return self._by_commit[known]
@@ -212,13 +219,13 @@ class DriftComparison:
 
     def _asked(self, measurement: Measurement, beside: Measurement, metric: Metric) -> Judgement | None:
         """What the anchor's commit says; None where it cannot be asked, which the load beside it notes."""
-        if beside.absent:
+        if beside.absent is not None:
             return None
         try:
             paired = self._paired.settle(beside, metric)
         except BaseFailed as problem:
             # The comparison is kept for the time that it took.
-            beside.absent = f"the drift could not be settled side by side: {problem}"
+            beside.absent = base_failed("the drift", problem)
             return None
         finally:
             measurement.interrupted = measurement.interrupted or beside.interrupted
@@ -226,6 +233,10 @@ class DriftComparison:
         beside.show()
         beside.judgements[metric.name, paired.reference_kind] = paired
         return paired
+
+
+def _beside(text: str) -> Reason:
+    return Reason(ReasonKind.SIDE_BY_SIDE, text)
 
 
 def _is_beyond(judgement: Judgement) -> bool:

@@ -12,6 +12,7 @@ from pytest_gpuserve.experiment.machine import why_other_than_anchor
 from pytest_gpuserve.experiment.worktree import SHOWN_DIGITS
 from pytest_gpuserve.gate.anchor import AnchorPoint, AnchorResult, judge_anchor
 from pytest_gpuserve.gate.metric import log_cost
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, point
 from pytest_gpuserve.measure.yardstick import is_as_fast
@@ -37,12 +38,12 @@ class Standing:
     Args:
         anchored: What a run is to be compared with; None where there is nothing, or nothing has come since.
         notes: What a report should say of it.
-        other_machine: Why the number of the anchor decides nothing here and now; empty where it does, or there is none.
+        other_machine: Why the number of the anchor decides nothing here and now; None where it does, or there is none.
     """
 
     anchored: Anchored | None = None
-    notes: tuple[str, ...] = ()
-    other_machine: str = ""
+    notes: tuple[Reason, ...] = ()
+    other_machine: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def screened(
     judgement = judgement.because(*found.notes)
     if found.anchored is None or judgement.verdict is Verdict.REGRESSED:
         return judgement, None
-    if found.other_machine:
+    if found.other_machine is not None:
         doubt = replace(judgement, verdict=Verdict.INCONCLUSIVE, reasons=(found.other_machine, *found.notes))
         return judgement, Drift(metric, stored, found.anchored, judgement, doubt)
     result = against_anchor(metric, found.anchored, stored, sessions, now, here=here, tolerance=tolerance)
@@ -132,16 +133,17 @@ def standing(metric: Metric, stored: Stored, here: RunEnvironment, now: Yardstic
         return Standing(notes=notes)
     other = incompatible(own.of, here)
     if other:
-        note = f"{metric.name}: no drift is judged, its anchor cannot be compared: {'; '.join(other)}"
-        return Standing(notes=(*notes, note))
+        text = f"{metric.name}: no drift is judged, its anchor cannot be compared: {'; '.join(other)}"
+        return Standing(notes=(*notes, Reason(ReasonKind.NO_DRIFT, text)))
     if now is None or is_as_fast(yardstick_of(own.of.yardstick), now):
         return Standing(own, notes)
-    other_machine = f"{metric.name}: {why_other_than_anchor(own.of.yardstick, now)}"
+    text = f"{metric.name}: {why_other_than_anchor(own.of.yardstick, now)}"
+    other_machine = Reason(ReasonKind.MACHINE_SPEED, text)
     # Where the anchor's code is that of the baseline, its commit was asked already.
     return Standing(None if is_of(own.of, entry) else own, notes, other_machine)
 
 
-def _of_other_hosts(metric: Metric, entry: Entry) -> tuple[str, ...]:
+def _of_other_hosts(metric: Metric, entry: Entry) -> tuple[Reason, ...]:
     hosts = [
         anchor.host.id
         for anchor in entry.anchors
@@ -150,7 +152,8 @@ def _of_other_hosts(metric: Metric, entry: Entry) -> tuple[str, ...]:
     if not hosts:
         return ()
     others = ", ".join(map(repr, hosts))
-    return (f"{metric.name}: no drift is judged, its anchor was measured on {others}, not here",)
+    text = f"{metric.name}: no drift is judged, its anchor was measured on {others}, not here"
+    return (Reason(ReasonKind.NO_DRIFT, text),)
 
 
 def incompatible(anchor: AnchorRecord, here: RunEnvironment) -> tuple[str, ...]:
@@ -219,12 +222,14 @@ def point_of(metric: Metric, line: AnchoredRecord) -> AnchorPoint:
 def drifted(result: AnchorResult, anchored: Anchored) -> Judgement:
     """The judgement of a metric that has drifted from its anchor: REGRESSED, and why although it was never told."""
     value = format_value(anchored.line.value, result.metric.unit)
-    reason = (
+    text = (
         f"drift: the baseline here is the anchor, {value} accepted at {named(anchored.of)} on {anchored.of.at[:10]}."
         f" What has come since adds up to {format_change(result.change)}, in steps that were let pass one by one; the"
         f" tolerance is {format_fraction(result.metric.loss(result.evidence.most_growth))}"
     )
-    return result.judgement().because(reason)
+    # With changes on top of a commit it cannot be measured again.
+    commit = anchored.of.commit or "" if anchored.of.clean else ""
+    return result.judgement().because(Reason(ReasonKind.DRIFT, text, commit=commit[:SHOWN_DIGITS]))
 
 
 def changes_since_anchor(anchor: AnchorRecord, here: RunEnvironment) -> tuple[str, ...]:
@@ -248,13 +253,14 @@ def named(anchor: AnchorRecord) -> str:
     return anchor.commit[:SHOWN_DIGITS] + ("" if anchor.clean else " with changes")
 
 
-def _loosened(metric: Metric, anchored: Anchored) -> tuple[str, ...]:
+def _loosened(metric: Metric, anchored: Anchored) -> tuple[Reason, ...]:
     if anchored.line.how != "loosened":
         return ()
-    return (f"{metric.name} was loosened at {named(anchored.of)}: {anchored.line.reason}",)
+    text = f"{metric.name} was loosened at {named(anchored.of)}: {anchored.line.reason}"
+    return (Reason(ReasonKind.REMARK, text),)
 
 
-def _reason(entry: Entry, host: str) -> tuple[str, ...]:
+def _reason(entry: Entry, host: str) -> tuple[Reason, ...]:
     """Why the newest sessions were accepted, where nobody else says it: no anchor of the host was loosened for it."""
     said = {
         line.reason
@@ -265,4 +271,4 @@ def _reason(entry: Entry, host: str) -> tuple[str, ...]:
     }
     if not entry.reason or entry.reason in said:
         return ()
-    return (f"the baseline was recorded with the reason: {entry.reason}",)
+    return (Reason(ReasonKind.REMARK, f"the baseline was recorded with the reason: {entry.reason}"),)

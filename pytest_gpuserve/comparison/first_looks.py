@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.assertions import Run
-from pytest_gpuserve.comparison.confirming import Unconfirmed, make_confirmation
+from pytest_gpuserve.comparison.confirming import Unconfirmed, base_failed, make_confirmation
 from pytest_gpuserve.comparison.context import Look
 from pytest_gpuserve.comparison.measurement import Measurement
 from pytest_gpuserve.comparison.workloads import workload_of, workload_of_duel
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.experiment.replicas import for_replicas
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.servers.remote import Remote
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class FirstLooks:
                 self._stored.tell_look(measurement)
             measurement.take(self._case.requests_wanted, policy.foreign_cores, clock_mhz)
             # What will not be recorded anyway need not be measured to its end.
-            if measurement.run.problems or self._stored.shared(measurement):
+            if measurement.run.invalid or self._stored.shared(measurement):
                 break
 
     def _begin_against(self, measurement: Measurement, against: Callable[[], ReferenceBuild]) -> None:
@@ -151,7 +152,7 @@ class FirstLooks:
         except GpuserveError as problem:
             if measurement.paired is not None and not isinstance(problem, BaseFailed):
                 raise
-            measurement.paired, measurement.absent = None, str(problem)
+            measurement.paired, measurement.absent = None, Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
 
     def _begin_paired(self, measurement: Measurement) -> None:
         """Begin beside the baseline's commit where its numbers decide nothing here: a session alone would be in vain.
@@ -168,13 +169,13 @@ class FirstLooks:
             measurement.is_paired = True
             self._look_first(measurement)
         except Unconfirmed as problem:
-            measurement.absent = str(problem)
+            measurement.absent = problem.reason
         except BaseFailed as problem:
             assert measurement.paired is not None
             # The time that it took is the test's.
             measurement.seconds += measurement.paired.seconds
             measurement.paired, measurement.is_paired = None, False
-            measurement.absent = f"it could not be settled side by side: {problem}"
+            measurement.absent = base_failed("it", problem)
 
     def _look_first(self, measurement: Measurement) -> None:
         assert measurement.paired is not None

@@ -16,6 +16,7 @@ from pytest_gpuserve.comparison.recording import Recorder
 from pytest_gpuserve.comparison.stored import StoredComparison
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 
 if TYPE_CHECKING:
@@ -180,13 +181,12 @@ class TestGate:
 
     def _against(self, measurement: Measurement, metric: Metric) -> Judgement:
         # A base that could not be started once is not tried again for each metric.
-        if measurement.paired is not None and not measurement.absent:
+        if measurement.absent is None:
             try:
                 return self._paired.settle(measurement, metric)
             except BaseFailed as problem:
-                measurement.absent = str(problem)
-        value = measurement.value(metric)
-        return Judgement.missing(metric, "against", measurement.absent, value=value)
+                measurement.absent = Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
+        return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
 
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
@@ -237,7 +237,7 @@ class TestGate:
 
     def _skipped(self, judgement: Judgement) -> Comparison:
         """Go on with the rest of the test: what it finds must not hide behind this."""
-        self._skips.append(f"{judgement.verdict}: {'; '.join(judgement.reasons)}")
+        self._skips.append(f"{judgement.verdict}: {'; '.join(map(str, judgement.reasons))}")
         return Comparison(judgement, holds=True)
 
     def _comparison(self, judgement: Judgement, *, holds: bool) -> Comparison:
@@ -280,7 +280,7 @@ class TestGate:
         if judgement.reference_kind in {"against", "duel"} and measurement.paired is not None:
             return measurement.paired.sessions("base"), measurement.paired.sessions("candidate")
         stored = self._case.baseline_store.find(measurement.place)
-        if stored is None or measurement.run.problems or judgement.reference_kind != "baseline":
+        if stored is None or measurement.run.invalid or judgement.reference_kind != "baseline":
             return (), ()
         evidence = self._stored.evidence(measurement, stored)
         # What a machine of another speed did moved with the machine.

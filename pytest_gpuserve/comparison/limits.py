@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value, too_few_requests
 from pytest_gpuserve.measure.rounds import demand_own_card
@@ -28,18 +29,18 @@ def judge_limit(
         tolerance: Of the metric, by which a quantile has to have its requests.
         rounds: In which it was measured, where that was beside another server.
     """
-    if measurement.run.problems:
-        return Judgement.invalid(metric, "limit", *measurement.run.problems, reference=limit)
+    if measurement.run.invalid:
+        return Judgement.invalid(metric, "limit", *measurement.run.invalid, reference=limit)
     try:
         demand_own_card(metric, rounds)
         value = pooled_value(metric, measurement.run.sessions)
     except NotMeasured as problem:
-        return Judgement.invalid(metric, "limit", str(problem), reference=limit)
+        return Judgement.invalid(metric, "limit", problem.reason, reference=limit)
     too_few = too_few_requests(metric, measurement.run.sessions, tolerance)
     if too_few:
         finite = measurement.shape.finite
         more = "give the schedule more" if finite else "give it longer: load(..., seconds=...)"
-        reason = f"{too_few}; {more}"
+        reason = Reason(ReasonKind.TOO_FEW_REQUESTS, f"{too_few}; {more}")
         return Judgement(metric, Verdict.INCONCLUSIVE, "limit", value=value, reference=limit, reasons=(reason,))
     good = value >= limit if metric.higher_is_better else value <= limit
     return Judgement(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.machine import Machine
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind
     from pytest_gpuserve.measure.window import Session
 
@@ -47,7 +48,7 @@ class Measurement:
         judgements: The last judgement of each metric and kind of reference, in the order of asking.
         answers: What comparisons with each metric's baseline or limit came to, whoever decided them.
         paired: The comparison with its base side by side, where there is one.
-        absent: Why there is none, where there should be.
+        absent: Why there is none, where there should be; else None.
         settles: As in `RunResult`.
         before: The last reading of the machine that no session has had yet; None where it has to be taken.
         is_paired: Whether its first look was beside the baseline's commit, as the stored numbers decide nothing here.
@@ -67,7 +68,7 @@ class Measurement:
     judgements: dict[tuple[str, str], Judgement] = field(default_factory=dict)
     answers: dict[tuple[str, ReferenceKind], Judgement] = field(default_factory=dict)
     paired: SideBySide | None = None
-    absent: str = ""
+    absent: Reason | None = None
     settles: str | None = None
     before: Mapping[str, float] | None = None
     is_paired: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.paired import RoundPoint
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.store.sealed import HistoryUnusable
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey
 from pytest_gpuserve.units import utc_now
@@ -27,7 +28,7 @@ class Memory:
     Attributes:
         rounds: Of earlier tries of this pair.
         metrics: What they came to, by the metric's name.
-        remark: When that was, and how to forget it, for a verdict that stems from it.
+        remark: When that was, and how to forget it, for a verdict that stems from it; None where there is nothing.
     """
 
     def __init__(self, history: History | None, key: SequenceKey | None, note: Callable[[str], None]) -> None:
@@ -37,14 +38,15 @@ class Memory:
         self.rounds: Sequence[Round] = ()
         self.metrics: Mapping[str, KeptMetric] = {}
         self._began = utc_now()
-        self.remark = ""
+        self.remark: Reason | None = None
         kept = self._load()
         if kept is not None:
             self.rounds, self.metrics, self._began = kept.rounds, kept.metrics, kept.began
-            self.remark = (
+            text = (
                 f"decided at {kept.added} of this very pair of builds, and kept: a re-run goes on where the last one"
                 " ended; `--cache-clear` forgets it"
             )
+            self.remark = Reason(ReasonKind.KEPT, text)
 
     def aside(self) -> Memory:
         """Make a copy of what is known, of which nothing is kept."""
@@ -55,7 +57,9 @@ class Memory:
     def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
         """Remember how far it has come."""
         self.rounds, self.metrics = tuple(rounds), dict(metrics)
-        self.remark = self.remark or "decided by an earlier try in this run, and kept: a retry goes on where it ended"
+        self.remark = self.remark or Reason(
+            ReasonKind.KEPT, "decided by an earlier try in this run, and kept: a retry goes on where it ended"
+        )
         if self._history is None or self._key is None:
             return
         try:

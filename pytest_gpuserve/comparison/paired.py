@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.context import Look
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 
@@ -72,16 +73,18 @@ class PairedComparison:
         """
         self._case.looked(Look("round", paired.next_round, LOOKS[-1][0], judgement, self._case.left_seconds))
 
-    def _why_not_more(self, paired: SideBySide) -> str:
+    def _why_not_more(self, paired: SideBySide) -> Reason | None:
         rounds = len(paired.rounds)
         if paired.exhausted:
-            return f"not decided after {LOOKS[-1][0]} rounds, which is the last look"
+            return Reason(ReasonKind.LAST_LOOK, f"not decided after {LOOKS[-1][0]} rounds, which is the last look")
         budget = self._case.policy.budget_seconds
         # The first look is always taken: without it nothing is known at all.
         if rounds and paired.next_seconds > self._case.left_seconds:
-            return (
+            return Reason(
+                ReasonKind.BUDGET_SPENT,
                 f"not decided after {rounds} round{'s' if rounds != 1 else ''}, and another of about"
                 f" {paired.next_seconds:.0f} s would exceed the test's budget of {budget:.0f} s; raise it with"
-                " --gpuserve-budget=SECONDS, or run it again: it goes on where this run ends"
+                " --gpuserve-budget=SECONDS, or run it again: it goes on where this run ends",
+                seconds=budget,
             )
-        return ""
+        return None

@@ -10,6 +10,7 @@ from pytest_gpuserve.comparison.assertions import Comparison, Reference
 from pytest_gpuserve.comparison.sides import Sides
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.load.kserve import HEADER_LENGTH
 from pytest_gpuserve.load.schedule import Burst, Closed, Steps
@@ -57,23 +58,22 @@ def judge_published(
         rounds: In which it was measured, where that was beside another server.
     """
     reference = entry.record.values[metric.name]
-    if measurement.run.problems:
-        return Judgement.invalid(metric, "published", *measurement.run.problems, reference=reference)
+    if measurement.run.invalid:
+        return Judgement.invalid(metric, "published", *measurement.run.invalid, reference=reference)
     try:
         demand_own_card(metric, rounds)
         value = _value(measurement.run, metric, entry)
     except NotMeasured as problem:
-        return Judgement.invalid(metric, "published", str(problem), reference=reference)
+        return Judgement.invalid(metric, "published", problem.reason, reference=reference)
     requests = measurement.target.requests
-    reasons = disagreements(entry, measurement.run.card, measurement.shape.schedule, requests)
-    if reasons:
-        return Judgement.missing(metric, "published", *reasons, f"published: {entry.provenance}", value=value)
+    other = disagreements(entry, measurement.run.card, measurement.shape.schedule, requests)
+    if other:
+        told = [Reason(ReasonKind.NOT_COMPARABLE, text) for text in other]
+        return Judgement.missing(metric, "published", *told, _provenance(entry), value=value)
     too_few = too_few_requests(metric, measurement.run.sessions, tolerance)
     if too_few:
-        reasons = [f"{too_few}: give it longer", *_notes(entry)]
-        return Judgement(
-            metric, Verdict.INCONCLUSIVE, "published", value=value, reference=reference, reasons=tuple(reasons)
-        )
+        reasons = (Reason(ReasonKind.TOO_FEW_REQUESTS, f"{too_few}: give it longer"), *_notes(entry))
+        return Judgement(metric, Verdict.INCONCLUSIVE, "published", value=value, reference=reference, reasons=reasons)
     good = value >= reference * (1 - tolerance) if metric.higher_is_better else value <= reference * (1 + tolerance)
     return Judgement(
         metric,
@@ -162,17 +162,21 @@ def _items(entry: PublishedEntry, requests: Sequence[Request]) -> list[str]:
     return [f"the published number is of {batch} items a request, this run's requests carry {sent}"]
 
 
-def _notes(entry: PublishedEntry) -> tuple[str, ...]:
+def _provenance(entry: PublishedEntry) -> Reason:
+    return Reason(ReasonKind.PUBLISHED, f"published: {entry.provenance}")
+
+
+def _notes(entry: PublishedEntry) -> tuple[Reason, ...]:
     """What a report has to say of the number: where it is from, what it was, what is wrong with it, what it is not."""
     printed, throughput = entry.record.printed, entry.record.values.get("throughput")
     is_other = printed is not None and printed.throughput != throughput
-    return (
-        f"published: {entry.provenance}",
+    notes = (
         *([f"throughput is printed as {printed.throughput:.10g} {printed.unit}"] if printed and is_other else []),
         *(f"bias: {bias}" for bias in entry.record.bias),
         *([STEPS_UNKNOWN] if entry.record.schedule == "steps" else []),
         NO_CLAIM,
     )
+    return (_provenance(entry), *(Reason(ReasonKind.PUBLISHED, note) for note in notes))
 
 
 SUITES: Final = "suites"

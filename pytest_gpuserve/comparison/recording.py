@@ -11,6 +11,7 @@ from pytest_gpuserve.comparison.drift_verdict import against_anchor, drifted, st
 from pytest_gpuserve.comparison.stored import not_measured
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS, log_cost
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, point
 from pytest_gpuserve.report.commands import tightening_command
@@ -48,7 +49,12 @@ class Recorder:
         return bool(self._policy.reason) or not _is_looser(judgement)
 
     def judge(
-        self, measurement: Measurement, metric: Metric, stored: Stored | None, judgement: Judgement, shared: str
+        self,
+        measurement: Measurement,
+        metric: Metric,
+        stored: Stored | None,
+        judgement: Judgement,
+        shared: Reason | None,
     ) -> Judgement:
         """Turn a judgement into that of a recording, which asks something else.
 
@@ -57,10 +63,10 @@ class Recorder:
             metric: What was judged.
             stored: What is there.
             judgement: Of the one against the other.
-            shared: Who else used the host, if that was too much.
+            shared: Who else used the host, if that was too much; else None.
         """
         if shared and judgement.verdict is not Verdict.INVALID:
-            reason = f"{shared}; a baseline recorded now would hide a regression later"
+            reason = shared.with_text(f"{shared}; a baseline recorded now would hide a regression later")
             return Judgement.invalid(metric, "baseline", reason, value=judgement.value)
         worse = self._drifted(measurement, metric, stored, judgement)
         if worse is not None:
@@ -74,7 +80,8 @@ class Recorder:
                 return not_measured(metric, problem)
             # That there was nothing is why it is recorded; that there was another workload is worth saying.
             known = judgement.reasons if stored is not None else ()
-            return replace(judgement, reasons=(*known, "recorded by this run, if the test passes"))
+            recorded = Reason(ReasonKind.RECORDING, "recorded by this run, if the test passes")
+            return replace(judgement, reasons=(*known, recorded))
         if not self._policy.reason and _is_looser(judgement):
             return judgement.because(_needs_reason(metric))
         return judgement
@@ -128,7 +135,7 @@ class Recorder:
     def _write(self, measurement: Measurement) -> list[str]:
         """Write the baseline of one load, if this is a recording of it; see `write`."""
         place = measurement.place
-        if not measurement.compared or measurement.run.problems or not self.wants(self._baseline_store.find(place)):
+        if not measurement.compared or measurement.run.invalid or not self.wants(self._baseline_store.find(place)):
             return []
         recorded = self._baseline_store.record(
             place,
@@ -185,8 +192,9 @@ def _improved(judgement: Judgement) -> str:
     return text if judgement.change is None else f"{text} ({format_change(judgement.change)})"
 
 
-def _needs_reason(metric: Metric) -> str:
-    return f"recording this would loosen {metric.name}, which needs a reason: --reason='why it is worth it'"
+def _needs_reason(metric: Metric) -> Reason:
+    text = f"recording this would loosen {metric.name}, which needs a reason: --reason='why it is worth it'"
+    return Reason(ReasonKind.NEEDS_REASON, text)
 
 
 def _is_looser(judgement: Judgement) -> bool:

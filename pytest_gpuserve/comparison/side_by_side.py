@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import COLD_START, METRICS
 from pytest_gpuserve.gate.paired import RoundPoint, paired_claim, paired_limit_verdict, paired_verdict
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Seen, adjusted_p, first_look, levels, look_index
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 FIRST_BLOCKS: Final = LOOKS[0][1]
 """Blocks before the first look."""
 
+NOT_LOOKED_AT: Final = Reason(ReasonKind.NOT_LOOKED_AT, "not looked at yet: it takes a full round")
+LOOKED_BEFORE: Final = Reason(ReasonKind.LOOKED_BEFORE, "this look was taken before, and did not decide it")
+
 
 @dataclass
 class LookSequence:
@@ -43,7 +47,7 @@ class LookSequence:
         decision: What they decided; None for nothing yet.
         decided_at: The look that decided.
         is_kept: Whether an earlier try of the run decided.
-        remark: What has to be told of it beside the verdict.
+        remark: What has to be told of it beside the verdict; empty for nothing.
     """
 
     tolerance: float
@@ -168,7 +172,7 @@ class SideBySide:
         return self._pairing.rounds
 
     @property
-    def problems(self) -> tuple[str, ...]:
+    def problems(self) -> tuple[Reason, ...]:
         """Why nothing may be concluded from it; empty when all is well."""
         return tuple(problem for measured in self.rounds for problem in measured.problems)
 
@@ -252,16 +256,16 @@ class SideBySide:
             course = self._courses[metric.name] = LookSequence(tolerance, [])
         look = course.decided_at if course.decided_at is not None else self._look()
         if look is None or look < first_look(metric):
-            return self._undecided(metric, "not looked at yet: it takes a full round")
+            return self._undecided(metric)
         rounds = rounds_until(self.rounds, look)
         try:
             points = points_of(metric, rounds, tolerance)
         except TooFewRequests as problem:
             if look == 0:
-                return self._undecided(metric, "not looked at yet: it takes a full round")
-            return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reasons=(str(problem),))
+                return self._undecided(metric)
+            return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reasons=(problem.reason,))
         except NotMeasured as problem:
-            return Judgement.invalid(metric, self._kind, str(problem))
+            return Judgement.invalid(metric, self._kind, problem.reason)
         return self._judged(metric, points, rounds, course, look)
 
     def judge_limit(self, metric: Metric, limit: float) -> Judgement:
@@ -275,17 +279,17 @@ class SideBySide:
             return Judgement.invalid(metric, self._kind, *self.problems, reference=limit)
         look = self._look()
         if look is None or look < first_look(metric):
-            return self._undecided(metric, "not looked at yet: it takes a full round", limit=limit)
+            return self._undecided(metric, limit=limit)
         rounds = rounds_until(self.rounds, look)
         try:
             points = points_of(metric, rounds, metric.default_tolerance)
             ratio = self._ratio(metric, rounds)
         except TooFewRequests as problem:
             if look == 0:
-                return self._undecided(metric, "not looked at yet: it takes a full round", limit=limit)
-            return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reference=limit, reasons=(str(problem),))
+                return self._undecided(metric, limit=limit)
+            return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reference=limit, reasons=(problem.reason,))
         except NotMeasured as problem:
-            return Judgement.invalid(metric, self._kind, str(problem), reference=limit)
+            return Judgement.invalid(metric, self._kind, problem.reason, reference=limit)
         allowed = -math.log(limit) if metric.higher_is_better else math.log(limit)
         verdict, evidence, reasons = paired_limit_verdict(
             metric, points, self._prior_of(metric), limit_log_cost=allowed, level=levels()[look]
@@ -301,7 +305,7 @@ class SideBySide:
             interval=None if low is None or high is None else (min(low, high), max(low, high)),
             rounds=len(points),
             looks=len(LOOKS),
-            reasons=reasons if self.seconds else (*reasons, self._memory.remark),
+            reasons=reasons if self.seconds else (*reasons, *self._kept_remark),
             windows=windows_of(rounds),
         )
 
@@ -320,13 +324,14 @@ class SideBySide:
         verdict, evidence, reasons = paired_verdict(metric, points, prior, most_growth=most_growth, level=level)
         claim = paired_claim(points, prior, most_growth=most_growth, level=level)
         taken = next((seen for seen in course.seen if seen.look == look), None)
+        is_told = False
         if taken is None:
             course.seen.append(Seen.of(look, evidence, claim))
         elif course.decision is None and verdict is not said_alone(taken):
             # What was learned since then about other starts must not decide a look that is over.
-            verdict, reasons = said_alone(taken), ("this look was taken before, and did not decide it",)
+            verdict, reasons = said_alone(taken), (LOOKED_BEFORE,)
         if course.decision is not None:
-            verdict, reasons = course.decision, (self._memory.remark,) if course.is_kept else ()
+            verdict, reasons = course.decision, self._kept_remark if course.is_kept else ()
         elif verdict.is_claim:
             p = adjusted_p(course.seen, improved=verdict is Verdict.IMPROVED)
             if not self._claims.uphold((*self._comparison, metric.name), p, verdict):
@@ -334,10 +339,10 @@ class SideBySide:
                     f"{verdict} by itself after {in_rounds(len(rounds))} (p = {p:.2g}), but not among the"
                     f" {self._claims.planned} comparisons of this run"
                 )
-                verdict = verdict.without_claim
-                reasons = (f"{course.remark}: one of so many looks like that by chance",)
-        if course.remark and not any(course.remark in reason for reason in reasons):
-            reasons = (*reasons, f"{course.remark}; measured on, it is {verdict}")
+                verdict, is_told = verdict.without_claim, True
+                reasons = (Reason(ReasonKind.CHANCE, f"{course.remark}: one of so many looks like that by chance"),)
+        if course.remark and not is_told:
+            reasons = (*reasons, Reason(ReasonKind.CHANCE, f"{course.remark}; measured on, it is {verdict}"))
         decides = verdict is not Verdict.INCONCLUSIVE and course.decision is None
         if decides:
             course.decision, course.decided_at = verdict, look
@@ -362,7 +367,11 @@ class SideBySide:
             adjusted_p=adjusted_p(course.seen, improved=verdict is Verdict.IMPROVED) if verdict.is_claim else None,
         )
 
-    def _undecided(self, metric: Metric, reason: str, *, limit: float | None = None) -> Judgement:
+    @property
+    def _kept_remark(self) -> tuple[Reason, ...]:
+        return () if self._memory.remark is None else (self._memory.remark,)
+
+    def _undecided(self, metric: Metric, *, limit: float | None = None) -> Judgement:
         value, reference = self._value(metric, "candidate"), self._value(metric, "base")
         if limit is not None:
             value, reference = (None if value is None or reference is None else value / reference), limit
@@ -374,7 +383,7 @@ class SideBySide:
             reference=reference,
             rounds=len(self.rounds),
             windows=windows_of(self.rounds),
-            reasons=(reason,),
+            reasons=(NOT_LOOKED_AT,),
         )
 
     def _value(self, metric: Metric, arm: Arm) -> float | None:

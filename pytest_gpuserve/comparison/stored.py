@@ -6,13 +6,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.comparison.baseline_store import comparability, differences
-from pytest_gpuserve.comparison.confirming import Unconfirmed, changes_since, make_confirmation, settled, unsettled_by
+from pytest_gpuserve.comparison.confirming import (
+    Unconfirmed,
+    base_failed,
+    changes_since,
+    make_confirmation,
+    settled,
+    unsettled_by,
+)
 from pytest_gpuserve.comparison.context import Look
 from pytest_gpuserve.comparison.paired_runner import PairedSpec
 from pytest_gpuserve.experiment.machine import as_fast, is_clearly_other, why_other
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.metric import COLD_START, METRICS
 from pytest_gpuserve.gate.occasions import withstand_drift
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
@@ -51,7 +59,7 @@ def stored_judgement(
             for session, record in zip(stored.sessions, records, strict=True)
         ]
     except NotMeasured as problem:
-        return Judgement.missing(metric, "baseline", f"the baseline does not have it: {problem}")
+        return Judgement.missing(metric, "baseline", Reason(problem.kind, f"the baseline does not have it: {problem}"))
     try:
         now = [_session_point(metric, session, host, tolerance) for session in sessions]
     except NotMeasured as problem:
@@ -84,7 +92,7 @@ def undecided_elsewhere(metric: Metric, stored: Stored, now: Yardstick, *, value
         "baseline",
         value=value,
         reference=reference,
-        reasons=(why_other(stored, now),),
+        reasons=(Reason(ReasonKind.MACHINE_SPEED, why_other(stored, now)),),
     )
 
 
@@ -92,8 +100,8 @@ def not_measured(metric: Metric, problem: NotMeasured) -> Judgement:
     """The judgement of a metric that a run does not have."""
     if isinstance(problem, TooFewRequests):
         # The measurement is sound, there is only too little of it.
-        return Judgement(metric, Verdict.INCONCLUSIVE, "baseline", reasons=(str(problem),))
-    return Judgement.invalid(metric, "baseline", str(problem))
+        return Judgement(metric, Verdict.INCONCLUSIVE, "baseline", reasons=(problem.reason,))
+    return Judgement.invalid(metric, "baseline", problem.reason)
 
 
 def _session_point(metric: Metric, session: Session, host: str, tolerance: float) -> SessionPoint:
@@ -101,20 +109,23 @@ def _session_point(metric: Metric, session: Session, host: str, tolerance: float
     return SessionPoint(host=host, y=reduced.y, u=reduced.u, starts=len(session.starts))
 
 
-SHARED_CARD: Final = (
+SHARED_CARD: Final = Reason(
+    ReasonKind.NOT_SIDE_BY_SIDE,
     "not settled side by side with the baseline's commit, where both servers would share the card's memory; let them"
-    " run by turns: @pytest.mark.gpuserve(one_at_a_time=True)"
+    " run by turns: @pytest.mark.gpuserve(one_at_a_time=True)",
 )
 """Why a stored verdict stands alone."""
 
-UNSETTLED: Final = "not settled side by side with the baseline's commit, which would have to be measured"
+UNSETTLED: Final = Reason(
+    ReasonKind.NOT_SIDE_BY_SIDE, "not settled side by side with the baseline's commit, which would have to be measured"
+)
 """The same, of a metric that the test did not come to."""
 
 
 USUAL: Final = frozenset(name for name, metric in METRICS.items() if not metric.on_request)
 """The metrics of a test that names none."""
 
-UNCLAIMED: Final = "better by the stored numbers alone, which is no claim about the code"
+UNCLAIMED: Final = Reason(ReasonKind.UNCLAIMED, "better by the stored numbers alone, which is no claim about the code")
 """Why what is better for sure is a PASS."""
 
 
@@ -165,7 +176,7 @@ class StoredComparison:
             clock_mhz = self.clock_mhz(measurement, stored)
             measurement.take(self._case.requests_wanted, self._policy.foreign_cores, clock_mhz)
         unsettled = measurement.absent if separable else SHARED_CARD
-        if unsettled and (UNCLAIMED in judgement.reasons or self._is_open(measurement, judgement, stored)):
+        if unsettled and (judgement.has(ReasonKind.UNCLAIMED) or self._is_open(measurement, judgement, stored)):
             judgement = judgement.because(unsettled)
         return self.final(measurement, self._noted(measurement, judgement, stored))
 
@@ -176,7 +187,10 @@ class StoredComparison:
         unsettled = judgement.verdict is Verdict.INCONCLUSIVE and self._policy.confirm
         if unsettled and self.evidence(measurement, stored) is not None:
             judgement = judgement.because(*unsettled_by(changes_since(stored, self._here)))
-        return judgement.because(*comparability(stored, self._here).warnings)
+        return judgement.because(*self._warnings(stored))
+
+    def _warnings(self, stored: Stored) -> list[Reason]:
+        return [Reason(ReasonKind.REMARK, text) for text in comparability(stored, self._here).warnings]
 
     def glance(
         self, measurement: Measurement, metric: Metric, stored: Stored | None, claims: HolmCorrection
@@ -194,7 +208,7 @@ class StoredComparison:
             assert stored is not None
             if metric.name in OF_ONE_SERVER and not self._policy.one_at_a_time:
                 judgement = judgement.because(SHARED_CARD)
-            elif measurement.paired is None or measurement.absent:
+            elif measurement.paired is None or measurement.absent is not None:
                 judgement = judgement.because(measurement.absent or UNSETTLED)
             else:
                 paired = measurement.paired.aside(claims).judge(metric, self._case.tolerance_of(metric))
@@ -208,7 +222,7 @@ class StoredComparison:
             return judgement
         judgement = self._unclaimed(judgement)
         if stored is not None and judgement.verdict not in {Verdict.MISSING, Verdict.INVALID}:
-            judgement = judgement.because(*comparability(stored, self._here).warnings)
+            judgement = judgement.because(*self._warnings(stored))
         return self.final(measurement, judgement, claims)
 
     def tell_look(self, measurement: Measurement, judgement: Judgement | None = None) -> None:
@@ -224,15 +238,16 @@ class StoredComparison:
     def judge(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
         """Judge what has been measured so far."""
         run = measurement.run
-        if run.problems:
-            return Judgement.invalid(metric, "baseline", *run.problems, value=measurement.value(metric))
+        if run.invalid:
+            return Judgement.invalid(metric, "baseline", *run.invalid, value=measurement.value(metric))
         absent = self.absent(measurement, stored)
         if absent or stored is None:
             return Judgement.missing(metric, "baseline", *absent, value=measurement.value(metric))
         evidence = self.evidence(measurement, stored)
         if evidence is None and self.is_foreign(measurement, stored):
             hosts = ", ".join(map(repr, dict.fromkeys(record.host.id for record in stored.entry.sessions)))
-            reason = f"the baseline was only recorded on {hosts}, this host is {self._here.host.id!r}"
+            text = f"the baseline was only recorded on {hosts}, this host is {self._here.host.id!r}"
+            reason = Reason(ReasonKind.OTHER_HOST, text)
             return Judgement.missing(metric, "baseline", reason, value=measurement.value(metric))
         if evidence is None:
             return undecided_elsewhere(metric, stored, measurement.yardstick, value=measurement.value(metric))
@@ -286,20 +301,23 @@ class StoredComparison:
         measurement.read_machine()
         return is_clearly_other(stored, measurement.yardstick)
 
-    def absent(self, measurement: Measurement, stored: Stored | None) -> tuple[str, ...]:
+    def absent(self, measurement: Measurement, stored: Stored | None) -> tuple[Reason, ...]:
         """Why there is nothing to compare with; empty if there is."""
         place = measurement.place
         if stored is None:
-            return (f"{place.shown} has no entry {place.key!r}",)
+            return (Reason(ReasonKind.NO_ENTRY, f"{place.shown} has no entry {place.key!r}"),)
         recorded_on = stored.entry.sessions[-1].device.name
         if recorded_on != self._here.device.name:
-            return (f"{place.shown} was recorded on {recorded_on}, this device is {self._here.device.name}",)
+            return _not_comparable(
+                f"{place.shown} was recorded on {recorded_on}, this device is {self._here.device.name}"
+            )
         incompatible = comparability(stored, self._here).incompatible
         if incompatible:
-            return (f"{place.shown} was recorded on a device that cannot be compared with this one", *incompatible)
+            what = f"{place.shown} was recorded on a device that cannot be compared with this one"
+            return _not_comparable(what, *incompatible)
         different = differences(stored.entry.workload, measurement.workload.must_match)
         if different:
-            return (f"{place.shown} has another workload under {place.key!r}", *different)
+            return _not_comparable(f"{place.shown} has another workload under {place.key!r}", *different)
         return ()
 
     def clock_mhz(self, measurement: Measurement, stored: Stored | None) -> float | None:
@@ -337,14 +355,15 @@ class StoredComparison:
             gates_cold_start=COLD_START in self._policy.metrics or self._policy.metrics == USUAL,
         )
 
-    def shared(self, measurement: Measurement) -> str:
-        """Who else used the host while this was measured, if that was too much."""
+    def shared(self, measurement: Measurement) -> Reason | None:
+        """Who else used the host while this was measured, if that was too much; else None."""
         taken = measurement.foreign_cores
         if taken <= self._policy.foreign_cores:
-            return ""
-        return (
+            return None
+        return Reason(
+            ReasonKind.HOST_SHARED,
             f"the host was shared: others took {taken:.2f} of its {self._here.host.cores} cores while a start was"
-            f" measured, {self._policy.foreign_cores:.2f} are allowed (ini gpuserve_foreign_cores)"
+            f" measured, {self._policy.foreign_cores:.2f} are allowed (ini gpuserve_foreign_cores)",
         )
 
     # -- settling it side by side
@@ -390,11 +409,11 @@ class StoredComparison:
                 )
             paired = self._paired.settle(measurement, metric)
         except Unconfirmed as problem:
-            measurement.absent = str(problem)
+            measurement.absent = problem.reason
             return None
         except BaseFailed as problem:
             # The comparison is kept for the time that it took.
-            measurement.absent = f"it could not be settled side by side: {problem}"
+            measurement.absent = base_failed("it", problem)
             return None
         finally:
             if not measurement.is_paired:
@@ -402,7 +421,7 @@ class StoredComparison:
         decides = self.evidence(measurement, stored) is not None
         if judgement.verdict is not Verdict.MISSING and decides:
             # Why it was not enough stands with the verdict that counts.
-            self._case.tell(measurement, replace(judgement, reasons=()))
+            self._case.tell(measurement, judgement.overrule())
         self._case.tell(measurement, paired)
         return settled(judgement, paired, changes_since(stored, self._here), decides=decides)
 
@@ -432,11 +451,11 @@ class StoredComparison:
         p = min(1.0, p_claim * (judgement.looks or LOOKS))
         if claims.uphold(comparison, p, judgement.verdict):
             return replace(judgement, adjusted_p=p)
-        reason = (
+        text = (
             f"{judgement.verdict} by itself (p = {p:.2g} of {ALPHA:g}), but not among the {claims.planned} comparisons"
             " of this run: one of so many looks like that by chance"
         )
-        return replace(judgement, verdict=judgement.verdict.without_claim).because(reason)
+        return replace(judgement, verdict=judgement.verdict.without_claim).because(Reason(ReasonKind.CHANCE, text))
 
     def _unclaimed(self, judgement: Judgement) -> Judgement:
         """That a build is better is not said by a stored number alone where its commit is to settle that."""
@@ -459,15 +478,22 @@ class StoredComparison:
             return replace(judgement, verdict=Verdict.INVALID, reasons=(shared,))
         return judgement
 
-    def _why_not_more(self, measurement: Measurement) -> str:
+    def _why_not_more(self, measurement: Measurement) -> Reason | None:
         sessions = len(measurement.run.sessions)
         if sessions >= LOOKS:
-            return f"not decided after {LOOKS} sessions, which is the last look"
+            return Reason(ReasonKind.LAST_LOOK, f"not decided after {LOOKS} sessions, which is the last look")
         # Sessions that were kept from an earlier try cost this one nothing.
         another = measurement.seconds / max(1, measurement.taken)
         if another > self._case.left_seconds:
-            return (
+            budget = self._policy.budget_seconds
+            return Reason(
+                ReasonKind.BUDGET_SPENT,
                 f"not decided after {sessions} sessions, and another of about {another:.0f} s would exceed"
-                f" the test's budget of {self._policy.budget_seconds:.0f} s; raise it with --gpuserve-budget=SECONDS"
+                f" the test's budget of {budget:.0f} s; raise it with --gpuserve-budget=SECONDS",
+                seconds=budget,
             )
-        return ""
+        return None
+
+
+def _not_comparable(*texts: str) -> tuple[Reason, ...]:
+    return tuple(Reason(ReasonKind.NOT_COMPARABLE, text) for text in texts)

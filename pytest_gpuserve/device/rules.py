@@ -146,7 +146,11 @@ class Comparison:
 
 
 def compare(
-    before: Mapping[str, object], now: Mapping[str, object], rules: Sequence[Rule] = DEVICE_RULES
+    before: Mapping[str, object],
+    now: Mapping[str, object],
+    rules: Sequence[Rule] = DEVICE_RULES,
+    *,
+    names: tuple[str, str] = ("the baseline", "this run"),
 ) -> Comparison:
     """Compare the facts of a baseline with those of a run.
 
@@ -156,7 +160,9 @@ def compare(
         before: The baseline's.
         now: The run's.
         rules: The table.
+        names: What the two are called.
     """
+    earlier, later = names
     incompatible: list[str] = []
     warnings: list[str] = []
     unrecorded: list[str] = []
@@ -168,12 +174,10 @@ def compare(
             if rule.kind is Kind.MUST_MATCH:
                 unrecorded.append(f"{rule.what} ({rule.shown(today)} here)")
             continue
-        found = f"{rule.what}: the baseline's is {rule.shown(then)}, this run's is {rule.shown(today)} ({rule.why})"
+        found = f"{rule.what}: {earlier}'s is {rule.shown(then)}, {later}'s is {rule.shown(today)} ({rule.why})"
         (incompatible if rule.kind is Kind.MUST_MATCH else warnings).append(found)
     if unrecorded:
-        warnings.append(
-            f"the baseline was recorded before these facts were, so they may differ: {', '.join(unrecorded)}"
-        )
+        warnings.append(f"{earlier} was recorded before these facts were, so they may differ: {', '.join(unrecorded)}")
     return Comparison(tuple(incompatible), tuple(warnings))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +69,7 @@ class BothCounts:
         self.readings += 1
         self.last = after
 
-    def problems(self, *, finite: bool) -> list[str]:
+    def problems(self, *, finite: bool) -> list[Reason]:
         """Say that the server answered more requests than we sent it; empty if it did not.
 
         Args:
@@ -88,7 +89,7 @@ class BothCounts:
             f"another client: the server answered {answered:.0f} requests a second, we sent it {ours:.0f}; make sure"
             " that nobody else uses it"
         )
-        return [text]
+        return [Reason(ReasonKind.ANOTHER_CLIENT, text)]
 
 
 def _rate(tick: Tick) -> float:

@@ -14,7 +14,7 @@ from pytest_gpuserve.experiment.telemetry import side_with_telemetry
 from pytest_gpuserve.experiment.watch import our_processes
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.measure.counters import added
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round, Side
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round, Side, of_arm
 from pytest_gpuserve.measure.telemetry import merged
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.units import utc_now
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.shape import Terms
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.window import Window
 
 TURNS_ALONE: Final = BLOCKS
@@ -44,7 +45,7 @@ class _Turn:
     window: Window | None
     side: Side
     foreign_cores: float
-    problems: list[str]
+    problems: list[Reason]
 
 
 def round_by_turns(
@@ -68,7 +69,7 @@ def round_by_turns(
     at = utc_now()
     windows: list[Window] = []
     sides: dict[Arm, list[Side]] = {arm: [] for arm in ARMS}
-    problems: list[str] = []
+    problems: list[Reason] = []
     disturbed = Disturbed()
     foreign_cores = 0.0
     for arm in order:
@@ -128,7 +129,7 @@ def _turn(
             for text in dict.fromkeys(text for condition in conditions for text in condition.unknown):
                 monitor.note(f"telemetry unknown: {text}")
             side = side_with_telemetry(server_arm.side(), monitor, measured)
-            problems = [problem if arm == "candidate" else f"the base: {problem}" for problem in server_arm.problems]
+            problems = of_arm(arm, server_arm.problems)
         measured = list(monitor.with_cards(measured))
     problems += monitor.problems()
     if again and not problems:

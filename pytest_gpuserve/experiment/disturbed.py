@@ -11,6 +11,7 @@ from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondit
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.rounds import Arm
 
 MOST_AGAIN: Final = round(BLOCKS * MOST_REJECTED_SHARE / (1 - MOST_REJECTED_SHARE))
@@ -34,13 +35,13 @@ class Disturbed:
         """Take in the turns of a block, or one alone; whether they have to be measured again."""
         turns = list(found)
         rejected = tuple(dict.fromkeys(text for _, condition in turns for text in condition.rejected))
-        client = tuple(dict.fromkeys(text for _, condition in turns for text in condition.client))
+        client = tuple(dict.fromkeys(reason for _, condition in turns for reason in condition.client))
         self.conditions += [(arm, replace(condition, rejected=rejected, client=client)) for arm, condition in turns]
         again = bool(rejected or client)
         self.again += again
         return again
 
-    def invalid(self) -> tuple[str, ...]:
+    def invalid(self) -> tuple[Reason, ...]:
         """Why they prove nothing, where all was never well for long."""
         if self.again <= MOST_AGAIN:
             return ()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.one_start import OneStart
 from pytest_gpuserve.experiment.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS, windows_wanted
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.ceiling import load_ceiling
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Steps
@@ -90,10 +91,11 @@ class LoadedStart(OneStart):
             return 0, True
         cut = truncate([window.throughput for window in windows])
         if not cut.steady:
-            self.disturbances.append(
+            text = (
                 f"no steady state: after {len(windows)} windows of {WINDOW_SECONDS:.1f} s the"
                 " throughput still changed; give it longer with load(..., warmup_seconds=...)"
             )
+            self.disturbances.append(Reason(ReasonKind.NO_STEADY_STATE, text))
         return cut.discard, cut.steady
 
     def _totals(self, discard: int) -> Totals:
@@ -191,10 +193,11 @@ class LoadedStart(OneStart):
         self.problems.extend(found.invalid)
         if self.shape.finite and self._rejected and not self.problems:
             first = next(condition for condition in self._conditions if condition.rejected)
-            self.problems.append(
+            text = (
                 f"throttled: {self._rejected} of {len(self._conditions)} windows of a load that is measured as a whole,"
                 f" so that none of them can be measured again; first: {'; '.join(first.rejected)}"
             )
+            self.problems.append(Reason(ReasonKind.THROTTLED, text))
 
     def _enough(self, windows: list[Window]) -> bool:
         shape = self.shape
@@ -206,16 +209,18 @@ class LoadedStart(OneStart):
             return True
         if len(windows) >= shape.most_windows:
             if shape.requests is not None:
-                self.problems.append(
+                text = (
                     f"not reached: {sum(window.requests for window in windows)} of {shape.requests} requests within"
                     f" {format_seconds(sum(window.seconds for window in windows))}; allow more with load(...,"
                     " seconds=...)"
                 )
+                self.problems.append(Reason(ReasonKind.TOO_SHORT, text))
             elif shape.until is not None:
-                self.problems.append(
+                text = (
                     f"not decided: until=... did not end it within {len(windows)} windows; allow more with load(...,"
                     " seconds=...)"
                 )
+                self.problems.append(Reason(ReasonKind.TOO_SHORT, text))
             return True
         if shape.requests is not None or shape.until is not None or len(windows) < self._goal:
             return False

@@ -84,22 +84,22 @@ def why_other_than_anchor(rates: Mapping[str, list[float]], now: Yardstick) -> s
     return speed_text(yardstick_of(dict(rates)), now, "its anchor was recorded")
 
 
-def speed_text(then: Yardstick, now: Yardstick, when: str) -> str:
+def speed_text(then: Yardstick, now: Yardstick, when: str, machine: str = "this machine") -> str:
     """``this machine is 1.9 times as fast as when the baseline was recorded``, or ``6 % faster than when ...``.
 
     By the kind of work that has moved furthest; of all kinds the JSON has the readings.
     """
     if not now.rates:
-        return f"{NO_READING}, so nobody knows whether it is as fast as when {when}"
+        return f"how fast {machine} is could not be measured, so nobody knows whether it is as fast as when {when}"
     ratio = speed_ratio(then, now)
     if ratio is None:
         return f"how fast the machine was when {when} is not known: it has no yardstick"
     if then.rates.keys() != now.rates.keys():
         kinds = ", ".join(sorted(then.rates.keys() ^ now.rates.keys()))
-        return f"this machine was not measured by the same work as when {when}: {kinds}"
+        return f"{machine} was not measured by the same work as when {when}: {kinds}"
     if all(change.is_near for change in speed_changes(then, now)):
-        return f"this machine is not known to be as fast as when {when}: its speed varies too much"
+        return f"{machine} is not known to be as fast as when {when}: its speed varies too much"
     if abs(ratio - 1) < FEW_PERCENT:
         word = "faster" if ratio > 1 else "slower"
-        return f"this machine is {format_fraction(abs(round(ratio, 2) - 1))} {word} than when {when}"
-    return f"this machine is {ratio:.2g} times as fast as when {when}"
+        return f"{machine} is {format_fraction(abs(round(ratio, 2) - 1))} {word} than when {when}"
+    return f"{machine} is {ratio:.2g} times as fast as when {when}"

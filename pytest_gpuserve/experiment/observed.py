@@ -19,6 +19,7 @@ from pytest_gpuserve.measure.window import Client
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.settings import Setting
@@ -211,7 +212,12 @@ class Observed:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why nothing may be concluded from this run; empty when all is well."""
+        """Why nothing may be concluded from this run, in words; empty when all is well."""
+        return tuple(map(str, self.invalid))
+
+    @property
+    def invalid(self) -> tuple[Reason, ...]:
+        """The same as values."""
         return tuple(problem for session in self.sessions for problem in session.problems)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.device.contention import cores_taken_by_others, cpu_share, read_cpu
 from pytest_gpuserve.experiment.telemetry import TelemetryMonitor, nobody
 from pytest_gpuserve.experiment.watch import Watch, client_of, our_processes
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.conditions import WindowCondition, judge_windows
 from pytest_gpuserve.measure.window import Start
 
@@ -57,12 +58,12 @@ class OneStart(ABC):
         self._watch = Watch(self.instance, self.target, shape, self.check, self.progress, self._seconds_left)
 
     @property
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Reason]:
         """Why nothing may be concluded from it."""
         return self._watch.problems
 
     @property
-    def disturbances(self) -> list[str]:
+    def disturbances(self) -> list[Reason]:
         """What disturbed all of it, so that nothing may be concluded from it: another start may do without."""
         return self._watch.disturbances
 
@@ -97,7 +98,8 @@ class OneStart(ABC):
     def _interrupt(self, measured: str) -> None:
         """Ctrl-C has cut it short, after so much."""
         self.interrupted = True
-        self.problems.append(f"interrupted by Ctrl-C after {measured}: not decided")
+        text = f"interrupted by Ctrl-C after {measured}: not decided"
+        self.problems.append(Reason(ReasonKind.INTERRUPTED, text))
 
     def _kept(self, windows: Sequence[Window], totals: Totals, ceiling: float | None = None) -> Start:
         """What is kept of it.

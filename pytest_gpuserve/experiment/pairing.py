@@ -18,9 +18,10 @@ from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.telemetry import side_with_telemetry
 from pytest_gpuserve.experiment.watch import our_processes
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round, round_point
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round, of_arm, round_point
 from pytest_gpuserve.measure.steady import drifts
 from pytest_gpuserve.units import utc_now
 
@@ -156,11 +157,11 @@ class Pairing:
             if late and self.rounds:
                 # A verdict may have been reached by the round already; then at least it is said.
                 for problem in late:
-                    opened.monitor.note(problem)
+                    opened.monitor.note(problem.text)
                 last = self.rounds[-1]
                 self.rounds[-1] = replace(last, problems=(*last.problems, *late))
 
-    def _take_by_turns(self, problems: Iterable[str] = ()) -> None:
+    def _take_by_turns(self, problems: Iterable[Reason] = ()) -> None:
         number = len(self.rounds)
         if isinstance(self._terms.shape, SearchShape):
             measured = round_of_searches(self._up, self._terms, self._terms.shape, self._progress, number=number)
@@ -170,7 +171,7 @@ class Pairing:
 
     # -- two at a time
 
-    def _opened(self) -> tuple[_Open | None, list[str]]:
+    def _opened(self) -> tuple[_Open | None, list[Reason]]:
         """Start both servers; where the second does not find memory beside the first none, and what was left behind."""
         number = len(self.rounds)
         coin = random.Random(f"{self._terms.seed} {number}")  # noqa: S311 -- a fair coin, not a secret
@@ -190,8 +191,8 @@ class Pairing:
                 return opened, []
         # Only now both have ended, and the card has been looked at.
         left = monitor.problems()
-        for text in left:
-            monitor.note(text)
+        for problem in left:
+            monitor.note(problem.text)
         return None, left
 
     def _both(self, order: tuple[Arm, Arm], stack: ExitStack) -> dict[Arm, ServerArm]:
@@ -266,7 +267,7 @@ class Pairing:
             self.close()
         return True
 
-    def _take_blocks(self, opened: _Open, blocks: int) -> list[str]:
+    def _take_blocks(self, opened: _Open, blocks: int) -> list[Reason]:
         """Take blocks, of servers that drift twice as many; returns that they still do."""
         wanted = blocks
         while True:
@@ -280,18 +281,18 @@ class Pairing:
                     "no steady state: the two servers still drift apart or together after"
                     f" {len(opened.blocks)} blocks; give them longer with load(..., warmup_seconds=...)"
                 )
-                return [text]
+                return [Reason(ReasonKind.NO_STEADY_STATE, text)]
             opened.extended = True
             wanted = 2 * BLOCKS
 
-    def _drop(self, opened: _Open, why: Iterable[str]) -> bool:
+    def _drop(self, opened: _Open, why: Iterable[Reason]) -> bool:
         """Drop a round, to be taken again; whether it stands, for something else is wrong with it too."""
         self.rounds[-1] = self._record(opened)
         self.close()
         if self.rounds[-1].problems:
             return True
         self.rounds.pop()
-        text = "; ".join(why)
+        text = "; ".join(map(str, why))
         self._dropped = _Dropped(
             {
                 arm: opened.disturbed.reasons(arm) + tuple(text for block in opened.blocks for _ in block.of(arm))
@@ -353,7 +354,7 @@ class Pairing:
         return drifts(point.differences)
 
     @staticmethod
-    def _problems(opened: _Open) -> tuple[str, ...]:
+    def _problems(opened: _Open) -> tuple[Reason, ...]:
         return _told(opened, lambda server_arm: server_arm.problems)
 
     def _record(self, opened: _Open) -> Round:
@@ -399,13 +400,9 @@ def _told_of(arm: Arm) -> Iterator[None]:
         ) from problem
 
 
-def _told(opened: _Open, what: Callable[[ServerArm], Iterable[str]]) -> tuple[str, ...]:
+def _told(opened: _Open, what: Callable[[ServerArm], Iterable[Reason]]) -> tuple[Reason, ...]:
     """What is said of both servers, with whose it is."""
-    return tuple(
-        text if arm == "candidate" else f"the base: {text}"
-        for arm, server_arm in opened.server_arms.items()
-        for text in what(server_arm)
-    )
+    return tuple(reason for arm, server_arm in opened.server_arms.items() for reason in of_arm(arm, what(server_arm)))
 
 
 def _other(arm: Arm) -> Arm:

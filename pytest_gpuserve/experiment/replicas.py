@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.capacity.shape import SearchShape
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.share import Share
 from pytest_gpuserve.load.driver import most_under_way
 from pytest_gpuserve.load.merging import added
@@ -253,7 +254,7 @@ class ReplicaShares:
         )
         return f" of {', '.join(names)}" if names else ""
 
-    def problems(self, windows: Sequence[Window], *, allowed_errors: float) -> list[str]:
+    def problems(self, windows: Sequence[Window], *, allowed_errors: float) -> list[Reason]:
         """Why nothing may be concluded from what was measured: a replica that has no part in it, or fails too much.
 
         Args:
@@ -264,20 +265,23 @@ class ReplicaShares:
         if not self.names or not windows:
             return []
         if any(not window.replicas for window in windows):
-            return [f"replicas: what each of the {len(self.names)} did is not known"]
+            text = f"replicas: what each of the {len(self.names)} did is not known"
+            return [Reason(ReasonKind.NOT_COUNTED, text)]
         found = []
         for replica in replicas_of(windows):
             sent = replica.requests + replica.failed
             kinds = "; ".join(f"{kind}: {count}" for kind, count in sorted(replica.errors.items()))
             if not replica.requests:
                 failed = f", and {_counted(replica.failed, 'request')} to it failed: {kinds}" if kinds else ""
-                found.append(f"replica {replica.name}: it answered nothing{failed}")
+                text = f"replica {replica.name}: it answered nothing{failed}"
+                found.append(Reason(ReasonKind.REPLICA, text, about=replica.name))
             elif self._fails(replica.failed, sent, allowed_errors):
                 share, may = format_fraction(replica.failed / sent), format_fraction(allowed_errors)
-                found.append(
+                text = (
                     f"replica {replica.name}: {replica.failed} of {sent} requests to it ({share}) failed, {may} may:"
                     f" {kinds}"
                 )
+                found.append(Reason(ReasonKind.REPLICA, text, about=replica.name))
         return found
 
     def _fails(self, failed: int, sent: int, allowed: float) -> bool:

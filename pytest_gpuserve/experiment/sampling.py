@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.experiment.capacity.shape import SearchShape
 from pytest_gpuserve.experiment.capacity.start import SearchedStart
 from pytest_gpuserve.experiment.loaded import LoadedStart
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.measure.window import Session
@@ -48,7 +49,7 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
     check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
     starts: list[Start] = []
     batch_sizes: Counter[str] = Counter()
-    problems: list[str] = []
+    problems: list[Reason] = []
     interrupted = False
     disturbed: tuple[str, ...] = ()
     spare = shape.starts
@@ -64,7 +65,7 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
                     start = loaded.measure()
                 # Now, for the end of the server may yet be interrupted.
                 problems.extend(loaded.problems)
-                why = list(loaded.disturbances)
+                why = list(map(str, loaded.disturbances))
                 if shape.foreign_cores is not None and start.foreign_cores > shape.foreign_cores:
                     why.append(f"others took {start.foreign_cores:.2f} of the host's cores")
                 if why and spare and not problems:
@@ -81,9 +82,10 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
             problems.extend(monitor.problems())
     except KeyboardInterrupt:
         interrupted = True
-        problems.append(f"interrupted by Ctrl-C after {len(starts)} starts: not decided")
+        text = f"interrupted by Ctrl-C after {len(starts)} starts: not decided"
+        problems.append(Reason(ReasonKind.INTERRUPTED, text))
     if not problems:
-        problems.extend(map(str, answer_reasons(check, [])))
+        problems.extend(answer_reasons(check, []))
     keep(
         Session(
             starts=tuple(starts),

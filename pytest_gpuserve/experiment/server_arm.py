@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS
 from pytest_gpuserve.experiment.watch import Watch, client_of
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.run import answer_reasons
@@ -164,12 +165,12 @@ class ServerArm:
         return is_open(self.shape.schedule) or len(self.watch.target.requests) > 1
 
     @property
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Reason]:
         """Why nothing may be concluded from it."""
         return self.watch.problems
 
     @property
-    def disturbances(self) -> list[str]:
+    def disturbances(self) -> list[Reason]:
         """Why not either, as its last judgement said, but of what another measurement may do without."""
         return self.watch.disturbances
 
@@ -230,13 +231,14 @@ class ServerArm:
             # It has ended by itself, and the next turn begins it anew.
             self.rest()
         if window is None and not self.problems:
-            self.problems.append("nothing measured: the load ended as soon as it had begun")
+            text = "nothing measured: the load ended as soon as it had begun"
+            self.problems.append(Reason(ReasonKind.NOTHING_MEASURED, text))
         if self.problems or window is None:
             return None
         self._turns.append(_Turn(window, ticks, counted))
         return window
 
-    def disturbed(self, window: Window) -> tuple[str, ...]:
+    def disturbed(self, window: Window) -> tuple[Reason, ...]:
         """Say what disturbed the client in a turn, which is to be measured again if anything did."""
         return next(self.watch.disturbed(turn.ticks) for turn in reversed(self._turns) if turn.window is window)
 
@@ -273,7 +275,7 @@ class ServerArm:
         self.watch.judge(self._ticks(), [turn.window for turn in self._turns], None)
         self.problems.extend(_overload(self._totals(), self.shape))
         if not self.problems:
-            self.problems.extend(map(str, answer_reasons(self.watch.check, [])))
+            self.problems.extend(answer_reasons(self.watch.check, []))
 
     def side(self) -> Side:
         """What is known of it beside its windows."""
@@ -297,7 +299,7 @@ class ServerArm:
         return [tick for turn in self._turns for tick in turn.ticks]
 
 
-def _overload(totals: Totals, shape: LoadShape) -> list[str]:
+def _overload(totals: Totals, shape: LoadShape) -> list[Reason]:
     """Each turn begins with an empty queue, so that an open loop over the server's rate does not show by growing."""
     if not is_open(shape.schedule) or shape.finite:
         return []
@@ -307,4 +309,4 @@ def _overload(totals: Totals, shape: LoadShape) -> list[str]:
         f"overloaded: only {totals.requests} of {totals.due} requests were answered in the time in which they were due,"
         " so the rate is over what the server can, and latencies only say for how long: lower the rate"
     )
-    return [text]
+    return [Reason(ReasonKind.OVERLOADED, text)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, SLOW_EVERY
 from pytest_gpuserve.device.telemetry import SILENCE_SECONDS, Seen
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.conditions import (
     RunCondition,
     WindowCondition,
@@ -131,8 +132,8 @@ class TelemetryMonitor:
     _memory_before: Mapping[str, int | None] = field(default_factory=dict)
     _up_ns: int | None = None
     _server_pids: tuple[int, ...] = ()
-    _told: list[str] = field(default_factory=list)
-    _problems: list[str] = field(default_factory=list)
+    _told: set[tuple[ReasonKind, str]] = field(default_factory=set)
+    _problems: list[Reason] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._memory_before = self._memory(self.eyes.seen())
@@ -187,7 +188,7 @@ class TelemetryMonitor:
             judge_window(_telemetry(seen.samples, window), self.uuids, baseline_clocks_mhz=clocks) for window in ready
         ]
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Reason]:
         """Why nothing may be concluded from the run; each once, to whoever asks first."""
         found, self._problems = self._problems, []
         return found
@@ -244,14 +245,14 @@ class TelemetryMonitor:
             *([self._known(seen.samples)] if seen.samples else []),
         ]
         found = RunCondition.together(parts).invalid
-        self._tell((*found, *((seen.problem,) if seen.problem else ())))
+        blind = (Reason(ReasonKind.CARD_UNKNOWN, seen.problem),) if seen.problem else ()
+        self._tell((*found, *blind))
 
-    def _tell(self, problems: Iterable[str]) -> None:
-        # The numbers in a text may grow while it is the same trouble.
+    def _tell(self, problems: Iterable[Reason]) -> None:
         for problem in problems:
-            kind = problem.partition(":")[0]
-            if kind not in self._told:
-                self._told.append(kind)
+            which = problem.kind, problem.about
+            if which not in self._told:
+                self._told.add(which)
                 self._problems.append(problem)
 
     def _ecc(self, samples: Sequence[Sample]) -> RunCondition:

@@ -15,12 +15,13 @@ from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.another_client import BothCounts, Reading
 from pytest_gpuserve.experiment.replicas import ReplicaShares, warmup_of
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load import beside
 from pytest_gpuserve.load.lost import lost_in_mid_load
 from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.load.shares import packed, share_reasons, shares
 from pytest_gpuserve.load.totals import RunningTotals, total
-from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, ReasonKind, disturbances, one_line, reasons
+from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, disturbances, one_line, reasons
 from pytest_gpuserve.load.wire import Plan, Tick
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
@@ -83,8 +84,8 @@ class Watch:
     check: AnswerCheck
     progress: Progress
     seconds_left: Callable[[], float | None]
-    problems: list[str] = field(default_factory=list)
-    disturbances: list[str] = field(default_factory=list)
+    problems: list[Reason] = field(default_factory=list)
+    disturbances: list[Reason] = field(default_factory=list)
     so_far: RunningTotals = field(default_factory=RunningTotals)
     ended: bool = False
     _complaints: list[Complaint] = field(default_factory=list)
@@ -182,7 +183,7 @@ class Watch:
             counters = self.instance.counters()
         except ServerFailed as problem:
             death = self.instance.death()
-            self.problems.append(death or str(problem))
+            self.problems.append(Reason(ReasonKind.SERVER_FAILED, death or str(problem)))
             return None
         ended = time.monotonic()
         since = began if self._tick_end_seconds is None else min(began, self._tick_end_seconds)
@@ -195,21 +196,20 @@ class Watch:
         try:
             counted = counted_between(before.counters, after.counters)
         except WentBackwards as problem:
-            self.problems.append(
-                f"the server's counters went backwards ({problem}): it, or a worker of it, was restarted under load"
-            )
+            text = f"the server's counters went backwards ({problem}): it, or a worker of it, was restarted under load"
+            self.problems.append(Reason(ReasonKind.COUNTERS_WENT_BACK, text))
             return None
         if counted.requests is not None:
             self._both.answered(counted.requests, before, after)
         return counted
 
-    def disturbed(self, ticks: Sequence[Tick]) -> tuple[str, ...]:
+    def disturbed(self, ticks: Sequence[Tick]) -> tuple[Reason, ...]:
         """Say what disturbed the client in a window, which is to be measured again if anything did."""
         shape, totals, usual = self.shape, total(ticks), self.so_far.totals()
         # What was under way while the engine did not run just before is answered in this window.
         since_ns = ticks[0].begin_ns - ANSWERED_LATENCIES * (usual.latency.mean or 0.0) * 1e9 if ticks else 0
         late = [tick for tick in self._late if ticks and since_ns < tick.end_ns <= ticks[0].begin_ns]
-        found = disturbances(
+        return disturbances(
             replace(
                 totals,
                 late_beats=totals.late_beats + sum(tick.late_beats for tick in late),
@@ -220,7 +220,6 @@ class Watch:
             processes=shape.processes,
             cores=self._cores(),
         )
-        return tuple(map(str, found))
 
     def _cores(self) -> int | None:
         """Cores that its load engines share; None for one each."""
@@ -244,7 +243,7 @@ class Watch:
         # Of errors that are allowed the last may have been a dying server's first.
         death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
         if death is not None:
-            self.problems.append(death)
+            self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
         found = reasons(
             totals,
             schedule=shape.schedule,
@@ -255,27 +254,29 @@ class Watch:
         )
         found += share_reasons(shares(ticks), shape.schedule, among=cores)
         for reason in found:
-            (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(self._shown(str(reason)))
+            (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(self._shown(reason))
         self.problems.extend(self._replicas.problems(windows, allowed_errors=shape.allowed_errors))
         self.problems.extend(self._both.problems(finite=shape.finite))
         compiled = sum(window.stages[COMPILING].count for window in windows if COMPILING in window.stages)
         if compiled:
-            self.problems.append(
+            text = (
                 f"compiled under load: in {compiled} executions of the measured time the model was compiled, for shapes"
                 " that it had not seen; let it see them before: load(..., warmup_seconds=...)"
             )
-        if shape.finite and not any(reason.kind is ReasonKind.SATURATED for reason in found):
+            self.problems.append(Reason(ReasonKind.COMPILED_UNDER_LOAD, text))
+        if shape.finite and not any(reason.kind is ReasonKind.CLIENT_SATURATED for reason in found):
             # On average a quiet step hides one in which the client could not keep up.
             self.disturbances.extend(self._saturated(windows))
         # Requests without an answer have no latency: a server that has lost some of its users looks fast.
         slowest_seconds = max((window.latency_max_seconds for window in windows), default=0.0)
         oldest_seconds = totals.oldest_ns / 1e9
         if oldest_seconds > max(STUCK_SECONDS, 2 * slowest_seconds):
-            self.problems.append(
+            text = (
                 f"stuck requests: at the end one had waited {format_seconds(oldest_seconds)} for its answer, while the"
                 f" slowest that was answered took {format_seconds(slowest_seconds)}; if the server is that uneven,"
                 " measure longer: load(..., seconds=...)"
             )
+            self.problems.append(Reason(ReasonKind.STUCK_REQUESTS, text))
 
     def _look(self, tick: Tick) -> None:
         """See whether the load may go on."""
@@ -286,24 +287,25 @@ class Watch:
         # allowed the load goes on, and a wait at each of them would leave us behind it.
         death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS if errors else 0.0)
         if death is not None:
-            self.problems.append(death)
+            self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
         elif errors:
             kinds = ", ".join(f"{kind}: {number}" for kind, number in sorted(tick.errors.items()))
             samples = "; ".join(f"{kind}: {one_line(text)}" for kind, text in sorted(tick.error_samples.items()))
             where = self._replicas.failing(tick)
-            self.problems.append(f"request errors{where} ({kinds}); first of each kind: {self._shown(samples)}")
+            text = f"request errors{where} ({kinds}); first of each kind: {samples}"
+            self.problems.append(self._shown(Reason(ReasonKind.REQUEST_ERRORS, text)))
         if complaints:
-            found = answer_reasons(self.check, self._complaints)
-            self.problems.extend(self._shown(str(reason)) for reason in found)
+            self.problems.extend(map(self._shown, answer_reasons(self.check, self._complaints)))
 
-    def _shown(self, text: str) -> str:
+    def _shown(self, reason: Reason) -> Reason:
         """What may repeat an answer, without the secrets that the server or a request was given."""
+        text = reason.text
         # A load has many requests, as a rule with one set of headers.
         for headers in {tuple(sorted(request.headers.items())) for request in self.target.requests}:
             text = self.instance.shown(text, dict(headers))
-        return text
+        return reason.with_text(text)
 
-    def _saturated(self, windows: Sequence[Window]) -> list[str]:
+    def _saturated(self, windows: Sequence[Window]) -> list[Reason]:
         at_once = min(self.shape.processes, self._cores() or self.shape.processes)
         # The last one may be so short that a report alone fills it.
         whole = [window for window in windows if window.seconds > WINDOW_SECONDS / 2]
@@ -315,7 +317,7 @@ class Watch:
             f"client saturated: in one window of half a second the load engine used {format_fraction(share)} of a core,"
             f" over {format_fraction(SATURATED_SHARE)}; share the load: processes={self.shape.processes + 1}"
         )
-        return [text]
+        return [Reason(ReasonKind.CLIENT_SATURATED, text)]
 
 
 def client_of(totals: Totals, ceiling: float | None) -> Client:

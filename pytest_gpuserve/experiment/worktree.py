@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 SHOWN_DIGITS = 12
 
 
+class RevisionUnknown(UsageProblem):
+    """git does not know a revision."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReferenceBuild:
     """What stands on the base's side.
@@ -150,7 +154,8 @@ def resolve_revision(root: Path, rev: str) -> str:
         The full hash of its commit.
 
     Raises:
-        UsageProblem: There is no git, no checkout, or git does not know it.
+        RevisionUnknown: git does not know it.
+        UsageProblem: There is no git, or no checkout.
     """
     top = checkout_of(root)
     # What begins so would be taken for an option, or for what to leave out.
@@ -160,7 +165,7 @@ def resolve_revision(root: Path, rev: str) -> str:
         answer = ask_git(top, "rev-parse", "--verify", f"{answer.text}^{{commit}}")
     if answer.done:
         return answer.text
-    raise UsageProblem(
+    raise RevisionUnknown(
         f"git does not know the revision {rev!r}",
         found=answer.text,
         looked=[str(top)],

@@ -23,6 +23,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict, format_size
 from pytest_gpuserve.units import format_fraction
 
@@ -52,11 +53,12 @@ def withstand_drift(result: StoredResult, occasions: Mapping[str, Sequence[float
         return replace(result, claim=claim)
     within = evidence.p_pass < evidence.level
     word = "worse" if verdict is Verdict.REGRESSED else "better"
-    reason = (
+    text = (
         f"{word} by {format_size(result.metric, evidence.estimate)}, which may be the hour: one build moves by"
         f" {format_fraction(math.sqrt(drift))} (sd) from one occasion to the next, as far as the {len(occasions)}"
         " recorded can tell"
     )
+    reason = Reason(ReasonKind.OTHER_HOUR, text)
     return replace(result, verdict=Verdict.PASS if within else Verdict.INCONCLUSIVE, claim=claim, reasons=(reason,))
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.student import f_upper_tail, t_upper_tail
 from pytest_gpuserve.gate.verdict import EstimatedChange, Evidence, Verdict, format_size
 from pytest_gpuserve.units import format_fraction
@@ -184,7 +185,7 @@ def paired_claim(rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Gro
 
 def paired_verdict(
     metric: Metric, rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Growth, level: float
-) -> tuple[Verdict, Evidence, tuple[str, ...]]:
+) -> tuple[Verdict, Evidence, tuple[Reason, ...]]:
     """Judge all rounds so far, at one look.
 
     Args:
@@ -211,7 +212,7 @@ def paired_verdict(
 
 def paired_limit_verdict(
     metric: Metric, rounds: Sequence[RoundPoint], prior: Prior, *, limit_log_cost: float, level: float
-) -> tuple[Verdict, LimitEvidence, tuple[str, ...]]:
+) -> tuple[Verdict, LimitEvidence, tuple[Reason, ...]]:
     """Judge whether the candidate costs at most ``exp(limit_log_cost)`` times what the base does, at one look.
 
     No zone keeps the two answers apart, so both are claims, and after one round both have to withstand the pessimistic
@@ -274,7 +275,7 @@ def _prior_of_claims(rounds: Sequence[RoundPoint], prior: Prior) -> Prior:
 
 def _of_first_round(
     metric: Metric, evidence: Evidence, claim: Evidence, careful: Evidence, prior: Prior
-) -> tuple[Verdict, tuple[str, ...]]:
+) -> tuple[Verdict, tuple[Reason, ...]]:
     """What of the plain verdict may stand after one round; ``careful`` is the evidence by the default prior."""
     verdict = evidence.verdict
     if verdict is Verdict.INCONCLUSIVE:
@@ -292,17 +293,19 @@ def _of_first_round(
     return Verdict.INCONCLUSIVE, (_unknown_spread(metric, prior),)
 
 
-def _unknown_spread(metric: Metric, prior: Prior) -> str:
-    return (
+def _unknown_spread(metric: Metric, prior: Prior) -> Reason:
+    return Reason(
+        ReasonKind.ONE_START,
         f"{metric.name} is within the tolerance in one round, which does not count yet: how far two starts lie apart"
-        f" is known with {prior.dof:.1f} degrees of freedom, and a first round needs {FIRST_ROUND_DOF:.0f}"
+        f" is known with {prior.dof:.1f} degrees of freedom, and a first round needs {FIRST_ROUND_DOF:.0f}",
     )
 
 
-def _one_start_pair(metric: Metric, change: EstimatedChange, prior: Prior) -> str:
+def _one_start_pair(metric: Metric, change: EstimatedChange, prior: Prior) -> Reason:
     word = "worse" if change.estimate > 0 else "better"
-    return (
+    return Reason(
+        ReasonKind.ONE_START,
         f"{metric.name} is {word} by {format_size(metric, change.estimate)} in one round, which may be"
         " the luck of one start: a first round counts as if two starts of one build lay"
-        f" {format_fraction(math.sqrt(prior.pessimistic.variance))} (sd) apart"
+        f" {format_fraction(math.sqrt(prior.pessimistic.variance))} (sd) apart",
     )

@@ -29,6 +29,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import Growth, Metric, check_growth
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.student import f_upper_tail
 from pytest_gpuserve.gate.verdict import Evidence, Judgement, Verdict
 
@@ -101,7 +102,7 @@ class StoredResult:
     predicted: float | None
     sessions: int
     looks: int
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     claim: Evidence | None = None
 
     def judgement(self) -> Judgement:
@@ -178,8 +179,9 @@ def judge_stored(
         by_host.setdefault(point.host, []).append(point.y)
     measured = fmean(point.y for point in new)
     if host not in by_host and len(by_host) == 1:
-        reason = f"the baseline was only recorded on {next(iter(by_host))!r}, this host is {host!r}"
-        return StoredResult(metric, Verdict.MISSING, None, measured, None, len(new), looks, (reason,))
+        text = f"the baseline was only recorded on {next(iter(by_host))!r}, this host is {host!r}"
+        reasons = (Reason(ReasonKind.OTHER_HOST, text),)
+        return StoredResult(metric, Verdict.MISSING, None, measured, None, len(new), looks, reasons)
     session = _session_variance(metric, by_host, [point.y for point in new], own_error(metric, [*stored, *new]))
     prediction = _predict(by_host, host, session, sessions=len(new))
     # Noise inside a session is independent between sessions, so that of their mean is 1/J of it; at J = 1

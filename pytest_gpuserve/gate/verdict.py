@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final, Literal
 
 from pytest_gpuserve.gate.metric import Growth, Metric, check_growth
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.student import t_quantile, t_upper_tail
 from pytest_gpuserve.units import format_fraction
 
@@ -26,7 +27,9 @@ INDIFFERENT_SHARE: Final = 0.25
 POWER: Final = 0.95
 """How surely an effect of the minimum detectable size would have been reported."""
 
-NOT_ASSERTED: Final = "not asserted: the test ended before, and nothing more was measured for it"
+NOT_ASSERTED: Final = Reason(
+    ReasonKind.NOT_ASSERTED, "not asserted: the test ended before, and nothing more was measured for it"
+)
 """The first reason of a judgement that the test did not come to."""
 
 
@@ -168,17 +171,19 @@ class Evidence(EstimatedChange):
         """Smallest growth of the cost that this evidence would pass as the largest one (0: any); None for no growth."""
         return _growth(max(0.0, self.interval[1]))
 
-    def remarks(self, metric: Metric) -> tuple[str, ...]:
-        """What a report should add to the bare verdict, in words and in the unit of the metric that it is of."""
+    def remarks(self, metric: Metric) -> tuple[Reason, ...]:
+        """What a report should add to the bare verdict, in the unit of the metric that it is of."""
         tolerance = format_fraction(metric.loss(self.most_growth))
         if self.slower_within_tolerance:
-            return (f"worse by {format_size(metric, self.estimate)}, within the tolerance of {tolerance}",)
+            text = f"worse by {format_size(metric, self.estimate)}, within the tolerance of {tolerance}"
+            return (Reason(ReasonKind.WITHIN_TOLERANCE, text),)
         if self.verdict is Verdict.INCONCLUSIVE:
             decidable = self.decidable_growth
             if decidable is None:
-                return ("the evidence is too thin to decide any tolerance",)
+                return (Reason(ReasonKind.UNDECIDED, "the evidence is too thin to decide any tolerance"),)
             decided = format_fraction(metric.loss(decidable))
-            return (f"this evidence decides a tolerance of {decided}, not of {tolerance}",)
+            text = f"this evidence decides a tolerance of {decided}, not of {tolerance}"
+            return (Reason(ReasonKind.UNDECIDED, text),)
         return ()
 
 
@@ -200,13 +205,14 @@ class Judgement:
         decidable: Smallest tolerance that the evidence could have decided as PASS.
         rounds: New sessions or paired rounds behind it.
         looks: How often the evidence was, or at most would have been, looked at: what the level was divided for.
-        reasons: Why, in words; never empty for INVALID and MISSING.
+        reasons: Why; never empty for INVALID and MISSING.
         p_regressed: See `Evidence`.
         p_pass: See `Evidence`.
         p_improved: See `Evidence`.
         windows: Measured windows behind it.
         asserted: Whether the test asked; where it ended before, what it would have come to is told and decides nothing.
         adjusted_p: Of a claim of a change by which p-value, adjusted for all its looks, it was upheld.
+        overruled: Whether another judgement is the last word on it: a stored verdict that was settled side by side.
 
     Raises:
         ValueError: A number is NaN, a passing verdict lacks its two values, or INVALID or MISSING its reason.
@@ -224,13 +230,14 @@ class Judgement:
     decidable: float | None = None
     rounds: int = 0
     looks: int = 0
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     p_regressed: float | None = None
     p_pass: float | None = None
     windows: int = 0
     asserted: bool = True
     adjusted_p: float | None = None
     p_improved: float | None = None
+    overruled: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -264,9 +271,17 @@ class Judgement:
         """The p-value of the change that it claims; None where it claims none, or none is known."""
         return {Verdict.REGRESSED: self.p_regressed, Verdict.IMPROVED: self.p_improved}.get(self.verdict)
 
-    def because(self, *reasons: str) -> Judgement:
+    def has(self, *kinds: ReasonKind) -> bool:
+        """Whether it has a reason of one of these kinds."""
+        return any(reason.kind in kinds for reason in self.reasons)
+
+    def because(self, *reasons: Reason) -> Judgement:
         """The same with more reasons."""
         return replace(self, reasons=(*self.reasons, *reasons))
+
+    def overrule(self) -> Judgement:
+        """The same with another judgement as the last word, which has the reasons."""
+        return replace(self, reasons=(), overruled=True)
 
     def unasserted(self) -> Judgement:
         """The same of a metric that the test did not come to, which says so."""
@@ -274,7 +289,7 @@ class Judgement:
 
     @classmethod
     def missing(
-        cls, metric: Metric, reference_kind: ReferenceKind, *reasons: str, value: float | None = None
+        cls, metric: Metric, reference_kind: ReferenceKind, *reasons: Reason, value: float | None = None
     ) -> Judgement:
         """There is nothing to compare with; each reason says why."""
         return cls(metric, Verdict.MISSING, reference_kind, value=value, reasons=reasons)
@@ -284,7 +299,7 @@ class Judgement:
         cls,
         metric: Metric,
         reference_kind: ReferenceKind,
-        *reasons: str,
+        *reasons: Reason,
         value: float | None = None,
         reference: float | None = None,
     ) -> Judgement:

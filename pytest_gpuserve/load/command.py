@@ -39,10 +39,10 @@ from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.run import Outcome
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.totals import RunningTotals
-    from pytest_gpuserve.load.validity import Reason
     from pytest_gpuserve.load.wire import Tick
 
 MOST_COUNTED: Final = 10**12
@@ -575,5 +575,5 @@ def _fit_to_show(outcome: Outcome, headers: Mapping[str, str]) -> Outcome:
     return replace(
         outcome,
         totals=replace(outcome.totals, error_samples=samples),
-        reasons=tuple(replace(reason, text=shown(reason.text)) for reason in outcome.reasons),
+        reasons=tuple(reason.with_text(shown(reason.text)) for reason in outcome.reasons),
     )

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.lost import lost_in_mid_load
 from pytest_gpuserve.load.shares import RunningShares, share_reasons
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.totals import RunningTotals
-from pytest_gpuserve.load.validity import Reason, ReasonKind, reasons
+from pytest_gpuserve.load.validity import reasons
 from pytest_gpuserve.load.wire import Tick
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _cut_short(lost: LoadFailed | None, *, interrupted: bool) -> list[Reason]:
     """Why a load ended before it was to."""
     if interrupted:
         return [Reason(ReasonKind.INTERRUPTED, "interrupted by Ctrl-C: not decided")]
-    return [] if lost is None else [Reason(ReasonKind.LOST, lost_in_mid_load(lost))]
+    return [] if lost is None else [lost_in_mid_load(lost)]
 
 
 def answer_reasons(check: AnswerCheck, complaints: list[Complaint]) -> list[Reason]:
@@ -139,7 +140,7 @@ def answer_reasons(check: AnswerCheck, complaints: list[Complaint]) -> list[Reas
         mixed_up = f", {check.mixed_up} of them right for another request" if check.mixed_up else ""
         return [
             Reason(
-                ReasonKind.WRONG,
+                ReasonKind.WRONG_ANSWERS,
                 f"wrong answers: {check.wrong} of {check.checked} checked{mixed_up}; the first: {complaints[0]}",
             )
         ]
@@ -147,7 +148,7 @@ def answer_reasons(check: AnswerCheck, complaints: list[Complaint]) -> list[Reas
     if check.expects_something and missed:
         return [
             Reason(
-                ReasonKind.UNKNOWN,
+                ReasonKind.ANSWERS_UNCHECKED,
                 f"{missed} of {check.answers} answers could not be checked: they are larger, or more, than the engine"
                 " passes on",
             )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.totals import RunningTotals
-from pytest_gpuserve.load.validity import SATURATED_SHARE, Reason, ReasonKind, reasons
+from pytest_gpuserve.load.validity import SATURATED_SHARE, reasons
 from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.units import format_fraction
 
@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import Totals
 
-OF_A_WORKER: Final = frozenset({ReasonKind.SATURATED, ReasonKind.LATE, ReasonKind.RATE, ReasonKind.NOTHING})
+OF_A_WORKER: Final = frozenset(
+    {
+        ReasonKind.CLIENT_SATURATED,
+        ReasonKind.CLIENT_LATE,
+        ReasonKind.CLIENT_HELD_UP,
+        ReasonKind.RATE_NOT_REACHED,
+        ReasonKind.NOTHING_MEASURED,
+    }
+)
 """What shows in a worker's share; the rest is asked of all of the load."""
 
 
@@ -86,9 +94,9 @@ def share_reasons(found: Mapping[str, Totals], schedule: Schedule, *, among: int
         if not (totals.sent or totals.due or totals.error_count or totals.opening):
             # Of a few requests over many workers some get none.
             continue
-        kinds = OF_A_WORKER - ({ReasonKind.SATURATED} if among is not None and among < len(found) else set())
+        kinds = OF_A_WORKER - ({ReasonKind.CLIENT_SATURATED} if among is not None and among < len(found) else set())
         told += [
-            replace(reason, text=f"{name}: {reason.text}")
+            reason.of(name)
             for reason in reasons(totals, schedule=schedule, processes=1, allowed_errors=_ANY)
             if reason.kind in kinds
         ]
@@ -107,14 +115,14 @@ def _saturated_nodes(found: Mapping[str, Totals], among: int | None) -> Iterator
         if len(workers) <= max(1, cores) or (among is not None and among <= cores):
             continue
         if not cores:
-            yield Reason(ReasonKind.UNKNOWN, f"cores of {node} not known: its {len(workers)} workers tell none")
+            yield Reason(ReasonKind.NOT_COUNTED, f"cores of {node} not known: its {len(workers)} workers tell none")
             continue
         used = sum(totals.cpu_seconds for totals in workers)
         offered = cores * max(totals.seconds for totals in workers)
         if used > SATURATED_SHARE * offered > 0:
             plural = "" if cores == 1 else "s"
             yield Reason(
-                ReasonKind.SATURATED,
+                ReasonKind.CLIENT_SATURATED,
                 f"{node}: client saturated: its {len(workers)} workers together used {format_fraction(used / offered)}"
                 f" of the {cores} core{plural} that they may, over {format_fraction(SATURATED_SHARE)}, and so measured"
                 " themselves; spread the load over more nodes",

@@ -13,9 +13,9 @@ from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import Durations, Totals
-    from pytest_gpuserve.load.validity import Reason
 
 UNKNOWN: Final = "-"
 

@@ -6,11 +6,10 @@ What is not known is never taken for good: each check that lacks its numbers say
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from enum import Enum
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.schedule import NANOSECONDS, Closed, Constant, Gamma, Poisson, Steps, is_open
 from pytest_gpuserve.load.wire import BEAT_NS
 from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
@@ -54,43 +53,10 @@ LEAST_COURSE: Final = 20
 OPENING_SECONDS: Final = 1.0
 
 
-class ReasonKind(str, Enum):
-    """Why a measurement cannot be believed."""
-
-    NOTHING = "nothing answered"
-    UNKNOWN = "unknown"
-    SATURATED = "client saturated"
-    LATE = "client late"
-    RATE = "rate not reached"
-    IN_FLIGHT = "in flight"
-    GROWING = "overloaded"
-    ERRORS = "errors"
-    WRONG = "wrong answers"
-    INTERRUPTED = "interrupted"
-    LOST = "lost in mid-load"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-DISTURBANCES: Final = frozenset({ReasonKind.SATURATED, ReasonKind.LATE})
+DISTURBANCES: Final = frozenset(
+    {ReasonKind.CLIENT_SATURATED, ReasonKind.CLIENT_LATE, ReasonKind.CLIENT_HELD_UP},
+)
 """What may be gone when it is measured again; the rest is told at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One reason.
-
-    Args:
-        kind: Of which sort.
-        text: In one line, with the numbers.
-    """
-
-    kind: ReasonKind
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def reasons(
@@ -163,7 +129,7 @@ def _reasons(
     yield from _errors(totals, allowed)
     if totals.requests == 0 or totals.nanoseconds <= 0:
         yield Reason(
-            ReasonKind.NOTHING,
+            ReasonKind.NOTHING_MEASURED,
             f"nothing measured: {totals.requests} requests were answered well in {format_seconds(totals.seconds)}",
         )
         return
@@ -192,7 +158,7 @@ def _errors(totals: Totals, allowed: float) -> Iterator[Reason]:
         for kind, count in sorted(totals.errors.items())
     )
     yield Reason(
-        ReasonKind.ERRORS,
+        ReasonKind.REQUEST_ERRORS,
         f"request errors: {failed} of {totals.requests + failed} ({format_fraction(share)}) failed,"
         f" {format_fraction(allowed)} may: {kinds}",
     )
@@ -202,7 +168,7 @@ def _unknown(totals: Totals, service: Durations) -> Iterator[Reason]:
     for name, durations in (("latency", totals.latency), ("service time", service)):
         if durations.total != totals.requests:
             yield Reason(
-                ReasonKind.UNKNOWN,
+                ReasonKind.NOT_COUNTED,
                 f"{name} not known: {durations.total} were taken of {totals.requests} requests that were answered",
             )
             return
@@ -211,11 +177,11 @@ def _unknown(totals: Totals, service: Durations) -> Iterator[Reason]:
 def _saturated(totals: Totals, processes: int, ceiling: float | None) -> Iterator[Reason]:
     share = totals.cpu_seconds / (totals.seconds * processes)
     if share <= 0:
-        yield Reason(ReasonKind.UNKNOWN, "CPU time of the client not known: it reports none")
+        yield Reason(ReasonKind.NOT_COUNTED, "CPU time of the client not known: it reports none")
     elif share > SATURATED_SHARE:
         reach = "" if ceiling is None else f" ({format_rate(ceiling)} is what it reaches on this host at all)"
         yield Reason(
-            ReasonKind.SATURATED,
+            ReasonKind.CLIENT_SATURATED,
             f"client saturated: {_engines(processes)} used {format_fraction(share)} of a core, over"
             f" {format_fraction(SATURATED_SHARE)}, and so measured itself{reach}; share the load:"
             f" processes={processes + 1}, as far as there are cores",
@@ -253,19 +219,20 @@ def _late(totals: Totals, schedule: Schedule, processes: int, usual: Totals, mos
     adds = f"adds {format_fraction(share)} to {whose}, over {format_fraction(most)}"
     if lag >= wait:
         text = f"client late: it sends requests {format_seconds(totals.lag.mean or 0.0)} late on average, and so {adds}"
+        yield Reason(ReasonKind.CLIENT_LATE, text)
     else:
         text = (
             f"client held up: the load engine did not run for {format_fraction(still)} of the time though it had to,"
             f" and so {adds}"
         )
-    yield Reason(ReasonKind.LATE, text)
+        yield Reason(ReasonKind.CLIENT_HELD_UP, text)
 
 
 def _lag_unknown(totals: Totals) -> Iterator[Reason]:
     # What waited for max_in_flight need not have a lag.
     if totals.lag.total < totals.sent - totals.held:
         yield Reason(
-            ReasonKind.UNKNOWN,
+            ReasonKind.NOT_COUNTED,
             f"send lag not known: it was taken of {totals.lag.total} of {totals.sent} requests that were sent",
         )
 
@@ -279,7 +246,7 @@ def _late_tail(totals: Totals) -> Iterator[Reason]:
     if lag is None or latency is None or lag <= max(TAIL_SECONDS, LATE_SHARE * latency):
         return
     yield Reason(
-        ReasonKind.LATE,
+        ReasonKind.CLIENT_LATE,
         f"client late: requests were sent with a lag p99 of {format_seconds(lag)}, over {format_seconds(TAIL_SECONDS)}"
         f" and over {format_fraction(LATE_SHARE)} of the p99 {format_seconds(latency)}",
     )
@@ -297,7 +264,7 @@ def _rate(totals: Totals) -> Iterator[Reason]:
         else "; the client did not keep up: more processes=..., or a lower rate"
     )
     yield Reason(
-        ReasonKind.RATE,
+        ReasonKind.RATE_NOT_REACHED,
         f"rate not reached: {totals.sent} of the {totals.due} requests that were due were sent"
         f" ({format_fraction(totals.sent / totals.due)}){cause}",
     )
@@ -316,7 +283,7 @@ def _in_flight(totals: Totals, service: Durations) -> Iterator[Reason]:
     if expected > 0 and abs(in_flight - expected) <= IN_FLIGHT_TOLERANCE * expected:
         return
     yield Reason(
-        ReasonKind.IN_FLIGHT,
+        ReasonKind.STUCK_REQUESTS,
         f"in flight: {in_flight:.4g} requests were under way on average, while {format_rate(throughput)} of"
         f" {format_seconds(mean)} each make {expected:.4g}: requests are stuck (the oldest at the end had waited"
         f" {format_seconds(totals.oldest_ns / 1e9)}), or {format_seconds(totals.seconds)} are too short for such"
@@ -336,7 +303,7 @@ def _growing(totals: Totals, schedule: Schedule) -> Iterator[Reason]:
     # What chance does to a queue is about its square root.
     if grown > GROWTH_SHARE * totals.sent * 3 / 8 and grown > 3 * math.sqrt(middle + 1):
         yield Reason(
-            ReasonKind.GROWING,
+            ReasonKind.OVERLOADED,
             f"overloaded: the requests under way grew from {middle:.4g} in the middle to {end:.4g} at the end, so the"
             " rate is over what the server can, and latencies only say for how long: lower the rate, or give"
             " max_in_flight",
@@ -347,7 +314,7 @@ def _without_connection(totals: Totals, schedule: Schedule) -> Iterator[Reason]:
     """Users who wait for a connection have no request under way, and so no latency."""
     if isinstance(schedule, (Closed, Steps)) and totals.oldest_opening_ns > OPENING_SECONDS * 1e9:
         yield Reason(
-            ReasonKind.IN_FLIGHT,
+            ReasonKind.STUCK_REQUESTS,
             f"in flight: at the end {totals.opening} of {totals.users} users waited for a connection, one for"
             f" {format_seconds(totals.oldest_opening_ns / 1e9)}: the server does not accept so many",
         )

@@ -11,10 +11,12 @@ has, does a run prove nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.sample import CardSample
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.telemetry import describe_xid
 from pytest_gpuserve.units import format_fraction
 
@@ -69,12 +71,12 @@ class WindowCondition:
 
     rejected: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    client: tuple[str, ...] = ()
+    client: tuple[Reason, ...] = ()
 
     @property
     def again(self) -> tuple[str, ...]:
-        """Why it is to be measured again; empty if it is not."""
-        return self.rejected + self.client
+        """Why it is to be measured again, in words; empty if it is not."""
+        return (*self.rejected, *map(str, self.client))
 
     @property
     def good(self) -> bool:
@@ -87,19 +89,19 @@ class RunCondition:
     """What is to be said of a run.
 
     Args:
-        invalid: Why it proves nothing, for people, with what helps.
+        invalid: Why it proves nothing, with what helps.
         unknown: What could not be seen; it is to be said, and by itself does not fail the run.
     """
 
-    invalid: tuple[str, ...] = ()
+    invalid: tuple[Reason, ...] = ()
     unknown: tuple[str, ...] = ()
 
     @classmethod
     def together(cls, parts: Iterable[RunCondition]) -> RunCondition:
-        """Put together what several rules say; each text once."""
+        """Put together what several rules say; each once."""
         known = list(parts)
         return cls(
-            tuple(dict.fromkeys(text for part in known for text in part.invalid)),
+            tuple(dict.fromkeys(reason for part in known for reason in part.invalid)),
             tuple(dict.fromkeys(text for part in known for text in part.unknown)),
         )
 
@@ -178,9 +180,10 @@ def judge_windows(
     throttled = [condition for condition in rejected if condition.rejected]
     if throttled:
         text = f"throttled: {share}; first: {'; '.join(throttled[0].again)} ({_NOT_FOR_SPEED}); {_COOL}; or {_LOCK}"
-    else:
-        text = f"{'; '.join(rejected[0].client)}; disturbed were {share} ({_NOT_FOR_SPEED})"
-    return RunCondition((text,), unknown)
+        return RunCondition((Reason(ReasonKind.THROTTLED, text),), unknown)
+    first = rejected[0].client
+    text = f"{'; '.join(map(str, first))}; disturbed were {share} ({_NOT_FOR_SPEED})"
+    return RunCondition((first[0].with_text(text),), unknown)
 
 
 def judge_known(samples: Iterable[Sample], uuids: Iterable[str], *, needs_clock: bool) -> RunCondition:
@@ -196,15 +199,17 @@ def judge_known(samples: Iterable[Sample], uuids: Iterable[str], *, needs_clock:
     for uuid in uuids:
         seen = [card for sample in known for card in sample.cards if card.uuid == uuid]
         if all(card == CardSample(uuid) for card in seen):
-            invalid.append(
+            text = (
                 f"nothing is known of {uuid}: NVML told none of its values during this run, so it may have been slow,"
                 " hot or shared; see that `nvidia-smi -q` shows it, and `python -m pytest_gpuserve.doctor`"
             )
+            invalid.append(Reason(ReasonKind.CARD_UNKNOWN, text, about=uuid))
         elif needs_clock and any(card.sm_clock_mhz is None for card in seen):
-            invalid.append(
+            text = (
                 f"SM clock of {uuid} unknown: the baseline has one, and whether this card was a slower one cannot be"
                 " said; see that `nvidia-smi -q -d CLOCK` shows it, or record a baseline without: --baseline-update"
             )
+            invalid.append(Reason(ReasonKind.CARD_UNKNOWN, text, about=f"SM clock of {uuid}"))
     return RunCondition(tuple(invalid))
 
 
@@ -246,9 +251,8 @@ def _judge_looks(
     shown = ", ".join(map(_shown, others))
     before = _others((processes for at_ns, processes in looks if at_ns < server_began_ns), allowed_names)
     if before or any(process.ours for _, processes in looks for process in processes):
-        return RunCondition(
-            (f"foreign process on {uuid}: {shown}; end it, or measure on another card: --gpu=NAME",),
-        )
+        text = f"foreign process on {uuid}: {shown}; end it, or measure on another card: --gpu=NAME"
+        return RunCondition((Reason(ReasonKind.FOREIGN_PROCESS, text, about=uuid),))
     text = (
         f"{uuid}: whose processes are on it ({shown}): the server's are not among them, as in a container without the"
         " host's pids (docker run --pid=host)"
@@ -294,25 +298,31 @@ def judge_memory(
         f" ({after_bytes / MIB:.0f} MiB) than before its start ({before_bytes / MIB:.0f} MiB), over"
         f" {tolerance_bytes / MIB:.0f} MiB; see who holds it: `nvidia-smi`, `fuser -v /dev/nvidia*`"
     )
-    return RunCondition((text,))
+    return RunCondition((Reason(ReasonKind.MEMORY_NOT_GIVEN_BACK, text, about=uuid),))
 
 
 def judge_events(events: Iterable[CardEvent], uuids: Iterable[str]) -> RunCondition:
     """Say what befell the cards: errors that the driver reports (XID), or their loss."""
     wanted = set(uuids)
-    invalid: dict[str, int] = {}
+    invalid: Counter[Reason] = Counter()
     for event in events:
         if event.uuid not in wanted:
             continue
         if event.kind == "lost":
+            about = f"{event.uuid} lost"
             text = (
                 f"card lost: {event.uuid} answers no more (GPU is lost); see `dmesg | grep -i xid`, and restart the"
                 " machine"
             )
         else:
-            text = f"XID {event.number} on {event.uuid}: {describe_xid(event.number)}; see `dmesg | grep -i xid`"
-        invalid[text] = invalid.get(text, 0) + 1
-    return RunCondition(tuple(text if count == 1 else f"{text} ({count} times)" for text, count in invalid.items()))
+            about = f"XID {event.number} on {event.uuid}"
+            text = f"{about}: {describe_xid(event.number)}; see `dmesg | grep -i xid`"
+        invalid[Reason(ReasonKind.CARD_ERROR, text, about=about)] += 1
+    return RunCondition(
+        tuple(
+            reason if count == 1 else reason.with_text(f"{reason} ({count} times)") for reason, count in invalid.items()
+        )
+    )
 
 
 def judge_ecc(samples: Iterable[Sample], uuids: Iterable[str], *, without_ecc: Collection[str] = ()) -> RunCondition:
@@ -329,9 +339,13 @@ def judge_ecc(samples: Iterable[Sample], uuids: Iterable[str], *, without_ecc: C
             if card.uuid in counts and card.uncorrected_ecc is not None:
                 counts[card.uuid].append(card.uncorrected_ecc)
     invalid = [
-        f"uncorrected ECC errors on {uuid}: {max(seen) - seen[0]} in this run ({max(seen)} since the driver was"
-        " loaded); results cannot be trusted: reset the card (`nvidia-smi --gpu-reset`), and replace it if they come"
-        " again"
+        Reason(
+            ReasonKind.CARD_ERROR,
+            f"uncorrected ECC errors on {uuid}: {max(seen) - seen[0]} in this run ({max(seen)} since the driver was"
+            " loaded); results cannot be trusted: reset the card (`nvidia-smi --gpu-reset`), and replace it if they"
+            " come again",
+            about=f"ECC of {uuid}",
+        )
         for uuid, seen in counts.items()
         if seen and max(seen) > seen[0]
     ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.gate.metric import CAPACITY, COLD_START, OF_A_START, Metric, log_cost, requests_needed
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.units import format_fraction, format_seconds
@@ -27,9 +28,18 @@ Only the spread between starts judges them, or what a search tells of itself."""
 class NotMeasured(GpuserveError):
     """A metric has no value, or too few requests stand behind it; it is never judged."""
 
+    kind: ClassVar[ReasonKind] = ReasonKind.NOT_MEASURED
+
+    @property
+    def reason(self) -> Reason:
+        """The same as a verdict gives it."""
+        return Reason(self.kind, str(self))
+
 
 class TooFewRequests(NotMeasured):
     """The measurement is sound, there is only too little of it for the metric and its tolerance."""
+
+    kind: ClassVar[ReasonKind] = ReasonKind.TOO_FEW_REQUESTS
 
 
 @dataclass(frozen=True, slots=True)

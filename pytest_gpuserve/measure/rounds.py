@@ -13,8 +13,9 @@ from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.settings import Setting
@@ -265,6 +266,11 @@ class Side:
     searches: tuple[Search, ...] = ()
 
 
+def of_arm(arm: Arm, reasons: Iterable[Reason]) -> list[Reason]:
+    """The same as they are said of one of two servers: of the base with its name."""
+    return [reason if arm == "candidate" else reason.of("the base") for reason in reasons]
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """One fresh start of both servers, or where only one fits into memory, fresh starts by turns: the unit of evidence.
@@ -288,7 +294,7 @@ class Round:
     by_turns: bool = False
     rejected: int = 0
     foreign_cores: float = 0.0
-    problems: tuple[str, ...] = ()
+    problems: tuple[Reason, ...] = ()
 
     def windows(self, arm: Arm) -> tuple[Window, ...]:
         """All windows of one server."""

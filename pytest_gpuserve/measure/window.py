@@ -12,6 +12,7 @@ from pytest_gpuserve.measure.yardstick import Yardstick
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.counters import Counters, StageTime
     from pytest_gpuserve.measure.settings import Setting
@@ -223,7 +224,7 @@ class Session:
 
     starts: tuple[Start, ...]
     at: str
-    problems: tuple[str, ...] = ()
+    problems: tuple[Reason, ...] = ()
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
     answers: int = 0
     answers_checked: int = 0

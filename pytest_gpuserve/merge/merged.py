@@ -258,7 +258,8 @@ def _judgement(name: str, test: ShownTest, verdict: ShownVerdict) -> Judgement:
             tolerance=verdict.tolerance,
             detectable=verdict.detectable,
             rounds=verdict.rounds,
-            reasons=tuple(verdict.reasons),
+            reasons=verdict.as_reasons,
+            overruled=verdict.overruled,
             windows=verdict.windows,
             asserted=verdict.asserted,
         )

@@ -10,14 +10,26 @@ import msgspec
 
 from pytest_gpuserve.compare.result_file import Count, Number, RunRecord, VerdictRecord, read_result
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.report.result_json import SCHEMA as RESULT_SCHEMA
 
 Mode = Literal["gate", "against", "update", "update-new"]
 """What a run did: judge by stored baselines, judge beside another revision or interpreter, or record."""
 
+_KINDS: Final = {str(kind): kind for kind in ReasonKind}
+
 Place = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class ShownWhy(msgspec.Struct, frozen=True):
+    """What a program decides by of a `Reason`; a kind that this version does not know is a remark."""
+
+    kind: str
+    about: str = ""
+    commit: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{7,64})?$")] = ""
+    seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] | None = None
 
 
 class ShownVerdict(VerdictRecord, frozen=True, kw_only=True):
@@ -36,9 +48,20 @@ class ShownVerdict(VerdictRecord, frozen=True, kw_only=True):
     rounds: Count = 0
     windows: Count = 0
     reasons: list[str] = msgspec.field(default_factory=list)
+    why: list[ShownWhy] = msgspec.field(default_factory=list)
     asserted: bool = True
     overruled: bool = False
     adjusted_p: Probability | None = None
+
+    @property
+    def as_reasons(self) -> tuple[Reason, ...]:
+        """Its reasons as values; of a file that has no kinds, or not of each, remarks."""
+        if len(self.why) != len(self.reasons):
+            return tuple(Reason(ReasonKind.REMARK, text) for text in self.reasons)
+        return tuple(
+            Reason(_KINDS.get(why.kind, ReasonKind.REMARK), text, why.about, why.commit, why.seconds)
+            for text, why in zip(self.reasons, self.why, strict=True)
+        )
 
     @property
     def counts(self) -> bool:
@@ -224,7 +247,13 @@ def canonical(plain: object) -> str:
 
 def held_back(verdict: Plain, reason: str) -> Plain:
     """A verdict as it stands in a file, made INCONCLUSIVE for a reason."""
-    return {**verdict, "verdict": "INCONCLUSIVE", "reasons": [*verdict.get("reasons", []), reason]}
+    reasons, why = verdict.get("reasons", []), verdict.get("why", [])
+    return {
+        **verdict,
+        "verdict": "INCONCLUSIVE",
+        "reasons": [*reasons, reason],
+        "why": [*why, {"kind": str(ReasonKind.CHANCE)}],
+    }
 
 
 def read_shard(name: str, data: bytes) -> Shard:

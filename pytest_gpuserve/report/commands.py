@@ -5,10 +5,10 @@ One rule for a failed assertion and for the last line of a run, which speak of t
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -26,14 +26,6 @@ ACCEPT: Final = (UPDATE, "--reason=why it is worth it")
 CLOSER: Final = "look closer, beside the code before"
 CLOSER_BY_ANCHOR: Final = "look closer, beside the code of its anchor"
 """What comes before a regression is accepted that only a stored number shows: the machine may have drifted."""
-
-_DRIFT: Final = "drift: the baseline here is the anchor"
-_ACCEPTED_AT: Final = re.compile(rf"{_DRIFT}, .{{1,40}} accepted at ([0-9a-f]{{7,64}}) on ")
-_SIDE_BY_SIDE: Final = re.compile(r"(not settled )?side by side with .{1,80} (it is|either:) ")
-"""How reasons begin of what was looked at side by side, whatever came of it."""
-
-_BUDGET: Final = re.compile(r"the test's budget of (\d{1,9}) s; raise it with --gpuserve-budget")
-_NO_ENTRY: Final = re.compile(r"has no entry ['\"]")
 
 
 def command(selection: Iterable[str], device: object, *options: str) -> str:
@@ -60,7 +52,7 @@ def options_for(judgements: Sequence[Judgement]) -> tuple[str, ...]:
         return ACCEPT
     if verdicts == {Verdict.MISSING}:
         # What is there but cannot be compared with has to be replaced, which the other one does not do.
-        return (UPDATE_NEW if all(_NO_ENTRY.search(judgement.reasons[0]) for judgement in judgements) else UPDATE,)
+        return (UPDATE_NEW if all(judgement.has(ReasonKind.NO_ENTRY) for judgement in judgements) else UPDATE,)
     if verdicts == {Verdict.INCONCLUSIVE}:
         seconds = BUDGETS * max(map(_spent_budget, judgements))
         return (f"--gpuserve-budget={seconds}",) if seconds else ()
@@ -90,7 +82,7 @@ def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str) 
         before: As `code_before` says.
     """
     alone = judgement.verdict is Verdict.REGRESSED and judgement.reference_kind == "baseline"
-    if not alone or not nodeid.isprintable() or any(map(_SIDE_BY_SIDE.match, judgement.reasons)):
+    if not alone or not nodeid.isprintable() or judgement.has(ReasonKind.SIDE_BY_SIDE):
         return ""
     anchor = anchor_of(judgement)
     revision = before if anchor is None else anchor
@@ -112,11 +104,11 @@ def code_before(commit: str | None, *, clean: bool) -> str:
 
 def anchor_of(judgement: Judgement) -> str | None:
     """The commit of the anchor from which it has drifted, empty where that cannot be asked; None of what has not."""
-    reasons = judgement.reasons
-    if not any(reason.startswith(_DRIFT) for reason in reasons):
+    drift = next((reason for reason in judgement.reasons if reason.kind is ReasonKind.DRIFT), None)
+    if drift is None:
         return None
-    found = next((match[1] for reason in reasons if (match := _ACCEPTED_AT.match(reason))), "")
-    return "" if any("side by side" in reason for reason in reasons) else found
+    was_tried = judgement.has(ReasonKind.SIDE_BY_SIDE, ReasonKind.NOT_SIDE_BY_SIDE, ReasonKind.COMMIT_UNKNOWN)
+    return "" if was_tried else drift.commit
 
 
 def tightening_command(nodeid: str, gpu: str) -> str:
@@ -131,8 +123,8 @@ def tightening_command(nodeid: str, gpu: str) -> str:
 
 def _spent_budget(judgement: Judgement) -> int:
     """The budget in seconds that was too small, at least 1; 0 where it was not for the budget."""
-    found = [max(1, int(match[1])) for reason in judgement.reasons if (match := _BUDGET.search(reason))]
-    return max(found, default=0)
+    found = [reason.seconds for reason in judgement.reasons if reason.seconds is not None]
+    return max((max(1, round(seconds)) for seconds in found), default=0)
 
 
 def _typed(option: str) -> str:

@@ -64,7 +64,7 @@ def explain(
     elif judgement.rounds and judgement.reference_kind in PAIRED:
         lines.append(evidence(judgement))
     lines.extend(_not_shown_within(judgement))
-    reasons = [line for reason in judgement.reasons for line in reason.splitlines()]
+    reasons = [line for reason in judgement.reasons for line in reason.text.splitlines()]
     moved = [
         f"{name} {format_change(change)}"
         for name, change in other_changes.items()
@@ -148,8 +148,8 @@ def evidence(judgement: Judgement) -> str:
 
 
 def reasons_of(judgement: Judgement) -> tuple[str, ...]:
-    """Why a verdict is what it is, for reports: its reasons, after what its numbers would else seem to contradict."""
-    return (*_not_shown_within(judgement), *judgement.reasons)
+    """Why a verdict is what it is, in words: its reasons, after what its numbers would else seem to contradict."""
+    return (*_not_shown_within(judgement), *map(str, judgement.reasons))
 
 
 def _not_shown_within(judgement: Judgement) -> tuple[str, ...]:

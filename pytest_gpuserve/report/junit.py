@@ -86,7 +86,7 @@ def _fields(place: str, judgement: Judgement, shown: Callable[[str], str]) -> It
         "detectable": judgement.detectable,
         "rounds": judgement.rounds or None,
         "windows": judgement.windows or None,
-        "reasons": "\n".join(map(printable, shown("\n".join(judgement.reasons)).splitlines())),
+        "reasons": "\n".join(map(printable, shown("\n".join(map(str, judgement.reasons))).splitlines())),
     }
     for name, value in fields.items():
         if value not in {None, ""}:

@@ -190,7 +190,7 @@ def _verdict(row: Row) -> str:
         return f"{row.judgement.verdict}, not asserted"
     return (
         f"{row.judgement.verdict}, settled side by side"
-        if row.overruled
+        if row.judgement.overruled
         else f"<strong>{row.judgement.verdict}</strong>"
     )
 

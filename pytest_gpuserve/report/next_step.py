@@ -6,9 +6,9 @@ the run but ids of tests, which are quoted: what a server wrote into a reason mu
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.report.commands import (
@@ -35,28 +35,35 @@ MOST_IDS: Final = 3
 FAILED_LAST: Final = ("--lf", "--lfnf=none")
 """What selects tests that failed last. Where nothing is known of them pytest would run all, but for the second."""
 
-MENDED_BY: Final = (
-    (r"no steady state", "give it longer before it is measured, load(..., warmup_seconds=...)"),
-    (r"compiled under load", "let it see all its shapes before, load(..., warmup_seconds=...)"),
-    (r"client held up", "let nothing else use the host"),
-    (r"client (saturated|late)", "let the client keep up, load(..., processes=...)"),
-    (r"rate not reached", "let the client keep up, load(..., processes=...), or lower the rate"),
-    (r"overloaded", "lower the rate"),
-    (r"stuck requests|in flight|not reached|not decided: until", "measure longer, load(..., seconds=...)"),
-    (r"objective missed", "ask load.capacity(...) for a longer latency, or a lower quantile of it"),
-    (r"objective not shown", "allow more time to show it, load.capacity(..., seconds=...)"),
-    (r"contradictory", "let nothing else use the host, or allow more time, load.capacity(..., seconds=...)"),
-    (r"replica \S+: ", "mend that replica, or leave its URL out"),
-    (r"the host was shared", "let nothing else use the host"),
-    (r"it could not be settled side by side: git does not know", "fetch the commit of the baseline"),
-    (r"foreign process", "let nobody else use the card"),
-    (r"another client", "let nobody else use the server"),
-    (r"throttled", "cool the card, or lower its clocks"),
-    (r"wrong answers", "mend the server's answers"),
-    (r"request errors", "mend what the server answers with errors"),
-    (r"\S+ at a tolerance of .+ needs \d+ requests", "measure longer, load(..., seconds=...), or widen the tolerance"),
-)
-"""How reasons begin, and what they ask for."""
+_LONGER: Final = "measure longer, load(..., seconds=...)"
+_KEEP_UP: Final = "let the client keep up, load(..., processes=...)"
+_QUIET: Final = "let nothing else use the host"
+
+MENDED_BY: Final[Mapping[ReasonKind, str]] = {
+    ReasonKind.NO_STEADY_STATE: "give it longer before it is measured, load(..., warmup_seconds=...)",
+    ReasonKind.COMPILED_UNDER_LOAD: "let it see all its shapes before, load(..., warmup_seconds=...)",
+    ReasonKind.CLIENT_HELD_UP: _QUIET,
+    ReasonKind.CLIENT_SATURATED: _KEEP_UP,
+    ReasonKind.CLIENT_LATE: _KEEP_UP,
+    ReasonKind.CAPACITY_OF_CLIENT: _KEEP_UP,
+    ReasonKind.RATE_NOT_REACHED: f"{_KEEP_UP}, or lower the rate",
+    ReasonKind.OVERLOADED: "lower the rate",
+    ReasonKind.STUCK_REQUESTS: _LONGER,
+    ReasonKind.TOO_SHORT: _LONGER,
+    ReasonKind.OBJECTIVE_MISSED: "ask load.capacity(...) for a longer latency, or a lower quantile of it",
+    ReasonKind.OBJECTIVE_NOT_SHOWN: "allow more time to show it, load.capacity(..., seconds=...)",
+    ReasonKind.CONTRADICTORY: f"{_QUIET}, or allow more time, load.capacity(..., seconds=...)",
+    ReasonKind.REPLICA: "mend that replica, or leave its URL out",
+    ReasonKind.HOST_SHARED: _QUIET,
+    ReasonKind.COMMIT_UNKNOWN: "fetch the commit of the baseline",
+    ReasonKind.FOREIGN_PROCESS: "let nobody else use the card",
+    ReasonKind.ANOTHER_CLIENT: "let nobody else use the server",
+    ReasonKind.THROTTLED: "cool the card, or lower its clocks",
+    ReasonKind.WRONG_ANSWERS: "mend the server's answers",
+    ReasonKind.REQUEST_ERRORS: "mend what the server answers with errors",
+    ReasonKind.TOO_FEW_REQUESTS: f"{_LONGER}, or widen the tolerance",
+}
+"""What a reason asks for."""
 
 REPORT: Final = "--gpuserve-report=report.html"
 
@@ -202,12 +209,9 @@ def _is_side_by_side(row: Row) -> bool:
 
 def _advice(row: Row) -> str:
     """What its first reason that is known asks for."""
-    for reason in row.judgement.reasons:
-        for begin, advice in MENDED_BY:
-            if re.match(begin, reason.removeprefix("the base: ")):
-                searched = is_searched(start for session in row.run.sessions for start in session.starts)
-                return _of_a_search(advice) if searched else advice
-    return _UNKNOWN
+    advice = next((MENDED_BY[reason.kind] for reason in row.judgement.reasons if reason.kind in MENDED_BY), _UNKNOWN)
+    searched = is_searched(start for session in row.run.sessions for start in session.starts)
+    return _of_a_search(advice) if searched else advice
 
 
 def _of_a_search(advice: str) -> str:

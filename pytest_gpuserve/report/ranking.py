@@ -46,23 +46,21 @@ class Row:
         test: The test.
         run: Its load.
         judgement: What was concluded.
-        overruled: Whether it was a stored verdict that was then settled side by side: that one is the last word.
     """
 
     test: TestResult
     run: RunResult
     judgement: Judgement
-    overruled: bool
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is what it is; of what was settled otherwise that is told elsewhere."""
-        return () if self.overruled else reasons_of(self.judgement)
+        return () if self.judgement.overruled else reasons_of(self.judgement)
 
     @property
     def counts(self) -> bool:
         """Whether it decides something."""
-        return self.judgement.asserted and not self.overruled
+        return self.judgement.asserted and not self.judgement.overruled
 
     @property
     def is_bad(self) -> bool:
@@ -87,10 +85,7 @@ def rows_of(test: TestResult) -> list[Row]:
 
 def rows_by_load(test: TestResult) -> list[list[Row]]:
     """The same for each of its loads; of one without a judgement none."""
-    return [
-        [Row(test, run, judgement, _is_overruled(test, run, judgement)) for judgement in run.judgements]
-        for run in test.runs
-    ]
+    return [[Row(test, run, judgement) for judgement in run.judgements] for run in test.runs]
 
 
 def is_side_by_side(test: TestResult, run: RunResult, metric: Metric) -> bool:
@@ -100,15 +95,6 @@ def is_side_by_side(test: TestResult, run: RunResult, metric: Metric) -> bool:
         for other in test.runs
         if other is run or other.settles == run.label
         for judgement in other.judgements
-    )
-
-
-def _is_overruled(test: TestResult, run: RunResult, judgement: Judgement) -> bool:
-    """Whether the pair had another last word: only what counts is given its reasons, see ``comparison/stored.py``."""
-    return (
-        judgement.reference_kind == "baseline"
-        and not judgement.reasons
-        and is_side_by_side(test, run, judgement.metric)
     )
 
 

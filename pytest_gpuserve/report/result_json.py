@@ -28,6 +28,7 @@ from pytest_gpuserve.report.replicas import plain_replicas, plain_searches
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Start, Window
@@ -114,13 +115,20 @@ def _verdict(row: Row) -> dict[str, Any]:
         "tolerance": judgement.tolerance,
         "detectable": judgement.detectable,
         "rounds": judgement.rounds,
-        "reasons": list(judgement.reasons),
+        "reasons": list(map(str, judgement.reasons)),
+        "why": [_why(reason) for reason in judgement.reasons],
         "run": row.run.label,
         "windows": judgement.windows,
         "asserted": judgement.asserted,
-        "overruled": row.overruled,
+        "overruled": row.judgement.overruled,
         "adjusted_p": judgement.adjusted_p,
     }
+
+
+def _why(reason: Reason) -> dict[str, Any]:
+    """What a program decides by of a reason: its kind, and those fields that it has."""
+    fields = {"about": reason.about, "commit": reason.commit, "seconds": reason.seconds}
+    return {"kind": str(reason.kind), **{name: value for name, value in fields.items() if value}}
 
 
 def _run(run: RunResult) -> dict[str, Any]:
@@ -168,7 +176,7 @@ def _run(run: RunResult) -> dict[str, Any]:
         "foreign_cores": [start.foreign_cores for start in starts],
         "cpu_share": [start.cpu_share for start in starts],
         "client_cpu_seconds": sum(window.client_cpu_seconds for window in windows),
-        "problems": [problem for session in run.sessions for problem in session.problems],
+        "problems": [str(problem) for session in run.sessions for problem in session.problems],
         "load": dict(run.load),
         "server": dict(run.server),
         # What a reader must find the same before it compares; the two above have more than that.

@@ -120,7 +120,7 @@ def _lines(tests: Collection[TestResult], *, only_bad: bool, shown: Callable[[st
         # A load is named in its first line: its others stand right below.
         is_new = last is None or row.run is not last.run
         name = f"{names[row.test.nodeid]} {printable(shown(row.run.label))}".strip() if is_new else ""
-        style = OVERRULED_STYLE if row.overruled else STYLES[row.judgement.verdict]
+        style = OVERRULED_STYLE if row.judgement.overruled else STYLES[row.judgement.verdict]
         lines.append(_Line(name, style, _cells(row.judgement)))
         last = row
     return lines

@@ -42,7 +42,7 @@ def totals_line(result: SessionResult) -> str:
         The line, with the improvements that could be recorded; empty where nothing was compared.
     """
     recording = bool(result.update)
-    rows = [row for test in result.tests for row in rows_of(test) if not row.overruled]
+    rows = [row for test in result.tests for row in rows_of(test) if not row.judgement.overruled]
     counts = Counter(_word(row, recording=recording) for row in rows)
     parts = [f"{counts[word]} {word}" for word in (*_WORDS.values(), *_OTHER_WORDS) if counts[word]]
     without = sum(test.outcome in FAILED and not rows_of(test) for test in result.tests)

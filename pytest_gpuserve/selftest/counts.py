@@ -154,7 +154,7 @@ def _problems(made: Sequence[Made]) -> list[str]:
     for one in made:
         if one.outcome.verdict is Verdict.INVALID and not one.alarmed:
             reasons = [reason for judgement in one.outcome.judgements for reason in judgement.reasons]
-            seen[f"{one.planned.case.name}: {(one.outcome.error or '; '.join(reasons)).strip()}"] += 1
+            seen[f"{one.planned.case.name}: {(one.outcome.error or '; '.join(map(str, reasons))).strip()}"] += 1
     lines = [f"INVALID: {text}" for text in seen]
     more = len(lines) - _MOST_PROBLEMS
     return lines if more <= 0 else [*lines[:_MOST_PROBLEMS], f"INVALID: {more} more"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.validity import ReasonKind
 from pytest_gpuserve.selftest.kind import BuiltIn
 from pytest_gpuserve.selftest.plan import USERS, Truth
 from pytest_gpuserve.selftest.server import INFER
@@ -54,7 +54,7 @@ class Made:
         if self.planned.case.truth is not Truth.WRONG:
             return self.outcome.verdict is Verdict.REGRESSED
         return self.outcome.verdict is Verdict.INVALID and any(
-            reason.startswith(ReasonKind.WRONG) for judgement in self.outcome.judgements for reason in judgement.reasons
+            judgement.has(ReasonKind.WRONG_ANSWERS) for judgement in self.outcome.judgements
         )
 
 

@@ -75,7 +75,7 @@ class BlockRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A ``Round``."""
+    """A ``Round`` without problems: only such are kept."""
 
     blocks: tuple[BlockRecord, ...]
     first: Arm
@@ -84,7 +84,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by_turns: bool
     rejected: Count
     foreign_cores: NotNegative
-    problems: tuple[str, ...]
+    problems: tuple[()] = ()
 
 
 def round_record(measured: Round) -> RoundRecord:
@@ -97,7 +97,6 @@ def round_record(measured: Round) -> RoundRecord:
         by_turns=measured.by_turns,
         rejected=measured.rejected,
         foreign_cores=measured.foreign_cores,
-        problems=measured.problems,
     )
 
 
@@ -120,7 +119,6 @@ def round_of(record: RoundRecord, path: str) -> Round:
         by_turns=record.by_turns,
         rejected=record.rejected,
         foreign_cores=record.foreign_cores,
-        problems=record.problems,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.experiment.another_client import OTHERS_SHARE
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.window import COMPILING
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class CountedLoads:
         last = self._last_end_seconds
         self._unseen_seconds = TICK_SECONDS + (0.0 if last is None else max(0.0, time.perf_counter() - last))
 
-    def doubts(self, rate: float) -> tuple[str, ...]:
+    def doubts(self, rate: float) -> tuple[Reason, ...]:
         """Why what was measured of a load that has come to rest may not be what the server does under it alone.
 
         Args:
@@ -74,14 +75,16 @@ class CountedLoads:
             # What it was not done with when it was hung up on, it may have answered now.
             allowed = 3 + 3 * math.sqrt(unseen) + self._owed
             if counted.requests > sent * (1 + OTHERS_SHARE) + allowed:
-                found.append(
+                text = (
                     f"another client: the server answered {counted.requests} requests, we sent it {sent:.0f}; make sure"
                     " that nobody else uses it"
                 )
+                found.append(Reason(ReasonKind.ANOTHER_CLIENT, text))
             self._owed = max(0, self._owed + self._sent - counted.requests)
         if COMPILING in counted.stages:
-            found.append(
+            text = (
                 f"compiled under load: in {counted.stages[COMPILING].count} executions the model was compiled, for"
                 " shapes that it had not seen; let it see them before: load.capacity(..., warmup_seconds=...)"
             )
+            found.append(Reason(ReasonKind.COMPILED_UNDER_LOAD, text))
         return tuple(found)

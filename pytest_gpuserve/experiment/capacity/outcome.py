@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.experiment.capacity.times import seconds_to_show
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.capacity import Finding
 from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
 
@@ -23,32 +24,34 @@ REQUESTS_EACH: Final = 10
 """Answers for each replica, on average, where a replica without any was sent some."""
 
 
-def problem_of(search: Search) -> str:
-    """Say why there is no capacity, or why it may be the client's; empty where all is well."""
+def problem_of(search: Search) -> Reason | None:
+    """Say why there is no capacity, or why it may be the client's; None where all is well."""
     if not search.probes:
-        return "nothing measured: no rate was tried"
+        return Reason(ReasonKind.NOTHING_MEASURED, "nothing measured: no rate was tried")
     if search.low is None:
         return _never_met(search)
     if search.high is None:
         highest = max(search.probes, key=lambda probe: probe.rate)
-        return (
+        text = (
             f"no capacity found: after {len(search.probes)} probes, the highest at {format_rate(highest.rate)}, none"
             f" was shown to miss {_words(search)}"
         ) + (f"; {highest.client}" if highest.client else "")
+        return Reason(ReasonKind.NO_CAPACITY, text)
     return _limited_by_client(search, search.low, search.high)
 
 
-def untold(search: Search) -> str:
-    """Say why a search that has found a capacity is not known well enough to be compared; empty where it is."""
+def untold(search: Search) -> Reason | None:
+    """Say why a search that has found a capacity is not known well enough to be compared; None where it is."""
     if search.low is None or search.high is None or search.parts:
-        return ""
-    return (
+        return None
+    return Reason(
+        ReasonKind.CAPACITY_UNSURE,
         "not known well enough: the samples do not tell how far the capacity may be off; allow more time:"
-        f" load.capacity(..., seconds={_longer(search)})"
+        f" load.capacity(..., seconds={_longer(search)})",
     )
 
 
-def not_its_own(search: Search, taken: Sequence[Taken], replicas: ReplicaShares, allowed_errors: float) -> list[str]:
+def not_its_own(search: Search, taken: Sequence[Taken], replicas: ReplicaShares, allowed_errors: float) -> list[Reason]:
     """Say why the ends of the interval may not be those of the server, with all its replicas, under its load alone.
 
     A rate that met the objective in spite of another client, or of a compilation, did meet it; one that missed it
@@ -64,17 +67,21 @@ def not_its_own(search: Search, taken: Sequence[Taken], replicas: ReplicaShares,
     high = [each for each in taken if each.probe.rate == search.high and each.probe.finding is Finding.MISSED]
     lowest = [] if low else sorted(taken, key=lambda each: each.probe.rate)[:1]
     samples = [each for each in taken[len(taken) - len(search.samples) :] if each.doubts]
-    found: list[str] = []
+    found: list[Reason] = []
     for ends in (high, lowest, samples[:1]):
         if ends and not found and all(each.doubts for each in ends):
-            found += [f"{doubt}; so it was at {format_rate(ends[-1].probe.rate)}" for doubt in ends[-1].doubts]
+            found += [_at(ends[-1].probe.rate, doubt) for doubt in ends[-1].doubts]
     if not low:
         # All rates, for at the lowest each of many replicas has hardly a request.
         return found + replicas.problems([each.window for each in taken], allowed_errors=allowed_errors)
     for ends, allowed in ((low, allowed_errors), (_telling(high, len(replicas.names)), ANY_ERRORS)):
         problems = replicas.problems([each.window for each in ends], allowed_errors=allowed)
-        found += [f"{problem}; so it was at {format_rate(ends[-1].probe.rate)}" for problem in problems]
+        found += [_at(ends[-1].probe.rate, problem) for problem in problems]
     return found
+
+
+def _at(rate: float, reason: Reason) -> Reason:
+    return reason.with_text(f"{reason}; so it was at {format_rate(rate)}")
 
 
 def _telling(taken: list[Taken], replicas: int) -> list[Taken]:
@@ -83,13 +90,14 @@ def _telling(taken: list[Taken], replicas: int) -> list[Taken]:
     return taken if requests >= REQUESTS_EACH * replicas else []
 
 
-def _never_met(search: Search) -> str:
+def _never_met(search: Search) -> Reason:
     lowest = min(search.probes, key=lambda probe: probe.rate)
     rates = sorted(probe.rate for probe in search.probes if probe.finding is Finding.MET)
     if rates:
-        return (
+        return Reason(
+            ReasonKind.CONTRADICTORY,
             f"contradictory: {format_rate(rates[0])} met {_words(search)}, while {format_rate(lowest.rate)} missed it;"
-            f" let nothing else use the host, or allow more time: load.capacity(..., seconds={_longer(search)})"
+            f" let nothing else use the host, or allow more time: load.capacity(..., seconds={_longer(search)})",
         )
     what = "missed" if lowest.finding is Finding.MISSED else "not shown to be met"
     name = search.objective.name
@@ -97,10 +105,12 @@ def _never_met(search: Search) -> str:
     if lowest.finding is Finding.UNDECIDED:
         seconds = math.ceil(seconds_to_show(lowest, search.objective))
         more = f", or allow more time to show it, load.capacity(..., seconds={seconds})"
-    return (
+    text = (
         f"objective {what}: at {format_rate(lowest.rate)}, the lowest rate that was tried, {_seen(search, lowest)}, and"
         f" {_words(search)} was asked for; ask for less, load.capacity(..., {name}=...){more}"
     ) + (f"; {lowest.client or lowest.reason}" if lowest.client or lowest.reason else "")
+    is_missed = lowest.finding is Finding.MISSED
+    return Reason(ReasonKind.OBJECTIVE_MISSED if is_missed else ReasonKind.OBJECTIVE_NOT_SHOWN, text)
 
 
 def _longer(search: Search) -> int:
@@ -108,19 +118,20 @@ def _longer(search: Search) -> int:
     return math.ceil(2 * max(probe.seconds for probe in search.probes))
 
 
-def _limited_by_client(search: Search, low: float, high: float) -> str:
+def _limited_by_client(search: Search, low: float, high: float) -> Reason | None:
     """Whether at an end of the interval, or within it, the client may have been what was measured."""
     ends = search.at(high, Finding.MISSED)
     if all(probe.client for probe in ends):
         return _told(ends[-1], "the lowest rate that missed the objective")
     between = [probe for probe in search.probes if low < probe.rate < high and probe.finding is Finding.UNDECIDED]
-    return next((_told(probe, "a rate that was not decided") for probe in between if probe.client), "")
+    return next((_told(probe, "a rate that was not decided") for probe in between if probe.client), None)
 
 
-def _told(probe: Probe, which: str) -> str:
-    return (
+def _told(probe: Probe, which: str) -> Reason:
+    return Reason(
+        ReasonKind.CAPACITY_OF_CLIENT,
         f"{probe.client}; so it was at {format_rate(probe.rate)}, {which}, and the capacity may be the client's: share"
-        " the load, load.capacity(..., processes=...)"
+        " the load, load.capacity(..., processes=...)",
     )
 
 

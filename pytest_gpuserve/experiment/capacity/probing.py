@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.experiment.server_arm import OVERLOADED_SHARE
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.share import Batch, share_of
-from pytest_gpuserve.load.validity import ReasonKind
 from pytest_gpuserve.measure.capacity import Finding, Probe
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of, merge
 from pytest_gpuserve.units import format_seconds
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuserve.experiment.capacity.times import Looks
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.gate.share import Share
     from pytest_gpuserve.load.totals import Totals
-    from pytest_gpuserve.load.validity import Reason
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.capacity import Objective
 
@@ -39,7 +39,16 @@ STUCK_SECONDS: Final = 1.0
 LATE_SHARE: Final = 0.1
 """Of the objective: a send lag p99 below it is not why requests miss it that miss it from their sends on."""
 
-_CLIENT: Final = frozenset({ReasonKind.SATURATED, ReasonKind.LATE, ReasonKind.UNKNOWN})
+_CLIENT: Final = frozenset(
+    {
+        ReasonKind.CLIENT_SATURATED,
+        ReasonKind.CLIENT_LATE,
+        ReasonKind.CLIENT_HELD_UP,
+        ReasonKind.NOT_COUNTED,
+        ReasonKind.ANSWERS_UNCHECKED,
+    }
+)
+_LATE: Final = frozenset({ReasonKind.CLIENT_LATE, ReasonKind.CLIENT_HELD_UP})
 
 
 @dataclass
@@ -87,7 +96,7 @@ class Probing:
         unsound = overload or self._unsound(totals, found)
         allowed = self.objective.allowed
         if self._fails(totals):
-            finding, reason = Finding.MISSED, found.get(ReasonKind.ERRORS, "")
+            finding, reason = Finding.MISSED, found.get(ReasonKind.REQUEST_ERRORS, "")
         # What grows for a moment near the capacity is not yet too much for the server.
         elif overload and last:
             finding, reason = Finding.MISSED, overload
@@ -103,10 +112,10 @@ class Probing:
         else:
             return None
         if not self._may_be_lateness(totals, finding):
-            found.pop(ReasonKind.LATE, None)
+            found = {kind: text for kind, text in found.items() if kind not in _LATE}
         client = [text for kind, text in found.items() if kind in _CLIENT]
-        if ReasonKind.RATE in found and not totals.held:
-            client.append(found[ReasonKind.RATE])
+        if ReasonKind.RATE_NOT_REACHED in found and not totals.held:
+            client.append(found[ReasonKind.RATE_NOT_REACHED])
         requests = sum(self._requests)
         return Probe(
             rate=self.rate,
@@ -160,8 +169,8 @@ class Probing:
         That the queue grew does: that of a slow server grows and shrinks for seconds at any rate. What grows on is soon
         shown by the latencies.
         """
-        if ReasonKind.RATE in found and totals.held:
-            return found[ReasonKind.RATE]
+        if ReasonKind.RATE_NOT_REACHED in found and totals.held:
+            return found[ReasonKind.RATE_NOT_REACHED]
         answered = totals.requests + totals.error_count
         if answered >= OVERLOADED_SHARE * totals.due - 3 * math.sqrt(totals.due):
             return ""
@@ -180,7 +189,7 @@ class Probing:
 
         That the client was late is no reason: what it is late by is a part of the latencies.
         """
-        worse = [text for kind, text in found.items() if kind is not ReasonKind.LATE]
+        worse = [text for kind, text in found.items() if kind not in _LATE]
         oldest, slowest = totals.oldest_ns / 1e9, totals.latency.maximum or 0.0
         if oldest > max(STUCK_SECONDS, 2 * slowest):
             worse.append(

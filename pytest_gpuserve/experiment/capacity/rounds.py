@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.experiment.capacity.start import SearchedStart
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import answer_reasons
-from pytest_gpuserve.measure.rounds import ARMS, Block, Round, Side
+from pytest_gpuserve.measure.rounds import ARMS, Block, Round, Side, of_arm
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.shape import Terms
     from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
     from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.instance import Instance
@@ -55,7 +56,7 @@ class _Searched:
     start: Start
     answers: int
     answers_checked: int
-    problems: list[str]
+    problems: list[Reason]
 
 
 def round_of_searches(
@@ -87,10 +88,10 @@ def round_of_searches(
     shape = replace(shape, seed=shape.seed + coin.randrange(1 << 30))
     at = utc_now()
     found: dict[Arm, _Searched] = {}
-    problems: list[str] = []
+    problems: list[Reason] = []
     for arm in order:
         found[arm] = _searched(up, arm, shape, progress)
-        problems += [problem if arm == "candidate" else f"the base: {problem}" for problem in found[arm].problems]
+        problems += of_arm(arm, found[arm].problems)
         if problems:
             break
     whole = not problems and all(searched.start.windows for searched in found.values())
@@ -119,7 +120,7 @@ def _searched(
     # Now, for some trouble shows only at the server's end.
     problems = [*searching.problems, *server.monitor.problems()]
     if not problems:
-        problems += map(str, answer_reasons(check, []))
+        problems += answer_reasons(check, [])
     return _Searched(start, check.answers, check.checked, problems)
 
 

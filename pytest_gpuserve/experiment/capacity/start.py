@@ -19,6 +19,7 @@ from pytest_gpuserve.experiment.capacity.times import Looks, least_rate, settle_
 from pytest_gpuserve.experiment.one_start import OneStart
 from pytest_gpuserve.experiment.replicas import ReplicaShares
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.driver import Engines, most_under_way
 from pytest_gpuserve.load.shares import share_reasons, shares
 from pytest_gpuserve.load.totals import RunningTotals, total
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.capacity.shape import SearchShape
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.validity import Reason
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.capacity import Probe
     from pytest_gpuserve.measure.window import Start
@@ -113,7 +113,7 @@ class SearchedStart(OneStart):
     def _search(self) -> Search:
         return Search(self.shape.objective, tuple(taken.probe for taken in self._taken))
 
-    def _why_nothing(self) -> list[str]:
+    def _why_nothing(self) -> list[Reason]:
         """Why nothing may be concluded from the search, now that its probes are known."""
         replicas = ReplicaShares(addresses_of(self.instance))
         search, allowed_errors = self._search, self.shape.allowed_errors
@@ -156,7 +156,8 @@ class SearchedStart(OneStart):
             return None
         if not totals.requests:
             kinds = ", ".join(f"{kind}: {count}" for kind, count in sorted(totals.errors.items())) or "none came"
-            self.problems.append(f"nothing measured: no request was answered well while it was warmed up ({kinds})")
+            text = f"nothing measured: no request was answered well while it was warmed up ({kinds})"
+            self.problems.append(Reason(ReasonKind.NOTHING_MEASURED, text))
             return None
         self._counted.begin()
         return totals.requests / totals.seconds
@@ -270,7 +271,7 @@ class SearchedStart(OneStart):
             total(ticks), schedule=schedule, processes=shape.processes, cores=cores, allowed_errors=shape.allowed_errors
         )
         return [
-            replace(reason, text=self._shown(reason.text))
+            reason.with_text(self._shown(reason.text))
             for reason in (*found, *share_reasons(shares(ticks), schedule, among=cores))
         ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.capacity import Probe
     from pytest_gpuserve.measure.window import Window
@@ -23,4 +24,4 @@ class Taken(NamedTuple):
     probe: Probe
     ticks: list[Tick]
     window: Window
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Reason, ...] = ()

@@ -138,10 +138,10 @@ def _add_row(families: _Families, labels: Mapping[str, str], row: Row) -> None:
     verdict = {
         "verdict": str(judgement.verdict),
         "asserted": str(judgement.asserted).lower(),
-        "overruled": str(row.overruled).lower(),
+        "overruled": str(row.judgement.overruled).lower(),
     }
     families.add("gpuserve_verdict", {**known, **verdict}, 1)
-    if row.overruled:
+    if row.judgement.overruled:
         # An alert of a change, which has no such label, is to be of the one that counts.
         return
     families.add("gpuserve_change_ratio", known, judgement.change)

@@ -126,7 +126,7 @@ def _verdict(row: Row) -> dict[str, Any]:
         "verdict": str(judgement.verdict),
         "reference_kind": judgement.reference_kind,
         "asserted": judgement.asserted,
-        "overruled": row.overruled,
+        "overruled": row.judgement.overruled,
         **{name: value for name, value in known.items() if value is not None},
     }
 

@@ -101,7 +101,7 @@ def forest(named: Iterable[tuple[str, Row]]) -> Figure | None:
 
 def _is_drawn(row: Row) -> bool:
     judgement = row.judgement
-    return judgement.change is not None and judgement.reference_kind != "limit" and not row.overruled
+    return judgement.change is not None and judgement.reference_kind != "limit" and not row.judgement.overruled
 
 
 def _estimates(word: str, drawn: Sequence[_Drawn], mark: str) -> Series:

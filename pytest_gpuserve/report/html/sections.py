@@ -166,7 +166,9 @@ def _run(run: MeasuredRun, texts: Texts) -> RunSection:
         tuple(_counted(run, texts)),
         tuple(
             dict.fromkeys(
-                texts.line(problem) for session in (*run.run.sessions, *run.sessions) for problem in session.problems
+                texts.line(problem.text)
+                for session in (*run.run.sessions, *run.sessions)
+                for problem in session.problems
             )
         ),
         tuple(figure for figure in figures if figure is not None),

@@ -79,7 +79,7 @@ def line_of(row: Row, name: str, texts: Texts) -> Line:
     # What a pass rests on stands in the test's own section: 200 lines of it would hide those that matter.
     if judgement.rounds and judgement.verdict is not Verdict.PASS:
         reasons.append(evidence(judgement))
-    if row.overruled:
+    if row.judgement.overruled:
         reasons.append(OVERRULED)
     return Line(
         row.test.nodeid,

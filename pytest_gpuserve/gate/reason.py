@@ -1,0 +1,116 @@
+"""Why a verdict is what it is, and why a measurement cannot be believed, as values.
+
+What a program decides by is the kind and its fields. The text is for people: it is made where its numbers are known,
+and nothing reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+class ReasonKind(str, Enum):
+    """What a reason is about; the page ``reference/reasons.md`` has an anchor for each."""
+
+    # The client.
+    CLIENT_SATURATED = "client-saturated"
+    CLIENT_LATE = "client-late"
+    CLIENT_HELD_UP = "client-held-up"
+    RATE_NOT_REACHED = "rate-not-reached"
+    LOAD_LOST = "load-lost"
+    INTERRUPTED = "interrupted"
+    # The server.
+    SERVER_FAILED = "server-failed"
+    REQUEST_ERRORS = "request-errors"
+    WRONG_ANSWERS = "wrong-answers"
+    ANSWERS_UNCHECKED = "answers-unchecked"
+    COUNTERS_WENT_BACK = "counters-went-back"
+    COMPILED_UNDER_LOAD = "compiled-under-load"
+    ANOTHER_CLIENT = "another-client"
+    REPLICA = "replica"
+    OVERLOADED = "overloaded"
+    # The measured time.
+    NOTHING_MEASURED = "nothing-measured"
+    NOT_COUNTED = "not-counted"
+    STUCK_REQUESTS = "stuck-requests"
+    NO_STEADY_STATE = "no-steady-state"
+    TOO_SHORT = "too-short"
+    TOO_FEW_REQUESTS = "too-few-requests"
+    NOT_MEASURED = "not-measured"
+    # The host and the cards.
+    HOST_SHARED = "host-shared"
+    THROTTLED = "throttled"
+    FOREIGN_PROCESS = "foreign-process"
+    CARD_UNKNOWN = "card-unknown"
+    CARD_ERROR = "card-error"
+    MEMORY_NOT_GIVEN_BACK = "memory-not-given-back"
+    # A search for the capacity.
+    NO_CAPACITY = "no-capacity"
+    CAPACITY_OF_CLIENT = "capacity-of-client"
+    OBJECTIVE_MISSED = "objective-missed"
+    OBJECTIVE_NOT_SHOWN = "objective-not-shown"
+    CONTRADICTORY = "contradictory"
+    CAPACITY_UNSURE = "capacity-unsure"
+    # The evidence.
+    WITHIN_TOLERANCE = "within-tolerance"
+    UNDECIDED = "undecided"
+    ONE_START = "one-start"
+    OTHER_HOUR = "other-hour"
+    CHANCE = "chance"
+    NOT_LOOKED_AT = "not-looked-at"
+    LOOKED_BEFORE = "looked-before"
+    LAST_LOOK = "last-look"
+    BUDGET_SPENT = "budget-spent"
+    KEPT = "kept"
+    NOT_ASSERTED = "not-asserted"
+    # What it is compared with.
+    NO_ENTRY = "no-entry"
+    NOT_COMPARABLE = "not-comparable"
+    OTHER_HOST = "other-host"
+    MACHINE_SPEED = "machine-speed"
+    UNCLAIMED = "unclaimed"
+    SIDE_BY_SIDE = "side-by-side"
+    NOT_SIDE_BY_SIDE = "not-side-by-side"
+    COMMIT_UNKNOWN = "commit-unknown"
+    SHARED_CHANGES = "shared-changes"
+    DRIFT = "drift"
+    NO_DRIFT = "no-drift"
+    PUBLISHED = "published"
+    RECORDING = "recording"
+    NEEDS_REASON = "needs-reason"
+    REMARK = "remark"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason.
+
+    Args:
+        kind: What it is about.
+        text: The same with its numbers, for people; usually one line.
+        about: Which one, where there are several of the kind: a card, or an error of it. Two reasons of one kind about
+            one thing are the same trouble, whatever their numbers.
+        commit: The commit that it names, as git's abbreviated hash; empty where it names none that can be measured.
+        seconds: The budget that was too small; None where it is not about one.
+    """
+
+    kind: ReasonKind
+    text: str
+    about: str = ""
+    commit: str = ""
+    seconds: float | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    def of(self, whose: str) -> Reason:
+        """The same, of one of several: ``the base: ...``."""
+        return replace(self, text=f"{whose}: {self.text}")
+
+    def with_text(self, text: str) -> Reason:
+        """The same in other words."""
+        return replace(self, text=text)
