@@ -19,6 +19,7 @@ from pytest_gpuserve.report.remarks import (
     client_lines,
     detail_lines,
     machine_lines,
+    kinds_lines,
     measured_again_lines,
     problem_lines,
     reason_lines,
@@ -97,6 +98,7 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
         else [
             *bases_lines(tests),
             *reason_lines(tests, verbose=verbosity > 0),
+            *kinds_lines(tests),
             *problems,
             *measured_again_lines(tests, verbose=verbosity > 0),
             *settings_lines(tests),

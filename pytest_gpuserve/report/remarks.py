@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.settings import differences
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.yardstick import LIMIT
@@ -16,7 +17,7 @@ from pytest_gpuserve.units import format_change, format_fraction, format_ratio, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.gate.verdict import Judgement, Verdict
+    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import RunResult, TestResult
 
@@ -25,6 +26,9 @@ MOST_OF_PASSES: Final = 3
 
 PROBLEM_CHARACTERS: Final = 200
 """Of an error that pytest shows in full, what is repeated."""
+
+REASONS_PAGE: Final = "reference/reasons.md"
+"""Has an anchor for each kind of reason."""
 
 _ANY_KEY: Final = "'...'"
 """Stands for the name of each test's baseline, where many tests lack one for the same reason."""
@@ -56,6 +60,19 @@ def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbo
         text = general if len(who) > 1 else rows[0][1]
         lines.extend(_with_names(f"{verdict}: {text}", who, "tests"))
     return [*lines, f"{len(left_out)} more notes on what passed: -v shows them"] if left_out else lines
+
+
+def kinds_lines(tests: Iterable[TestResult]) -> list[str]:
+    """Say in one line where it is explained why verdicts were not reached; none where nothing is in question."""
+    kinds = dict.fromkeys(
+        f"#{reason.kind}"
+        for row in ranked(tests)
+        if row.is_bad and row.judgement.verdict is not Verdict.REGRESSED
+        for reason in row.judgement.reasons
+    )
+    if not kinds:
+        return []
+    return [f"what these reasons mean: {some_of(list(kinds))} in {REASONS_PAGE} (pytest --gpuserve-docs says where)"]
 
 
 def problem_lines(tests: Collection[TestResult], shown: Callable[[str], str] = str) -> list[str]:
