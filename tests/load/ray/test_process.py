@@ -156,7 +156,7 @@ import os, sys, time
 import msgspec
 from pytest_gpuserve.load.engine_process import EngineProcess
 from tests.fakes.http_server import plan
-from tests.load.test_ray_process import stub
+from tests.load.ray.test_process import stub
 engine = EngineProcess(stub().launches(2)[0].command, 5)
 engine.tell(msgspec.structs.replace(plan({server.port}), parts=2))
 engine.wait_ready(60)
