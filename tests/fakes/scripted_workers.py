@@ -275,10 +275,10 @@ class ScriptedOwner:
 
 @asynccontextmanager
 async def coordinated(
-    cluster: ScriptedCluster, parts: int = 2, *, host: str = "10.0.0.99", seed: int = 7
+    cluster: ScriptedCluster, parts: int = 2, *, host: str = "10.0.0.99"
 ) -> AsyncIterator[ScriptedOwner]:
-    """Run a coordinator over a scripted cluster, and end it with the block."""
-    load = msgspec.structs.replace(plan(8000, host=host), parts=parts, seed=seed)
+    """Run a coordinator over a scripted cluster, with the seed 7, and end it with the block."""
+    load = msgspec.structs.replace(plan(8000, host=host), parts=parts, seed=7)
     reports: asyncio.Queue[Report] = asyncio.Queue()
     pool = WorkerPool(cluster, load, VERSIONS, cluster.clock.now_ns)
     coordinator = Coordinator(pool, reports.put_nowait, cluster.clock.now_ns)
