@@ -33,11 +33,3 @@ def mean_wait(arrivals_seconds: Iterable[float], service_seconds: float) -> floa
         free_seconds = begin_seconds + service_seconds
         count += 1
     return total_seconds / count
-
-
-def percentile(values: Iterable[float], share: float) -> float:
-    """Return the smallest value that at least this share of all does not exceed."""
-    ordered = sorted(values)
-    # A product such as 0.99 * 100 may lie a little above its true value.
-    place = -int(-(share * len(ordered) - 1e-9) // 1)
-    return ordered[max(0, place - 1)]

@@ -9,18 +9,14 @@ time is of a process, and the least of several tries, so that other work on the 
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-from rich.console import Console
 
 from pytest_gpuserve.load.schedule import Poisson
 from pytest_gpuserve.load.validity import SATURATED_SHARE
 from pytest_gpuserve.units import format_bytes, format_change, format_fraction, format_rate, format_seconds
-from tests.benchmarks.rows import machine, rich_table
+from tests.benchmarks.rows import machine, parser_of, rich_table, show
 from tests.benchmarks.scale_costs import ArrivalCost, EngineCost, arrival_cost, engine_cost, schedules
 from tests.benchmarks.scale_model import (
     CARD_BITS,
@@ -32,7 +28,6 @@ from tests.benchmarks.scale_model import (
     out_of_order,
     rate_drawn_at_most,
     uses,
-    worker_share,
     workers_needed,
 )
 from tests.benchmarks.scale_ticks import TICKS_A_SECOND, Gathered, gather, pool
@@ -42,7 +37,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-MEASURED: Final = "measured"
 SIMULATED: Final = "simulated"
 COMPUTED: Final = "computed"
 
@@ -60,8 +54,6 @@ KEPT_TICKS: Final = SECONDS_KEPT * TICKS_A_SECOND
 SMALL_BODY: Final = 1_000
 LARGE_BODY: Final = 150_000
 """Bytes of a short text and of a photograph."""
-
-WIDTH: Final = 200
 
 
 @dataclass(frozen=True)
@@ -114,12 +106,6 @@ class Scale:
     def kept_bytes(self) -> float:
         """Memory of the session at the end of a long measurement."""
         return KEPT_TICKS * self.gathering.kept_bytes
-
-    @property
-    def engine_share(self) -> float:
-        """Of a core, in each worker."""
-        costs = {"request_seconds": self.request_seconds, "drawn_seconds": self.drawn_seconds}
-        return worker_share(self.rate, self.workers, **costs)
 
     def uses(self, body_bytes: int) -> Uses:
         """What it uses of what workers do not bring with them."""
@@ -209,7 +195,6 @@ def scale_table(scales: Sequence[Scale], costs: Costs) -> Table:
     computed: dict[str, Callable[[Scale], str]] = {
         f"workers, each {format_fraction(WORKER_SHARE)} of a core": lambda load: str(load.workers),
         "the same with gamma arrivals, shape 0.25": lambda load: _workers(load, bursty),
-        "CPU of all workers, cores": lambda load: f"{load.workers * load.engine_share:.2f}",
         "of a worker's core for drawing arrivals": lambda load: format_fraction(load.rate * load.drawn_seconds),
     }
     simulated: dict[str, Callable[[Scale], str]] = {
@@ -221,7 +206,6 @@ def scale_table(scales: Sequence[Scale], costs: Costs) -> Table:
         "session, of a core": lambda load: format_fraction(load.session_share),
         f"session keeps, {SECONDS_KEPT} s": lambda load: format_bytes(load.kept_bytes),
         "merged p99 off by": lambda load: _percent(load.gathering.merged_error),
-        "mean of p99s off by": lambda load: format_change(load.gathering.averaged_error),
     }
     limits: dict[str, Callable[[Scale], str]] = {
         "arrivals whose order the clocks do not tell": lambda load: f"{out_of_order(load.rate):g}",
@@ -248,38 +232,29 @@ def assumptions() -> str:
     )
 
 
-def measure(*, seconds: float) -> Costs:
+def measure() -> Costs:
     """Measure what there is to measure."""
     return Costs(
-        [engine_cost(Poisson(rate, max_in_flight=MAX_IN_FLIGHT), seconds=seconds) for rate in ENGINE_RATES],
+        [engine_cost(Poisson(rate, max_in_flight=MAX_IN_FLIGHT)) for rate in ENGINE_RATES],
         {name: arrival_cost(schedule) for name, schedule in schedules(1e6).items()},
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Print all tables, each when it is known."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each run of an engine (default 3)")
-    arguments = parser.parse_args(argv)
-    console = Console(width=WIDTH)
-
-    def show(title: str, table: Table) -> None:
-        console.print(f"{title}\n")
-        console.print(table)
-
-    costs = measure(seconds=arguments.seconds)
-    show("One engine process, Poisson arrivals, a server that does nothing (measured)", engine_table(costs.engines))
-    show("An arrival, CPU time in each worker (measured), and its bound (computed)", schedule_table(costs.arrivals))
+    parser_of(__doc__).parse_args()
+    costs = measure()
+    show("One engine process, Poisson arrivals, a server that does nothing (measured)\n", engine_table(costs.engines))
+    show("An arrival, CPU time in each worker (measured), and its bound (computed)\n", schedule_table(costs.arrivals))
     gatherings = {workers: gather(pool(workers, per_tick=CREW_PER_TICK, ticks=3, sigma=SIGMA)) for workers in CREWS}
     known = "simulated; CPU time and memory of the real code on them"
-    show(f"Reports of {CREW_PER_TICK} requests each, ten a second from every worker ({known})", crew_table(gatherings))
+    title = f"Reports of {CREW_PER_TICK} requests each, ten a second from every worker ({known})\n"
+    show(title, crew_table(gatherings))
     ends = ", ".join(f"{what} at {workers:.0f}" for what, workers in crew_ends(gatherings).items())
-    console.print(f"In proportion (computed) that ends, by workers: {ends}.\n")
+    show(f"In proportion (computed) that ends, by workers: {ends}.\n")
     scales = [scale(rate, costs) for rate in RATES]
-    show("A load of so many requests a second, Poisson arrivals", scale_table(scales, costs))
-    console.print(assumptions())
-    console.print(f"Measured on: {machine()}.")
-    return 0
+    show("A load of so many requests a second, Poisson arrivals\n", scale_table(scales, costs))
+    show(assumptions(), f"Measured on: {machine()}.")
 
 
 def _workers(load: Scale, drawn_seconds: float) -> str:
@@ -304,4 +279,4 @@ def _scarcest(found: Uses) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import OpenSchedule
 
 REPEATS: Final = 5
+RUN_SECONDS: Final = 3.0
 WARM_TICKS: Final = 5
 
 ARRIVALS: Final = 200_000
@@ -97,23 +98,21 @@ class EngineCost:
     tick_bytes: float
 
 
-def engine_cost(schedule: OpenSchedule, *, seconds: float, repeats: int = REPEATS) -> EngineCost:
+def engine_cost(schedule: OpenSchedule) -> EngineCost:
     """Run an engine several times; the run in which a request took the least is told.
 
     Args:
         schedule: With a ceiling: where the machine stands still, the server's backlog must not overflow afterwards.
-        seconds: Of a run.
-        repeats: How many runs.
     """
     assert schedule.max_in_flight is not None
-    return min((_engine_run(schedule, seconds) for _ in range(repeats)), key=lambda run: run.request_seconds)
+    return min((_engine_run(schedule) for _ in range(REPEATS)), key=lambda run: run.request_seconds)
 
 
-def _engine_run(schedule: OpenSchedule, seconds: float) -> EngineCost:
+def _engine_run(schedule: OpenSchedule) -> EngineCost:
     with null_server() as server, Engines(plan(server, schedule)) as engines:
         for _ in range(WARM_TICKS):
             engines.next_tick()
-        ticks = [engines.next_tick() for _ in range(max(1, round(10 * seconds)))]
+        ticks = [engines.next_tick() for _ in range(round(10 * RUN_SECONDS))]
     totals = total(ticks)
     assert not totals.errors, totals.error_samples
     cost, rate, lag = totals.cpu_seconds_a_request, totals.throughput, totals.lag.quantile(0.99)
