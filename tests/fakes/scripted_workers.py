@@ -87,6 +87,7 @@ class ScriptedWorker:
         hangs_in: The method that does not answer any more.
         silent: Whether it is never ready again.
         asked: How often it was asked for the time.
+        polled: How often it was asked for news.
         ended: Whether it was ended.
     """
 
@@ -101,6 +102,7 @@ class ScriptedWorker:
     hangs_in: str = ""
     silent: bool = False
     asked: int = 0
+    polled: int = 0
     ended: bool = False
 
     def there_ns(self) -> int:
@@ -170,6 +172,7 @@ class ScriptedWorker:
 
     async def poll(self) -> News:
         """See ``Remote``."""
+        self.polled += 1
         received_ns = self.there_ns()
         news = await self.news.get()
         if isinstance(news, Exception):

@@ -83,7 +83,7 @@ def main() -> None:
         for name in (*IMPORTED, *(f"_pytest.{name}" for name in default_plugins)):
             importlib.import_module(name)
         counts: Counter[str] = Counter()
-        with ProcessPoolExecutor(asked.jobs, get_context("fork"), enter_copy, [clone]) as jobs:
+        with ProcessPoolExecutor(asked.jobs, get_context("fork"), enter_copy, (clone,)) as jobs:
             outcomes = jobs.map(partial(outcome_of, seconds), mutants, range(1, len(mutants) + 1))
             for mutant, outcome in zip(mutants, outcomes, strict=True):
                 counts[outcome] += 1
