@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.schedule import Poisson
 from pytest_gpuserve.load.validity import SATURATED_SHARE
-from pytest_gpuserve.units import format_bytes, format_change, format_fraction, format_rate, format_seconds
+from pytest_gpuserve.units import format_bytes, format_fraction, format_rate, format_seconds
 from tests.benchmarks.rows import machine, parser_of, rich_table, show
-from tests.benchmarks.scale_costs import ArrivalCost, EngineCost, arrival_cost, engine_cost, schedules
+from tests.benchmarks.scale_costs import ArrivalCost, arrival_cost, request_seconds, schedules
 from tests.benchmarks.scale_model import (
     CARD_BITS,
     CLOCK_SECONDS,
@@ -41,12 +41,12 @@ SIMULATED: Final = "simulated"
 COMPUTED: Final = "computed"
 
 RATES: Final = (1e4, 1e5, 1e6)
-ENGINE_RATES: Final = (2_000.0, 10_000.0, 20_000.0)
+ENGINE_RATE: Final = 20_000.0
 MAX_IN_FLIGHT: Final = 64
 PLANNED_SCHEDULE: Final = "Poisson"
 
 SIGMA: Final = 0.3
-CREWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CREW: Final = 256
 CREW_PER_TICK: Final = 1_000
 
 SECONDS_KEPT: Final = 60
@@ -61,17 +61,12 @@ class Costs:
     """What was measured here.
 
     Args:
-        engines: An engine process at some rates.
+        request_seconds: CPU time of a request in a busy engine, which is what many workers are.
         arrivals: A schedule's arrivals, by its name.
     """
 
-    engines: Sequence[EngineCost]
+    request_seconds: float
     arrivals: Mapping[str, ArrivalCost]
-
-    @property
-    def request_seconds(self) -> float:
-        """CPU time of a request in a busy engine, which is what many workers are."""
-        return max(self.engines, key=lambda engine: engine.per_second).request_seconds
 
 
 @dataclass(frozen=True)
@@ -134,23 +129,6 @@ def scale(rate: float, costs: Costs, *, ticks: int = TICKS_A_SECOND) -> Scale:
     )
 
 
-def engine_table(engines: Sequence[EngineCost]) -> Table:
-    """What an engine process costs."""
-    return rich_table(
-        ("answered", "CPU a request", "of a core", "send lag p99", "a report"),
-        [
-            (
-                format_rate(engine.per_second),
-                format_seconds(engine.request_seconds),
-                format_fraction(engine.core_share),
-                format_seconds(engine.lag_p99_seconds),
-                format_bytes(engine.tick_bytes),
-            )
-            for engine in engines
-        ],
-    )
-
-
 def schedule_table(arrivals: Mapping[str, ArrivalCost]) -> Table:
     """What a schedule costs those who share it."""
     bound = f"drawing alone takes {format_fraction(SATURATED_SHARE)} of each worker's core at"
@@ -163,24 +141,8 @@ def schedule_table(arrivals: Mapping[str, ArrivalCost]) -> Table:
     return rich_table(header, rows, words=["schedule"])
 
 
-def crew_table(gatherings: Mapping[int, Gathered]) -> Table:
-    """What it takes to bring workers together."""
-    columns: dict[str, Callable[[Gathered], str]] = {
-        "merging one tick": lambda found: format_seconds(found.merge_seconds),
-        "coordinator, of a core": lambda found: format_fraction(TICKS_A_SECOND * found.coordinator_seconds),
-        "passed on": lambda found: f"{format_bytes(TICKS_A_SECOND * found.passed_bytes)}/s",
-        "session, of a core": lambda found: format_fraction(TICKS_A_SECOND * found.session_seconds),
-        f"session keeps, {SECONDS_KEPT} s": lambda found: format_bytes(KEPT_TICKS * found.kept_bytes),
-        "merged p99 off by": lambda found: _percent(found.merged_error),
-        "mean of p99s off by": lambda found: format_change(found.averaged_error),
-    }
-    rows = [(str(workers), *(of(found) for of in columns.values())) for workers, found in gatherings.items()]
-    return rich_table(("workers", *columns), rows)
-
-
-def crew_ends(gatherings: Mapping[int, Gathered]) -> dict[str, float]:
-    """With how many workers coordinator, session and memory end, going on from the largest crew in proportion."""
-    workers, found = max(gatherings.items())
+def crew_ends(workers: int, found: Gathered) -> dict[str, float]:
+    """With how many workers coordinator, session and memory end, going on from a large crew in proportion."""
     shares = {
         "the coordinator's core": TICKS_A_SECOND * found.coordinator_seconds / SATURATED_SHARE,
         "the session's core": TICKS_A_SECOND * found.session_seconds / SATURATED_SHARE,
@@ -235,7 +197,7 @@ def assumptions() -> str:
 def measure() -> Costs:
     """Measure what there is to measure."""
     return Costs(
-        [engine_cost(Poisson(rate, max_in_flight=MAX_IN_FLIGHT)) for rate in ENGINE_RATES],
+        request_seconds(Poisson(ENGINE_RATE, max_in_flight=MAX_IN_FLIGHT)),
         {name: arrival_cost(schedule) for name, schedule in schedules(1e6).items()},
     )
 
@@ -244,14 +206,11 @@ def main() -> None:
     """Print all tables, each when it is known."""
     parser_of(__doc__).parse_args()
     costs = measure()
-    show("One engine process, Poisson arrivals, a server that does nothing (measured)\n", engine_table(costs.engines))
+    show(f"A request to a server that does nothing, CPU time (measured): {format_seconds(costs.request_seconds)}")
     show("An arrival, CPU time in each worker (measured), and its bound (computed)\n", schedule_table(costs.arrivals))
-    gatherings = {workers: gather(pool(workers, per_tick=CREW_PER_TICK, ticks=3, sigma=SIGMA)) for workers in CREWS}
-    known = "simulated; CPU time and memory of the real code on them"
-    title = f"Reports of {CREW_PER_TICK} requests each, ten a second from every worker ({known})\n"
-    show(title, crew_table(gatherings))
-    ends = ", ".join(f"{what} at {workers:.0f}" for what, workers in crew_ends(gatherings).items())
-    show(f"In proportion (computed) that ends, by workers: {ends}.\n")
+    ends = crew_ends(CREW, gather(pool(CREW, per_tick=CREW_PER_TICK, ticks=3, sigma=SIGMA)))
+    told = ", ".join(f"{what} at {workers:.0f}" for what, workers in ends.items())
+    show(f"In proportion to {CREW} workers of {CREW_PER_TICK} requests a tick (computed), these end: {told}.\n")
     scales = [scale(rate, costs) for rate in RATES]
     show("A load of so many requests a second, Poisson arrivals\n", scale_table(scales, costs))
     show(assumptions(), f"Measured on: {machine()}.")
