@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpuserve.units import format_rate
 from tests.benchmarks import ours
-from tests.benchmarks.cost import Contestant, compare
+from tests.benchmarks.pairs import Contestant, compare
 from tests.benchmarks.peers import hey, wrk
 from tests.benchmarks.triton_loads import ours_over_grpc, ours_over_http, perf_analyzer_over
 
