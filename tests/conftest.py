@@ -47,7 +47,7 @@ def pytest_configure() -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what `-m` does not name; begin with what takes longest, so that no worker is left with it at the end."""
-    items.sort(key=lambda item: LONGEST.get(item.path.parent.name, len(LONGEST)))
+    items.sort(key=lambda item: min(LONGEST.get(folder.name, len(LONGEST)) for folder in item.path.parents))
     asked = config.getoption("-m", default="")
     for item in items:
         for marker in BY_NAME:

@@ -72,20 +72,15 @@ class Client:
 
 
 @contextmanager
-def started(
-    argv: Sequence[str], *, env: Mapping[str, str] | None = None, open_files: int | None = None
-) -> Iterator[Client]:
+def started(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[Client]:
     """Run a client for the block; if it still runs then, it is killed with its process group.
 
     Args:
         argv: Program and arguments.
         env: Variables on top of this process's.
-        open_files: Its limit on open files, hard and soft; None for this process's.
     """
     # A pytest that is killed takes its client with it: some would wait for their server for ever.
     prefix = ["setpriv", "--pdeathsig", "KILL"]
-    if open_files is not None:
-        prefix += ["prlimit", f"--nofile={open_files}:{open_files}"]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as trouble:
         process = subprocess.Popen(
             [*prefix, *argv],

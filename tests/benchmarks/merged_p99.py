@@ -9,29 +9,29 @@ summaries", of quantiles over instances). Here is by how much.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
-from rich.console import Console
 
 from pytest_gpuserve.load.engine.tally import Tally
 from pytest_gpuserve.load.merging import merge_ticks
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.units import format_change, format_fraction
-from tests.benchmarks.rows import rich_table
+from tests.benchmarks.rows import parser_of, rich_table, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_Number = TypeVar("_Number", int, float)
+
 Q: Final = 0.99
+REQUESTS: Final = 10_000
+"""Of a load."""
+
 SIGMA: Final = 0.3
 """Of the logarithm of a latency: a p99 of twice the median."""
-
-WIDTH: Final = 200
 
 
 @dataclass(frozen=True)
@@ -117,22 +117,21 @@ def merged_p99_ns(hands: Sequence[Sequence[int]]) -> float:
     return p99 * 1e9
 
 
-def nearest_rank(values: Sequence[int], q: float) -> int:
+def nearest_rank(values: Sequence[_Number], q: float) -> _Number:
     """The smallest of the values that has the share ``q`` of them, given to four decimals, at or below it."""
     rank = -(-round(q * 10_000) * len(values) // 10_000)
     return sorted(values)[rank - 1]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--loads", type=int, default=200, help="of each set of replicas (default 200)")
-    parser.add_argument("--requests", type=int, default=10_000, help="of a load (default 10000)")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args()
     ways = ("merged", "mean of p99s", "mean weighted by requests", "largest p99")
     rows = []
     for replicas in REPLICAS:
-        loads = [error_of_a_load(replicas, seed, requests=arguments.requests) for seed in range(arguments.loads)]
+        loads = [error_of_a_load(replicas, seed, requests=REQUESTS) for seed in range(arguments.loads)]
         rows.append(
             (
                 replicas.name,
@@ -145,9 +144,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
     header = ("replicas", *(f"{way}, off by" for way in ways), "means off by over 10 %")
-    Console(width=WIDTH).print(rich_table(header, rows, words=["replicas"]))
-    return 0
+    show(rich_table(header, rows, words=["replicas"]))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

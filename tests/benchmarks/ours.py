@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.clients import Ended, started
-from tests.benchmarks.cost import Contestant
+from tests.benchmarks.pairs import Contestant
 from tests.benchmarks.peers import Outcome
 
 if TYPE_CHECKING:

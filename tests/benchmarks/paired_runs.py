@@ -1,22 +1,19 @@
 """Comparisons of real mosec servers whose truth is known: false alarms, detections and the time that they take.
 
-    python tests/benchmarks/paired_runs.py --same 60 --slower5 30 --slower10 20 --log runs.jsonl
+    python -m tests.benchmarks.paired_runs --same 60 --slower5 30 --slower10 20 --log runs.jsonl
 
 Each comparison is made as a test makes it (fresh starts, blocks by turns, looks, family of three metrics, what earlier
 comparisons taught about this machine), and logged as a line of JSON, so that a run that was cut short goes on where it
-ended. The servers wait 10 ms for each batch, as one does that has an accelerator, or with ``--computing`` multiply
-matrices, so that all of the machine's noise is in them; the slower candidate takes 5 or 10 % more of it. ``--report``
-only counts what is logged.
+ended; with no number it only counts what is logged. The servers wait 10 ms for each batch, as one does that has an
+accelerator; the slower candidate waits 5 or 10 % longer.
 Beside the log, ``runs.rounds.jsonl`` has the rounds as ``tests.benchmarks.verdicts`` reads them.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,22 +28,29 @@ from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.units import utc_now
+from tests.benchmarks.rows import parser_of, rich_table, show
+from tests.servers.deployments import Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+
+    from rich.table import Table
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
-APPS = Path(__file__).parents[1] / "fakes"
+APP = Path(__file__).parents[1] / "fakes" / "mosec_app.py"
 WORK_MS = 10.0
-PRODUCTS = 400
 USERS = 32
 BATCH = 16
 SLOWER = {"same": 0.0, "slower5": 0.05, "slower10": 0.10}
+BUDGET_SECONDS = 300.0
+FOREIGN_CORES = 0.25
+"""That others may take in a block."""
+
 METRICS = ("throughput", "latency.p99", "batching_ratio")
 WINDOWS_A_ROUND = 20
 """What the fresh starts of a round cost, in windows; as in the simulations of the method."""
@@ -56,64 +60,45 @@ FIXED_WINDOWS = FIXED_ROUNDS * (24 + WINDOWS_A_ROUND)
 """The fixed design, which always measures all rounds of which the looks stop early."""
 
 
-class Silent:
-    """Nobody watches."""
-
-    def show(self, *_arguments: object) -> None:
-        """Say nothing."""
-
-    def clear(self) -> None:
-        """Say nothing."""
-
-
-def main() -> int:
+def main() -> None:
     """Run what is missing, and print the counts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     for name in SLOWER:
         parser.add_argument(f"--{name}", type=int, default=0, metavar="N", help=f"comparisons of kind {name}")
     parser.add_argument("--log", type=Path, default=Path("paired_runs.jsonl"), help="where comparisons are logged")
-    parser.add_argument("--budget", type=float, default=300.0, help="most measuring seconds of a comparison")
-    parser.add_argument("--foreign-cores", type=float, default=0.25, help="cores that others may take in a block")
-    parser.add_argument("--computing", action="store_true", help="servers that compute, not servers that wait")
-    parser.add_argument("--report", action="store_true", help="only count what is logged")
     arguments = parser.parse_args()
     logged = [json.loads(line) for line in arguments.log.read_text().splitlines()] if arguments.log.exists() else []
-    if not arguments.report:
-        wanted = {name: getattr(arguments, name) for name in SLOWER}
-        missing = [
-            (name, number)
-            for name, count in wanted.items()
-            for number in range(count)
-            if not any(line["kind"] == name and line["number"] == number for line in logged)
-        ]
-        # Mixed, so that an hour of the machine does not favour one kind.
-        random.Random(0).shuffle(missing)
-        logged += run(missing, arguments)
-    say(report(logged))
-    return 0
+    missing = [
+        (name, number)
+        for name in SLOWER
+        for number in range(getattr(arguments, name))
+        if not any(line["kind"] == name and line["number"] == number for line in logged)
+    ]
+    # Mixed, so that an hour of the machine does not favour one kind.
+    random.Random(0).shuffle(missing)
+    logged += run(missing, arguments.log)
+    show(report(logged))
 
 
-def run(missing: list[tuple[str, int]], arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def run(missing: list[tuple[str, int]], log: Path) -> list[dict[str, Any]]:
     """Make the comparisons, and log each."""
     lines = []
     setting = Setting(
         shape=LoadShape(Closed(USERS), warmup_seconds=0.5),
         metrics=METRICS,
         host=read_host().id,
-        history=History(arguments.log.with_suffix(".history").absolute()),
-        foreign_cores=arguments.foreign_cores,
-        budget_seconds=arguments.budget,
+        history=History(log.with_suffix(".history").absolute()),
+        foreign_cores=FOREIGN_CORES,
+        budget_seconds=BUDGET_SECONDS,
     )
     with tempfile.TemporaryDirectory() as folder:
         for kind, number in missing:
-            base, candidate = (
-                target(server(slower, computes=arguments.computing), Path(folder)) for slower in (0.0, SLOWER[kind])
-            )
-            outcome = run_trial(Trial(kind, number, base, candidate), setting, Silent(), say)
+            base, candidate = (target(server(slower), Path(folder)) for slower in (0.0, SLOWER[kind]))
+            outcome = run_trial(Trial(kind, number, base, candidate), setting, Unseen(), say)
             shown = line_of(outcome)
             lines.append(shown)
-            append(arguments.log, [shown])
-            append(arguments.log.with_suffix(".rounds.jsonl"), rounds_of(outcome))
+            append(log, [shown])
+            append(log.with_suffix(".rounds.jsonl"), rounds_of(outcome))
             say(kind, number, shown["verdict"], shown["rounds"], f"{shown['seconds']:.0f} s", shown["changes"])
     return lines
 
@@ -129,21 +114,18 @@ def say(*words: object) -> None:
     print(*words, flush=True)  # noqa: T201 -- a command
 
 
-def server(slower: float, *, computes: bool) -> Mosec:
-    """One that waits, or computes, so much more in each batch than it should."""
-    app = "matmul_app.py" if computes else "mosec_app.py"
-    work = {"products": round(PRODUCTS * (1 + slower))} if computes else {"work_ms": WORK_MS * (1 + slower)}
-    return Mosec(App("mosec_server", APPS / app, app, {**work, "max_batch_size": BATCH}))
+def server(slower: float) -> Mosec:
+    """One that waits so much longer in each batch than it should."""
+    work = {"work_ms": WORK_MS * (1 + slower), "max_batch_size": BATCH}
+    return Mosec(App("mosec_server", APP, APP.name, work))
 
 
 def target(kind: Mosec, logs: Path) -> Target:
     """The request to a server."""
 
     def start(kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
-        # Libraries of linear algebra would else take both cores.
-        environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         log = Path(tempfile.mkstemp(dir=logs, suffix=".log")[1])
-        return started(kind, ask, environment=environment, log=log, start_timeout_seconds=60, beside=beside)
+        return started(kind, ask, environment={}, log=log, start_timeout_seconds=60, beside=beside)
 
     return ServerHandle(kind, start).post("/inference", body=b"fox", expect=b"FOX")
 
@@ -157,14 +139,10 @@ def line_of(outcome: Outcome) -> dict[str, Any]:
         "number": outcome.trial.number,
         "at": utc_now(),
         "verdict": str(outcome.verdict),
-        "verdicts": {name: str(judgement.verdict) for name, judgement in judged.items()},
         "changes": {name: None if change is None else round(change, 4) for name, change in changes.items()},
-        "intervals": {name: judgement.interval for name, judgement in judged.items()},
         "reasons": [reason for judgement in outcome.judgements for reason in judgement.reasons],
         "rounds": len(outcome.rounds),
         "windows": outcome.windows,
-        "rejected": sum(measured.rejected for measured in outcome.rounds),
-        "foreign_cores": max((measured.foreign_cores for measured in outcome.rounds), default=None),
         "seconds": outcome.seconds,
         "error": outcome.error,
     }
@@ -198,12 +176,9 @@ def _numbers(window: Window) -> list[float]:
     return [window.throughput, batch, *quantiles, mean, 0.0]
 
 
-def report(logged: list[dict[str, Any]]) -> str:
-    """Count what is logged, in a Markdown table."""
-    lines = [
-        "| candidate | comparisons | REGRESSED | INCONCLUSIVE | INVALID | PASS | median time | windows, median |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+def report(logged: list[dict[str, Any]]) -> Table:
+    """Count what is logged."""
+    rows = []
     for kind in SLOWER:
         ours = [line for line in logged if line["kind"] == kind]
         if not ours:
@@ -214,9 +189,10 @@ def report(logged: list[dict[str, Any]]) -> str:
         charged = statistics.median(line["windows"] + WINDOWS_A_ROUND * line["rounds"] for line in ours)
         seconds = statistics.median(line["seconds"] for line in ours)
         share = f"{charged:.0f} ({charged / FIXED_WINDOWS:.0%} of the fixed design's {FIXED_WINDOWS})"
-        lines.append(f"| {' | '.join(map(str, (kind, len(ours), *counts, f'{seconds:.0f} s', share)))} |")
-    return "\n".join(lines)
+        rows.append([kind, *map(str, (len(ours), *counts)), f"{seconds:.0f} s", share])
+    header = ("candidate", "comparisons", "REGRESSED", "INCONCLUSIVE", "INVALID", "PASS", "median time")
+    return rich_table((*header, "windows, median"), rows, words=["candidate"])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -65,15 +65,6 @@ def hey(url: str, *, connections: int, requests: int) -> Outcome:
     return Outcome(answered, ended.cpu_seconds, float(_find(r"Requests/sec:\s+([\d.]+)", ended)))
 
 
-def ab(url: str, *, connections: int, requests: int) -> Outcome:
-    """Run ab with keep-alive; skips where it is missing."""
-    ended = run([debian("ab", "apache2-utils"), "-q", "-k", "-n", str(requests), "-c", str(connections), url])
-    _none_of(ended, "Non-2xx")
-    assert _find(r"Failed requests:\s+(\d+)", ended) == "0", ended.output
-    complete = int(_find(r"Complete requests:\s+(\d+)", ended))
-    return Outcome(complete, ended.cpu_seconds, float(_find(r"Requests per second:\s+([\d.]+)", ended)))
-
-
 def perf_analyzer(protocol: str, port: int, *, model: str, shape: str, connections: int, requests: int) -> Outcome:
     """Run perf_analyzer against Triton; skips where it is missing.
 

@@ -1,7 +1,6 @@
 """One load carried by 1, 2, 4, 8 and 32 workers: rate, CPU time, memory, reports, and how right the merged p99 is.
 
-    python -m tests.benchmarks.ray_scaling --engine ray --rate 2000 --seconds 10
-    python -m tests.benchmarks.ray_scaling --engine local
+    python -m tests.benchmarks.ray_scaling --rate 500
 
 All workers are on this machine and share its cores, so what is told is what more workers cost, not what more hosts
 bring. Every engine also writes its latencies down one by one (see ``recording``), and the p99 of all of them in one
@@ -10,11 +9,10 @@ list is what the merged one is held against.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -22,31 +20,28 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import psutil
-from rich.console import Console
 
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.ray.source import RayEngine
 from pytest_gpuserve.load.schedule import Poisson
 from pytest_gpuserve.load.shares import share_reasons, shares
-from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.validity import reasons
 from pytest_gpuserve.load.wire import frame
-from pytest_gpuserve.units import format_bytes, format_fraction, format_rate, format_seconds
+from pytest_gpuserve.units import format_bytes, format_fraction, format_rate
 from tests.benchmarks.merged_p99 import Q, nearest_rank
 from tests.benchmarks.nothing_served import null_server, plan
 from tests.benchmarks.recording.sitecustomize import FOLDER_VARIABLE
-from tests.benchmarks.rows import machine, rich_table
+from tests.benchmarks.rows import machine, parser_of, rich_table, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rich.table import Table
+    from collections.abc import Callable
 
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.wire import Tick
 
 WORKERS: Final = (1, 2, 4, 8, 32)
+SECONDS: Final = 10
 RECORDING: Final = Path(__file__).with_name("recording")
 
 WARM_TICKS: Final = 10
@@ -55,8 +50,6 @@ LAST_TICKS: Final = 5
 
 MAX_IN_FLIGHT: Final = 256
 """Where the machine stands still, the server's backlog must not overflow afterwards."""
-
-WIDTH: Final = 260
 
 
 @dataclass(frozen=True)
@@ -93,22 +86,21 @@ def own_bytes(process: psutil.Process) -> float:
     return float(process.memory_full_info().pss)
 
 
-def measure(source: EngineSource, workers: int, *, rate: float, seconds: float, raw: Path) -> Row:
+def measure(source: EngineSource, workers: int, *, rate: float, raw: Path) -> Row:
     """Run a load of so many workers to its end.
 
     Args:
         source: Where they come from.
         workers: How many.
         rate: Requests a second, of all together.
-        seconds: How long.
         raw: Folder to which engines write their latencies.
     """
     others = set(raw.iterdir())
     schedule = Poisson(rate, max_in_flight=MAX_IN_FLIGHT)
-    last_counted = round(10 * seconds) - LAST_TICKS
+    last_counted = 10 * SECONDS - LAST_TICKS
     with (
         null_server() as server,
-        Engines(plan(server, schedule, requests=round(rate * seconds)), workers, source) as engines,
+        Engines(plan(server, schedule, requests=round(rate * SECONDS)), workers, source) as engines,
     ):
         before: dict[int, float] = {}
         after: dict[int, float] = {}
@@ -121,7 +113,7 @@ def measure(source: EngineSource, workers: int, *, rate: float, seconds: float, 
             elif len(ticks) == last_counted:
                 after = look(cpu_seconds, without=server.pid)
                 memory = look(own_bytes, without=server.pid)
-        carrier = None if source is LOCAL else engines.pids[0]
+        carrier = engines.pids[0]
     counted = ticks[WARM_TICKS:last_counted]
     totals = total(counted)
     spent = {pid: seconds - before.get(pid, 0.0) for pid, seconds in after.items()}
@@ -136,21 +128,17 @@ def measure(source: EngineSource, workers: int, *, rate: float, seconds: float, 
     exact_ns = nearest_rank(whole, Q)
     p99 = known(latency.quantile(Q))
     averaged_ns = fmean(nearest_rank(hand, Q) for hand in hands)
-    # Without a process between, what was read here are the workers' own reports.
-    reports = [part for tick in counted for part in (() if carrier else tick.workers.values()) or (tick,)]
-    report_bytes = sum(len(frame(report)) for report in reports)
+    report_bytes = sum(len(frame(tick)) for tick in counted)
     cells = {
         "answered": format_rate(known(totals.throughput)),
         "sent of due": format_fraction(known(totals.achieved)),
-        "engine CPU a request": format_seconds(known(totals.cpu_seconds_a_request)),
-        "all processes' CPU a request": format_seconds(sum(spent.values()) / totals.requests),
-        "a worker's engine, of a core": format_fraction(totals.cpu_seconds / totals.seconds / workers),
-        "coordinator, of a core": "" if carrier is None else format_fraction(spent[carrier] / totals.seconds),
-        "its memory": "" if carrier is None else format_bytes(memory[carrier]),
+        "engines, of a core": format_fraction(totals.cpu_seconds / totals.seconds),
+        "all processes, of a core": format_fraction(sum(spent.values()) / totals.seconds),
+        "coordinator, of a core, and its memory": (
+            f"{format_fraction(spent[carrier] / totals.seconds)}, {format_bytes(memory[carrier])}"
+        ),
         "memory of all": format_bytes(sum(memory.values())),
         "reports read": f"{format_bytes(report_bytes / totals.seconds)}/s",
-        "send lag p99": format_seconds(known(totals.lag.quantile(Q))),
-        "p99": format_seconds(p99),
         "merged p99 off by": f"{100 * (p99 * 1e9 / exact_ns - 1):+.3f} %",
         "mean of p99s off by": f"{100 * (averaged_ns / exact_ns - 1):+.1f} %",
         # Of which sorts the reasons are why nothing could be concluded from it.
@@ -165,43 +153,28 @@ def known(value: float | None) -> float:
     return value
 
 
-def table(rows: Sequence[Row], *, engine: str, rate: float) -> Table:
-    """The rows for people."""
-    title = f"{engine}, {format_rate(rate)} Poisson, a server that does nothing (measured)"
-    header = ("workers", *(rows[0].cells if rows else ()))
-    return rich_table(header, [(str(row.workers), *row.cells.values()) for row in rows], title=title)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Print the table, a row at a time to standard error."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=("local", "ray"), default="ray")
-    parser.add_argument("--rate", type=float, default=2_000.0, help="requests a second, of all workers (default 2000)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each load, 3 at least (default 10)")
-    parser.add_argument("--workers", type=int, nargs="+", default=WORKERS, metavar="N")
-    arguments = parser.parse_args(argv)
+    parser = parser_of(__doc__)
+    parser.add_argument("--rate", type=float, default=500.0, help="requests a second, of all workers (default 500)")
+    arguments = parser.parse_args()
     rows = []
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        raw = folder / "raw"
+    with tempfile.TemporaryDirectory() as name, RayEngine(None, "--engine") as ray:
+        raw = Path(name, "raw")
         raw.mkdir()
         # Whoever starts an engine, it inherits these.
         os.environ[FOLDER_VARIABLE] = str(raw)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(RECORDING), os.environ.get("PYTHONPATH"))))
-        source: EngineSource = LOCAL
-        if arguments.engine == "ray":
-            ray = stack.enter_context(RayEngine(None, "--engine"))
-            ray.check()
-            source = ray.source(folder / "cluster.log")
-        for workers in arguments.workers:
-            row = measure(source, workers, rate=arguments.rate, seconds=arguments.seconds, raw=raw)
+        ray.check()
+        source = ray.source(Path(name, "cluster.log"))
+        for workers in WORKERS:
+            row = measure(source, workers, rate=arguments.rate, raw=raw)
             sys.stderr.write(f"{row}\n")
             rows.append(row)
-    console = Console(width=WIDTH)
-    console.print(table(rows, engine=arguments.engine, rate=arguments.rate))
-    console.print(f"Measured on: {machine()}.")
-    return 0
+    title = f"ray, {format_rate(arguments.rate)} Poisson, a server that does nothing (measured)"
+    cells = [(str(row.workers), *row.cells.values()) for row in rows]
+    show(rich_table(("workers", *rows[0].cells), cells, title=title), f"Measured on: {machine()}.")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

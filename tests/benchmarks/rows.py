@@ -1,7 +1,8 @@
-"""The table of `docs/explanation/load_engine.md`: one row a fact, with what was promised."""
+"""The table of `docs/explanation/load_engine.md`: one row a fact; and how programs print theirs."""
 
 from __future__ import annotations
 
+import argparse
 import platform
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import rich.box
+import rich.console
 import rich.table
 
 from pytest_gpuserve.device.host import read_host
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
     from tests.benchmarks.pairs import Ratio
 
-PACKAGES = ("nginx-light", "wrk", "hey", "apache2-utils")
+WIDTH = 260
+"""Lines of a table are not folded, so that it can be pasted as Markdown."""
+
+PACKAGES = ("nginx-light", "wrk", "hey")
 
 
 @dataclass(frozen=True)
@@ -133,3 +138,15 @@ def rich_table(
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """A parser of a program's arguments, which tells its module's text as it stands there."""
+    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def show(*parts: str | rich.table.Table) -> None:
+    """Print, to be pasted."""
+    console = rich.console.Console(width=WIDTH)
+    for part in parts:
+        console.print(part)

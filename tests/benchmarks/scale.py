@@ -9,19 +9,15 @@ time is of a process, and the least of several tries, so that other work on the 
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
-
 from pytest_gpuserve.load.schedule import Poisson
 from pytest_gpuserve.load.validity import SATURATED_SHARE
-from pytest_gpuserve.units import format_bytes, format_change, format_fraction, format_rate, format_seconds
-from tests.benchmarks.rows import machine, rich_table
-from tests.benchmarks.scale_costs import ArrivalCost, EngineCost, arrival_cost, engine_cost, schedules
+from pytest_gpuserve.units import format_bytes, format_fraction, format_rate, format_seconds
+from tests.benchmarks.rows import machine, parser_of, rich_table, show
+from tests.benchmarks.scale_costs import ArrivalCost, arrival_cost, request_seconds, schedules
 from tests.benchmarks.scale_model import (
     CARD_BITS,
     CLOCK_SECONDS,
@@ -32,7 +28,6 @@ from tests.benchmarks.scale_model import (
     out_of_order,
     rate_drawn_at_most,
     uses,
-    worker_share,
     workers_needed,
 )
 from tests.benchmarks.scale_ticks import TICKS_A_SECOND, Gathered, gather, pool
@@ -42,17 +37,16 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-MEASURED: Final = "measured"
 SIMULATED: Final = "simulated"
 COMPUTED: Final = "computed"
 
 RATES: Final = (1e4, 1e5, 1e6)
-ENGINE_RATES: Final = (2_000.0, 10_000.0, 20_000.0)
+ENGINE_RATE: Final = 20_000.0
 MAX_IN_FLIGHT: Final = 64
 PLANNED_SCHEDULE: Final = "Poisson"
 
 SIGMA: Final = 0.3
-CREWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CREW: Final = 256
 CREW_PER_TICK: Final = 1_000
 
 SECONDS_KEPT: Final = 60
@@ -61,25 +55,18 @@ SMALL_BODY: Final = 1_000
 LARGE_BODY: Final = 150_000
 """Bytes of a short text and of a photograph."""
 
-WIDTH: Final = 200
-
 
 @dataclass(frozen=True)
 class Costs:
     """What was measured here.
 
     Args:
-        engines: An engine process at some rates.
+        request_seconds: CPU time of a request in a busy engine, which is what many workers are.
         arrivals: A schedule's arrivals, by its name.
     """
 
-    engines: Sequence[EngineCost]
+    request_seconds: float
     arrivals: Mapping[str, ArrivalCost]
-
-    @property
-    def request_seconds(self) -> float:
-        """CPU time of a request in a busy engine, which is what many workers are."""
-        return max(self.engines, key=lambda engine: engine.per_second).request_seconds
 
 
 @dataclass(frozen=True)
@@ -115,12 +102,6 @@ class Scale:
         """Memory of the session at the end of a long measurement."""
         return KEPT_TICKS * self.gathering.kept_bytes
 
-    @property
-    def engine_share(self) -> float:
-        """Of a core, in each worker."""
-        costs = {"request_seconds": self.request_seconds, "drawn_seconds": self.drawn_seconds}
-        return worker_share(self.rate, self.workers, **costs)
-
     def uses(self, body_bytes: int) -> Uses:
         """What it uses of what workers do not bring with them."""
         return uses(
@@ -148,23 +129,6 @@ def scale(rate: float, costs: Costs, *, ticks: int = TICKS_A_SECOND) -> Scale:
     )
 
 
-def engine_table(engines: Sequence[EngineCost]) -> Table:
-    """What an engine process costs."""
-    return rich_table(
-        ("answered", "CPU a request", "of a core", "send lag p99", "a report"),
-        [
-            (
-                format_rate(engine.per_second),
-                format_seconds(engine.request_seconds),
-                format_fraction(engine.core_share),
-                format_seconds(engine.lag_p99_seconds),
-                format_bytes(engine.tick_bytes),
-            )
-            for engine in engines
-        ],
-    )
-
-
 def schedule_table(arrivals: Mapping[str, ArrivalCost]) -> Table:
     """What a schedule costs those who share it."""
     bound = f"drawing alone takes {format_fraction(SATURATED_SHARE)} of each worker's core at"
@@ -177,24 +141,8 @@ def schedule_table(arrivals: Mapping[str, ArrivalCost]) -> Table:
     return rich_table(header, rows, words=["schedule"])
 
 
-def crew_table(gatherings: Mapping[int, Gathered]) -> Table:
-    """What it takes to bring workers together."""
-    columns: dict[str, Callable[[Gathered], str]] = {
-        "merging one tick": lambda found: format_seconds(found.merge_seconds),
-        "coordinator, of a core": lambda found: format_fraction(TICKS_A_SECOND * found.coordinator_seconds),
-        "passed on": lambda found: f"{format_bytes(TICKS_A_SECOND * found.passed_bytes)}/s",
-        "session, of a core": lambda found: format_fraction(TICKS_A_SECOND * found.session_seconds),
-        f"session keeps, {SECONDS_KEPT} s": lambda found: format_bytes(KEPT_TICKS * found.kept_bytes),
-        "merged p99 off by": lambda found: _percent(found.merged_error),
-        "mean of p99s off by": lambda found: format_change(found.averaged_error),
-    }
-    rows = [(str(workers), *(of(found) for of in columns.values())) for workers, found in gatherings.items()]
-    return rich_table(("workers", *columns), rows)
-
-
-def crew_ends(gatherings: Mapping[int, Gathered]) -> dict[str, float]:
-    """With how many workers coordinator, session and memory end, going on from the largest crew in proportion."""
-    workers, found = max(gatherings.items())
+def crew_ends(workers: int, found: Gathered) -> dict[str, float]:
+    """With how many workers coordinator, session and memory end, going on from a large crew in proportion."""
     shares = {
         "the coordinator's core": TICKS_A_SECOND * found.coordinator_seconds / SATURATED_SHARE,
         "the session's core": TICKS_A_SECOND * found.session_seconds / SATURATED_SHARE,
@@ -209,7 +157,6 @@ def scale_table(scales: Sequence[Scale], costs: Costs) -> Table:
     computed: dict[str, Callable[[Scale], str]] = {
         f"workers, each {format_fraction(WORKER_SHARE)} of a core": lambda load: str(load.workers),
         "the same with gamma arrivals, shape 0.25": lambda load: _workers(load, bursty),
-        "CPU of all workers, cores": lambda load: f"{load.workers * load.engine_share:.2f}",
         "of a worker's core for drawing arrivals": lambda load: format_fraction(load.rate * load.drawn_seconds),
     }
     simulated: dict[str, Callable[[Scale], str]] = {
@@ -221,7 +168,6 @@ def scale_table(scales: Sequence[Scale], costs: Costs) -> Table:
         "session, of a core": lambda load: format_fraction(load.session_share),
         f"session keeps, {SECONDS_KEPT} s": lambda load: format_bytes(load.kept_bytes),
         "merged p99 off by": lambda load: _percent(load.gathering.merged_error),
-        "mean of p99s off by": lambda load: format_change(load.gathering.averaged_error),
     }
     limits: dict[str, Callable[[Scale], str]] = {
         "arrivals whose order the clocks do not tell": lambda load: f"{out_of_order(load.rate):g}",
@@ -248,38 +194,26 @@ def assumptions() -> str:
     )
 
 
-def measure(*, seconds: float) -> Costs:
+def measure() -> Costs:
     """Measure what there is to measure."""
     return Costs(
-        [engine_cost(Poisson(rate, max_in_flight=MAX_IN_FLIGHT), seconds=seconds) for rate in ENGINE_RATES],
+        request_seconds(Poisson(ENGINE_RATE, max_in_flight=MAX_IN_FLIGHT)),
         {name: arrival_cost(schedule) for name, schedule in schedules(1e6).items()},
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Print all tables, each when it is known."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each run of an engine (default 3)")
-    arguments = parser.parse_args(argv)
-    console = Console(width=WIDTH)
-
-    def show(title: str, table: Table) -> None:
-        console.print(f"{title}\n")
-        console.print(table)
-
-    costs = measure(seconds=arguments.seconds)
-    show("One engine process, Poisson arrivals, a server that does nothing (measured)", engine_table(costs.engines))
-    show("An arrival, CPU time in each worker (measured), and its bound (computed)", schedule_table(costs.arrivals))
-    gatherings = {workers: gather(pool(workers, per_tick=CREW_PER_TICK, ticks=3, sigma=SIGMA)) for workers in CREWS}
-    known = "simulated; CPU time and memory of the real code on them"
-    show(f"Reports of {CREW_PER_TICK} requests each, ten a second from every worker ({known})", crew_table(gatherings))
-    ends = ", ".join(f"{what} at {workers:.0f}" for what, workers in crew_ends(gatherings).items())
-    console.print(f"In proportion (computed) that ends, by workers: {ends}.\n")
+    parser_of(__doc__).parse_args()
+    costs = measure()
+    show(f"A request to a server that does nothing, CPU time (measured): {format_seconds(costs.request_seconds)}")
+    show("An arrival, CPU time in each worker (measured), and its bound (computed)\n", schedule_table(costs.arrivals))
+    ends = crew_ends(CREW, gather(pool(CREW, per_tick=CREW_PER_TICK, ticks=3, sigma=SIGMA)))
+    told = ", ".join(f"{what} at {workers:.0f}" for what, workers in ends.items())
+    show(f"In proportion to {CREW} workers of {CREW_PER_TICK} requests a tick (computed), these end: {told}.\n")
     scales = [scale(rate, costs) for rate in RATES]
-    show("A load of so many requests a second, Poisson arrivals", scale_table(scales, costs))
-    console.print(assumptions())
-    console.print(f"Measured on: {machine()}.")
-    return 0
+    show("A load of so many requests a second, Poisson arrivals\n", scale_table(scales, costs))
+    show(assumptions(), f"Measured on: {machine()}.")
 
 
 def _workers(load: Scale, drawn_seconds: float) -> str:
@@ -304,4 +238,4 @@ def _scarcest(found: Uses) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,13 +9,11 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
-from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Constant, Gamma, Poisson
 from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.load.wire import frame
 from tests.benchmarks.nothing_served import null_server, plan
 
 if TYPE_CHECKING:
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import OpenSchedule
 
 REPEATS: Final = 5
+RUN_SECONDS: Final = 3.0
 WARM_TICKS: Final = 5
 
 ARRIVALS: Final = 200_000
@@ -78,52 +77,22 @@ def arrival_cost(schedule: OpenSchedule, *, arrivals: int = ARRIVALS) -> Arrival
     return ArrivalCost(own, max(0.0, alone - own))
 
 
-@dataclass(frozen=True)
-class EngineCost:
-    """What an engine process did against a server that does nothing.
-
-    Args:
-        per_second: Requests answered a second.
-        request_seconds: CPU time of the engine for each.
-        core_share: Of a core that it used.
-        lag_p99_seconds: How late it was.
-        tick_bytes: Median size of a report.
-    """
-
-    per_second: float
-    request_seconds: float
-    core_share: float
-    lag_p99_seconds: float
-    tick_bytes: float
-
-
-def engine_cost(schedule: OpenSchedule, *, seconds: float, repeats: int = REPEATS) -> EngineCost:
-    """Run an engine several times; the run in which a request took the least is told.
+def request_seconds(schedule: OpenSchedule) -> float:
+    """CPU time of an engine for a request to a server that does nothing, the least of several runs.
 
     Args:
         schedule: With a ceiling: where the machine stands still, the server's backlog must not overflow afterwards.
-        seconds: Of a run.
-        repeats: How many runs.
     """
     assert schedule.max_in_flight is not None
-    return min((_engine_run(schedule, seconds) for _ in range(repeats)), key=lambda run: run.request_seconds)
+    return min(_of_a_run(schedule) for _ in range(REPEATS))
 
 
-def _engine_run(schedule: OpenSchedule, seconds: float) -> EngineCost:
+def _of_a_run(schedule: OpenSchedule) -> float:
     with null_server() as server, Engines(plan(server, schedule)) as engines:
         for _ in range(WARM_TICKS):
             engines.next_tick()
-        ticks = [engines.next_tick() for _ in range(max(1, round(10 * seconds)))]
-    totals = total(ticks)
+        totals = total([engines.next_tick() for _ in range(round(10 * RUN_SECONDS))])
     assert not totals.errors, totals.error_samples
-    cost, rate, lag = totals.cpu_seconds_a_request, totals.throughput, totals.lag.quantile(0.99)
+    cost = totals.cpu_seconds_a_request
     assert cost is not None, "no request was answered"
-    assert rate is not None
-    assert lag is not None, "fewer than 100 requests were sent"
-    return EngineCost(
-        per_second=rate,
-        request_seconds=cost,
-        core_share=totals.cpu_seconds / totals.seconds,
-        lag_p99_seconds=lag,
-        tick_bytes=median(len(frame(tick)) for tick in ticks),
-    )
+    return cost

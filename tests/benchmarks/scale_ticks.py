@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
 from pytest_gpuserve.load.engine.tally import Tally
-from pytest_gpuserve.load.merging import merge_ticks
 from pytest_gpuserve.load.ray.clock import Exchange, Track
 from pytest_gpuserve.load.ray.coordinator import Gathering
 from pytest_gpuserve.load.ray.messages import News
@@ -105,25 +104,19 @@ class Gathered:
 
     Args:
         worker_bytes: Size of a worker's report.
-        passed_bytes: Size of what the coordinator passes on.
-        merge_seconds: To merge alone.
         coordinator_seconds: To read the workers' reports, move them to one clock, merge them, and write what is passed
             on.
         session_seconds: To read that and to add it up as a session does: what was seen so far, the window, and in the
             end all of the measurement and each worker's share.
         kept_bytes: Memory of what the session keeps of it until the measurement ends.
         merged_error: By which fraction the p99 of all is off.
-        averaged_error: By which the mean of the workers' p99s would be.
     """
 
     worker_bytes: float
-    passed_bytes: float
-    merge_seconds: float
     coordinator_seconds: float
     session_seconds: float
     kept_bytes: float
     merged_error: float
-    averaged_error: float
 
 
 def gather(workers: Sequence[Worker]) -> Gathered:
@@ -149,13 +142,10 @@ def gather(workers: Sequence[Worker]) -> Gathered:
     assert merged is not None, "fewer than 100 latencies have no p99"
     return Gathered(
         worker_bytes=median(len(frame(tick)) for row in rows for tick in row),
-        passed_bytes=median(map(len, passed)),
-        merge_seconds=cpu_seconds(lambda: [merge_ticks(row) for row in rows]) / count,
         coordinator_seconds=cpu_seconds(lambda: _coordinate(names, news)) / count,
         session_seconds=cpu_seconds(lambda: _take(passed)) / count,
         kept_bytes=kept_bytes / count,
         merged_error=merged * 1e9 / whole - 1,
-        averaged_error=fmean(nearest_rank(each.latencies_ns, Q) for each in workers) / whole - 1,
     )
 
 

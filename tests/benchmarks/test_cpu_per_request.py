@@ -1,4 +1,4 @@
-"""What a small request costs the client: ours against wrk, hey and ab on nginx, and perf_analyzer on Triton."""
+"""What a small request costs the client: ours against wrk and hey on nginx, and perf_analyzer on Triton."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from pytest_gpuserve.units import format_rate
 from tests.benchmarks import ours
-from tests.benchmarks.cost import Contestant, compare
-from tests.benchmarks.peers import ab, hey, wrk
+from tests.benchmarks.pairs import Contestant, compare
+from tests.benchmarks.peers import hey, wrk
 from tests.benchmarks.triton_loads import ours_over_grpc, ours_over_http, perf_analyzer_over
 
 if TYPE_CHECKING:
@@ -49,14 +49,6 @@ def test_hey(tmp_path: Path, nginx_url: str, table: Table) -> None:
     peer = Contestant(partial(load, requests=REQUESTS), partial(load, requests=CONNECTIONS))
     found = compare(our_contestant(tmp_path, nginx_url), peer, pairs=PAIRS)
     assert table.compare_seconds("client CPU a request, nginx", "hey", found.cost, most=0.4), found
-
-
-def test_ab(tmp_path: Path, nginx_url: str, table: Table) -> None:
-    """What a request takes is told beside ab's; nothing is promised."""
-    load = partial(ab, nginx_url, connections=CONNECTIONS)
-    peer = Contestant(partial(load, requests=REQUESTS), partial(load, requests=CONNECTIONS))
-    found = compare(our_contestant(tmp_path, nginx_url), peer, pairs=PAIRS)
-    table.compare_seconds("client CPU a request, nginx", "ab -k", found.cost)
 
 
 @pytest.mark.parametrize(("protocol", "most"), [("http", 0.3), ("grpc", 1.5)])

@@ -79,12 +79,3 @@ def test_connections(nginx_url: str, table: Table) -> None:
     table.add(Row(what, answered, f"{most} files open", target="all, and a connection each", met=met))
     assert report.requests == requests
     assert most >= CONNECTIONS
-
-
-def test_limit_on_files_is_named(nginx_url: str) -> None:
-    """Where the system allows fewer open files than there are users, the command says so and how to raise it."""
-    with started(ours.command(nginx_url, concurrency=1000, requests=2000), open_files=256) as client:
-        ended = client.end(60)
-    assert ended.status != 0
-    assert "limit on open files is 256" in ended.trouble
-    assert "ulimit" in ended.trouble

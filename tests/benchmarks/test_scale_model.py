@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from pytest_gpuserve.load.schedule import Constant, Gamma
-from tests.benchmarks.scale import COMPUTED, MEASURED, SIMULATED, Costs, crew_ends, crew_table, scale, scale_table
-from tests.benchmarks.scale_costs import ArrivalCost, EngineCost, arrival_cost
+from tests.benchmarks.scale import COMPUTED, SIMULATED, Costs, crew_ends, scale, scale_table
+from tests.benchmarks.scale_costs import ArrivalCost, arrival_cost
 from tests.benchmarks.scale_model import (
     WORKER_SHARE,
     network_bits,
@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 RATES = st.floats(1, 1e8)
 COSTS = st.floats(1e-7, 1e-3)
-FAST = Costs(
-    [EngineCost(2000.0, 2e-5, 0.04, 1e-4, 900.0), EngineCost(20_000.0, 1e-5, 0.2, 1e-4, 2000.0)],
-    {"Poisson": ArrivalCost(3e-7, 1.5e-7), "gamma, shape 0.25": ArrivalCost(3e-7, 1e-4)},
-)
+FAST = Costs(1e-5, {"Poisson": ArrivalCost(3e-7, 1.5e-7), "gamma, shape 0.25": ArrivalCost(3e-7, 1e-4)})
 
 
 def text_of(table: Table) -> list[list[str]]:
@@ -99,7 +96,6 @@ def test_every_row_says_how_it_is_known() -> None:
     header, *rows = text_of(scale_table(scales, FAST))
     assert header == ["", "10000/s", "20000/s", "how it is known"]
     assert {row[-1] for row in rows} == {SIMULATED, COMPUTED}
-    assert MEASURED not in {row[-1] for row in rows}
     assert all(cell for row in rows for cell in row)
     known = {row[0]: row[1:3] for row in rows}
     assert known["workers, each 50 % of a core"] == ["1", "1"]
@@ -108,13 +104,9 @@ def test_every_row_says_how_it_is_known() -> None:
 
 
 def test_reports_of_a_crew_merge_to_its_p99() -> None:
-    """Drawn reports go through the code of real ones; the merged p99 is right where the average of p99s is low."""
+    """Drawn reports go through the code of real ones; a larger crew is computed in proportion."""
     found = gather(pool(8, per_tick=400, ticks=2, sigma=0.3))
     assert abs(found.merged_error) <= 5e-4
-    assert found.averaged_error < -0.05
-    assert found.passed_bytes > 8 * found.worker_bytes
-    assert min(found.merge_seconds, found.coordinator_seconds, found.session_seconds, found.kept_bytes) > 0
-    # Larger crews are computed from the largest: what twice the share remains for is half as many workers.
-    ends = crew_ends({1: found, 8: found})
+    assert min(found.coordinator_seconds, found.session_seconds, found.kept_bytes) > 0
+    ends = crew_ends(8, found)
     assert ends["the coordinator's core"] == pytest.approx(8 * 0.9 / (10 * found.coordinator_seconds))
-    assert len(text_of(crew_table({1: found, 8: found}))) == 3

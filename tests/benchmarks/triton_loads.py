@@ -18,7 +18,7 @@ import pytest
 from pytest_gpuserve.process.ports import free_port
 from tests.benchmarks import ours
 from tests.benchmarks.clients import Endless
-from tests.benchmarks.cost import Contestant
+from tests.benchmarks.pairs import Contestant
 from tests.benchmarks.peers import PEERS_PACKAGES, Outcome, peers_folder, perf_analyzer, site_packages
 from tests.benchmarks.servers import up
 

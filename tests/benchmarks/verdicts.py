@@ -1,7 +1,7 @@
 """Recorded rounds through the paired verdict and through other tools' rules: how often each is wrong, and how fast.
 
-    python tests/benchmarks/verdicts.py tests/benchmarks/recorded_rounds/*.jsonl
-    python tests/benchmarks/verdicts.py tests/benchmarks/recorded_rounds/*.jsonl --metric p99
+    python -m tests.benchmarks.verdicts tests/benchmarks/recorded_rounds/*.jsonl
+    python -m tests.benchmarks.verdicts tests/benchmarks/recorded_rounds/*.jsonl --metric p99
 
 From rounds of one build, comparisons are drawn at random: which rounds, in which order, and which of the two servers
 is the base. A slowdown is put in by adding to the candidate's log costs. The paired verdict knows nothing but its
@@ -15,27 +15,21 @@ mean of its windows' p99, since the files hold no histograms.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pytest_gpuserve.gate.metric import Growth, Metric, metric_by_option
 from pytest_gpuserve.gate.paired import RoundPoint, default_prior, paired_verdict
 from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, first_look, levels
 from pytest_gpuserve.gate.verdict import Verdict
-from tests.benchmarks.recorded import COLUMNS, RecordedBlock, RecordedRound, Unreadable, read_rounds
-from tests.benchmarks.rows import rich_table
+from tests.benchmarks.recorded import COLUMNS, RecordedBlock, RecordedRound, read_rounds
+from tests.benchmarks.rows import parser_of, rich_table, show
 from tests.benchmarks.verdict_rules import rules
 
 if TYPE_CHECKING:
@@ -50,10 +44,10 @@ MOST_ROUNDS: Final = LOOKS[-1][0]
 START_WINDOWS: Final = 20
 """What starting and warming up both servers of a round costs, in windows."""
 
-WIDTH: Final = 200
-"""Columns of a table whose lines are not folded, so that it can be pasted as Markdown."""
+FIXED_ROUNDS: Final = 4
+"""Of the rules with a fixed number."""
 
-BAD_INPUT: Final = 2
+SEED: Final = 0
 
 
 @dataclass(frozen=True)
@@ -86,18 +80,25 @@ class Bench:
         growth: Largest acceptable growth of the cost.
         same: Rounds of one build.
         slowed: Rounds whose candidate was really slower, by how much.
-        rounds: How many rounds the rules with a fixed number have.
         repetitions: How many comparisons are drawn for each number.
-        seed: Of the draws.
     """
 
     metric: Metric
     growth: Growth
     same: Sequence[RecordedRound]
     slowed: dict[float, list[RecordedRound]]
-    rounds: int
     repetitions: int
-    seed: int
+
+    @classmethod
+    def of(cls, files: Iterable[Path], metric: Metric, repetitions: int) -> Bench:
+        """The bench of what some files hold, at the metric's default tolerance."""
+        same: list[RecordedRound] = []
+        slowed: dict[float, list[RecordedRound]] = {}
+        for round_ in (round_ for path in files for round_ in read_rounds(path, metric)):
+            (slowed.setdefault(round_.slower, []) if round_.slower else same).append(round_)
+        assert len(same) >= max(MOST_ROUNDS, 2 * FIXED_ROUNDS), "too few rounds of one build"
+        assert all(len(pool) >= MOST_ROUNDS for pool in slowed.values()), "too few rounds of a slowed build"
+        return cls(metric, Growth(metric.default_tolerance), same, slowed, repetitions)
 
     @property
     def slowdowns(self) -> list[float]:
@@ -151,7 +152,7 @@ class Bench:
         draws = self._drawn(draw, self.same)
         alarms = {slower: self._alarms(rule, draws, math.log1p(slower)) for slower in self.slowdowns}
         recorded = {slower: self._alarms(rule, self._drawn(draw, pool), 0.0) for slower, pool in self.slowed.items()}
-        windows = median(self.rounds * START_WINDOWS + sum(round_.windows for round_ in rounds) for rounds in draws)
+        windows = median(FIXED_ROUNDS * START_WINDOWS + sum(round_.windows for round_ in rounds) for rounds in draws)
         return Row(
             name,
             servers,
@@ -176,23 +177,23 @@ class Bench:
         pool: Sequence[RecordedRound],
     ) -> list[list[RecordedRound]]:
         """Comparisons from a pool; identical builds with base and candidate exchanged at random."""
-        random = np.random.default_rng(self.seed)
+        random = np.random.default_rng(SEED)
         drawn = [draw(random, pool) for _ in range(self.repetitions)]
         if pool is not self.same:
             return drawn
         return [[r.swapped() for r in rounds] if random.random() < 0.5 else rounds for rounds in drawn]
 
     def _side_by_side(self, random: np.random.Generator, pool: Sequence[RecordedRound]) -> list[RecordedRound]:
-        return _some(random, pool, count=self.rounds)
+        return _some(random, pool, count=FIXED_ROUNDS)
 
     def _apart(self, random: np.random.Generator, pool: Sequence[RecordedRound]) -> list[RecordedRound]:
         """The base of rounds in a row, with the candidate of other rounds in a row."""
         if pool is self.same:
             # Two stretches that do not overlap; who is the base is drawn later.
-            first, second = sorted(random.integers(0, len(pool) - 2 * self.rounds + 1, 2).tolist())
-            second += self.rounds
+            first, second = sorted(random.integers(0, len(pool) - 2 * FIXED_ROUNDS + 1, 2).tolist())
+            second += FIXED_ROUNDS
         else:
-            first, second = (int(random.integers(0, len(each) - self.rounds + 1)) for each in (self.same, pool))
+            first, second = (int(random.integers(0, len(each) - FIXED_ROUNDS + 1)) for each in (self.same, pool))
         return [
             RecordedRound(
                 tuple(
@@ -201,7 +202,7 @@ class Bench:
                 )
             )
             for base, candidate in zip(
-                self.same[first : first + self.rounds], pool[second : second + self.rounds], strict=True
+                self.same[first : first + FIXED_ROUNDS], pool[second : second + FIXED_ROUNDS], strict=True
             )
         ]
 
@@ -243,82 +244,22 @@ def table(bench: Bench, rows: Sequence[Row]) -> Table:
     return rich_table(header, cells, words=("rule", "servers run"), title=title)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 2 for input that cannot be used."""
-    parser = argparse.ArgumentParser(
-        prog="verdicts.py", description="Recorded rounds through the paired verdict and through other tools' rules."
-    )
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = parser_of(__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="recorded rounds, JSON lines")
     parser.add_argument("--metric", choices=COLUMNS, default="throughput")
-    parser.add_argument(
-        "--growth",
-        type=_fraction,
-        help="largest growth of the cost, as a fraction; as much as the metric's default tolerance if left out",
-    )
-    parser.add_argument("--rounds", type=_count, default=4, help="rounds of the other rules (default 4, at least 2)")
-    parser.add_argument("--repetitions", type=_count, default=2_000, help="comparisons a number (default 2000)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--repetitions", type=int, default=2_000, help="comparisons a number (default 2000)")
     arguments = parser.parse_args(argv)
-    metric = metric_by_option(arguments.metric)
-    try:
-        rounds = [round_ for path in arguments.files for round_ in read_rounds(path, metric)]
-        bench = _bench(arguments, metric, rounds)
-    except Unreadable as error:
-        sys.stderr.write(f"verdicts.py: {error}\n")
-        return BAD_INPUT
+    bench = Bench.of(arguments.files, metric_by_option(arguments.metric), arguments.repetitions)
     rows = bench.rows()
-    if arguments.json:
-        numbers = {
-            "metric": metric.name,
-            "growth": bench.growth,
-            "rounds": len(bench.same),
-            "rounds_slowed": {slower: len(pool) for slower, pool in bench.slowed.items()},
-            "repetitions": bench.repetitions,
-            "rows": [asdict(row) for row in rows],
-        }
-        sys.stdout.write(json.dumps(numbers, indent=1) + "\n")
-        return 0
-    console = Console(width=WIDTH)
-    console.print(table(bench, rows))
     passes = rows[0].passes
-    console.print(
+    show(
+        table(bench, rows),
         f"The paired verdict passes {passes[0.0]:.3f} of identical builds and {passes[bench.growth]:.3f} of those"
-        f" that are slower by as much as is accepted; what neither passes nor is called slower is INCONCLUSIVE."
+        " that are slower by as much as is accepted; what neither passes nor is called slower is INCONCLUSIVE.",
     )
-    return 0
-
-
-def _bench(arguments: argparse.Namespace, metric: Metric, rounds: Sequence[RecordedRound]) -> Bench:
-    same = [round_ for round_ in rounds if round_.slower == 0]
-    slowed: dict[float, list[RecordedRound]] = {}
-    for round_ in rounds:
-        if round_.slower:
-            slowed.setdefault(round_.slower, []).append(round_)
-    needed = max(MOST_ROUNDS, 2 * arguments.rounds)
-    if len(same) < needed:
-        raise Unreadable(f"{len(same)} rounds of one build in the files, and {needed} are needed")
-    for slower, pool in slowed.items():
-        needed = max(MOST_ROUNDS, arguments.rounds)
-        if len(pool) < needed:
-            raise Unreadable(f"{len(pool)} rounds slower by {slower:g} in the files, and {needed} are needed")
-    growth = Growth(metric.default_tolerance if arguments.growth is None else arguments.growth)
-    return Bench(metric, growth, same, slowed, arguments.rounds, arguments.repetitions, arguments.seed)
-
-
-def _fraction(text: str) -> float:
-    value = float(text)
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"must be a fraction above 0, such as 0.05, not {text}")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 2:
-        raise argparse.ArgumentTypeError(f"must be 2 or more, not {text}")
-    return value
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

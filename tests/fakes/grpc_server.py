@@ -72,9 +72,9 @@ class ServingGrpc:
 
 
 @contextmanager
-def serving_grpc(port: int = 0) -> Iterator[ServingGrpc]:
-    """Run a server for the block, on this port or any."""
-    argv = [sys.executable, __file__, str(port)]
+def serving_grpc() -> Iterator[ServingGrpc]:
+    """Run a server for the block."""
+    argv = [sys.executable, __file__]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -83,11 +83,11 @@ def serving_grpc(port: int = 0) -> Iterator[ServingGrpc]:
             process.kill()
 
 
-def main(port: int) -> None:
+def main() -> None:
     """Serve until standard input ends."""
     options = [("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
     server = grpc.server(ThreadPoolExecutor(8), handlers=[Service()], options=options)
-    bound = server.add_insecure_port(f"127.0.0.1:{port}")
+    bound = server.add_insecure_port("127.0.0.1:0")
     server.start()
     sys.stdout.write(f"{bound}\n")
     sys.stdout.flush()
@@ -96,4 +96,4 @@ def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    main()

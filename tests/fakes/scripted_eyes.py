@@ -17,6 +17,9 @@ UUID: Final = "GPU-1"
 
 SAMPLE_NS: Final = 100_000_000
 
+LATE_NS: Final = 50_000_000
+"""So long after its time a sample is seen."""
+
 MIB: Final = 1 << 20
 
 QUIET: Final = {
@@ -40,7 +43,6 @@ class ScriptedEyes:
         unknown: What cannot be seen.
         problem: Why nothing more is seen.
         now_ns: The time.
-        late_ns: How long after its time a sample is seen.
         watched: Whom the last order named: the client's and the server's pids.
         closed: How often they were closed.
         needed_ns: What was seen before is needed no more.
@@ -51,7 +53,6 @@ class ScriptedEyes:
     unknown: list[Unknown] = field(default_factory=list)
     problem: str = ""
     now_ns: int = 0
-    late_ns: int = 50_000_000
     watched: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     closed: int = 0
     needed_ns: int = 0
@@ -76,13 +77,13 @@ class ScriptedEyes:
         happened = tuple(event for event in self.events if event.at_ns <= self.now_ns)
         # The last sample before is kept, as nothing could be interpolated without it.
         begin_ns = self.needed_ns - SAMPLE_NS
-        samples = tuple(sample for sample in self._samples if begin_ns <= sample.at_ns <= self.now_ns - self.late_ns)
+        samples = tuple(sample for sample in self._samples if begin_ns <= sample.at_ns <= self.now_ns - LATE_NS)
         return Seen(samples, happened, tuple(self.unknown), self.problem)
 
     def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
         """See `Eyes`."""
         del timeout_seconds
-        self.live_until(-(-at_ns // SAMPLE_NS) * SAMPLE_NS + self.late_ns)
+        self.live_until(-(-at_ns // SAMPLE_NS) * SAMPLE_NS + LATE_NS)
         return self.seen()
 
     def forget_before(self, at_ns: int) -> None:

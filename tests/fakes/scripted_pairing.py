@@ -117,11 +117,11 @@ class ScriptedPairing:
         )
 
 
-def window_at(cost: float, *, requests: int = 1000, seconds: float = WINDOW_SECONDS) -> Window:
+def window_at(cost: float, *, requests: int = 1000) -> Window:
     """A window of which every metric has this log cost, but for a constant."""
     latency = LATENCY_SECONDS * math.exp(cost)
     return Window(
-        seconds=seconds * math.exp(cost),
+        seconds=WINDOW_SECONDS * math.exp(cost),
         requests=requests,
         errors={},
         latency=Histogram({bucket_of(round(latency * 1e9)): requests} if requests else {}),

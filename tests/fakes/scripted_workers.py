@@ -87,6 +87,7 @@ class ScriptedWorker:
         hangs_in: The method that does not answer any more.
         silent: Whether it is never ready again.
         asked: How often it was asked for the time.
+        polled: How often it was asked for news.
         ended: Whether it was ended.
     """
 
@@ -101,6 +102,7 @@ class ScriptedWorker:
     hangs_in: str = ""
     silent: bool = False
     asked: int = 0
+    polled: int = 0
     ended: bool = False
 
     def there_ns(self) -> int:
@@ -170,6 +172,7 @@ class ScriptedWorker:
 
     async def poll(self) -> News:
         """See ``Remote``."""
+        self.polled += 1
         received_ns = self.there_ns()
         news = await self.news.get()
         if isinstance(news, Exception):
@@ -275,10 +278,10 @@ class ScriptedOwner:
 
 @asynccontextmanager
 async def coordinated(
-    cluster: ScriptedCluster, parts: int = 2, *, host: str = "10.0.0.99", seed: int = 7
+    cluster: ScriptedCluster, parts: int = 2, *, host: str = "10.0.0.99"
 ) -> AsyncIterator[ScriptedOwner]:
-    """Run a coordinator over a scripted cluster, and end it with the block."""
-    load = msgspec.structs.replace(plan(8000, host=host), parts=parts, seed=seed)
+    """Run a coordinator over a scripted cluster, with the seed 7, and end it with the block."""
+    load = msgspec.structs.replace(plan(8000, host=host), parts=parts, seed=7)
     reports: asyncio.Queue[Report] = asyncio.Queue()
     pool = WorkerPool(cluster, load, VERSIONS, cluster.clock.now_ns)
     coordinator = Coordinator(pool, reports.put_nowait, cluster.clock.now_ns)

@@ -20,6 +20,7 @@ from pytest_gpuserve.load.wire import Latencies
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.servers.remote import Remote, Replicas
+from tests.servers.deployments import Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -147,16 +148,6 @@ class SimulatedEngines:
         self.deployment.answered += self.deployment.under_way
 
 
-class Unwatched:
-    """A progress line that nobody looks at."""
-
-    def show(self, *_: object) -> None:
-        """Hear of a tick."""
-
-    def clear(self) -> None:
-        """Hear of the end."""
-
-
 def search_deployment(deployment: Deployment, shape: SearchShape, monkeypatch: Any) -> tuple[Start, list[str]]:  # noqa: ANN401 -- pytest.MonkeyPatch
     """Search it; what was found, and why nothing may be concluded from it."""
     monkeypatch.setattr(
@@ -166,5 +157,5 @@ def search_deployment(deployment: Deployment, shape: SearchShape, monkeypatch: A
     target = Target(ServerHandle(deployment.kind, cast("Any", None)), (Request("POST", "/", b"x"),))
     check = AnswerCheck([None])
     shape = cast("SearchShape", for_replicas(shape, target))
-    searching = SearchedStart(cast("Any", deployment), target, shape, check, Unwatched())
+    searching = SearchedStart(cast("Any", deployment), target, shape, check, Unseen())
     return searching.measure(), searching.problems

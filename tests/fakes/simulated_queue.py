@@ -105,8 +105,6 @@ def search_queue(
     guess: float,
     random: Random,
     *,
-    seconds: float | None = None,
-    precision: float = 0.05,
     known: float | None = None,
     seed: int | None = None,
 ) -> Search:
@@ -117,13 +115,11 @@ def search_queue(
         objective: What it has to meet.
         guess: Requests a second that users reach who wait for each answer.
         random: Arrivals and service times.
-        seconds: Measured time of a rate at most.
-        precision: How far apart the last rates are.
         known: The capacity of an earlier start; None for none.
         seed: Of the samples' arrivals; None for such as no other search has.
     """
-    least = least_rate(objective, seconds)
-    planner = Planner.beginning(guess=guess, known=known, precision=precision, least=least)
+    least = least_rate(objective, None)
+    planner = Planner.beginning(guess=guess, known=known, precision=0.05, least=least)
     common = random.random() if seed is None else seed
     lengths: list[Looks] = []
     settle_ticks = math.ceil(settle_seconds(objective) / TICK_SECONDS)
@@ -131,9 +127,9 @@ def search_queue(
     def take(which: Try, _: Search) -> Probe:
         rate, number = which.rate, which.sample
         if number is None:
-            looks, arrivals = Looks.at(rate, objective, seconds), random
+            looks, arrivals = Looks.at(rate, objective, None), random
         else:
-            lengths.append(Looks.of_sample(rate, objective, seconds))
+            lengths.append(Looks.of_sample(rate, objective, None))
             looks, arrivals = lengths[0], Random(f"{common} {number}")
         probing = Probing(objective, rate, looks, is_sample=number is not None, is_patient=which.is_last_resort)
         measured: list[Tick] = []

@@ -2,8 +2,8 @@
 
 Mutants are made by mutmut's operators at places drawn by a seed; the tests of one are those that come to its line. Each
 mutant is written into a clone of the committed checkout, and runs in a fork of a process that has the libraries
-imported, so that it takes a second rather than five. Only what tests do in their own process is followed: a line that
-runs in a server or a load engine alone counts as not covered.
+imported, so that it takes a second rather than five; two at a time, each in a clone of its own. Only what tests do in
+their own process is followed: a line that runs in a server or a load engine alone counts as not covered.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ import importlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
@@ -65,27 +69,39 @@ class Mutant:
 def main() -> None:
     """Write a line for each survivor, and the count."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("room", help="a folder of the package that has one of its name in the tests")
+    parser.add_argument("room", help="a folder of the package that has one of its name in the tests: gate, load/ray")
     parser.add_argument("--sample", type=int, default=200, help="how many mutants (200)")
     parser.add_argument("--seed", type=int, default=1, help="of the draw (1): one seed draws the same of the same code")
+    parser.add_argument("--jobs", type=int, default=2, help="how many mutants at a time (2)")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         clone = Path(folder, "checkout")
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-        os.chdir(clone)
-        sys.path.insert(0, str(clone))
-        os.environ["PYTHONPATH"] = str(clone)
+        enter(clone)
         lines, seconds = covered(asked.room, Path(folder))
         mutants = drawn(asked.room, lines, asked.sample, asked.seed)
         for name in (*IMPORTED, *(f"_pytest.{name}" for name in default_plugins)):
             importlib.import_module(name)
         counts: Counter[str] = Counter()
-        for number, mutant in enumerate(mutants, start=1):
-            outcome = outcome_of(mutant, seconds, Path(folder), number)
-            counts[outcome] += 1
-            if outcome != "killed":
-                say(f"{outcome}: {mutant.file}:{mutant.line}: {mutant.change}")
+        with ProcessPoolExecutor(asked.jobs, get_context("fork"), enter_copy, (clone,)) as jobs:
+            outcomes = jobs.map(partial(outcome_of, seconds), mutants, range(1, len(mutants) + 1))
+            for mutant, outcome in zip(mutants, outcomes, strict=True):
+                counts[outcome] += 1
+                if outcome != "killed":
+                    say(f"{outcome}: {mutant.file}:{mutant.line}: {mutant.change}")
     say(f"{asked.room}: {counts['killed']} of {counts.total()} killed, {counts['not covered']} not covered")
+
+
+def enter(checkout: Path) -> None:
+    """Take the package and its tests from there, in this process and in all below it."""
+    os.chdir(checkout)
+    sys.path.insert(0, str(checkout))
+    os.environ["PYTHONPATH"] = str(checkout)
+
+
+def enter_copy(clone: Path) -> None:
+    """Give a process of the pool a clone of its own, with what is compiled in it."""
+    enter(shutil.copytree(clone, clone.with_name(f"checkout-{os.getpid()}"), symlinks=True))
 
 
 def say(line: str) -> None:
@@ -135,7 +151,7 @@ def drawn(room: str, lines: dict[str, dict[int, list[str]]], sample: int, seed: 
     return mutants
 
 
-def outcome_of(mutant: Mutant, seconds: dict[str, float], folder: Path, number: int) -> str:
+def outcome_of(seconds: dict[str, float], mutant: Mutant, number: int) -> str:
     """``killed``, ``survived`` or ``not covered``."""
     chosen: list[str] = []
     total = 0.0
@@ -152,23 +168,24 @@ def outcome_of(mutant: Mutant, seconds: dict[str, float], folder: Path, number: 
         path.write_text(mutant.source, encoding="utf-8")
         # Bytecode is told by size and second: each mutant has a second of its own.
         os.utime(path, (number, number))
-        return "killed" if _run(chosen, folder, 20 + 5 * total) else "survived"
+        return "killed" if _run(chosen, 20 + 5 * total) else "survived"
     finally:
         path.write_text(known, encoding="utf-8")
         os.utime(path, (times.st_atime, times.st_mtime))
 
 
-def _run(tests: list[str], folder: Path, limit_seconds: float) -> bool:
+def _run(tests: list[str], limit_seconds: float) -> bool:
     """Whether these tests fail, or do not end."""
+    beside = f"{Path.cwd()}-"
     pid = os.fork()
     if pid == 0:
         status = 98
         try:
             os.setsid()
-            silent = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            silent = os.open(f"{beside}output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(silent, 1)
             os.dup2(silent, 2)
-            status = int(pytest.main([*OPTIONS, "-x", f"--basetemp={folder}/temporary", *tests]))
+            status = int(pytest.main([*OPTIONS, "-x", f"--basetemp={beside}temporary", *tests]))
         finally:
             os._exit(status)
     deadline = time.monotonic() + limit_seconds

@@ -162,7 +162,7 @@ def rows_in(text: str) -> list[list[str]]:
     return [[html.unescape(re.sub("<[^>]*>", "", cell)) for cell in row.split("</td>")[:-1]] for row in rows]
 
 
-def many(count: int, *, reasons: tuple[str, ...] = ()) -> SessionResult:
+def many(count: int) -> SessionResult:
     """A session of so many tests, in each of which a metric got worse, by more in the later ones, and one did not."""
     return result_of_tests(
         *(
@@ -170,7 +170,7 @@ def many(count: int, *, reasons: tuple[str, ...] = ()) -> SessionResult:
                 a_test(
                     f"suites/x/test_y.py::test_{'long_' * 20}[{i}]",
                     "failed",
-                    replace(judgement(reasons=(*reasons, f"reason {i}")), change=-0.1 - 0.8 * i / count),
+                    replace(judgement(reasons=(f"reason {i}",)), change=-0.1 - 0.8 * i / count),
                     judgement(Verdict.PASS, "latency.p50"),
                     problem=f"problem {i} " * 50,
                 ),

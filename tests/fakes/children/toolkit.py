@@ -24,10 +24,10 @@ SAFETY_SECONDS = 30.0
 """How long a fact may take to come true on a busy machine before the test is given up."""
 
 
-def child(name: str, *arguments: object, folder: Path, env: Mapping[str, str] | None = None) -> Command:
+def child(name: str, *arguments: object, folder: Path) -> Command:
     """Make the command that runs one of the children with this interpreter; its log is ``folder/log``."""
     argv = (sys.executable, "-I", str(HERE / f"{name}.py"), *map(str, arguments))
-    return Command(argv, os.environ if env is None else env, folder, folder / "log")
+    return Command(argv, os.environ, folder, folder / "log")
 
 
 def program(*argv: str, folder: Path) -> Command:

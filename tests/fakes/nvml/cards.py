@@ -21,20 +21,15 @@ if TYPE_CHECKING:
 MIB: Final = 2**20
 
 NOT_SUPPORTED: Final = 3
-NO_PERMISSION: Final = 4
 FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15
 
 GPU_IDLE: Final = 0x1
-APPLICATIONS_CLOCKS: Final = 0x2
 SW_POWER_CAP: Final = 0x4
 HW_SLOWDOWN: Final = 0x8
-SW_THERMAL: Final = 0x20
 HW_THERMAL: Final = 0x40
-HW_POWER_BRAKE: Final = 0x80
 
 XID: Final = 0x8
-DOUBLE_BIT_ECC: Final = 0x2
 
 
 @dataclass(frozen=True, kw_only=True)

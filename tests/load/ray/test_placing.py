@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
-from pytest_gpuserve.load.ray.cluster import Versions
 from pytest_gpuserve.load.ray.messages import Whereabouts
 from pytest_gpuserve.load.ray.placing import (
     NET,
@@ -21,7 +20,6 @@ from pytest_gpuserve.load.ray.placing import (
     identity,
     needed_here,
     processes_here,
-    version_problem,
 )
 from pytest_gpuserve.load.ray.wording import MOST_CHARACTERS, not_importable, plain
 from pytest_gpuserve.load.ray.worker import in_one_line
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.load.wire import Plan
-
-OURS = Versions("3.11.7", "2.60.0", "0.1.0")
 
 DIED = """\
 The actor died unexpectedly before finishing this task.
@@ -70,18 +66,6 @@ def bound_for(*hosts: str, part: int = 0, **more: object) -> Plan:
     servers = [Endpoint("http", host, 8000) for host in hosts]
     fields = {"endpoint": servers[0], "replicas": tuple(servers[1:]), "part": part, "parts": 4, **more}
     return msgspec.structs.replace(plan(1), **fields)
-
-
-# -- versions
-
-
-def test_another_version_is_named_with_both_and_what_helps() -> None:
-    """In one line, with the worker's name; another last number of Python's is none."""
-    text = version_problem("10.0.0.2/worker-1", Versions("3.11.7", "2.60.0", "0.0.9"), OURS)
-    assert text.startswith("10.0.0.2/worker-1 ")
-    assert "\n" not in text
-    assert all(part in text for part in ("0.0.9", "0.1.0", "pip install pytest-gpuserve==0.1.0"))
-    assert version_problem("n/worker-0", Versions("3.11.2", "2.60.0", "0.1.0"), OURS) == ""
 
 
 # -- places

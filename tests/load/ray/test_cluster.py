@@ -293,4 +293,4 @@ def test_a_run_without_ray_loads_no_ray() -> None:
         "import sys, pytest_gpuserve.plugin.session, pytest_gpuserve.load.__main__, pytest_gpuserve.load.ray.source;"
         " sys.exit('ray' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=Path(__file__).parents[3])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
@@ -63,6 +63,7 @@ ADDRESSES = st.builds(
 )
 
 
+@settings(max_examples=50)
 @given(ADDRESSES, st.text())
 def test_every_address_is_read_back(address: ClusterAddress, text: str) -> None:
     """Nothing that can be typed gives another error, nor an address that would be written in another way."""

@@ -163,6 +163,18 @@ def test_an_engine_that_dies_is_told_in_one_line(server: Serving) -> None:
         assert news_of(worker).problem == news.problem
 
 
+@pytest.mark.parametrize(("part", "kept", "unchecked"), [(0, 1, 0), (1, 0, 1)])
+def test_an_answer_too_large_for_a_worker_s_share_waits_for_its_turn(
+    server: Serving, part: int, kept: int, unchecked: int
+) -> None:
+    """Of ten workers one tells an answer of 8 MB in the first tick, and the others that it was not checked."""
+    load = plan(server.port, "/numbered?distinct=9&bytes=8000000", connections=10, requests=10)
+    with started(msgspec.structs.replace(load, tick_ns=30 * SECOND), part, 10) as worker:
+        begin(worker)
+        (tick,) = until_last(worker)
+    assert (len(tick.answers), tick.unchecked) == (kept, unchecked)
+
+
 def test_an_engine_that_cannot_start_says_why(server: Serving) -> None:
     """A host that is unknown, and more users than this node has open files for; nothing is left of either."""
     unknown = msgspec.structs.replace(plan(server.port), endpoint=Endpoint("http", "no-such-host.invalid", 80))

@@ -118,7 +118,7 @@ def test_the_offset_of_a_clock_that_drifts_stays_within_its_bounds(
     assert steady.offset.ns == before_ns
 
 
-@pytest.mark.parametrize("drift_ppm", [-200, -37, 0, 100, 200])
+@pytest.mark.parametrize("drift_ppm", [-200, 0, 37])
 def test_a_clock_that_drifts_is_followed(drift_ppm: int) -> None:
     """Half an hour of reports a tenth of a second apart, of ways up to 2 ms: it is known to 3 ms, not to 360."""
     clock = Clock(7 * SECOND, drift_ppm)
