@@ -70,7 +70,7 @@ class Deployments:
 
     def target(self, arm: Arm, *habits: str, path: str = "/infer") -> Target:
         """A deployment of ``model_server.py`` that notes when it worked, and a request that it answers."""
-        argv = ("{python}", str(HERE / "model_server.py"), "{port}", "ms=3", f"worked={self.folder / arm}", *habits)
+        argv = ("{python}", str(HERE / "model_server.py"), "{port}", f"worked={self.folder / arm}", *habits)
         kind = CommandServer(argv, self.folder, "here", sys.executable, counters=COUNTERS)
 
         @contextmanager

@@ -192,7 +192,7 @@ def test_a_question_that_is_not_answered(make: Callable[..., Target]) -> None:
     assert refused.value.status == 503
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_many_starts_in_a_row_leave_nothing(make: Callable[..., Target], count: int) -> None:
     """No process, socket, shared memory, folder or file descriptor is left by any of them."""
     target = make("segment")

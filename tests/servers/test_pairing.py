@@ -77,7 +77,7 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
         return window
 
     monkeypatch.setattr(ServerArm, "turn", watched)
-    with pairing(there.target("base"), there.target("candidate", "ms=12"), terms()) as pair:
+    with pairing(there.target("base"), there.target("candidate", "ms=40"), terms()) as pair:
         pair.measure(3)
         (first,) = pair.rounds
         if first.problems:
@@ -152,7 +152,7 @@ def test_two_servers_that_do_not_fit_start_by_turns(folder: Path, monkeypatch: p
     monkeypatch.setattr(by_turns, "TURNS_ALONE", 1)
     there = Deployments(folder)
     memory = f"memory={folder / 'memory'}"
-    base, candidate = there.target("base", memory), there.target("candidate", "ms=12", memory)
+    base, candidate = there.target("base", memory), there.target("candidate", "ms=40", memory)
     with pairing(base, candidate, terms()) as pair:
         pair.measure(3)
         assert pair.by_turns
@@ -180,8 +180,8 @@ def test_two_servers_that_do_not_fit_start_by_turns(folder: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("arm", "habit", "path", "expected"),
     [
-        ("base", "die=700", "/infer", "the command server died under load (killed by SIGKILL)"),
-        ("base", "wrong=400", "/infer", "wrong answers"),
+        ("base", "die=200", "/infer", "the command server died under load (killed by SIGKILL)"),
+        ("base", "wrong=100", "/infer", "wrong answers"),
         ("candidate", "", "/nowhere", "request errors (status 404"),
     ],
 )
@@ -208,8 +208,7 @@ def test_an_open_loop_over_the_servers_rate_is_told(folder: Path, monkeypatch: p
     # Twenty latencies of such a queue would be long.
     monkeypatch.setattr(server_arm, "MOST_TICKS", 2)
     there = Deployments(folder)
-    slow = ("ms=10", "alone")
-    with pairing(there.target("base", *slow), there.target("candidate", *slow), terms(Constant(300.0))) as pair:
+    with pairing(there.target("base", "alone"), there.target("candidate", "alone"), terms(Constant(300.0))) as pair:
         pair.measure(1)
     (measured,) = pair.rounds
     assert any("overloaded" in problem for problem in measured.problems), measured.problems

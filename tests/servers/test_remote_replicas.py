@@ -89,7 +89,7 @@ def fox(servers: list[Instance], **arguments: Any) -> Target:  # noqa: ANN401 --
 
 def test_each_replica_has_its_part_of_a_load(tmp_path: Path) -> None:
     """What each did is what it says itself, together they are the load; their processes are known, and live on."""
-    with replicas(tmp_path, "ms=5", "ms=5", "ms=5") as servers:
+    with replicas(tmp_path, "ms=20", "ms=20", "ms=20") as servers:
         target = fox(servers, counters=COUNTERS)
         with target.started() as instance:
             members = set(instance.members())
@@ -142,7 +142,7 @@ def test_each_is_warmed_up_and_called_by_its_own_name(tmp_path: Path) -> None:
 
 def test_the_slow_one_is_named_and_makes_nothing_invalid(tmp_path: Path) -> None:
     """By what its users wait; a closed loop then sends it less."""
-    with replicas(tmp_path, "ms=8", "ms=60", "ms=8") as servers:
+    with replicas(tmp_path, "ms=20", "ms=150", "ms=20") as servers:
         start, problems = loaded(fox(servers, counters=COUNTERS))
         slow = address(servers[1])
     assert problems == []
@@ -178,7 +178,7 @@ def test_some_may_speak_tls(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
     with serving() as plain, serving(certificate=certificates.server_file) as tls:
         urls = [f"http://127.0.0.1:{plain.port}", f"https://localhost:{tls.port}"]
-        start, problems = loaded(FACTORY.remote(urls, ca_file=certificates.ca_file).get("/ok", expect=BODY))
+        start, problems = loaded(FACTORY.remote(urls, ca_file=certificates.ca_file).get("/ok?ms=20", expect=BODY))
     assert not [problem for problem in problems if "replica" in problem or "errors" in problem]
     assert all(replica.requests > 50 for replica in replicas_of(start.windows))
 
@@ -186,7 +186,7 @@ def test_some_may_speak_tls(tmp_path: Path) -> None:
 def test_they_are_compared_side_by_side_as_one_server_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of them is a window that knows each; what shows in one of them shows in the round."""
     monkeypatch.setattr(server_arm, "TICKS_A_WINDOW", 2)
-    with replicas(tmp_path, "ms=8", "ms=8") as servers, ExitStack() as stack:
+    with replicas(tmp_path, "ms=20", "ms=20") as servers, ExitStack() as stack:
         target, names = fox(servers, counters=COUNTERS), [address(server) for server in servers]
         shape = for_replicas(LoadShape(Closed(USERS), warmup_seconds=0.3), target)
         one = ServerArm.started("candidate", target, shape, Unseen(), stack)

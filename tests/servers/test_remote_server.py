@@ -110,7 +110,7 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
             pass
         assert "ca_file=" in str(caught.value)
         trusted = FACTORY.remote(url, ca_file=certificates.ca_file)
-        start, problems, _ = loaded(trusted.get("/ok", expect=BODY))
+        start, problems, _ = loaded(trusted.get("/ok?ms=20", expect=BODY))
         assert not [problem for problem in problems if "tls" in problem or "errors" in problem]
         assert start.requests > 100
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 SPECS = (TensorSpec("a", "INT64", (2, 1)), TensorSpec("b", "FP32", (1,)))
 GOOD = {"a": {"content": [1, 2], "shape": [2, 1]}, "b": {"content": [0.5], "shape": [1]}}
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 # -- examples
 

@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
             with open(habits["worked"], "a") as log:  # noqa: PTH123 -- one write, in appending mode
                 log.write(f"{time.monotonic_ns()}\n")
         with working if "alone" in habits else nullcontext():
-            time.sleep(float(habits.get("ms", 2)) / 1000)
+            time.sleep(float(habits.get("ms", 10)) / 1000)
         self.tell(200, b"nonsense" if number % int(habits.get("wrong", 1 << 60)) == 0 else body.upper())
 
     def tell(self, status: int, body: bytes) -> None:
