@@ -20,10 +20,10 @@ from pytest_gpuserve.experiment.asking import Refused
 from pytest_gpuserve.experiment.watch import Watch
 from pytest_gpuserve.load.schedule import Burst
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.servers.metric_names import MetricNames
 from tests.fakes.children.toolkit import HERE, eventually, segments_of_nobody
 from tests.servers.deployments import Starts, loaded
 from tests.servers.processes import running
+from tests.servers.somebody import COUNTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.another_client import Reading
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.servers.metric_names import MetricNames
 
-COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
 SECRETS = ("hf_abcdefghijkl", "mnopqrstuvwxyz")
 
 

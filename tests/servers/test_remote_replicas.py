@@ -47,7 +47,7 @@ def replicas(folder: Path, *habits: str) -> Iterator[list[Instance]]:
     with ExitStack() as stack:
         started = []
         for number, habit in enumerate(habits):
-            argv = ("{python}", str(HERE / "replica.py"), "{port}", *habit.split())
+            argv = ("{python}", str(HERE / "model_server.py"), "{port}", *habit.split())
             kind = CommandServer(argv, folder, "here", sys.executable)
             handle = Starts(folder / f"{number}.log").handle(kind)
             started.append(stack.enter_context(handle.get("/seen").started()))
@@ -123,7 +123,7 @@ def test_an_open_loop_goes_to_them_by_turns(tmp_path: Path) -> None:
 
 def test_each_is_warmed_up_and_called_by_its_own_name(tmp_path: Path) -> None:
     """Of a load that is measured as a whole no request may be a replica's first; a proxy goes by the host it names."""
-    with replicas(tmp_path, "", "") as servers:
+    with replicas(tmp_path, "ms=2", "ms=2") as servers:
         target, shape = fox(servers), LoadShape(Burst(40, 8), warmup_seconds=0.3)
         with ExitStack() as stack:
             # Before a comparison, too, whose load has not begun yet.
@@ -159,7 +159,7 @@ def test_the_slow_one_is_named_and_makes_nothing_invalid(tmp_path: Path) -> None
 def test_all_of_them_must_be_ready(tmp_path: Path) -> None:
     """Those that are not are named, each with what was seen; and the one that is up, but without this route."""
     nobody = [free_port(), free_port()]
-    with replicas(tmp_path, "", "refuse=404") as servers:
+    with replicas(tmp_path, "ms=2", "refuse=404") as servers:
         urls = [f"http://127.0.0.1:{port}" for port in (nobody[0], servers[0].site.port, nobody[1])]
         asked = FACTORY.remote(urls, start_timeout=0.5).post("/infer", body=b"fox")
         with pytest.raises(ServerFailed, match="each of 3 replicas") as caught, asked.started():

@@ -1,20 +1,23 @@
 """A small HTTP server with counters and bad habits. Arguments: PORT HABIT...
 
-It answers GET /health, GET /metrics (items, batches, requests as Prometheus text) and POST /infer, which upper-cases.
+It answers GET /health, GET /metrics (items, batches, requests as Prometheus text), GET /seen (as JSON which ``Host``
+and which bodies it was sent, and how often) and POST /infer, which upper-cases.
 Habits: ``never`` (always 503, with what it knows), ``exit=CODE`` (before it listens), ``chatter=MIB`` (printed first),
 ``immortal`` (ignores SIGTERM), ``breed`` (workers in sessions of their own that ignore SIGTERM), ``die=N`` (kills
 itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``broken`` (its model fails with
-status 500), ``wide`` (listens on all addresses), ``segment`` (leaves a segment of shared memory), ``says=TEXT``,
-``ms=N`` (how long an answer takes), ``alone`` (requests one after the other), ``wrong=N`` (every so many answers are
-wrong), ``worked=FILE`` (gets a line when an answer begins, by the monotonic clock), ``memory=LINK`` (of those that
-share it only one can live).
+status 500), ``refuse=STATUS`` (its answer to every post), ``wide`` (listens on all addresses), ``segment`` (leaves a
+segment of shared memory), ``says=TEXT``, ``ms=N`` (how long an answer takes), ``alone`` (requests one after the other),
+``wrong=N`` (every so many answers are wrong), ``worked=FILE`` (gets a line when an answer begins, by the monotonic
+clock), ``memory=LINK`` (of those that share it only one can live).
 """
 
+import json
 import os
 import signal
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import resource_tracker, shared_memory
@@ -22,7 +25,8 @@ from multiprocessing import resource_tracker, shared_memory
 port = int(sys.argv[1])
 habits = dict(word.partition("=")[::2] for word in sys.argv[2:])
 counting, working = threading.Lock(), threading.Lock()
-counts = {"all": 0, "counted": 0}
+counts = Counter[str]()
+hosts, bodies = Counter[str](), Counter[str]()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -38,6 +42,10 @@ class Handler(BaseHTTPRequestHandler):
             return
         with counting:
             counted = counts["counted"]
+            seen = json.dumps({"hosts": hosts, "bodies": bodies})
+        if self.path == "/seen":
+            self.tell(200, seen.encode())
+            return
         lines = (f"{name}_total {counted}\n" for name in ("items", "batches", "requests"))
         self.tell(200, "".join(lines).encode())
 
@@ -49,10 +57,15 @@ class Handler(BaseHTTPRequestHandler):
             return
         with counting:
             counts["all"] += 1
-            counts["counted"] += 1
+            counts["counted"] += "refuse" not in habits
+            hosts[str(self.headers["Host"])] += 1
+            bodies[body.decode()] += 1
             number = counts["all"]
         if number == int(habits.get("die", -1)):
             os.kill(os.getpid(), signal.SIGKILL)
+        if "refuse" in habits:
+            self.tell(int(habits["refuse"]), b"no")
+            return
         if "broken" in habits:
             self.tell(500, b"ValueError: boom")
             return
