@@ -117,8 +117,8 @@ def test_an_open_loop_goes_to_them_by_turns(tmp_path: Path) -> None:
     assert problems == []
     assert all(set(each) == {"a", "b", "c"} for each in bodies)
     first, second = (sum(each.values()) for each in bodies)
-    # One of the engines may be stopped a moment after the other.
-    assert second == pytest.approx(first, rel=0.1)
+    # One of the engines may be stopped a moment after the other; of a closed loop the slow one would get a tenth.
+    assert second == pytest.approx(first, rel=0.3)
 
 
 def test_each_is_warmed_up_and_called_by_its_own_name(tmp_path: Path) -> None:
@@ -151,7 +151,8 @@ def test_the_slow_one_is_named_and_makes_nothing_invalid(tmp_path: Path) -> None
     assert counted[1] < min(counted[0], counted[2]) / 2
     found = imbalance_of(each)
     assert found is not None
-    assert found.much_slower == (slow,)
+    # On a busy machine another one may be slow too, but not so slow.
+    assert slow in found.much_slower
     assert found.busiest is not None
     assert found.busiest > 0.2
 
