@@ -212,15 +212,6 @@ def test_what_is_not_known_is_named(dataset: str, size: str) -> None:
         model.shape_of(dataset, size)
 
 
-def test_a_trace_is_reloaded_equal(tmp_path: Path, small: TemporalFusionTransformer) -> None:
-    """A trace that was written and read answers as the network, for any batch size."""
-    file = tmp_path / "model.pt"
-    export.export_trace(small, rows(2), file)
-    loaded = export.load_trace(file)
-    for count in (1, 2, 7):
-        torch.testing.assert_close(forecast(loaded, rows(count)), forecast(small, rows(count)), rtol=1e-4, atol=1e-5)
-
-
 def test_onnx_is_reloaded_equal(tmp_path: Path, small: TemporalFusionTransformer) -> None:
     """ONNX that was written and read answers as the network, for any batch size; where the packages are there."""
     pytest.importorskip("onnx")
