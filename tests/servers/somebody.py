@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.plugin.server_factory import ServerFactory
-from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.remote import Remote, reached
-from tests.fakes.children.toolkit import HERE
-from tests.servers.deployments import Starts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from pytest_gpuserve.experiment.handle import Starter
@@ -40,16 +35,3 @@ FACTORY = ServerFactory(start_of, str, Path(__file__).parent)
 
 UNTYPED: Any = FACTORY
 """The same for what a type checker would refuse."""
-
-
-@contextmanager
-def replicas(folder: Path, *habits: str) -> Iterator[list[Instance]]:
-    """Run a ``model_server.py`` with each of these habits, as somebody else would."""
-    with ExitStack() as stack:
-        started = []
-        for number, habit in enumerate(habits):
-            argv = ("{python}", str(HERE / "model_server.py"), "{port}", *habit.split())
-            kind = CommandServer(argv, folder, "here", sys.executable)
-            handle = Starts(folder / f"{number}.log").handle(kind)
-            started.append(stack.enter_context(handle.get("/seen").started()))
-        yield started

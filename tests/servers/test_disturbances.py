@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -159,12 +159,14 @@ def test_a_hiccup_and_a_busy_core_are_none_of_the_number(server: Serving) -> Non
     burner = "import time; end = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
     started: list[subprocess.Popen[bytes]] = []
 
-    def disturb() -> None:
-        stop(engines(), 0.005)
-        started.append(subprocess.Popen([sys.executable, "-c", burner]))
+    with ExitStack() as stack:
 
-    start = undisturbed(server, disturb)
-    assert {process.wait() for process in started} == {0}
+        def disturb() -> None:
+            stop(engines(), 0.005)
+            started.append(stack.enter_context(subprocess.Popen([sys.executable, "-c", burner])))
+
+        start = undisturbed(server, disturb)
+    assert {process.returncode for process in started} == {0}
     assert len(start.rejected) <= 1
     assert_right(start)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -19,13 +20,16 @@ from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant
 from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.process.ports import free_port
+from pytest_gpuserve.servers.command import CommandServer
 from tests.fakes.certificates import make_certificates
+from tests.fakes.children.toolkit import HERE
 from tests.fakes.http_server import BODY, serving
 from tests.plugin.conftest import is_busy
-from tests.servers.deployments import Unseen
-from tests.servers.somebody import COUNTERS, FACTORY, replicas
+from tests.servers.deployments import Starts, Unseen
+from tests.servers.somebody import COUNTERS, FACTORY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import ServerHandle, Target
@@ -35,6 +39,19 @@ if TYPE_CHECKING:
 
 USERS: Final = 6
 """A multiple of two and of three replicas."""
+
+
+@contextmanager
+def replicas(folder: Path, *habits: str) -> Iterator[list[Instance]]:
+    """Run a ``model_server.py`` with each of these habits, as somebody else would."""
+    with ExitStack() as stack:
+        started = []
+        for number, habit in enumerate(habits):
+            argv = ("{python}", str(HERE / "model_server.py"), "{port}", *habit.split())
+            kind = CommandServer(argv, folder, "here", sys.executable)
+            handle = Starts(folder / f"{number}.log").handle(kind)
+            started.append(stack.enter_context(handle.get("/seen").started()))
+        yield started
 
 
 def remote(servers: list[Instance], **arguments: Any) -> ServerHandle:  # noqa: ANN401 -- whatever `remote_server` takes

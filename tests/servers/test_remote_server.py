@@ -13,7 +13,8 @@ from pytest_gpuserve.servers.relocation import Relocation
 from tests.fakes.certificates import make_certificates
 from tests.fakes.http_server import BODY, serving
 from tests.servers.deployments import loaded
-from tests.servers.somebody import FACTORY, replicas
+from tests.servers.somebody import FACTORY
+from tests.servers.test_remote_replicas import replicas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
