@@ -127,20 +127,27 @@ def target_of(server: Serving, seconds: float = SERVICE_SECONDS) -> Target:
 def undisturbed(server: Serving, what: Callable[[], object], schedule: Schedule = CLOSED) -> Start:
     """Measure a start during which something is done, or another where the machine adds a disturbance of its own.
 
-    Skips the test where others take too much of the machine.
+    Skips the test where others take too much of the machine, or disturb a start during which nothing is done, too.
     """
     target = target_of(server)
     check = AnswerCheck((request.expect for request in target.requests), wants_all=False)
     shape = LoadShape(schedule, seconds=SECONDS, warmup_seconds=WARMUP_SECONDS)
-    for _ in range(STARTS):
+
+    def measured(what: Callable[[], object]) -> tuple[Start, list[str]]:
         with target.started() as instance:
             load = LoadedStart(instance, target, shape, check, Planted(what, AT_TICK))
             start = load.measure()
         if start.foreign_cores > MOST_FOREIGN_CORES:
             pytest.skip(f"the machine is too busy: others took {start.foreign_cores:.2f} cores")
-        told = (load.problems, load.disturbances)
-        if told == ([], []):
+        return start, [*load.problems, *load.disturbances]
+
+    for _ in range(STARTS):
+        start, told = measured(what)
+        if not told:
             return start
+    _, alone = measured(lambda: None)
+    if alone:
+        pytest.skip(f"the machine is too busy: {alone}")
     pytest.fail(f"{STARTS} starts of {STARTS} were disturbed: {told}")
 
 
@@ -149,9 +156,10 @@ def assert_right(start: Start) -> None:
 
     Such a standstill in the 2.5 s would lower the rate by 10 %, and make some hundredths of the latencies that long.
     """
-    assert start.requests / start.seconds == pytest.approx(USERS / start.latency.quantile(0.5), rel=0.05)
-    assert start.latency.quantile(0.5) == pytest.approx(SERVICE_SECONDS, rel=0.3)
-    assert start.latency.quantile(0.99) < 4 * SERVICE_SECONDS
+    median = start.latency.quantile(0.5)
+    assert start.requests / start.seconds == pytest.approx(USERS / median, rel=0.05)
+    assert median > 0.95 * SERVICE_SECONDS
+    assert start.latency.quantile(0.99) < 4 * median
 
 
 def test_a_hiccup_and_a_busy_core_are_none_of_the_number(server: Serving) -> None:
@@ -192,7 +200,7 @@ def test_a_standstill_is_measured_again(
     start = undisturbed(server, stand_still, schedule)
     assert any(text.startswith(("client held up", "client late")) for text in start.rejected)
     assert len(start.windows) + start.discarded >= 2 * SECONDS
-    assert start.latency.quantile(0.99) < 4 * SERVICE_SECONDS
+    assert start.latency.quantile(0.99) < 4 * start.latency.quantile(0.5)
     if isinstance(schedule, Closed):
         assert_right(start)
 
