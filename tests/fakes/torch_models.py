@@ -20,6 +20,8 @@ class Doubling(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """The doubled input, and the count of executions and rows so far, and this one's rows, for each row."""
+        if x.dim() == 1:
+            raise RuntimeError("rows of nothing")
         if self.seconds:
             time.sleep(self.seconds)
         rows = x.shape[0]

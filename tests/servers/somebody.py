@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.instance import Instance
 
 COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
-"""Of ``model_server.py`` and ``replica.py``."""
+"""Of ``model_server.py``."""
 
 
 def start_of(timeout_seconds: float) -> Starter:

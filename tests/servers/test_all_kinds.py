@@ -1,122 +1,184 @@
-"""All kinds of servers under one small suite, as a user would run it: the same answers, and honest counters."""
+"""All kinds of servers, described as a user describes them, under one load: the same answers, and honest counters."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.doubling.spans import SPANS_VARIABLE
-from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
-from tests.plugin.conftest import REPOSITORY, busy_machine
+from pytest_gpuserve.experiment.loaded import LoadedStart
+from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.experiment.watch import Watch
+from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.plugin.server_factory import ServerFactory
+from pytest_gpuserve.servers.metric_names import MetricNames
+from tests.fakes.doubling.doubling import COUNTS_VARIABLE, MOST_AT_ONCE, SECONDS_A_BATCH
+from tests.plugin.conftest import REPOSITORY, is_busy
+from tests.servers.deployments import Starts, Unseen
 from tests.servers.triton_server import triton_python
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Callable
 
-DOUBLING = REPOSITORY / "tests" / "fakes" / "doubling"
-KINDS = ("mosec", "litserve", "pytriton", "triton", "torch", "command")
+    from pytest_gpuserve.experiment.another_client import Reading
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.measure.counters import Counters
 
-for library in ("mosec", "litserve", "torch"):
-    pytest.importorskip(library)
+    Env = dict[str, str]
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project of the run."""
-    return tmp_path_factory.mktemp("doubling")
+HERE = REPOSITORY / "tests" / "fakes" / "doubling"
 
 
-@pytest.fixture(scope="module")
-def results(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """What the suite's run wrote of each kind."""
-    triton_python()
-    shutil.copy(DOUBLING / "suite.py", folder / "test_doubling.py")
-    (folder / "pytest.ini").write_text("[pytest]\ngpuserve_foreign_cores = 1000\n")
-    environment = {name: value for name, value in os.environ.items() if name not in {"CI", "PYTEST_ADDOPTS"}}
-    environment |= {"PYTHONPATH": str(REPOSITORY), "DOUBLING_FOLDER": str(DOUBLING)}
-    environment |= {LOCKS_VARIABLE: str(folder), SPANS_VARIABLE: str(folder / "spans")}
-    plugins = ("-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "tests.fakes.doubling.spans")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugins, "--gpuserve-json=out.json"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
+def mosec(make: ServerFactory, env: Env) -> Target:
+    """A request to mosec."""
+    return make.mosec(HERE / "mosec_app.py", env=env).post("/inference", body=b"21", expect=b"42")
+
+
+def litserve(make: ServerFactory, env: Env) -> Target:
+    """A request to LitServe."""
+    return make.litserve(HERE / "litserve_app.py", env=env).post(
+        "/predict",
+        body=json.dumps({"input": 21}),
+        headers={"Content-Type": "application/json"},
+        expect=lambda body: json.loads(body) == {"output": 42},
     )
-    assert (folder / "out.json").exists(), done.stdout + done.stderr
-    tests = json.loads((folder / "out.json").read_text())["tests"]
-    found = {test["nodeid"].partition("[")[2].rstrip("]"): test for test in tests}
-    assert set(found) == set(KINDS), done.stdout + done.stderr
-    for test in found.values():
-        assert test["run"], done.stdout + done.stderr
-        if not busy_machine(test["run"]):
-            assert test["outcome"] == "passed", done.stdout + done.stderr
-    return found
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    """Each kind by itself."""
-    name: str = request.param
-    return name
+def one() -> Any:  # noqa: ANN401 -- an array
+    """What is doubled."""
+    import numpy as np
+
+    return np.array([[21]], dtype=np.float32)
 
 
-@pytest.fixture
-def run(results: dict[str, Mapping[str, Any]], kind: str) -> Mapping[str, Any]:
-    """What was measured of it."""
-    found: Mapping[str, Any] = results[kind]["run"]
-    return found
+def pytriton(make: ServerFactory, env: Env) -> Target:
+    """A request to pytriton, through shared memory."""
+    triton_python()
+    handle = make.pytriton(HERE / "pytriton_app.py", model="doubling", env=env)
+    return handle.infer({"x": one()}, expect={"y": 2 * one()}, shared_memory={"y": 4})
 
 
-def test_answers_are_the_same(run: Mapping[str, Any]) -> None:
-    """Every answer of every kind was compared with twice its input, and none was wrong."""
-    assert not [problem for problem in run["problems"] if "wrong" in problem]
-    assert run["answers_checked"] == run["answers"] > 100
+def triton(make: ServerFactory, env: Env) -> Target:
+    """A request to Triton."""
+    handle = make.triton(HERE / "models", env=env, python=triton_python())
+    return handle.infer({"x": one()}, expect={"y": 2 * one()})
 
 
-def test_the_batching_ratio_is_what_the_model_counts(run: Mapping[str, Any], folder: Path, kind: str) -> None:
-    """Within 2 % of the model's own count of the same time, which knows nothing of any server."""
-    lines = [line.split() for line in (folder / f"counts-{kind}").read_text().splitlines()]
-    spans = [json.loads(line) for line in (folder / "spans").read_text().splitlines()]
-    readings = [(span["begin"], span["end"]) for span in spans if span["test"].endswith(f"[{kind}]")]
-    own = [int(size) for size, done in lines if any(begin <= float(done) < end for begin, end in readings)]
-    # What is being executed at a reading may be on either side of it; a start has some ten readings.
-    assert run["counters"]["executions"] == pytest.approx(len(own), rel=0.02, abs=2 * run["starts"])
-    assert run["batching_ratio"] == pytest.approx(sum(own) / len(own), rel=0.02)
+def torch(make: ServerFactory, env: Env) -> Target:
+    """A request to a torch worker."""
+    handle = make.torch_worker(f"{HERE}/torch_model.py:Doubling", max_batch_size=8, max_wait_ms=2.0, env=env)
+    return handle.infer({"x": one()}, expect={"output": 2 * one()})
 
 
-def test_counters_are_of_the_measured_windows_alone(run: Mapping[str, Any]) -> None:
-    """The server's counts are those of the load, without warm-up; whatever else it counts goes with them."""
-    counted = run["counters"]
-    assert counted["items"] / counted["executions"] == pytest.approx(run["batching_ratio"], rel=1e-6)
-    assert counted["items"] == pytest.approx(run["requests"], rel=0.1)
-    assert counted["requests"] == pytest.approx(run["requests"], rel=0.1)
-    sizes = {float(size): count for size, count in counted["batch_sizes"].items()}
-    assert sum(sizes.values()) == counted["executions"]
-    assert max(sizes) <= 8
+def command(make: ServerFactory, env: Env) -> Target:
+    """A request to a command of which nothing is known; it is mosec, whose metrics are named."""
+    options = ("--address=127.0.0.1", "--port={port}", "--path={folder}/mosec", "--namespace=mosec_service")
+    names = MetricNames(batch_size="mosec_service_batch_size", requests="mosec_service_throughput")
+    handle = make.command(["{python}", "mosec_app.py", *options], cwd=HERE, counters=names, env=env)
+    return handle.post("/inference", body=b"21", expect=b"42")
 
 
-def test_the_cold_start_is_told(run: Mapping[str, Any]) -> None:
-    """Of each of the two starts, in seconds; its parts, where the server tells them, are no more than the whole."""
-    # A load that a busy machine spoils ends its session with the first start.
-    assert len(run["cold_start_seconds"]) == (1 if busy_machine(run) and run["starts"] == 1 else 2)
-    for whole, parts in zip(run["cold_start_seconds"], run["cold_start_parts"], strict=True):
-        assert whole > 0
-        assert sum(parts.values()) <= whole
+KINDS: dict[str, Callable[[ServerFactory, Env], Target]] = {
+    each.__name__: each for each in (mosec, litserve, pytriton, triton, torch, command)
+}
+NEEDS = {"mosec": "mosec", "litserve": "litserve", "torch": "torch", "command": "mosec"}
+"""Libraries; whether there is a Triton is asked by a function of its own."""
 
 
-def test_settings_are_read_back(run: Mapping[str, Any], kind: str) -> None:
-    """The batch limit is the server's own word, but for a command of which nothing is known."""
-    settings = run["settings"]
-    limits = [setting["used"] for name, setting in settings.items() if name.endswith("max_batch_size")]
-    assert limits == ([] if kind == "command" else ["8"]), settings
-    assert bool(settings) == (kind != "command")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_server(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer is right, and what it counts in the measured windows alone is what its model itself counted then.
+
+    Its batch limit is its own word, but for a command; the parts of its cold start are no more than the whole.
+    """
+    if kind in NEEDS:
+        pytest.importorskip(NEEDS[kind])
+    env = {COUNTS_VARIABLE: str(tmp_path / "counts"), "DOUBLING_FOLDER": str(HERE), "PYTHONPATH": str(HERE)}
+    factory = ServerFactory(lambda seconds: Starts(tmp_path / "log", seconds).start, str, Path(__file__).parent)
+    target = KINDS[kind](factory, env)
+    read: list[tuple[Counters, Reading, Reading]] = []
+    between = Watch.counted
+
+    def noted(watch: Watch, before: Reading | None, after: Reading | None) -> Counters | None:
+        found = between(watch, before, after)
+        if found is not None and before is not None and after is not None:
+            read.append((found, before, after))
+        return found
+
+    monkeypatch.setattr(Watch, "counted", noted)
+    check = AnswerCheck((request.expect for request in target.requests), wants_all=True)
+    shape = LoadShape(Closed(12), seconds=2.0, warmup_seconds=0.5, check="all")
+    with target.started() as instance:
+        load = LoadedStart(instance, target, shape, check, Unseen())
+        start = load.measure()
+
+    assert all(map(is_busy, load.problems)), load.problems
+    assert check.checked == check.answers > 0
+    assert start.cold_start_seconds is not None
+    assert 0 <= sum(start.cold_start_parts.values()) <= start.cold_start_seconds
+    limits = [setting.used for name, setting in start.settings.items() if name.endswith("max_batch_size")]
+    assert limits == ([] if kind == "command" else [str(MOST_AT_ONCE)]), start.settings
+    assert bool(start.settings) == (kind != "command")
+    if not start.windows:
+        pytest.skip(f"the machine is too busy: {load.problems}")
+
+    # Windows that were measured again, and those before the steady state, are none of the start's.
+    kept = [each for each in read if any(window.stages is each[0].stages for window in start.windows)]
+    assert len(kept) == len(start.windows)
+    own = [
+        int(size)
+        for size, done in map(str.split, (tmp_path / "counts").read_text().splitlines())
+        if any(before.at_seconds <= float(done) < after.at_seconds for _, before, after in kept)
+    ]
+    # What is executed at a reading, and while it takes its time, may be on either side of it; but between two windows
+    # it is in one of them.
+    readings = [reading for _, *both in kept for reading in both]
+    edges = [each for each in readings if sum(each is other for other in readings) == 1]
+    unsure = sum(2 + edge.took_seconds / SECONDS_A_BATCH for edge in edges)
+    counted = start.counters
+    assert counted is not None
+    assert counted.batches == pytest.approx(len(own), rel=0.02, abs=unsure)
+    assert counted.items / counted.batches == pytest.approx(sum(own) / len(own), rel=0.02 + unsure / len(own))
+    assert sum(counted.batch_sizes.values()) == counted.batches
+    assert max(map(float, counted.batch_sizes)) <= MOST_AT_ONCE
+    # In the warm-up 60 batches were executed that are not among them.
+    assert counted.items == pytest.approx(start.requests, rel=0.1, abs=MOST_AT_ONCE * unsure)
+    assert counted.requests == pytest.approx(start.requests, rel=0.1, abs=MOST_AT_ONCE * unsure)
+    if not load.problems:
+        assert counted.items / counted.batches >= 2
+
+
+FIXTURES = """
+def test_fixtures(
+    mosec_server, litserve_server, pytriton_server, triton_server, torch_worker, command_server, remote_server
+):
+    handles = (
+        mosec_server("app.py"),
+        litserve_server("app.py"),
+        pytriton_server("app.py", model="m"),
+        triton_server("models"),
+        torch_worker("app.py:build"),
+        command_server(["{python}", "app.py", "{port}"]),
+        remote_server("http://127.0.0.1:1"),
+    )
+    kinds = [type(handle.kind).__name__ for handle in handles]
+    assert kinds == ["Mosec", "LitServe", "PyTriton", "Triton", "TorchWorker", "CommandServer", "Remote"]
+"""
+
+
+def test_each_fixture_describes_its_kind(tmp_path: Path) -> None:
+    """In a session of a user's."""
+    (tmp_path / "test_fixtures.py").write_text(FIXTURES)
+    (tmp_path / "app.py").write_text("def build(): ...\n")
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "m" / "config.pbtxt").write_text('backend: "onnxruntime"')
+    command = [sys.executable, "-m", "pytest", "-p", "pytest_gpuserve.plugin", "--rootdir=."]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

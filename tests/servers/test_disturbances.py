@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -36,20 +36,24 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.alone  # how fast a server answers beside others' work is no fact of ours
 
 USERS = 8
+CLOSED = Closed(USERS)
 SERVICE_SECONDS = 0.04
 """Long enough that a busy machine's other work adds less than a hundredth to it."""
 
 MOST_FOREIGN_CORES = 0.6
 
+OPEN = Poisson(USERS / SERVICE_SECONDS / 1.2)
+
 QUICK_SECONDS = 0.003
 STARTS = 3
-SECONDS = 3.0
+SECONDS = 2.5
+WARMUP_SECONDS = 0.5
 
-AT_TICK = 23
-"""In the third window, or about there: after a warm-up of ten ticks."""
+AT_TICK = 18
+"""In the third window, or about there: after a warm-up of five ticks."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[Serving]:
     """A server that answers after a sleep, so that the machine's other work hardly slows it down."""
     with serving() as running:
@@ -120,50 +124,64 @@ def target_of(server: Serving, seconds: float = SERVICE_SECONDS) -> Target:
     return remote.get(f"/ok?ms={seconds * 1000:g}", expect=BODY)
 
 
-def undisturbed(server: Serving, what: Callable[[], object], schedule: Schedule | None = None) -> Start:
+def undisturbed(server: Serving, what: Callable[[], object], schedule: Schedule = CLOSED) -> Start:
     """Measure a start during which something is done, or another where the machine adds a disturbance of its own.
 
-    Skips the test where others take too much of the machine.
+    Skips the test where others take too much of the machine, or disturb a start during which nothing is done, too.
     """
     target = target_of(server)
     check = AnswerCheck((request.expect for request in target.requests), wants_all=False)
-    shape = LoadShape(schedule or Closed(USERS), seconds=SECONDS)
-    for _ in range(STARTS):
+    shape = LoadShape(schedule, seconds=SECONDS, warmup_seconds=WARMUP_SECONDS)
+
+    def measured(what: Callable[[], object]) -> tuple[Start, list[str]]:
         with target.started() as instance:
             load = LoadedStart(instance, target, shape, check, Planted(what, AT_TICK))
             start = load.measure()
         if start.foreign_cores > MOST_FOREIGN_CORES:
             pytest.skip(f"the machine is too busy: others took {start.foreign_cores:.2f} cores")
-        told = (load.problems, load.disturbances)
-        if told == ([], []):
+        return start, [*load.problems, *load.disturbances]
+
+    for _ in range(STARTS):
+        start, told = measured(what)
+        if not told:
             return start
+    _, alone = measured(lambda: None)
+    if alone:
+        pytest.skip(f"the machine is too busy: {alone}")
     pytest.fail(f"{STARTS} starts of {STARTS} were disturbed: {told}")
 
 
 def assert_right(start: Start) -> None:
     """The rate is that of users who wait for the median latency, and no latency is that of a standstill of 0.3 s.
 
-    With such a standstill in the 3 s the rate would be 10 % lower, and some hundredths of the latencies so much longer.
+    Such a standstill in the 2.5 s would lower the rate by 10 %, and make some hundredths of the latencies that long.
     """
-    assert start.requests / start.seconds == pytest.approx(USERS / start.latency.quantile(0.5), rel=0.05)
-    assert start.latency.quantile(0.5) == pytest.approx(SERVICE_SECONDS, rel=0.3)
-    assert start.latency.quantile(0.99) < 4 * SERVICE_SECONDS
+    median = start.latency.quantile(0.5)
+    assert start.requests / start.seconds == pytest.approx(USERS / median, rel=0.05)
+    assert median > 0.95 * SERVICE_SECONDS
+    assert start.latency.quantile(0.99) < 4 * median
 
 
 def test_a_hiccup_and_a_busy_core_are_none_of_the_number(server: Serving) -> None:
     """A standstill of 5 ms is a hundredth of a window, for which none is measured again; a second's work is little."""
-    start = undisturbed(server, lambda: stop(engines(), 0.005))
-    assert len(start.rejected) <= 1
-    assert_right(start)
     burner = "import time; end = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
     started: list[subprocess.Popen[bytes]] = []
-    start = undisturbed(server, lambda: started.append(subprocess.Popen([sys.executable, "-c", burner])))
-    assert {process.wait() for process in started} == {0}
+
+    with ExitStack() as stack:
+
+        def disturb() -> None:
+            stop(engines(), 0.005)
+            started.append(stack.enter_context(subprocess.Popen([sys.executable, "-c", burner])))
+
+        start = undisturbed(server, disturb)
+    assert {process.returncode for process in started} == {0}
+    assert len(start.rejected) <= 1
     assert_right(start)
 
 
-@pytest.mark.parametrize("schedule", [Closed(USERS), Poisson(USERS / SERVICE_SECONDS / 1.2)], ids=["closed", "open"])
-@pytest.mark.parametrize("whose", ["engine", "engine and server", "all"])
+@pytest.mark.parametrize(
+    ("whose", "schedule"), [("engine", CLOSED), ("engine and server", OPEN), ("all", CLOSED), ("all", OPEN)]
+)
 def test_a_standstill_is_measured_again(
     request: pytest.FixtureRequest, server: Serving, schedule: Schedule, whose: str
 ) -> None:
@@ -182,7 +200,7 @@ def test_a_standstill_is_measured_again(
     start = undisturbed(server, stand_still, schedule)
     assert any(text.startswith(("client held up", "client late")) for text in start.rejected)
     assert len(start.windows) + start.discarded >= 2 * SECONDS
-    assert start.latency.quantile(0.99) < 4 * SERVICE_SECONDS
+    assert start.latency.quantile(0.99) < 4 * start.latency.quantile(0.5)
     if isinstance(schedule, Closed):
         assert_right(start)
 
@@ -190,7 +208,7 @@ def test_a_standstill_is_measured_again(
 def test_an_engine_that_is_stopped_again_and_again_is_invalid(server: Serving) -> None:
     """5 ms of every 50 are a tenth of the time, in window after window, or start after start: that is a verdict."""
     kept: list[Session] = []
-    target, shape = target_of(server, QUICK_SECONDS), LoadShape(Closed(USERS), seconds=2.0)
+    target, shape = target_of(server, QUICK_SECONDS), LoadShape(CLOSED, seconds=2.0, warmup_seconds=0.5)
     with stopping(0.005, 0.05):
         take_session(target, shape, kept.append, Planted(lambda: None))
     (session,) = kept

@@ -51,6 +51,7 @@ SECRET = "hf_abcdefghijkl"
         ("command", {"env": {"PORT": 8000}}, "'PORT' is no text"),
         ("remote", {"url": "127.0.0.1:8000"}, "help: http://HOST:PORT"),
         ("remote", {"url": None}, "remote_server(None) is no URL"),
+        *(("remote", {"url": url}, url) for url in ("http://h/path", "grpc://h:1/a/b", "nonsense")),
         ("remote", {"ca_file": "ca.pem"}, "without TLS"),
         ("remote", {"grpc_port": "8001"}, "not '8001'"),
         ("remote", {"metrics_port": 1 << 16}, "not 65536"),

@@ -20,10 +20,10 @@ from pytest_gpuserve.experiment.asking import Refused
 from pytest_gpuserve.experiment.watch import Watch
 from pytest_gpuserve.load.schedule import Burst
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.servers.metric_names import MetricNames
 from tests.fakes.children.toolkit import HERE, eventually, segments_of_nobody
 from tests.servers.deployments import Starts, loaded
 from tests.servers.processes import running
+from tests.servers.somebody import COUNTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.another_client import Reading
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.servers.metric_names import MetricNames
 
-COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
 SECRETS = ("hf_abcdefghijkl", "mnopqrstuvwxyz")
 
 
@@ -192,7 +192,7 @@ def test_a_question_that_is_not_answered(make: Callable[..., Target]) -> None:
     assert refused.value.status == 503
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_many_starts_in_a_row_leave_nothing(make: Callable[..., Target], count: int) -> None:
     """No process, socket, shared memory, folder or file descriptor is left by any of them."""
     target = make("segment")

@@ -141,8 +141,8 @@ def check_restart(project: Project, instance: Instance, before: Counters) -> Non
 @pytest.mark.parametrize(
     ("arguments", "items", "batches"),
     [
-        ({"kind": "context", "max_batch_size": 4}, 21, True),
         ({"kind": "stream", "max_batch_size": 4, "fast_queue": True}, 21, True),
+        pytest.param({"kind": "context", "max_batch_size": 4}, 21, True, marks=pytest.mark.slow),
         pytest.param({"kind": "plain", "max_batch_size": 1}, 21, False, marks=pytest.mark.slow),
         pytest.param({"kind": "stream", "max_batch_size": 1}, 21, False, marks=pytest.mark.slow),
         pytest.param({"kind": "async", "max_batch_size": 1}, 21, False, marks=pytest.mark.slow),

@@ -77,7 +77,7 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
         return window
 
     monkeypatch.setattr(ServerArm, "turn", watched)
-    with pairing(there.target("base"), there.target("candidate", {"work_ms": 12.0}), terms()) as pair:
+    with pairing(there.target("base"), there.target("candidate", "ms=40"), terms()) as pair:
         pair.measure(3)
         (first,) = pair.rounds
         if first.problems:
@@ -103,7 +103,7 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
     assert len(ticks_of_turns) == 1
     if not whole.problems:
         assert len(whole.blocks) == BLOCKS
-        assert all(window.requests and window.batches for arm in ARMS for window in whole.windows(arm))
+        assert all(window.requests and window.items for arm in ARMS for window in whole.windows(arm))
     # Four times the work: far more than what any machine adds.
     assert round_point(METRICS["throughput"], whole, 0.05).x > 0.2
     check_one_rests(there, spans)
@@ -111,19 +111,20 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
         side = whole.sides[arm]
         assert side.cold_start_seconds == (next(i.cold_start_seconds for a, i in there.started if a == arm),)
         assert side.answers == side.answers_checked > sum(window.requests for window in whole.windows(arm))
-        assert sum(side.batch_sizes.values()) == sum(window.batches or 0 for window in whole.windows(arm))
+        assert side.counters is not None
+        assert side.counters.items == sum(window.items or 0 for window in whole.windows(arm))
 
 
 def check_one_rests(there: Deployments, spans: list[tuple[Arm, int, int]]) -> None:
     """While one is loaded the other one works on nothing but what was under way when its turn ended."""
     idle, busy = 0, 0
     for arm in ARMS:
-        batches = there.worked(arm)
+        begun = there.worked(arm)
         for loaded, begin_ns, end_ns in spans:
-            items = sum(items for at_ns, items in batches if begin_ns <= at_ns < end_ns)
-            busy += items if loaded == arm else 0
-            idle += items if loaded != arm else 0
-            assert loaded == arm or items <= USERS
+            answers = sum(begin_ns <= at_ns < end_ns for at_ns in begun)
+            busy += answers if loaded == arm else 0
+            idle += answers if loaded != arm else 0
+            assert loaded == arm or answers <= USERS
     assert idle < busy / 20
 
 
@@ -150,7 +151,8 @@ def test_two_servers_that_do_not_fit_start_by_turns(folder: Path, monkeypatch: p
     """Where the second does not find memory beside the first: a block of four fresh starts, of which none overlap."""
     monkeypatch.setattr(by_turns, "TURNS_ALONE", 1)
     there = Deployments(folder)
-    base, candidate = there.target("base", memory=True), there.target("candidate", {"work_ms": 12.0}, memory=True)
+    memory = f"memory={folder / 'memory'}"
+    base, candidate = there.target("base", memory), there.target("candidate", "ms=40", memory)
     with pairing(base, candidate, terms()) as pair:
         pair.measure(3)
         assert pair.by_turns
@@ -176,20 +178,18 @@ def test_two_servers_that_do_not_fit_start_by_turns(folder: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("arm", "arguments", "path", "expected"),
+    ("arm", "habit", "path", "expected"),
     [
-        ("base", {"die_after": 700}, "/inference", "the mosec server died under load (killed by SIGKILL)"),
-        ("base", {"wrong_every": 400}, "/inference", "wrong answers"),
-        ("candidate", {}, "/nowhere", "request errors (status 404"),
+        ("base", "die=200", "/infer", "the command server died under load (killed by SIGKILL)"),
+        ("base", "wrong=100", "/infer", "wrong answers"),
+        ("candidate", "", "/nowhere", "request errors (status 404"),
     ],
 )
-def test_trouble_of_one_server_ends_the_round(
-    folder: Path, arm: Arm, arguments: dict[str, float], path: str, expected: str
-) -> None:
+def test_trouble_of_one_server_ends_the_round(folder: Path, arm: Arm, habit: str, path: str, expected: str) -> None:
     """It stands in the round's problems, with whose it is; no server runs on."""
     there = Deployments(folder)
     other: Arm = "candidate" if arm == "base" else "base"
-    targets = {arm: there.target(arm, arguments, path=path), other: there.target(other)}
+    targets = {arm: there.target(arm, habit, path=path), other: there.target(other)}
     with pairing(targets["base"], targets["candidate"], terms()) as pair:
         for _ in range(2):
             if not pair.rounds or not pair.rounds[-1].problems:
@@ -206,10 +206,9 @@ def test_trouble_of_one_server_ends_the_round(
 def test_an_open_loop_over_the_servers_rate_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each turn begins with an empty queue, so that it does not show by growing; and no verdict is reached by it."""
     # Twenty latencies of such a queue would be long.
-    monkeypatch.setattr(server_arm, "MOST_TICKS", 4)
+    monkeypatch.setattr(server_arm, "MOST_TICKS", 2)
     there = Deployments(folder)
-    slow = {"work_ms": 40.0, "max_batch_size": 2}
-    with pairing(there.target("base", slow), there.target("candidate", slow), terms(Constant(150.0))) as pair:
+    with pairing(there.target("base", "alone"), there.target("candidate", "alone"), terms(Constant(300.0))) as pair:
         pair.measure(1)
     (measured,) = pair.rounds
     assert any("overloaded" in problem for problem in measured.problems), measured.problems
@@ -242,19 +241,20 @@ class Told(Seen):
             print("loaded", flush=True)
 
 there = Deployments(Path(sys.argv[1]))
-with pairing(there.target("base"), there.target("candidate"), terms(), Told()) as pair:
+base, candidate = (there.target(arm, *sys.argv[2:]) for arm in ("base", "candidate"))
+with pairing(base, candidate, terms(), Told()) as pair:
     pair.measure(3)
     pair.measure(6)
     pair.measure(6)
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_of_a_killed_comparison(folder: Path, how: signal.Signals) -> None:
+@pytest.mark.parametrize(("how", "habits"), [(signal.SIGINT, ["segment"]), (signal.SIGKILL, ["segment", "breed"])])
+def test_nothing_is_left_of_a_killed_comparison(folder: Path, how: signal.Signals, habits: list[str]) -> None:
     """After Ctrl-C or kill -9 there is no process, no port, no shared memory and no folder of either server."""
     memory = segments_of_nobody()
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder)],
+        [sys.executable, "-c", PROGRAM, str(folder), *habits],
         cwd=REPOSITORY,
         env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,

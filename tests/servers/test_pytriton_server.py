@@ -45,12 +45,12 @@ def _installed() -> None:
     find_triton(sys.executable)
 
 
-def request(*, batched: bool = True) -> Request:
+def request(model: str = "double") -> Request:
     """Ask for twice 1.5."""
     import numpy as np
 
-    x = np.array([[1.5]] if batched else [1.5], dtype=np.float32)
-    return http_request(Inference("double", inputs_of({"X": x})))
+    x = np.array([[1.5]] if model == "double" else [1.5], dtype=np.float32)
+    return http_request(Inference(model, inputs_of({"X": x})))
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,14 @@ class Project:
         """Start it."""
         given = {"count_in": str(self.folder / "count"), **arguments}
         kind = PyTriton(App("pytriton_server", self.folder / "app.py", "app.py", given), "double")
-        asked = request(batched=arguments.get("max_batch_size") != 0)
+        asked = request()
         ask = Ask(asked.method, asked.path, asked.body, asked.headers)
         with Starts(self.folder / "log", START_SECONDS).start(kind, ask) as instance:
             yield instance
 
-    def own_count(self) -> list[int]:
-        """The batches that the model says it executed."""
-        return [int(line) for line in (self.folder / "count" / "double-0").read_text().split()]
+    def own_count(self, model: str) -> list[int]:
+        """The batches that a model says it executed."""
+        return [int(line) for line in (self.folder / "count" / f"{model}-0").read_text().split()]
 
 
 @pytest.fixture
@@ -97,18 +97,24 @@ def load(instance: Instance, asked: Request, users: int, each: int) -> None:
         assert list(pool.map(use, range(users * each))) == [[3.0]] * users * each
 
 
-def test_a_model_that_batches(project: Project) -> None:
-    """Batches and answers by Triton's own count, which the app's token opens; it listens where it should."""
-    with project.running(max_batch_size=4, max_queue_delay_us=20_000, second=True) as instance:
+def test_two_models_are_counted(project: Project) -> None:
+    """Batches and answers by Triton's own count, which the app's token opens, of one that batches and one that cannot.
+
+    It listens where it should, not at the address, the port and the workspace that the app asks for.
+    """
+    with project.running(max_batch_size=4, max_queue_delay_us=20_000, second=True, own_places=True) as instance:
         load(instance, request(), 6, 10)
         # The app binds it after the first one has answered.
         eventually(lambda: "other" in counted(instance).parts, "the second model is bound")
-        found, own = counted(instance), project.own_count()
+        load(instance, request("other"), 3, 3)
+        found, own = counted(instance), project.own_count("double")
         assert (found.requests, found.items, found.batches) == (61, sum(own), len(own))
         assert found.batch_sizes == {str(size): own.count(size) for size in sorted(set(own))}
         assert found.batches < 61
         assert found.stages[COMPUTE].count == len(own)
-        assert found.parts["other"].batches == 0
+        other = found.parts["other"]
+        assert (other.requests, other.items, other.batch_sizes) == (9, 9, {"1": 9})
+        assert project.own_count("other") == [1] * 9
         settings = instance.settings
         assert (settings["max_batch_size"].used, settings["max_batch_size"].asked) == ("4", "4")
         assert not settings["max_queue_delay_us"].differs
@@ -120,17 +126,8 @@ def test_a_model_that_batches(project: Project) -> None:
         assert token
         assert token not in (project.folder / "log").read_text()
     assert not instance.site.folder.exists()
-    assert not list((Path.home() / ".cache" / "pytriton").glob("*"))
-
-
-def test_places_of_the_apps_own_are_not_heeded(project: Project) -> None:
-    """An app with an address, a port and a workspace of its own runs where it is told to; nothing is batched here."""
-    with project.running(own_places=True, max_batch_size=0) as instance:
-        load(instance, request(batched=False), 3, 3)
-        found = counted(instance, 10)
-        assert (found.requests, found.items, found.batch_sizes) == (10, 10, {"1": 10})
-        assert project.own_count() == [1] * 10
     assert not (project.folder / "workspace").exists()
+    assert not list((Path.home() / ".cache" / "pytriton").glob("*"))
 
 
 @pytest.mark.parametrize(

@@ -257,14 +257,14 @@ def relocate(other: Relocation, interpreter: Interpreter, **own: str) -> dict[st
     return other.environment(own, inherited=inherited, python=interpreter.python, cwd=other.checkout / "apps")
 
 
-@pytest.mark.parametrize("path", ["{0}/src", "/usr:{0}/src:{0}", "../src", "{0}/src/", "{0}/weights:../src", ":../src"])
-def test_pythonpath_is_of_the_other_side(root: Path, other: Relocation, interpreter: Interpreter, path: str) -> None:
+def test_pythonpath_is_of_the_other_side(root: Path, other: Relocation, interpreter: Interpreter) -> None:
     """Whether absolute or relative to where the server works, its code is imported from the worktree."""
-    environment = relocate(other, interpreter, PYTHONPATH=path.format(root))
-    found = interpreter.imports("package", environment, moved(other, "apps"))
-    assert found == str(moved(other, "src/package/__init__.py"))
-    ours = [entry for entry in environment["PYTHONPATH"].split(":") if entry.startswith(str(root))]
-    assert ours == ([f"{root}/weights"] if "weights" in path else [])
+    for path in ("{0}/src", "/usr:{0}/src:{0}", "../src", "{0}/src/", "{0}/weights:../src", ":../src"):
+        environment = relocate(other, interpreter, PYTHONPATH=path.format(root))
+        found = interpreter.imports("package", environment, moved(other, "apps"))
+        assert found == str(moved(other, "src/package/__init__.py")), path
+        ours = [entry for entry in environment["PYTHONPATH"].split(":") if entry.startswith(str(root))]
+        assert ours == ([f"{root}/weights"] if "weights" in path else [])
 
 
 @pytest.mark.parametrize("installed", ["by a path file", "by an import hook"])

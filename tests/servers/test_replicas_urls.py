@@ -13,15 +13,13 @@ from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.servers.remote import Remote, Replicas
-from tests.servers.somebody import FACTORY, UNTYPED
+from tests.servers.somebody import COUNTERS, FACTORY, UNTYPED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 ONE, TWO, THREE = "http://10.0.0.1:8000", "http://10.0.0.2:8000", "https://10.0.0.3"
-
-COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
 
 
 def replicas(*urls: str, **arguments: Any) -> Replicas:  # noqa: ANN401 -- whatever `remote_server` takes

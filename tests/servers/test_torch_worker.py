@@ -158,7 +158,9 @@ def test_how_it_started_and_is_set_up(doubling: Instance) -> None:
     assert doubling.cold_start_seconds is not None
     assert sum(parts.values()) < doubling.cold_start_seconds
     assert differences(doubling.settings) == []
-    assert (doubling.settings["compile"].used, doubling.settings["max_batch_size"].used) == ("False", "8")
+    used = [doubling.settings[name].used for name in ("compile", "precision", "max_batch_size")]
+    assert used == ["False", "no parameters", "8"]
+    assert COMPILING not in settled(doubling).stages
     assert doubling.settings["torch"].used == torch.__version__
     assert doubling.process is not None
     assert [c for p in doubling.process.tree() for c in p.net_connections("inet")] == []
@@ -213,6 +215,8 @@ def test_bad_requests_are_answered_and_it_goes_on(doubling: Instance) -> None:
     assert "the inputs announce 12 bytes, 11 follow" in refusal(doubling, ROW[:-1])
     assert "the model has no output 'tripled'" in refusal(doubling, body(("tripled",), x=one))
     assert refusal(doubling, body(y=one, z=one)).startswith("forward() has no 'y'")
+    # What the model itself raises is an answer too, and said to be its own.
+    assert refusal(doubling, body(x=one[0])).startswith("the model raised RuntimeError")
     assert list(ask(doubling, body(("doubled",), x=one))) == ["doubled"]
     after = doubling.counters()
     assert after is not None
@@ -262,29 +266,22 @@ def test_what_inductor_compiles_gives_the_same(weights: Weights, logs: Path) -> 
     assert not running_of(tree)
 
 
-def test_an_eager_model_from_weights(weights: Weights, logs: Path) -> None:
-    """The same weights without compiling: the same scores, and dynamo compiled nothing; then it is killed."""
-    with running(weights.worker(), weights.request, logs / "eager.log") as instance:
-        weights.check(instance)
-        # What the model itself raises is an answer too, and said to be its own.
-        assert refusal(instance, body(x=np.ones((1, 1), "f4"))).startswith("the model raised RuntimeError")
-        assert (instance.settings["compile"].used, instance.settings["precision"].used) == ("False", "float32")
-        assert COMPILING not in settled(instance).stages
+def test_two_threads_execute_at_the_same_time(logs: Path) -> None:
+    """A model in which two executions wait for each other answers with two workers; each request is executed once.
+
+    Then it is killed, which is told, and nothing is left.
+    """
+    with running(kind("Meeting", workers=2), ROW, logs / "two.log") as instance:
+        with ThreadPoolExecutor(4) as pool:
+            counts = sorted(int(answer["output"][0][0]) for answer in pool.map(lambda _: ask(instance, ROW), range(8)))
+        assert counts == list(range(2, 10))
+        assert settled(instance).batch_sizes == {"1": 9}
         assert instance.process is not None
         tree = instance.process.tree()
         os.kill(instance.process.pid, signal.SIGKILL)
         assert "died under load" in (instance.death(grace_seconds=GUARD_SECONDS) or "")
     assert not instance.site.folder.exists()
     assert not running_of(tree)
-
-
-def test_two_threads_execute_at_the_same_time(logs: Path) -> None:
-    """A model in which two executions wait for each other answers with two workers; each request is executed once."""
-    with running(kind("Meeting", workers=2), ROW, logs / "two.log") as instance:
-        with ThreadPoolExecutor(4) as pool:
-            counts = sorted(int(answer["output"][0][0]) for answer in pool.map(lambda _: ask(instance, ROW), range(8)))
-        assert counts == list(range(2, 10))
-        assert settled(instance).batch_sizes == {"1": 9}
 
 
 def test_a_start_that_fails_says_why(logs: Path) -> None:

@@ -1,14 +1,12 @@
-"""The cats-and-dogs suite's model, pictures, reference and app arguments, without a load."""
+"""The cats-and-dogs suite's model, pictures and reference, without a load."""
 
 from __future__ import annotations
 
-import hashlib
+import importlib
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,17 +14,10 @@ from suites.catdog.apps import catdog_settings
 from suites.catdog.apps.catdog_settings import LABELS, PRECISIONS, SIZES
 from suites.catdog.reference import BODY_BYTES, PICTURES, TOLERANCE, Prediction, expected_predictions, request_body
 
-APPS = Path(catdog_settings.__file__).parent
-START_SECONDS = 60.0
-"""A deadline that only a hanging child reaches."""
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-
-def in_child(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401 -- of subprocess.run
-    """An interpreter among the apps."""
-    command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, cwd=APPS, capture_output=True, text=True, check=False, timeout=START_SECONDS, **options
-    )
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _model(size: str = "small", seed: int = 1, weights: Path | None = None) -> Any:  # noqa: ANN401 - torch has no types
@@ -34,13 +25,6 @@ def _model(size: str = "small", seed: int = 1, weights: Path | None = None) -> A
 
     shape = SIZES[size]
     return build_model(shape.depths, shape.widths, len(LABELS), seed, weights)
-
-
-def _digest(model: Any) -> str:  # noqa: ANN401 - as above
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode() + tensor.numpy().tobytes())
-    return digest.hexdigest()
 
 
 def test_network_computes_what_that_of_transformers_does() -> None:
@@ -122,27 +106,13 @@ def test_each_precision_is_within_its_tolerance(precision: str) -> None:
         assert prediction(_reply(prediction.label, row[LABELS.index(prediction.label)]))
 
 
-def test_equal_seeds_give_equal_weights(tmp_path: Path) -> None:
-    """To the bit in another process, other seeds others; torch's state stays.
-
-    A saved state dict is served as it is, and one of another size is refused.
-    """
+def test_saved_weights_are_served_as_they_are(tmp_path: Path, digest: Callable[[Any], str]) -> None:
+    """A state dict replaces what the seed would draw; one of another size is refused."""
     import torch
 
-    before = torch.random.get_rng_state()
-    here = _digest(_model(seed=7))
-    assert torch.equal(before, torch.random.get_rng_state())
-    script = (
-        "import sys, torch\n"
-        "torch.manual_seed(99)\n"
-        "from catdog_model import build_model\n"
-        "from catdog_settings import SIZES\n"
-        "size = SIZES['small']\n"
-        "torch.save(build_model(size.depths, size.widths, 2, 7).state_dict(), sys.argv[1])\n"
-    )
-    saved = tmp_path / "small.pt"
-    assert in_child("-c", script, str(saved)).returncode == 0
-    assert _digest(_model(seed=8)) != here == _digest(_model(seed=8, weights=saved))
+    saved, model = tmp_path / "small.pt", _model(seed=7)
+    torch.save(model.state_dict(), saved)
+    assert digest(_model(seed=8, weights=saved)) == digest(model)
     with pytest.raises(RuntimeError, match=r"size mismatch|Missing key"):
         _model("tiny", weights=saved)
 
@@ -222,45 +192,23 @@ def test_expectation_takes_what_is_within_the_tolerance() -> None:
             expected(body)
 
 
-def test_importing_the_app_brings_no_torch() -> None:
-    """The HTTP processes start without torch and numpy, which would cost them seconds."""
-    script = (
-        "import sys\n"
-        "import catdog_litserve\n"
-        "catdog_litserve.CatDog(catdog_litserve.parse_options([]))\n"
-        "print(sorted({'torch', 'numpy', 'PIL', 'transformers'} & set(sys.modules)))\n"
-    )
-    assert in_child("-c", script).stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(
-    ("app", "argument", "message"),
-    [
-        ("catdog_litserve.py", "--max-batch=8", "unrecognized arguments"),
-        ("catdog_litserve.py", "--max-batch-size=0", "less than 1"),
-        ("catdog_litserve.py", "--batch-timeout=-0.1", "not a number of 0 or more"),
-        ("catdog_litserve.py", "--slowdown=nan", "not a number of 0 or more"),
-        ("catdog_litserve.py", "--weights=/nonexistent", "no file"),
-        ("catdog_model_only.py", "--size=huge", "invalid choice"),
-    ],
-)
-def test_wrong_arguments_end_an_app_before_it_serves(app: str, argument: str, message: str) -> None:
-    """A wrong or misspelt argument is named, with exit status 2; none is silently left out."""
-    child = in_child(app, argument)
-    assert child.returncode == 2
-    assert message in child.stderr
-    assert argument.partition("=")[0] in child.stderr
-
-
-def test_bf16_is_refused_on_a_card_without_units() -> None:
+def test_bf16_is_refused_on_a_card_without_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """On compute capability 7.5 the app does not start in bf16, and says what to do; it does where it is told to."""
-    script = (
-        "import sys, torch\n"
-        "torch.cuda.get_device_capability = lambda device: (7, 5)\n"
-        "import catdog_litserve as app\n"
-        "app.CatDog(app.parse_options(['--size=small', '--precision=bf16', *sys.argv[1:]])).setup('cuda:0')\n"
-    )
-    environment = {"CUDA_VISIBLE_DEVICES": "", "PATH": ""}
-    refused = in_child("-c", script, env=environment)
-    assert "no units for bf16: --precision=fp16, or --allow-emulated" in refused.stderr
-    assert "units for bf16" not in in_child("-c", script, "--allow-emulated", env=environment).stderr
+    import torch
+
+    pytest.importorskip("litserve")
+    monkeypatch.syspath_prepend(str(Path(catdog_settings.__file__).parent))
+    app, model = importlib.import_module("catdog_litserve"), importlib.import_module("catdog_model")
+    on_card = model.Classifier
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    monkeypatch.setattr(model, "Classifier", lambda *built, device, **options: on_card(*built, device="cpu", **options))
+
+    def start(*arguments: str) -> dict[str, str]:
+        served = app.CatDog(app.parse_options(["--size=small", "--precision=bf16", *arguments]))
+        served.setup("cuda:0")
+        effective: dict[str, str] = served._classifier.effective()
+        return effective
+
+    with pytest.raises(RuntimeError, match="no units for bf16: --precision=fp16, or --allow-emulated"):
+        start()
+    assert start("--allow-emulated")["precision"] == "bfloat16"

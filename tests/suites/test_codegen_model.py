@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -17,7 +13,8 @@ import pytest
 from suites.codegen.reference import RightAnswer, expected, right_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
     from suites.codegen.apps.generation import Prompt
     from suites.codegen.apps.gptj import GptJ
@@ -28,19 +25,11 @@ from suites.codegen.apps import generation, gptj  # noqa: E402 -- they need torc
 from suites.codegen.apps.generation import check_prompt, generate  # noqa: E402
 from suites.codegen.apps.gptj import SIZES, build_model  # noqa: E402
 
-APPS = Path(gptj.__file__).parent
-
 Torch: TypeAlias = Any
 """A tensor, whose type a checker does not see."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small matrices on a busy machine: threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +44,6 @@ def prompt(*ids: int, output_len: int = 12, **options: object) -> Prompt:
         ids, output_len, top_k=3, top_p=0.92, temperature=0.5, repetition_penalty=1.1, seed=42
     )
     return replace(published, **options)  # type: ignore[arg-type] # of any of its fields
-
-
-def digest(built: GptJ) -> str:
-    """Of all its weights."""
-    found = hashlib.sha256()
-    for name, tensor in sorted(built.state_dict().items()):
-        found.update(name.encode() + tensor.numpy().tobytes())
-    return found.hexdigest()
 
 
 def hidden_of(model: GptJ, ids: Torch) -> Torch:
@@ -229,26 +210,12 @@ def test_what_cannot_be_answered_is_told(wrong: Prompt, message: str) -> None:
         check_prompt(wrong, shape.vocabulary, shape.context)
 
 
-def test_weights_are_the_seeds_in_every_process(model: GptJ, tmp_path: Path) -> None:
-    """Another process draws the same ones, another seed others, and torch's own random state is left alone.
-
-    Saved weights are served as they are, without the masks that old files have; those of another size are refused.
-    """
-    before = torch.random.get_rng_state()
-    other = build_model("small", seed=3)
-    assert digest(other) != digest(model)
-    assert torch.equal(before, torch.random.get_rng_state())
-    script = (
-        "import sys, torch\n"
-        "torch.manual_seed(99)\n"
-        "from gptj import build_model\n"
-        "weights = build_model('small', seed=3).state_dict()\n"
-        "torch.save({**weights, 'transformer.h.0.attn.bias': torch.ones(1)}, sys.argv[1])\n"
-    )
-    file = tmp_path / gptj.CHECKPOINT_FILE
-    subprocess.run([sys.executable, "-c", script, str(file)], cwd=APPS, check=True, timeout=60)
-    assert digest(build_model("small", checkpoint=tmp_path)) == digest(other)
+def test_saved_weights_are_served_as_they_are(tmp_path: Path, digest: Callable[[Any], str]) -> None:
+    """Without the masks that old files have; those of another size are refused."""
+    other, file = build_model("small", seed=3), tmp_path / gptj.CHECKPOINT_FILE
     weights = other.state_dict()
+    torch.save({**weights, "transformer.h.0.attn.bias": torch.ones(1)}, file)
+    assert digest(build_model("small", checkpoint=tmp_path)) == digest(other)
     del weights["lm_head.bias"]
     torch.save(weights, file)
     with pytest.raises(RuntimeError, match=r"lm_head\.bias"):

@@ -1,12 +1,9 @@
-"""The DistilBERT suite's model, tokenizer, reference and app arguments, without a load."""
+"""The DistilBERT suite's model, tokenizer and reference, without a load."""
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,8 +17,8 @@ if TYPE_CHECKING:
 APPS = Path(distilbert_model.__file__).parent
 FOX = payload.FOX.decode()
 SENTENCES = [text.decode() for text in payload.SENTENCES]
-START_SECONDS = 60.0
-"""A deadline that only a hanging child reaches."""
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -34,19 +31,6 @@ def encode() -> Callable[[str], list[int]]:
 def small() -> Classifier:
     """The small model on the CPU."""
     return Classifier("small", device="cpu")
-
-
-def _digest(size: str, seed: int, checkpoint: Path | None = None) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(build_model(size, seed, checkpoint).state_dict().items()):
-        digest.update(name.encode() + tensor.numpy().tobytes())
-    return digest.hexdigest()
-
-
-def in_child(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """An interpreter among the apps."""
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=APPS, capture_output=True, text=True, check=False, timeout=START_SECONDS)
 
 
 def test_fox_sentence_is_eleven_tokens(encode: Callable[[str], list[int]]) -> None:
@@ -96,28 +80,11 @@ def test_both_labels_occur_and_the_fox_is_decided(size: str, encode: Callable[[s
     assert margins.min().item() < 0 < margins.max().item()
 
 
-def test_equal_seeds_give_equal_weights_in_every_process() -> None:
-    """To the bit; another seed has others, and torch's random numbers are the same with and without the reference."""
-    import torch
-
-    script = (
-        "import hashlib, sys, torch\n"
-        "torch.manual_seed(99)\n"
-        "from distilbert_model import build_model\n"
-        "digest = hashlib.sha256()\n"
-        "for name, tensor in sorted(build_model('small', 7).state_dict().items()):\n"
-        "    digest.update(name.encode() + tensor.numpy().tobytes())\n"
-        "print(digest.hexdigest())\n"
-    )
-    before = torch.random.get_rng_state()
-    assert in_child("-c", script).stdout.strip() == _digest("small", 7) != _digest("small", 8)
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
-def test_checkpoint_brings_its_own_weights_and_vocabulary(tmp_path: Path) -> None:
+def test_checkpoint_brings_its_own_weights_and_vocabulary(tmp_path: Path, digest: Callable[[Any], str]) -> None:
     """A saved folder is served as it is, and one without a vocabulary is refused by name."""
-    build_model("small", 3).save_pretrained(tmp_path)
-    assert _digest("full", 0, tmp_path) == _digest("small", 3)
+    model = build_model("small", 3)
+    model.save_pretrained(tmp_path)
+    assert digest(build_model("full", 0, tmp_path)) == digest(model)
     with pytest.raises(FileNotFoundError, match=r"vocab\.txt"):
         load_tokenizer(tmp_path)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nfox\n", encoding="utf-8")
@@ -130,32 +97,3 @@ def test_reference_answers_in_eight_bytes(small: Classifier, encode: Callable[[s
     assert [reply.decode() for reply in replies] == small.labels([encode(text) for text in SENTENCES])
     assert {len(reply) for reply in replies} == {8}
     assert len(set(replies)) == 2
-
-
-def test_importing_model_and_tokenizer_brings_no_torch() -> None:
-    """A tokenizing process starts without torch and transformers, which would cost it seconds and 300 MiB."""
-    script = (
-        "import sys\n"
-        "import distilbert_mosec\n"
-        "assert len(distilbert_mosec.Preprocess().forward('hello')) == 3\n"
-        "print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))\n"
-    )
-    assert in_child("-c", script).stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("--inference-worker=2", "unrecognized arguments"),
-        ("--inference-workers=0", "less than 1"),
-        ("--slowdown=nan", "not a number of 0 or more"),
-        ("--size=huge", "invalid choice"),
-        ("--checkpoint=/nonexistent", "no folder"),
-    ],
-)
-def test_wrong_arguments_end_the_app_before_it_serves(argument: str, message: str) -> None:
-    """A wrong or misspelt argument is named, with exit status 2; none is silently left out."""
-    child = in_child("distilbert_mosec.py", argument)
-    assert child.returncode == 2
-    assert message in child.stderr
-    assert argument.partition("=")[0] in child.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -21,7 +20,6 @@ from suites.distilbert.printed import as_printed, save_printed
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MOSEC, PYTRITON
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from types import ModuleType
 
 APPS = Path(distilbert_model.__file__).parent
@@ -29,18 +27,7 @@ HEADER = (
     b'{"id":"0","inputs":[{"name":"messages","shape":[1,1],"datatype":"BYTES",'
     b'"parameters":{"binary_data_size":47}}],"outputs":[{"name":"labels","parameters":{"binary_data":true}}]}'
 )
-START_SECONDS = 60.0
-"""A deadline that only a hanging child reaches."""
-
-
-@pytest.fixture
-def torch_threads() -> Generator[None, None, None]:
-    """Leaves torch's threads in this process as they were: an app sets them for a process of its own."""
-    import torch
-
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def app(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -110,7 +97,6 @@ def test_variants_of_pytriton_differ_by_a_factor_of_a_thousand(monkeypatch: pyte
     assert vars(pytriton_app.parse_options([])) == equalised
 
 
-@pytest.mark.usefixtures("torch_threads")
 @pytest.mark.parametrize("variant", [AS_PUBLISHED, EQUALISED])
 def test_pytriton_answers_a_batch_in_its_order(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound function gives one label a text, of shape (items, 1), and harms nobody for one that is no text."""
@@ -160,32 +146,6 @@ def test_slowdown_keeps_the_result_and_takes_longer(monkeypatch: pytest.MonkeyPa
         now = 0
         assert distilbert_options.slowed(slowdown, work) == "done"
         assert least - 20 <= now <= least + 100
-
-
-def test_wrong_arguments_end_the_app_before_it_serves(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A wrong or misspelt argument is named, with exit status 2; none is silently left out."""
-    pytriton_app = app("distilbert_pytriton", monkeypatch)
-    for argument, message in (
-        ("--max-queue-delay=10", "unrecognized arguments"),
-        ("--max-queue-delay-us=-1", "less than 0"),
-        ("--max-queue-delay-us=10ms", "invalid whole_number value"),
-        ("--max-batch-size=0", "less than 1"),
-        ("--grad-mode=grad", "invalid choice"),
-    ):
-        with pytest.raises(SystemExit) as end:
-            pytriton_app.parse_options([argument])
-        assert end.value.code == 2
-        assert message in capsys.readouterr().err
-
-
-def test_pytritons_app_does_nothing_at_import() -> None:
-    """Importing it starts nothing and loads no torch."""
-    pytest.importorskip("pytriton")
-    script = "import sys, distilbert_pytriton; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
-    command = [sys.executable, "-c", script]
-    assert subprocess.check_output(command, cwd=APPS, text=True, timeout=START_SECONDS).strip() == "[]"
 
 
 def summary(latencies_ms: list[float]) -> Summary:

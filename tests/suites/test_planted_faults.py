@@ -1,7 +1,7 @@
-"""What a pull request may do to a suite's server is found by the metric that should see it, against its own commit.
+"""What is done to a suite's server is found by the metric that should see it, on a machine of any speed.
 
-Each test clones this repository, edits an app as a careless change would, and runs the suite with ``--against=HEAD``:
-real servers side by side, some minutes each.
+Each test clones this repository, edits an app as a careless change would, and gates the suite, with real servers:
+against its own commit, or against what was recorded when the machine was twice as fast, or half.
 """
 
 from __future__ import annotations
@@ -10,14 +10,20 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+from tests.fakes.cpu_quota import cpu_quota, join
+from tests.plugin.conftest import REPOSITORY
+from tests.support.plain_git import git
 
-REPOSITORY = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 TOLERANCES = "suites/tolerances.py"
 CARD_LIKE = "throughput=0.1, p50=0.1, p90=0.2, p95=0.2, p99=0.3, batching_ratio=0.1"
@@ -54,8 +60,8 @@ SECONDS = 1500
 """For all of it; only a hanging one takes so long."""
 
 
-class PullRequest:
-    """A clone whose checkout differs from its commit.
+class Checkout:
+    """A clone, which is edited.
 
     Args:
         path: Where it is.
@@ -64,8 +70,6 @@ class PullRequest:
     def __init__(self, path: Path) -> None:
         self.path = path
         subprocess.run(["git", "clone", "--quiet", str(REPOSITORY), str(path)], check=True, timeout=60)
-        # What the suites tolerate on a CPU is more than some of these faults cost.
-        self.edit(TOLERANCES, "throughput=0.2, p50=0.35, p90=0.5, p95=0.5, p99=1.0, batching_ratio=0.25", CARD_LIKE)
 
     def edit(self, file: str, old: str, new: str) -> None:
         """Replace a text that stands in the file exactly once."""
@@ -73,68 +77,128 @@ class PullRequest:
         assert text.count(old) == 1, f"{file} has {text.count(old)} times {old!r}"
         (self.path / file).write_text(text.replace(old, new), encoding="utf-8")
 
-    def verdicts(self, *tests: str) -> tuple[dict[str, Any], str]:
-        """Gate these tests against the commit; the verdict of each metric, and all that was printed."""
-        options = [
-            "--against=HEAD",
-            "--gpu=cpu",
-            "--gpuserve-json=out.json",
-            f"--gpuserve-budget={BUDGET_SECONDS}",
-            "-vv",
-        ]
-        command = [sys.executable, "-m", "pytest", *tests, *options]
+    def pytest(self, *arguments: str, group: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run these tests on the CPU, in a group of processes if there is one."""
+        options = ("--gpu=cpu", "-p", "no:cacheprovider", f"--gpuserve-budget={BUDGET_SECONDS}", "-vv")
         # The clone's own package, wherever ours is installed from; `-m` puts its folder first.
         environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "CI"}}
-        done = subprocess.run(
-            command, cwd=self.path, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", *arguments, *options],
+            cwd=self.path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            preexec_fn=None if group is None else partial(join, group),
         )
-        assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
-        (test,) = json.loads((self.path / "out.json").read_text())["tests"]
-        return {each["metric"]: each for each in test["verdicts"]}, done.stdout
+
+    def tests(self, *arguments: str, group: Path | None = None) -> tuple[list[dict[str, Any]], str]:
+        """Gate them; what the JSON result says of each test, and all that was printed."""
+        done = self.pytest(*arguments, "--gpuserve-json=out.json", group=group)
+        assert (self.path / "out.json").exists(), done.stdout + done.stderr
+        return json.loads((self.path / "out.json").read_text())["tests"], done.stdout + done.stderr
 
 
-@pytest.fixture
-def pull_request(tmp_path: Path) -> PullRequest:
-    """A clone of what is committed here."""
-    return PullRequest(tmp_path / "clone")
+@pytest.mark.parametrize(
+    ("edit", "test", "metrics", "said"),
+    [
+        pytest.param(
+            (OPTIONS, 'os.environ.get("DISTILBERT_SLOWDOWN", "0")', 'os.environ.get("NO_SUCH", "0.2")'),
+            MOSEC_TEST,
+            {"throughput"},
+            "compute",
+            id="batches take a fifth longer",
+        ),
+        # Though the workload asks for no other.
+        pytest.param(
+            (OPTIONS, 'default=32, help="most requests', 'default=1, help="most requests'),
+            MOSEC_TEST,
+            {"batching_ratio"},
+            "",
+            id="nothing is batched",
+        ),
+        pytest.param(
+            (LITSERVE_APP, "batch_timeout=options.batch_timeout", "batch_timeout=10 * options.batch_timeout"),
+            LITSERVE_TEST,
+            {"latency.p50"},
+            "",
+            id="a user who is alone waits ten times as long",
+        ),
+        # The test ends with what it asserts first, and batches are smaller too when requests come to them one by one.
+        pytest.param(
+            (MOSEC_APP, TOKENIZER, SLOW_TOKENIZER),
+            MOSEC_TEST,
+            {"batching_ratio", "throughput"},
+            "Preprocess",
+            id="tokenizing becomes the bottleneck",
+        ),
+        pytest.param((MOSEC_APP, ANSWER, WRONG_ANSWER), MOSEC_TEST, None, "wrong answer", id="one in 1000 is wrong"),
+    ],
+)
+def test_a_fault_is_found(
+    tmp_path: Path, edit: tuple[str, str, str], test: str, metrics: set[str] | None, said: str
+) -> None:
+    """By the metric that should see it (one of them), against the commit, with the cause; a wrong answer is INVALID."""
+    pull_request = Checkout(tmp_path / "clone")
+    # What the suites tolerate on a CPU is more than some of these faults cost.
+    tolerant = "throughput=0.2, p50=0.35, p90=0.5, p95=0.5, p99=1.0, batching_ratio=0.25"
+    pull_request.edit(TOLERANCES, tolerant, CARD_LIKE)
+    pull_request.edit(*edit)
+    (found,), printed = pull_request.tests(test, "--against=HEAD")
+    assert found["outcome"] == "failed", printed
+    verdicts = {each["metric"]: each["verdict"] for each in found["verdicts"]}
+    if metrics is None:
+        assert set(verdicts.values()) == {"INVALID"}, printed
+    else:
+        assert "REGRESSED" in {verdicts.get(metric) for metric in metrics}, printed
+    assert said in printed
 
 
-def test_a_fifth_more_compute_is_a_throughput_regression(pull_request: PullRequest) -> None:
-    """Batches that take 20 % longer are REGRESSED by throughput, and the explanation finds it in the computation."""
-    pull_request.edit(OPTIONS, 'os.environ.get("DISTILBERT_SLOWDOWN", "0")', 'os.environ.get("NO_SUCH", "0.2")')
-    found, printed = pull_request.verdicts(MOSEC_TEST)
-    assert found["throughput"]["verdict"] == "REGRESSED", printed
-    assert "compute" in printed
+# -- at two speeds
+
+TESTS = (
+    "suites/distilbert/test_distilbert_mosec.py::test_distilbert[workers1-connections50]",
+    "suites/codegen/test_codegen_load.py::test_codegen[len32-grpc]",
+)
+"""One of mosec's and one of Triton's, in which the model takes most of the time: what it is slower by, they lose."""
+
+SLOWED = (
+    ("suites/distilbert/apps/distilbert_options.py", 'os.environ.get("DISTILBERT_SLOWDOWN", "0")'),
+    ("suites/codegen/apps/serving.py", 'environment.get(SLOWDOWN, "0")'),
+)
+"""Where an app learns how much longer its batches take."""
+
+HALF = (os.cpu_count() or 1) / 2
 
 
-def test_disabled_batching_is_a_batching_regression(pull_request: PullRequest) -> None:
-    """A batch size of one, though the workload asks for no other, is REGRESSED by the batching ratio: 32 times less."""
-    pull_request.edit(OPTIONS, 'default=32, help="most requests', 'default=1, help="most requests')
-    found, printed = pull_request.verdicts(MOSEC_TEST)
-    assert found["batching_ratio"]["verdict"] == "REGRESSED", printed
+def counting(tests: list[dict[str, Any]], printed: str) -> list[set[str]]:
+    """Of each of those tests the verdicts that count."""
+    assert len(tests) == len(TESTS), printed
+    return [
+        {each["verdict"] for each in test["verdicts"] if each["asserted"] and not each["overruled"]} for test in tests
+    ]
 
 
-def test_ten_times_the_queue_delay_is_a_latency_regression(pull_request: PullRequest) -> None:
-    """A batch that waits for ten times as long is REGRESSED by the median latency of a user who is alone."""
-    pull_request.edit(LITSERVE_APP, "batch_timeout=options.batch_timeout", "batch_timeout=10 * options.batch_timeout")
-    found, printed = pull_request.verdicts(LITSERVE_TEST)
-    assert found["latency.p50"]["verdict"] == "REGRESSED", printed
-
-
-def test_one_wrong_answer_in_a_thousand_is_invalid(pull_request: PullRequest) -> None:
-    """A label that is swapped once in a thousand answers makes the run INVALID, whatever its speed."""
-    pull_request.edit(MOSEC_APP, ANSWER, WRONG_ANSWER)
-    found, printed = pull_request.verdicts(MOSEC_TEST)
-    assert {each["verdict"] for each in found.values()} == {"INVALID"}, printed
-    assert "wrong answer" in printed
-
-
-def test_a_slow_tokenizer_is_a_throughput_regression(pull_request: PullRequest) -> None:
-    """Where tokenizing becomes the bottleneck throughput is REGRESSED, and the explanation names that stage."""
-    pull_request.edit(MOSEC_APP, TOKENIZER, SLOW_TOKENIZER)
-    found, printed = pull_request.verdicts(MOSEC_TEST)
-    # The test ends with what it asserts first, and batches are smaller too when requests come to them one by one.
-    assert "REGRESSED" in {found[name]["verdict"] for name in ("batching_ratio", "throughput") if name in found}, (
-        printed
-    )
-    assert "Preprocess" in printed
+@pytest.mark.parametrize(("recorded_at", "gated_at"), [("half", "whole"), ("whole", "half")])
+def test_red_and_green_mean_the_code(tmp_path: Path, recorded_at: str, gated_at: str) -> None:
+    """A slower app is REGRESSED though the machine is twice as fast, or half; the same code has not changed."""
+    checkout = Checkout(tmp_path / "clone")
+    git(checkout.path, "rm", "-r", "--quiet", "baselines/cpu")
+    git(checkout.path, "commit", "--quiet", "--message", "without baselines")
+    with ExitStack() as stack:
+        groups: dict[str, Path | None] = {"half": stack.enter_context(cpu_quota(HALF)), "whole": None}
+        recorded = checkout.pytest(*TESTS, "--baseline-update", "-o", "gpuserve_sessions=2", group=groups[recorded_at])
+        assert recorded.returncode == pytest.ExitCode.OK, recorded.stdout + recorded.stderr
+        git(checkout.path, "add", "--all")
+        git(checkout.path, "commit", "--quiet", "--message", "baselines")
+        tests, printed = checkout.tests(*TESTS, group=groups[gated_at])
+        assert not set().union(*counting(tests, printed)) & {"REGRESSED", "IMPROVED"}, printed
+        assert "times as fast as when the baseline was recorded" in printed
+        for share in (0.3, 0.5):
+            git(checkout.path, "checkout", "--quiet", "--", "suites")
+            for file, text in SLOWED:
+                # As a careless change of the apps would.
+                checkout.edit(file, text, text.replace('"0"', f'"{share:g}"'))
+            tests, printed = checkout.tests(*TESTS, group=groups[gated_at])
+            assert all("REGRESSED" in verdicts for verdicts in counting(tests, printed)), printed

@@ -29,6 +29,8 @@ from suites.resnet.points import wanted_points
 if TYPE_CHECKING:
     from suites.resnet.apps.resnet import ResNet
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
 def full() -> ResNet:

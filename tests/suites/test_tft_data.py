@@ -20,7 +20,6 @@ from suites.tft.apps.tft.data_json import BadData, read_data, write_data
 pytest.importorskip("torch")
 
 from suites.tft.apps.tft import export_network, prepare_input_data
-from suites.tft.apps.tft.export import load_trace
 from suites.tft.apps.tft.serving import Forecaster, Options, read_options
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 SPECS = (TensorSpec("a", "INT64", (2, 1)), TensorSpec("b", "FP32", (1,)))
 GOOD = {"a": {"content": [1, 2], "shape": [2, 1]}, "b": {"content": [0.5], "shape": [1]}}
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # -- examples
@@ -262,11 +263,13 @@ def test_data_is_prepared_by_a_command(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_exported_by_a_command_and_served(tmp_path: Path) -> None:
-    """``python -m tft.export_network`` writes what ``TFT_EXPORTED`` takes, and it forecasts as the network."""
+    """``python -m tft.export_network`` writes what ``TFT_EXPORTED`` takes, which forecasts any batch as the network."""
     file = tmp_path / "model.pt"
     export_network.main(["--dataset=electricity", "--format=ts-trace", "--size=small", f"--output={file}"])
-    assert load_trace(file)
-    options = read_options("electricity", {"TFT_FORMAT": "ts-trace", "TFT_EXPORTED": str(file)})
-    served = Forecaster(options, device="cpu").forecast([inputs_of(3)])[0]
-    own = Forecaster(Options("electricity", size="small"), device="cpu").forecast([inputs_of(3)])[0]
-    np.testing.assert_allclose(served, own, rtol=1e-4, atol=1e-5)
+    served = Forecaster(
+        read_options("electricity", {"TFT_FORMAT": "ts-trace", "TFT_EXPORTED": str(file)}), device="cpu"
+    )
+    own = Forecaster(Options("electricity", size="small"), device="cpu")
+    for count in (1, 2, 7):
+        asked = [inputs_of(count)]
+        np.testing.assert_allclose(served.forecast(asked)[0], own.forecast(asked)[0], rtol=1e-4, atol=1e-5)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +18,7 @@ from suites.tft.apps.tft.layers import GatedResidual, InterpretableAttention, Va
 from suites.tft.apps.tft.model import Shape, TemporalFusionTransformer, Variables, build_model, shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable
     from pathlib import Path
 
 NAMES = [spec.name for spec in INPUTS]
@@ -44,13 +43,7 @@ def forecast(network: torch.nn.Module, inputs: list[torch.Tensor]) -> torch.Tens
     return result
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Generator[None, None, None]:
-    """Several would wait for each other on a machine that has other work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -198,15 +191,7 @@ def test_heads_share_their_values_and_are_averaged() -> None:
         InterpretableAttention(hidden=4, heads=3, hours=3, dropout=0.0)
 
 
-def digest(network: torch.nn.Module) -> str:
-    """Of all weights."""
-    found = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
-        found.update(name.encode() + tensor.numpy().tobytes())
-    return found.hexdigest()
-
-
-def test_weights_are_those_of_the_seed_or_of_a_file(tmp_path: Path) -> None:
+def test_weights_are_those_of_the_seed_or_of_a_file(tmp_path: Path, digest: Callable[[Any], str]) -> None:
     """Whatever was drawn before; torch's own state stays as it was; weights of another size are refused."""
     own, other = build_model("electricity", size="small"), build_model("electricity", size="small", seed=5)
     torch.manual_seed(3)
@@ -225,15 +210,6 @@ def test_what_is_not_known_is_named(dataset: str, size: str) -> None:
     """A data set or size that there is not is an error that says which there are."""
     with pytest.raises(ValueError, match=r"no (data set 'weather'; there are electricity|size 'huge'; there are full)"):
         model.shape_of(dataset, size)
-
-
-def test_a_trace_is_reloaded_equal(tmp_path: Path, small: TemporalFusionTransformer) -> None:
-    """A trace that was written and read answers as the network, for any batch size."""
-    file = tmp_path / "model.pt"
-    export.export_trace(small, rows(2), file)
-    loaded = export.load_trace(file)
-    for count in (1, 2, 7):
-        torch.testing.assert_close(forecast(loaded, rows(count)), forecast(small, rows(count)), rtol=1e-4, atol=1e-5)
 
 
 def test_onnx_is_reloaded_equal(tmp_path: Path, small: TemporalFusionTransformer) -> None:

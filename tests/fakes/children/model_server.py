@@ -1,24 +1,32 @@
 """A small HTTP server with counters and bad habits. Arguments: PORT HABIT...
 
-It answers GET /health, GET /metrics (items, batches, requests as Prometheus text) and POST /infer, which upper-cases.
+It answers GET /health, GET /metrics (items, batches, requests as Prometheus text), GET /seen (as JSON which ``Host``
+and which bodies it was sent, and how often) and POST /infer, which upper-cases.
 Habits: ``never`` (always 503, with what it knows), ``exit=CODE`` (before it listens), ``chatter=MIB`` (printed first),
 ``immortal`` (ignores SIGTERM), ``breed`` (workers in sessions of their own that ignore SIGTERM), ``die=N`` (kills
 itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``broken`` (its model fails with
-status 500), ``wide`` (listens on all addresses), ``segment`` (leaves a segment of shared memory), ``says=TEXT``.
+status 500), ``refuse=STATUS`` (its answer to every post), ``wide`` (listens on all addresses), ``segment`` (leaves a
+segment of shared memory), ``says=TEXT``, ``ms=N`` (how long an answer takes), ``alone`` (requests one after the other),
+``wrong=N`` (every so many answers are wrong), ``worked=FILE`` (gets a line when an answer begins, by the monotonic
+clock), ``memory=LINK`` (of those that share it only one can live).
 """
 
+import json
 import os
 import signal
 import sys
 import threading
 import time
+from collections import Counter
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import resource_tracker, shared_memory
 
 port = int(sys.argv[1])
 habits = dict(word.partition("=")[::2] for word in sys.argv[2:])
-counting = threading.Lock()
-counts = {"all": 0, "counted": 0}
+counting, working = threading.Lock(), threading.Lock()
+counts = Counter[str]()
+hosts, bodies = Counter[str](), Counter[str]()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -34,18 +42,30 @@ class Handler(BaseHTTPRequestHandler):
             return
         with counting:
             counted = counts["counted"]
+            seen = json.dumps({"hosts": hosts, "bodies": bodies})
+        if self.path == "/seen":
+            self.tell(200, seen.encode())
+            return
         lines = (f"{name}_total {counted}\n" for name in ("items", "batches", "requests"))
         self.tell(200, "".join(lines).encode())
 
     def do_POST(self) -> None:
         """Do the model's work."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path != "/infer":
+            self.tell(404, b"not here")
+            return
         with counting:
             counts["all"] += 1
-            counts["counted"] += 1
+            counts["counted"] += "refuse" not in habits
+            hosts[str(self.headers["Host"])] += 1
+            bodies[body.decode()] += 1
             number = counts["all"]
         if number == int(habits.get("die", -1)):
             os.kill(os.getpid(), signal.SIGKILL)
+        if "refuse" in habits:
+            self.tell(int(habits["refuse"]), b"no")
+            return
         if "broken" in habits:
             self.tell(500, b"ValueError: boom")
             return
@@ -53,8 +73,12 @@ class Handler(BaseHTTPRequestHandler):
             seen = f"{os.environ.get('SOME_TOKEN', '')} {self.headers.get('Authorization', '')}"
             self.tell(503, f"no worker {seen}".encode())
             return
-        time.sleep(0.002)
-        self.tell(200, body.upper())
+        if "worked" in habits:
+            with open(habits["worked"], "a") as log:  # noqa: PTH123 -- one write, in appending mode
+                log.write(f"{time.monotonic_ns()}\n")
+        with working if "alone" in habits else nullcontext():
+            time.sleep(float(habits.get("ms", 10)) / 1000)
+        self.tell(200, b"nonsense" if number % int(habits.get("wrong", 1 << 60)) == 0 else body.upper())
 
     def tell(self, status: int, body: bytes) -> None:
         """Send an answer in one piece."""
@@ -74,6 +98,12 @@ if "says" in habits:
     print(habits["says"], flush=True)  # noqa: T201 -- into its log
 if "exit" in habits:
     sys.exit(int(habits["exit"]))
+if "memory" in habits:
+    if os.path.lexists(habits["memory"]):
+        if os.path.exists(f"/proc/{os.readlink(habits['memory'])}"):  # noqa: PTH110, PTH115 -- it is no place but a pid
+            sys.exit("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+        os.unlink(habits["memory"])  # noqa: PTH108 -- as above
+    os.symlink(str(os.getpid()), habits["memory"])  # noqa: PTH211 -- as above
 if "immortal" in habits:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if "segment" in habits:
