@@ -189,32 +189,38 @@ def test_a_sound_server_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @cases(
-    "queues, state, allowed, told, words",
+    "queues, state, asked, told, words",
     {
-        # 5 % of all requests fail, and the others meet p90; there is no capacity of 20.
-        "dead, of 20": (20, {"dead": frozenset({7})}, 0.06, ["replica host7", NOT_SHOWN], "it answered nothing"),
+        # A fifth of all requests fail, and the others meet p50; there is no capacity of 5.
+        "dead, of 5": (5, {"dead": frozenset({2})}, (0.25, "p50"), ["replica host2", NOT_SHOWN], "it answered nothing"),
         # Among the requests of all its errors would be few enough.
-        "failing": (10, {"failing": {3: 0.4}}, 0.08, ["replica host3"], "8 % may: status 503"),
+        "failing": (5, {"failing": {3: 0.2}}, (0.08, "p90"), ["replica host3"], "8 % may: status 503"),
         # Each rate is missed: the replica is told before the objective.
-        "dead, of 2": (2, {"dead": frozenset({1})}, 0.0, ["replica host1", MISSED], "it answered nothing"),
-        "a third more answers than requests": (1, {"counts": True, "others": 0.33}, 0.0, ["another client"], ""),
+        "dead, of 2": (2, {"dead": frozenset({1})}, (0.0, "p90"), ["replica host1", MISSED], "it answered nothing"),
+        "a third more answers than requests": (1, {"counts": True, "others": 0.33}, (0.0, "p90"), ["another client"], ""),
         # The lowest rate that missed did so whenever it was tried, and each time models were compiled.
-        "compiled": (1, {"counts": True, "compiles": 0}, 0.0, ["compiled under load"], ""),
-        "compiled much later": (1, {"counts": True, "compiles": 99}, 0.0, [], ""),
+        "compiled": (1, {"counts": True, "compiles": 0}, (0.0, "p90"), ["compiled under load"], ""),
+        "compiled much later": (1, {"counts": True, "compiles": 99}, (0.0, "p90"), [], ""),
     },
 )
 def test_what_is_wrong_with_a_server_is_told(  # noqa: PLR0917 -- columns of a table
-    queues: int, state: dict[str, Any], allowed: float, told: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+    queues: int,
+    state: dict[str, Any],
+    asked: tuple[float, str],
+    told: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Once and by its name; a server with a dead replica has no capacity, and problems are no beginning of the next."""
-    asked = short(allowed_errors=allowed)
-    start, problems = search_deployment(Deployment((QUEUE,) * queues, **state), asked, monkeypatch)
+    allowed, objective = asked
+    wanted = short(allowed_errors=allowed, **{"p90": None, objective: 0.1})
+    start, problems = search_deployment(Deployment((QUEUE,) * queues, **state), wanted, monkeypatch)
     assert [problem.split(":")[0] for problem in problems] == told
     assert words in "".join(problems)
     if "dead" in state:
         assert search_of(start).value is None
     if problems:
-        assert asked.known.capacity is None
+        assert wanted.known.capacity is None
 
 
 def test_a_disturbed_sample_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
