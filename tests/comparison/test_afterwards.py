@@ -34,8 +34,7 @@ BOTH = frozenset({"throughput", "latency.p50"})
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A machine with a baseline, on which only the first of two metrics is asserted."""
-    made = World(tmp_path, start_noise=0.003)
-    made.stand_in(monkeypatch)
+    made = World(tmp_path, start_noise=0.003).standing_in(monkeypatch)
     made.recorded()
     made.next_run(metrics=BOTH)
     return made
@@ -160,23 +159,13 @@ def test_a_copy_of_the_claims_goes_on_by_itself() -> None:
 
 def test_a_drift_from_the_anchor_is_no_pass_here_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the newest baseline alone does not call worse its anchor does; its commit is not measured for it."""
-    world = World(tmp_path, noise=0.001, start_noise=0.001)
-    world.stand_in(monkeypatch)
-
-    def on_day(day: int, change: float) -> None:
-        commit = str(day) * 40
-        revision = Revision(commit, clean=True, code=commit, content=commit)
+    world = World(tmp_path, noise=0.001, start_noise=0.001).standing_in(monkeypatch)
+    for day, change in enumerate((0.0, 0.045, 0.10), start=1):
+        revision = Revision(str(day) * 40, clean=True, code=str(day) * 40, content=str(day) * 40)
         world.here = replace(world.here, occasion=f"2025-01-0{day}T03:00:00+00:00", revision=revision)
         world.alone = Build(change)
-
-    for day, change in enumerate((0.0, 0.045), start=1):
-        on_day(day, change)
-        world.next_run(record_all=True)
-        judge = world.judge()
-        ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
-        judge.record()
-        judge.close()
-    on_day(3, 0.10)
+        if day < 3:
+            world.record()
     world.next_run(record_all=False, confirm=False, budget_seconds=1.0, metrics=BOTH)
     told = ended(world, P50).measurements[0].judgements["throughput", "baseline"]
     assert (told.verdict, told.asserted) == (Verdict.REGRESSED, False)

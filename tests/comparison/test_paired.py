@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.judging import TestGate
 
 
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """A machine without baselines."""
-    made = World(tmp_path)
-    made.stand_in(monkeypatch)
-    return made
-
-
 # -- budget
 
 

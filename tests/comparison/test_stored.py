@@ -24,14 +24,6 @@ P50 = METRICS["latency.p50"]
 ELSEWHERE = {"device": here("host-b").device}
 
 
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """A machine without baselines."""
-    made = World(tmp_path)
-    made.stand_in(monkeypatch)
-    return made
-
-
 # -- sessions
 
 

@@ -197,7 +197,13 @@ def test_a_sound_server_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
         "failing": (5, {"failing": {3: 0.2}}, (0.08, "p90"), ["replica host3"], "8 % may: status 503"),
         # Each rate is missed: the replica is told before the objective.
         "dead, of 2": (2, {"dead": frozenset({1})}, (0.0, "p90"), ["replica host1", MISSED], "it answered nothing"),
-        "a third more answers than requests": (1, {"counts": True, "others": 0.33}, (0.0, "p90"), ["another client"], ""),
+        "a third more answers than requests": (
+            1,
+            {"counts": True, "others": 0.33},
+            (0.0, "p90"),
+            ["another client"],
+            "",
+        ),
         # The lowest rate that missed did so whenever it was tried, and each time models were compiled.
         "compiled": (1, {"counts": True, "compiles": 0}, (0.0, "p90"), ["compiled under load"], ""),
         "compiled much later": (1, {"counts": True, "compiles": 99}, (0.0, "p90"), [], ""),

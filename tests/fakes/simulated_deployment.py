@@ -20,22 +20,23 @@ from pytest_gpuserve.load.wire import Latencies
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.servers.remote import Remote, Replicas
+from tests.fakes.scripted_engines import scripted_instance
+from tests.servers.pairs import Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from typing_extensions import Self
 
     from pytest_gpuserve.experiment.capacity.shape import SearchShape
     from pytest_gpuserve.load.wire import Plan, Tick
     from pytest_gpuserve.measure.window import Start
-    from pytest_gpuserve.servers.base import Site
     from tests.fakes.simulated_queue import Queue
 
 
 @dataclass
 class Deployment:
-    """Replicas, each a queue; it stands where an ``Instance`` does.
+    """Replicas, each a queue.
 
     Args:
         queues: Of each replica.
@@ -55,25 +56,12 @@ class Deployment:
     answered: int = 0
     under_way: int = 0
     loads: int = 0
-    cold_start_seconds: float | None = None
-    cold_start_parts: Mapping[str, float] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    process: None = None
 
     @property
     def kind(self) -> Remote:
         """What it is."""
         servers = [Remote(f"host{number}", 8000) for number in range(len(self.queues))]
         return servers[0] if len(servers) == 1 else Replicas.of(servers)
-
-    @property
-    def site(self) -> Site:
-        """Where the first is."""
-        return self.kind.site()
-
-    def members(self) -> Collection[int]:
-        """No process."""
-        return ()
 
     def counters(self) -> Counters | None:
         """What it has answered, and compiled."""
@@ -83,13 +71,6 @@ class Deployment:
         compiled = max(0, self.loads - self.compiles) if self.compiles is not None else 0
         stages = {COMPILING: StageTime(0.5 * compiled, compiled)} if compiled else {}
         return Counters(items=number, batches=number, requests=number, stages=stages)
-
-    def death(self, *, grace_seconds: float = 0.0) -> str | None:
-        """Nothing is known of it."""
-
-    def shown(self, text: str, headers: Mapping[str, str]) -> str:
-        """There are no secrets."""
-        return text
 
     def ticks(self, schedule: object, seed: int) -> Iterator[Tick]:
         """Be loaded; users who wait for each answer reach 150 requests a second of each replica."""
@@ -147,16 +128,6 @@ class SimulatedEngines:
         self.deployment.answered += self.deployment.under_way
 
 
-class Unwatched:
-    """A progress line that nobody looks at."""
-
-    def show(self, *_: object) -> None:
-        """Hear of a tick."""
-
-    def clear(self) -> None:
-        """Hear of the end."""
-
-
 def search_deployment(deployment: Deployment, shape: SearchShape, monkeypatch: Any) -> tuple[Start, list[str]]:  # noqa: ANN401 -- pytest.MonkeyPatch
     """Search it; what was found, and why nothing may be concluded from it."""
     monkeypatch.setattr(
@@ -166,5 +137,7 @@ def search_deployment(deployment: Deployment, shape: SearchShape, monkeypatch: A
     target = Target(ServerHandle(deployment.kind, cast("Any", None)), (Request("POST", "/", b"x"),))
     check = AnswerCheck([None])
     shape = cast("SearchShape", for_replicas(shape, target))
-    searching = SearchedStart(cast("Any", deployment), target, shape, check, Unwatched())
+    kind = deployment.kind
+    instance = scripted_instance(kind=kind, site=kind.site(), counters=deployment.counters)
+    searching = SearchedStart(instance, target, shape, check, Seen())
     return searching.measure(), searching.problems
