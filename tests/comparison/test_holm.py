@@ -64,6 +64,18 @@ def test_what_is_counted_beyond_the_plan_makes_claims_harder() -> None:
     assert claims.planned == 4
 
 
+def test_a_copy_of_the_claims_goes_on_by_itself() -> None:
+    """What is counted and upheld there changes nothing here, and what was upheld here is upheld there."""
+    claims = HolmCorrection(2)
+    assert claims.uphold(("a",), ALPHA / 2)
+    aside = claims.aside()
+    assert aside.uphold(("a",), 1.0)
+    for name in "bcd":
+        aside.uphold((name,), 0.0)
+    assert (claims.planned, aside.planned) == (2, 4)
+    assert not claims.uphold(("b",), 1.0)
+
+
 @given(p_values=st.lists(st.one_of(st.floats(0, 1), st.floats(0, 0.05)), min_size=1, max_size=12), data=st.data())
 def test_in_any_order_it_upholds_what_holm_does(p_values: Sequence[float], data: st.DataObject) -> None:
     """If what was refused is asked again, the same claims are upheld as by Holm's step-down, whatever came first."""

@@ -294,9 +294,15 @@ def ask(run: Run, metric: Metric) -> Comparison:
     return run.judge.against_baseline(run, metric)
 
 
-def loaded(world: World, metric: Metric = THROUGHPUT, **options: Any) -> Judgement:  # noqa: ANN401 -- of `target`
+def loaded(
+    world: World,
+    metric: Metric = THROUGHPUT,
+    *,
+    nodeid: str = "test_x.py::test_a",
+    **options: Any,  # noqa: ANN401 -- of `target`
+) -> Judgement:
     """What a test of one comparison comes to."""
-    judge = world.judge()
+    judge = world.judge(nodeid)
     comparison = ask(judge.measure(target(**options), SHAPE, None), metric)
     judge.close()
     assert comparison.holds is comparison.judgement.verdict.passes

@@ -233,7 +233,6 @@ def test_another_hosts_sessions_are_not_asked(world: World) -> None:
     world.speed, world.alone = 2.0, TWICE
     record(world)
     world.here = now
-    world.next_run()
     final = loaded(world)
     assert (final.verdict, final.reference_kind) == (Verdict.PASS, "against")
 

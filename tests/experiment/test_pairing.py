@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -25,7 +24,7 @@ from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
-from tests.experiment.stage import USERS, Stage, either_arm, either_way, told
+from tests.experiment.stage import Stage, either_arm, either_way, told
 from tests.fakes.scripted_engines import TICK_NS
 from tests.fakes.scripted_eyes import MIB
 

@@ -58,6 +58,7 @@ class ScriptedEngines:
         plan: Plan,
         passing: Callable[[], int],
         asked: Callable[[str], None] = lambda _: None,
+        *,
         pids: tuple[int, ...] = (),
         changed: Callable[[Tick], Tick] = lambda tick: tick,
         seeds: list[int] | None = None,
