@@ -257,15 +257,3 @@ def test_a_repository_within_counts(root: Path, tmp_path: Path) -> None:
         seen.add(content(root))
     assert len(seen) == 6
     assert None not in seen
-
-
-def test_variables_of_a_hook_name_no_other_repository(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a hook git names its repository and index to every git below it; the state is that of the checkout."""
-    before = read(root)
-    git(tmp_path, "init", "--quiet", "other")
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other" / ".git" / "index"))
-    monkeypatch.setenv("GIT_LITERAL_PATHSPECS", "1")
-    assert read(root) == before

@@ -22,6 +22,7 @@ from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import CardUse
+from tests.comparison.vocabulary import cases
 from tests.fakes.scripted_engines import TICK_NS, TICK_REQUESTS, ScriptedEngines, scripted_instance
 from tests.fakes.scripted_eyes import MIB, QUIET, UUID, ScriptedEyes
 from tests.servers.pairs import Seen
@@ -225,24 +226,37 @@ def test_a_slower_clock_than_the_baselines_is_a_disturbance(
 # -- runs
 
 
-@pytest.mark.parametrize(
-    ("begin", "values", "words"),
-    [
-        (1.0, {"processes": (OURS, FOREIGN)}, f"foreign process on {UUID}: process 99 (other, 5 MiB)"),
-        (1.0, {"uncorrected_ecc": 2}, f"uncorrected ECC errors on {UUID}"),
-        (0.0, BLANK, f"nothing is known of {UUID}: NVML told none of its values"),
-    ],
+def since(begin: float, **values: object) -> Callable[[World], Callable[[float], Mapping[str, object]]]:
+    """A card that does something from a moment after the load's begin on."""
+    return lambda world: world.since_load(begin, 1e9, **values)
+
+
+@cases(
+    "card, words",
+    {
+        "another's process": (
+            since(1.0, processes=(OURS, FOREIGN)),
+            f"foreign process on {UUID}: process 99 (other, 5 MiB)",
+        ),
+        # Also where pids do not tell ours from theirs: nobody who is on the card before the start is ours.
+        "one before the start": (
+            lambda _: lambda at: {"processes": (FOREIGN,) if at < 0.3 else ()},
+            f"foreign process on {UUID}: process 99",
+        ),
+        "memory errors": (since(1.0, uncorrected_ecc=2), f"uncorrected ECC errors on {UUID}"),
+        "a blind driver": (lambda _: lambda _: BLANK, f"nothing is known of {UUID}: NVML told none of its values"),
+    },
 )
 def test_what_spoils_a_run_makes_it_invalid_at_once(
-    world: World, begin: float, values: Mapping[str, object], words: str
+    world: World, card: Callable[[World], Callable[[float], Mapping[str, object]]], words: str
 ) -> None:
     """Once, in words, and the load ends with it; also where the card may have been hot, slow or shared."""
-    world.eyes.card = world.since_load(begin, 1e9, **values) if begin else lambda _: values
-    world.eyes.unknown = [] if begin else [Unknown("", "NVML", "Driver Not Loaded")]
+    world.eyes.card = card(world)
+    world.eyes.unknown = [Unknown("", "NVML", "Driver Not Loaded")]
     _, (problem,) = world.measure()
     assert problem.startswith(words)
-    assert world.ticks <= WARMUP_TICKS + (4 if begin else 2) * WINDOW_TICKS
-    assert begin or "telemetry unknown: NVML: Driver Not Loaded" in world.notes
+    assert world.ticks <= WARMUP_TICKS + 4 * WINDOW_TICKS
+    assert "telemetry unknown: NVML: Driver Not Loaded" in world.notes
 
 
 @pytest.mark.parametrize(("at_seconds", "problems"), [(-1, []), (1, [f"XID 79 on {UUID}"])])
@@ -250,13 +264,6 @@ def test_errors_of_the_card_make_a_run_invalid(world: World, at_seconds: int, pr
     """Those of the time of this start; older ones befell another."""
     world.eyes.events = [CardEvent(at_seconds * NS, UUID, "xid", 79)]
     assert kinds(world.measure()[1]) == problems
-
-
-def test_a_foreign_process_before_the_start_is_seen(world: World) -> None:
-    """Also where pids do not tell ours from theirs: nobody who is on the card before the start is ours."""
-    world.eyes.card = lambda at: {"processes": (FOREIGN,) if at < 0.3 else ()}
-    _, (problem,) = world.measure()
-    assert problem.startswith(f"foreign process on {UUID}: process 99")
 
 
 def test_whose_processes_are_there_may_be_unknown(world: World) -> None:

@@ -256,21 +256,18 @@ def test_no_hook_is_run(root: Path, tmp_path: Path) -> None:
     assert (tmp_path / "hooked").exists()
 
 
-def test_what_git_cannot_do_is_told_in_its_words(kept: Path) -> None:
-    """A commit that git does not have, or a filter that is not installed, as Git LFS, is an error."""
+def test_what_cannot_be_made_is_told(kept: Path) -> None:
+    """A commit that git lacks, a filter that is not installed, as Git LFS; and no folder for temporary files."""
     with pytest.raises(GpuserveError, match="invalid reference") as told:
         Worktree(kept, UNKNOWN).__enter__()
     assert UNKNOWN in str(told.value)
     with filtered(kept, "absent", "no-such-program"), pytest.raises(GpuserveError, match="no-such-program"):
         first_of(kept).__enter__()
-
-
-def test_no_place_for_it_is_told(root: Path) -> None:
-    """Where the folder for temporary files is gone, the error says how to name another."""
-    worktree = Worktree(root, git(root, "rev-parse", "HEAD"))
-    (Path(os.environ["TMPDIR"])).rmdir()
+    temporary, worktree = Path(os.environ["TMPDIR"]), first_of(kept)
+    temporary.rmdir()
     with pytest.raises(GpuserveError, match="TMPDIR"):
         worktree.__enter__()
+    temporary.mkdir()
 
 
 # -- revisions by name

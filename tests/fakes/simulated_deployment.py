@@ -24,7 +24,7 @@ from tests.fakes.scripted_engines import scripted_instance
 from tests.servers.pairs import Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from typing_extensions import Self
 
@@ -45,6 +45,8 @@ class Deployment:
         counts: Whether the server counts its requests.
         others: Requests of another client, for each of ours.
         compiles: The number of the load, by its order, in which models are compiled; all from this on. None for none.
+        changed: Makes of a tick of the so manieth load what is reported.
+        seeds: Of its loads.
     """
 
     queues: tuple[Queue, ...]
@@ -56,6 +58,8 @@ class Deployment:
     answered: int = 0
     under_way: int = 0
     loads: int = 0
+    changed: Callable[[int, object, Tick], Tick] = lambda _load, _schedule, tick: tick
+    seeds: list[int] = field(default_factory=list)
 
     @property
     def kind(self) -> Remote:
@@ -77,6 +81,7 @@ class Deployment:
         assert isinstance(schedule, (Closed, Constant, Poisson))
         rate = 150.0 if isinstance(schedule, Closed) else schedule.rate / len(self.queues)
         self.loads += 1
+        self.seeds.append(seed)
         # Of its own clock each tick ends later than now.
         now_ns = time.perf_counter_ns()
         loads = [queue.ticks(rate, Random(f"{seed} {number}")) for number, queue in enumerate(self.queues)]
@@ -84,7 +89,8 @@ class Deployment:
             seen = {f"worker {number}": self._of(number, part, now_ns) for number, part in enumerate(parts)}
             self.answered += sum(tick.requests for tick in seen.values())
             self.under_way = sum(tick.in_flight for tick in seen.values())
-            yield together(seen) if len(seen) > 1 else seen["worker 0"]
+            tick = together(seen) if len(seen) > 1 else seen["worker 0"]
+            yield self.changed(self.loads, schedule, tick)
 
     def _of(self, number: int, tick: Tick, now_ns: int) -> Tick:
         """What a replica does of what its queue would do."""
