@@ -96,15 +96,13 @@ class Stage:
         """Both, to be compared under this load; a seed makes it repeatable."""
         terms = Terms(shape, requests_wanted=1, most_foreign_cores=0.5, by_turns=alone, seed="s")
         source = TelemetrySource([UUID], lambda: self.eyes, self.notes.append, clock=self.eyes.clock)
-        targets = (
-            Target(
-                ServerHandle(cast("ServerKind", None), _Starter(self, arm).start),
-                (Request("GET", "/"),) * requests,
-                telemetry_source=source if on_card else NOBODY,
-            )
-            for arm in ARMS
-        )
-        return Pairing(*targets, terms, Seen())
+
+        def target(arm: Arm) -> Target:
+            handle = ServerHandle(cast("ServerKind", None), _Starter(self, arm).start)
+            sent = (Request("GET", "/"),) * requests
+            return Target(handle, sent, telemetry_source=source if on_card else NOBODY)
+
+        return Pairing(target("base"), target("candidate"), terms, Seen())
 
     def round(self, shape: LoadShape = USERS, **how: bool) -> Round:
         """A round to its end, after which no server is left."""
