@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,12 +26,14 @@ def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A repository with one commit: code and a baseline."""
-    root = tmp_path / "checkout"
-    write(root / "baselines" / "cpu" / "test_y.json", "{}")
-    write(root / "suites" / "app.py", "1")
-    git(tmp_path, "init", "--quiet", str(root))
-    git(root, "add", ".")
-    git(root, "commit", "--quiet", "--message=first")
+    root, made = tmp_path / "checkout", tmp_path.parent / "one commit"
+    if not made.exists():  # once, for all tests
+        write(made / "baselines" / "cpu" / "test_y.json", "{}")
+        write(made / "suites" / "app.py", "1")
+        git(tmp_path, "init", "--quiet", str(made))
+        git(made, "add", ".")
+        git(made, "commit", "--quiet", "--message=first")
+    shutil.copytree(made, root, symlinks=True)
     return root
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,17 +51,20 @@ def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def repository(root: Path) -> Path:
     """A repository of two commits on ``main``, with a staged, an unstaged and an untracked change on top."""
-    (root / "suites").mkdir(parents=True)
-    git(root, "init", "--quiet", "--initial-branch=main")
-    for number in ("1", "2"):
-        (root / "suites" / "app.py").write_text(number)
-        (root / "staged").write_text(number)
-        git(root, "add", ".")
-        git(root, "commit", "--quiet", f"--message={number}")
-    (root / "suites" / "app.py").write_text("3")
-    (root / "staged").write_text("3")
-    git(root, "add", "staged")
-    (root / "new").write_text("3")
+    made = root.parents[1] / "two commits"
+    if not made.exists():  # once, for all tests
+        (made / "suites").mkdir(parents=True)
+        git(made, "init", "--quiet", "--initial-branch=main")
+        for number in ("1", "2"):
+            (made / "suites" / "app.py").write_text(number)
+            (made / "staged").write_text(number)
+            git(made, "add", ".")
+            git(made, "commit", "--quiet", f"--message={number}")
+        (made / "suites" / "app.py").write_text("3")
+        (made / "staged").write_text("3")
+        git(made, "add", "staged")
+        (made / "new").write_text("3")
+    shutil.copytree(made, root, symlinks=True)
     return root
 
 
