@@ -186,7 +186,7 @@ class World:
         costs = [session + random.gauss(0.0, self.start_noise) for _ in range(2)]
         starts = tuple(
             Start(
-                tuple(replace(window_at(cost + random.gauss(0.0, 0.003)), cards=cards) for _ in range(8)),
+                tuple(replace(window_at(cost + random.gauss(0.0, 0.003)), cards=cards) for _ in range(4)),
                 1.5,
                 foreign_cores=self.foreign_cores,
             )
