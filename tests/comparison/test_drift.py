@@ -271,26 +271,21 @@ def test_it_is_asked_once_for_all_metrics(world: Creeping) -> None:
     assert all(pairing.closed for pairing in world.pairings)
 
 
-def test_another_host_is_not_judged_by_it(world: Creeping) -> None:
-    """An anchor of another machine is not compared, which is said."""
+def test_where_the_anchor_plays_no_part(world: Creeping) -> None:
+    """That of another machine is not compared, which is said; nor where the newest baseline and its commit tell enough.
+
+    `--against` asks its revision, and no baseline.
+    """
     final, _ = world.gate(world.at(NOW, 3, host="host-b"), DRIFT)
     assert final.verdict is Verdict.PASS
     assert "no drift is judged, its anchor was measured on 'host-a', not here" in text_of(final)
-
-
-def test_side_by_side_with_another_revision_it_plays_no_part(world: Creeping) -> None:
-    """`--against` asks that revision, and no baseline."""
     world.here, world.alone, world.paired = world.at(NOW, 3), Build(DRIFT), SAME
     world.next_run(against=world.against, record_all=False)
     judgement = loaded(world)
     assert judgement.verdict is Verdict.PASS
     assert "anchor" not in text_of(judgement)
-
-
-def test_a_regression_from_the_newest_needs_no_anchor(world: Creeping) -> None:
-    """What the newest baseline and its commit tell is told as ever."""
     world.beside = {SECOND: WORSE}
-    assert world.gate(world.at(NOW, 3), 0.35)[0].verdict is Verdict.REGRESSED
+    assert world.gate(world.at(NOW, 4), 0.35)[0].verdict is Verdict.REGRESSED
     assert all(FIRST[:12] not in name for name in world.asked)
 
 

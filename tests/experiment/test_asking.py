@@ -203,7 +203,7 @@ def test_the_requests_own_check_and_an_early_answer_count(server: Serving) -> No
     with pytest.raises(WrongAnswer, match="no fox here"):
         handle.get("/ok", expect=refuses).ask(running)
     with pytest.raises(Refused, match="status 413"):
-        handle.post("/too-large", body=8 * BIG).ask(running, timeout=0.5)
+        handle.post("/too-large", body=8 * BIG).ask(running, timeout=1.5)
     handle, running = running_at(free_port())
     with pytest.raises(ServerFailed, match="ConnectionRefusedError"):
         handle.get("/").ask(running)

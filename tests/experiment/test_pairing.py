@@ -124,6 +124,7 @@ def test_a_round_goes_on_in_the_same_servers(stage: Stage) -> None:
     both.measure(3)
     assert (len(both.rounds), len(both.rounds[0].blocks), len(stage.running), both.blocks_of_open_round) == (1, 3, 2, 3)
     assert not any(one.loading for one in stage.running)
+    assert [what for arm, what in stage.asked if arm == "base"][:5] == ["ready", "tick", "tick", "tick", "halt"]
     both.measure(BLOCKS)
     assert (len(both.rounds), len(both.rounds[0].blocks), len(stage.running), both.blocks_of_open_round) == (1, 6, 0, 0)
     assert len(stage.starts) == 2
