@@ -59,6 +59,7 @@ class Stage:
     Args:
         rate: Answers in each tick of a window of a server; of window -1, its warm-up.
         late: Late beats of the client in a window of a start, for each half second of it.
+        stalled: Late beats of the client just before a window of a start.
         lost: Whose engines are lost, at what is asked of them, and at which time that it is, from 0; None for never.
         failing: Which of the starts fail, and how.
         compiling: Whose models are compiled all the time.
@@ -76,6 +77,7 @@ class Stage:
 
     rate: Callable[[Arm, int], int] = lambda _arm, _number: TICK_REQUESTS
     late: Callable[[int, int], int] = lambda _start, _number: 0
+    stalled: Callable[[int], int] = lambda _start: 0
     lost: tuple[Arm, str, int] | None = None
     failing: Callable[[Arm, int], ServerFailed | None] = lambda _arm, _start: None
     compiling: set[Arm] = field(default_factory=set)
@@ -203,12 +205,13 @@ class _Started:
     def changed(self, tick: Tick) -> Tick:
         if not self.loading:
             return self._at(tick, -1)
-        number, first = divmod(self.measured, TICKS_A_WINDOW)
+        number, place = divmod(self.measured, TICKS_A_WINDOW)
         if self.settling:
             self.settling -= 1
-            return self._at(tick, number)
-        self.measured += 1
-        late = self.stage.late(self.start, number) if not first else 0
+            late = self.stage.stalled(self.start) if not self.settling else 0
+        else:
+            self.measured += 1
+            late = self.stage.late(self.start, number) if not place else 0
         return msgspec.structs.replace(self._at(tick, number), late_beats=late, late_beats_ns=late * BEAT_NS)
 
     def _at(self, tick: Tick, number: int) -> Tick:

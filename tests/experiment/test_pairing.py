@@ -296,8 +296,11 @@ def test_a_turn_that_was_disturbed_is_measured_again(stage: Stage, *, alone: boo
     """By a client held up or by a hot card: side by side with its block, alone with its start; and it is told."""
     if hot:
         stage.eyes.card = lambda _: HOT if stage.in_turn(2) else {}
+    elif alone:
+        # Answers to what was under way then fall into the window.
+        stage.stalled = lambda start: TURNS_ALONE * HELD_UP if start == 1 else 0
     else:
-        stage.late = lambda start, number: HELD_UP if start == 1 and (alone or number == 0) else 0
+        stage.late = lambda start, number: HELD_UP if (start, number) == (1, 0) else 0
     measured = stage.round(alone=alone, on_card=hot)
     assert (measured.problems, measured.rejected) == ((), 1)
     assert len(stage.turns) == (5 if alone else 4 * (BLOCKS + 1))
