@@ -14,11 +14,9 @@ from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.verdict import NOT_ASSERTED, Verdict
-from pytest_gpuserve.plugin.xdist import pack, unpack
-from pytest_gpuserve.report.results import SessionResult
 from tests.comparison.world import SAME, SHAPE, THROUGHPUT, WORSE, World, ask, target, text_of
 from tests.fakes.scripted_pairing import Build, KeptInMemory
-from tests.support.builders import COMMIT, judgement, result_of
+from tests.support.builders import COMMIT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,8 +32,7 @@ BOTH = frozenset({"throughput", "latency.p50"})
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A machine with a baseline, on which only the first of two metrics is asserted."""
-    made = World(tmp_path, start_noise=0.003)
-    made.stand_in(monkeypatch)
+    made = World(tmp_path, start_noise=0.003).standing_in(monkeypatch)
     made.recorded()
     made.next_run(metrics=BOTH)
     return made
@@ -146,37 +143,15 @@ def test_it_spends_no_claim_of_the_run(slower: World) -> None:
     assert slower.claims.uphold(("another", "throughput"), ALPHA / 3)
 
 
-def test_a_copy_of_the_claims_goes_on_by_itself() -> None:
-    """What is counted and upheld there changes nothing here, and what was upheld here is upheld there."""
-    claims = HolmCorrection(2)
-    assert claims.uphold(("a",), ALPHA / 2)
-    aside = claims.aside()
-    assert aside.uphold(("a",), 1.0)
-    for name in "bcd":
-        aside.uphold((name,), 0.0)
-    assert (claims.planned, aside.planned) == (2, 4)
-    assert not claims.uphold(("b",), 1.0)
-
-
 def test_a_drift_from_the_anchor_is_no_pass_here_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the newest baseline alone does not call worse its anchor does; its commit is not measured for it."""
-    world = World(tmp_path, noise=0.001, start_noise=0.001)
-    world.stand_in(monkeypatch)
-
-    def on_day(day: int, change: float) -> None:
-        commit = str(day) * 40
-        revision = Revision(commit, clean=True, code=commit, content=commit)
+    world = World(tmp_path, noise=0.001, start_noise=0.001).standing_in(monkeypatch)
+    for day, change in enumerate((0.0, 0.045, 0.10), start=1):
+        revision = Revision(str(day) * 40, clean=True, code=str(day) * 40, content=str(day) * 40)
         world.here = replace(world.here, occasion=f"2025-01-0{day}T03:00:00+00:00", revision=revision)
         world.alone = Build(change)
-
-    for day, change in enumerate((0.0, 0.045), start=1):
-        on_day(day, change)
-        world.next_run(record_all=True)
-        judge = world.judge()
-        ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
-        judge.record()
-        judge.close()
-    on_day(3, 0.10)
+        if day < 3:
+            world.record()
     world.next_run(record_all=False, confirm=False, budget_seconds=1.0, metrics=BOTH)
     told = ended(world, P50).measurements[0].judgements["throughput", "baseline"]
     assert (told.verdict, told.asserted) == (Verdict.REGRESSED, False)
@@ -243,20 +218,18 @@ def test_a_test_that_failed_records_nothing_and_says_so(world: World) -> None:
     assert "has no entry 'test_new'" in text_of(told)
 
 
-def test_the_outcome_of_the_test_is_what_it_asserted(slower: World) -> None:
-    """What is told afterwards is no comparison that did not hold, and nothing to skip for; hooks hear of it."""
+@pytest.mark.parametrize("early", [True, False])
+def test_the_outcome_of_the_test_is_what_it_asserted(slower: World, *, early: bool) -> None:
+    """What is told afterwards is no comparison that did not hold, and nothing to skip for; hooks hear of it.
+
+    What a test that came to its end does not compare it does not mean to, and nothing is told of that.
+    """
     slower.next_run(skip_inconclusive=True)
-    judge = ended(slower, THROUGHPUT)
+    judge = ended(slower, THROUGHPUT, early=early)
     assert [each.metric for each in judge.unheld()] == [THROUGHPUT]
     assert judge.skip_reason() == ""
     judge.close()
-    assert [(each.metric, each.asserted) for each in slower.told] == [(THROUGHPUT, True), (P50, False)]
-
-
-def test_a_test_that_came_to_its_end_has_said_all(slower: World) -> None:
-    """What it does not compare there it does not mean to, and nothing is told of it."""
-    judge = ended(slower, THROUGHPUT, early=False)
-    assert (len(rows(judge, asserted=True)), rows(judge)) == (1, [])
+    assert [(each.metric, each.asserted) for each in slower.told] == [(THROUGHPUT, True), (P50, False)][: 1 + early]
 
 
 def test_only_loads_that_were_compared_are_judged(slower: World) -> None:
@@ -272,24 +245,12 @@ def test_only_loads_that_were_compared_are_judged(slower: World) -> None:
     assert told == [[THROUGHPUT, P50], [], [THROUGHPUT]]
 
 
-def test_what_was_judged_by_a_number_is_judged(slower: World) -> None:
-    """A metric with a row of its own, here by a limit, gets no second one that the test may never have asked for."""
+def test_what_has_a_row_or_cannot_have_one_gets_none(slower: World) -> None:
+    """A metric that was judged by a limit, which the test meant, and memory without a card, which nobody asserted."""
+    slower.next_run(metrics=BOTH | {"gpu_memory"})
     judge = slower.judge()
     run = judge.measure(target(), SHAPE, None)
     judge.against_limit(run, P50, 1.0)
     ask(run, THROUGHPUT)
     end(judge)
     assert rows(judge) == []
-
-
-def test_what_a_load_does_not_have_is_not_told(slower: World) -> None:
-    """Of memory without a card there is no row, rather than one that says INVALID of what nobody asserted."""
-    slower.next_run(metrics=frozenset({"throughput", "gpu_memory"}))
-    assert rows(ended(slower, THROUGHPUT)) == []
-
-
-def test_a_worker_hands_it_over_as_it_is() -> None:
-    """Through pytest-xdist a row stays what it was."""
-    closing = SessionResult({}, {}, (result_of("t", judgement(), judgement().unasserted()),))
-    (test,) = unpack(pack(closing)).tests
-    assert [each.asserted for each in test.runs[0].judgements] == [True, False]

@@ -213,11 +213,9 @@ def test_differences_name_both_sides() -> None:
     ids=["two that fail", "an interrupt"],
 )
 def test_every_load_is_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: dict[str, BaseException], told: str
+    world: World, monkeypatch: pytest.MonkeyPatch, failures: dict[str, BaseException], told: str
 ) -> None:
     """Each that fails is told, with what helps, and what was written is said too; an interrupt then ends the run."""
-    world = World(tmp_path)
-    world.stand_in(monkeypatch)
     world.next_run(record_all=True, record_sessions=2)
     judge = world.judge()
     for label in ("one", "two", "three"):

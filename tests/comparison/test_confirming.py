@@ -11,12 +11,11 @@ import pytest
 from pytest_gpuserve.comparison.confirming import Unconfirmed, changes_since, make_confirmation, settled
 from pytest_gpuserve.device import Card
 from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed
-from pytest_gpuserve.experiment.worktree import ReferenceBuild, ReferenceBuilds
+from pytest_gpuserve.experiment.worktree import ReferenceBuilds
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.store.baseline import Stored
+from tests.comparison.world import FakeOpponents
 from tests.support.builders import COMMIT, entry, here, judgement
-from tests.support.plain_git import git, only_below
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.comparison.paired_runner import PairedRunner, PairedSpec
     from pytest_gpuserve.comparison.side_by_side import SideBySide
+    from pytest_gpuserve.experiment.worktree import ReferenceBuild
     from pytest_gpuserve.store.schema import Entry
 
 CHANGED = ("torch 2.8.0 -> 2.9.1",)
@@ -96,15 +96,6 @@ def test_a_changed_driver_is_named() -> None:
 # -- why it cannot be had
 
 
-class FakeOpponents(ReferenceBuilds):
-    """Opponents without git."""
-
-    def find(self, *, revision: str | None, python: str | None, called: str = "") -> ReferenceBuild:
-        """See `ReferenceBuilds`."""
-        assert python is None
-        return ReferenceBuild(called, str(revision), Relocation(checkout=self._root))
-
-
 @dataclass
 class Beside:
     """An arena that notes whom it compares with."""
@@ -132,22 +123,6 @@ def test_the_commit_of_the_baseline_is_compared_with(tmp_path: Path) -> None:
     (reference_build,) = paired_runner.compared
     assert reference_build.identity == COMMIT
     assert "baseline's commit" in reference_build.name
-
-
-def test_a_shallow_clone_says_how_to_get_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit is not there, and the reason names the commands that bring it."""
-    only_below(tmp_path, monkeypatch)
-    origin = tmp_path / "origin"
-    git(tmp_path, "init", "--quiet", "origin")
-    for number in range(2):
-        git(origin, "commit", "--quiet", "--allow-empty", f"--message={number}")
-    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{origin}", "clone")
-    paired_runner = Beside(ReferenceBuilds(tmp_path / "clone"))
-    with pytest.raises(Unconfirmed, match="could not be settled side by side") as caught:
-        paired_runner.confirm(entry(commit=git(origin, "rev-parse", "HEAD~1")))
-    assert "fetch --unshallow" in str(caught.value)
-    assert "fetch-depth: 0" in str(caught.value)
-    assert paired_runner.compared == []
 
 
 def test_what_the_commit_does_not_have_is_a_reason(tmp_path: Path) -> None:

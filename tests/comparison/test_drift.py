@@ -11,7 +11,6 @@ import pytest
 from pytest_gpuserve.compare.result_file import loads_of, read_result
 from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.experiment.environment import Revision
-from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
@@ -22,7 +21,7 @@ from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.remarks import bases_lines
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult, TestResult
-from tests.comparison.world import SAME, SHAPE, THROUGHPUT, WORSE, FakeKind, World, ask, text_of
+from tests.comparison.world import SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build, KeptInMemory
 from tests.support.builders import here
 
@@ -32,11 +31,11 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.comparison.judging import TestGate
     from pytest_gpuserve.experiment.environment import RunEnvironment
-    from pytest_gpuserve.experiment.handle import Starter, Target
+    from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import Terms
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Round
-    from pytest_gpuserve.servers.relocation import Relocation
+    from tests.comparison.world import FakeKind
     from tests.fakes.scripted_pairing import ScriptedPairing
 
 FIRST, SECOND, NOW = ("1" * 40, "2" * 40, "3" * 40)
@@ -45,18 +44,6 @@ STEP = 0.045
 
 DRIFT = 0.11
 """What there is now, against the first one: from the second it would be told without an anchor."""
-
-
-@dataclass(frozen=True)
-class MovedKind(FakeKind):
-    """A kind that remembers to which revision it was taken."""
-
-    revision: str = ""
-
-    def relocated(self, relocation: Relocation) -> MovedKind:
-        """See `ServerKind`."""
-        super().relocated(relocation)
-        return replace(self, revision=str(relocation.revision))
 
 
 @dataclass
@@ -77,7 +64,7 @@ class Creeping(World):
         self, base: Target, candidate: Target, terms: Terms, progress: Progress, rounds: Iterable[Round]
     ) -> ScriptedPairing:
         """Stand for `Pairing`."""
-        name = cast("MovedKind", base.server.kind).revision
+        name = cast("FakeKind", base.server.kind).revision
         self.asked.append(name)
         self.paired = next((build for commit, build in self.beside.items() if commit[:12] in name), self.paired)
         failure = next((failure for commit, failure in self.failing.items() if commit[:12] in name), None)
@@ -93,15 +80,10 @@ class Creeping(World):
             occasion=f"2025-01-{day:02d}T03:00:00+00:00",
         )
 
-    def record(self, where: RunEnvironment, change: float, **changes: Any) -> list[str]:  # noqa: ANN401 -- fields of the policy
+    def record_build(self, where: RunEnvironment, change: float, **changes: Any) -> list[str]:  # noqa: ANN401 -- fields of the policy
         """Record a build; what is said."""
         self.here, self.alone = where, Build(change)
-        self.next_run(**{"record_all": True, "record_sessions": 4, "reason": None, **changes})
-        judge = self.judge()
-        ask(judge.measure(moving(), SHAPE, None), THROUGHPUT)
-        lines = judge.record()
-        judge.close()
-        return lines
+        return self.record(**changes)
 
     def gate(self, where: RunEnvironment, change: float, **changes: Any) -> tuple[Judgement, TestGate]:  # noqa: ANN401 -- as above
         """Gate a build in a test that ends."""
@@ -109,16 +91,11 @@ class Creeping(World):
         self.asked.clear()
         self.next_run(**{"record_all": False, "reason": None, **changes})
         judge = self.judge()
-        comparison = ask(judge.measure(moving(), SHAPE, None), THROUGHPUT)
+        comparison = ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
         assert comparison.holds is comparison.judgement.verdict.passes
         judge.close()
         assert all(pairing.closed for pairing in self.pairings)
         return comparison.judgement, judge
-
-
-def moving() -> Target:
-    """A request to a server that is never started."""
-    return ServerHandle(cast("Any", MovedKind()), cast("Starter", None)).get("/")
 
 
 def reported(judge: TestGate) -> SessionResult:
@@ -134,11 +111,10 @@ def proposed(judge: TestGate) -> list[str]:
 
 def creeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revision: Revision | None = None) -> Creeping:
     """A machine on which a build of a revision was recorded, and after it a slower one, within the tolerance."""
-    made = Creeping(tmp_path, noise=0.001, start_noise=0.001)
-    made.stand_in(monkeypatch)
+    made = Creeping(tmp_path, noise=0.001, start_noise=0.001).standing_in(monkeypatch)
     first = made.at(FIRST, 1)
-    made.record(replace(first, revision=revision or first.revision), 0.0)
-    (_, said) = made.record(made.at(SECOND, 2), STEP)
+    made.record_build(replace(first, revision=revision or first.revision), 0.0)
+    (_, said) = made.record_build(made.at(SECOND, 2), STEP)
     assert "within tolerance, anchor stays at" in said
     # Beside the second commit the newest build is not too much slower; what it is beside the first, each test says.
     made.beside = {SECOND: Build(0.005)}
@@ -211,7 +187,7 @@ def test_a_drift_of_the_machine_is_cleared(world: Creeping) -> None:
 def test_what_both_share_is_not_cleared(world: Creeping) -> None:
     """With other packages than at the anchor both sides are slow, so that a PASS beside it says nothing."""
     world.beside[FIRST] = SAME
-    world.record(world.at(SECOND, 3, software="3.12.1"), STEP)
+    world.record_build(world.at(SECOND, 3, software="3.12.1"), STEP)
     final, _ = world.gate(world.at(NOW, 4, software="3.12.1"), DRIFT)
     assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
     assert "python 3.11.9 -> 3.12.1" in text_of(final)
@@ -276,18 +252,11 @@ def test_it_is_asked_once_for_all_metrics(world: Creeping) -> None:
     gated = (THROUGHPUT, METRICS["latency.p50"])
     names = frozenset(metric.name for metric in gated)
     for where, change in ((world.at(FIRST, 4), 0.0), (world.at(SECOND, 5), STEP)):
-        world.here, world.alone = where, Build(change)
-        world.next_run(record_all=True, record_sessions=4, metrics=names, reason="why")
-        judge = world.judge("test_x.py::test_b")
-        run = judge.measure(moving(), SHAPE, None)
-        for metric in gated:
-            ask(run, metric)
-        judge.record()
-        judge.close()
+        world.record_build(where, change, nodeid="test_x.py::test_b", metrics=names, reason="why")
     world.here, world.alone = world.at(NOW, 6), Build(DRIFT)
     world.next_run(record_all=False, metrics=names, reason=None)
     judge = world.judge("test_x.py::test_b")
-    run = judge.measure(moving(), SHAPE, None)
+    run = judge.measure(target(), SHAPE, None)
     alone = list(run.sessions)
     for metric in gated:
         judgement = ask(run, metric).judgement
@@ -302,40 +271,31 @@ def test_it_is_asked_once_for_all_metrics(world: Creeping) -> None:
     assert all(pairing.closed for pairing in world.pairings)
 
 
-def test_another_host_is_not_judged_by_it(world: Creeping) -> None:
-    """An anchor of another machine is not compared, which is said."""
+def test_where_the_anchor_plays_no_part(world: Creeping) -> None:
+    """That of another machine is not compared, which is said; nor where the newest baseline and its commit tell enough.
+
+    `--against` asks its revision, and no baseline.
+    """
     final, _ = world.gate(world.at(NOW, 3, host="host-b"), DRIFT)
     assert final.verdict is Verdict.PASS
     assert "no drift is judged, its anchor was measured on 'host-a', not here" in text_of(final)
-
-
-def test_side_by_side_with_another_revision_it_plays_no_part(world: Creeping) -> None:
-    """`--against` asks that revision, and no baseline."""
     world.here, world.alone, world.paired = world.at(NOW, 3), Build(DRIFT), SAME
     world.next_run(against=world.against, record_all=False)
-    judge = world.judge()
-    judgement = ask(judge.measure(moving(), SHAPE, None), THROUGHPUT).judgement
-    judge.close()
+    judgement = loaded(world)
     assert judgement.verdict is Verdict.PASS
     assert "anchor" not in text_of(judgement)
-    assert judge.record() == []
-
-
-def test_a_regression_from_the_newest_needs_no_anchor(world: Creeping) -> None:
-    """What the newest baseline and its commit tell is told as ever."""
     world.beside = {SECOND: WORSE}
-    assert world.gate(world.at(NOW, 3), 0.35)[0].verdict is Verdict.REGRESSED
+    assert world.gate(world.at(NOW, 4), 0.35)[0].verdict is Verdict.REGRESSED
     assert all(FIRST[:12] not in name for name in world.asked)
 
 
 @pytest.mark.parametrize("commits", ["other commits", "one commit"])
 def test_an_update_by_small_steps_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: str) -> None:
     """Recording what has drifted needs a reason, also under the same code, as of a server elsewhere, or of weights."""
-    world = Creeping(tmp_path, noise=0.001, start_noise=0.001)
-    world.stand_in(monkeypatch)
+    world = Creeping(tmp_path, noise=0.001, start_noise=0.001).standing_in(monkeypatch)
     for step in range(8):
         commit = FIRST if commits == "one commit" else f"{1 + step}" * 40
-        lines = world.record(world.at(commit, 1 + step), 0.015 * step)
+        lines = world.record_build(world.at(commit, 1 + step), 0.015 * step)
         last = world.told[-1]
         if "needs a reason" in text_of(last):
             break
@@ -347,7 +307,7 @@ def test_an_update_by_small_steps_is_refused(tmp_path: Path, monkeypatch: pytest
     assert lines
     # A gate of the same commit tells it as well, until a reason is given, which is shown from then on.
     assert world.gate(world.at(commit, 10), 0.015 * step, confirm=False)[0].verdict is Verdict.REGRESSED
-    world.record(world.at("a" * 40, 11), 0.12, reason="a larger model")
+    world.record_build(world.at("a" * 40, 11), 0.12, reason="a larger model")
     final, _ = world.gate(world.at("b" * 40, 12), 0.12, confirm=False)
     assert final.verdict is Verdict.PASS
     assert f"throughput was loosened at {'a' * 12}: a larger model" in text_of(final)
@@ -356,7 +316,7 @@ def test_an_update_by_small_steps_is_refused(tmp_path: Path, monkeypatch: pytest
 
 def test_a_reason_is_shown_though_it_moved_no_anchor(world: Creeping) -> None:
     """What the file keeps is told by every run from then on, with a new anchor or without."""
-    world.record(world.at("4" * 40, 4), STEP, reason="the new tokenizer is safer")
+    world.record_build(world.at("4" * 40, 4), STEP, reason="the new tokenizer is safer")
     final, _ = world.gate(world.at(NOW, 5), STEP, confirm=False)
     assert final.verdict is Verdict.PASS
     assert "the baseline was recorded with the reason: the new tokenizer is safer" in final.reasons

@@ -26,25 +26,26 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.judging import TestGate
 
 
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """A machine without baselines."""
-    made = World(tmp_path)
-    made.stand_in(monkeypatch)
-    return made
-
-
 # -- budget
 
 
 def test_the_first_look_is_always_taken_and_further_ones_within_the_budget(world: World) -> None:
-    """However small the budget is there is one look; and as many more as it has room for, which is said."""
+    """However small the budget is there is one look; and as many more as it has room for, which is said.
+
+    The budget is the test's: what its first load took is gone for the second.
+    """
     world.paired = BETWEEN
     for budget, looks in ((1.0, 1), (35.0, 2), (45.0, 4)):
         world.next_run(world.against, budget_seconds=budget)
         final = loaded(world)
         assert (final.verdict, world.looks) == (Verdict.INCONCLUSIVE, looks)
         assert "--gpuserve-budget" in text_of(final)
+    world.next_run(world.against)
+    judge = world.judge()
+    for run in [judge.measure(target(), SHAPE, None) for _ in range(2)]:
+        ask(run, THROUGHPUT)
+    judge.close()
+    assert world.looks == 4
 
 
 def test_after_the_last_look_nothing_more_is_measured(world: World) -> None:
@@ -65,17 +66,6 @@ def test_both_kinds_of_measuring_share_the_budget(world: World) -> None:
         world.next_run(budget_seconds=48.0)
         assert loaded(world).verdict is Verdict.REGRESSED
         assert world.looks == looks
-
-
-def test_another_load_of_the_test_counts_too(world: World) -> None:
-    """The budget is the test's: what its first load took is gone for the second."""
-    world.paired = BETWEEN
-    world.next_run(world.against, budget_seconds=45.0)
-    judge = world.judge()
-    for run in [judge.measure(target(), SHAPE, None) for _ in range(2)]:
-        ask(run, THROUGHPUT)
-    judge.close()
-    assert world.looks == 4
 
 
 # -- against a revision
@@ -144,31 +134,28 @@ def duel_of(judge: TestGate, name: str | None = None) -> Duel:
 
 
 @pytest.mark.parametrize(
-    ("build", "limit", "holds"), [(Build(-0.3), 1.05, True), (SAME, 1.3, False), (WORSE, 0.9, False), (SAME, 0.9, True)]
+    ("build", "limit", "skips", "verdict"),
+    [
+        (Build(-0.3), 1.05, False, Verdict.PASS),
+        (WORSE, 0.9, False, Verdict.REGRESSED),
+        # No decision is no pass; where the user lets it skip, the rest of the test is still run.
+        (BETWEEN, 0.97, False, Verdict.INCONCLUSIVE),
+        (BETWEEN, 0.97, True, Verdict.INCONCLUSIVE),
+    ],
 )
-def test_a_duel_is_judged_side_by_side(world: World, build: Build, limit: float, *, holds: bool) -> None:
+def test_a_duel_is_judged_side_by_side(world: World, build: Build, limit: float, skips: bool, verdict: Verdict) -> None:  # noqa: FBT001 -- a parameter
     """Its limit holds if the rounds show it; nothing is measured alone, and no baseline is looked for."""
     world.paired = build
+    world.next_run(budget_seconds=25.0 if build is BETWEEN else 1000.0, skip_inconclusive=skips)
     judge = world.judge()
     comparison = duel_of(judge).throughput >= limit
     judge.close()
-    assert comparison.holds is holds
-    assert (comparison.judgement.reference_kind, comparison.judgement.reference) == ("duel", limit)
+    judgement = comparison.judgement
+    assert (judgement.verdict, judgement.reference_kind, judgement.reference) == (verdict, "duel", limit)
     assert (world.sessions, world.pairings[0].closed) == (0, 1)
-    assert [each.verdict for each in judge.unheld()] == ([] if holds else [Verdict.REGRESSED])
-
-
-@pytest.mark.parametrize("skips", [False, True])
-def test_a_duel_without_a_decision_fails_or_skips_as_asked(world: World, *, skips: bool) -> None:
-    """INCONCLUSIVE is no pass; where the user lets it skip, the rest of the test is still run."""
-    world.paired = BETWEEN
-    world.next_run(budget_seconds=25.0, skip_inconclusive=skips)
-    judge = world.judge()
-    comparison = duel_of(judge).throughput >= 0.97
-    judge.close()
-    assert comparison.judgement.verdict is Verdict.INCONCLUSIVE
-    assert comparison.holds is skips
+    assert comparison.holds is (verdict.passes or skips)
     assert bool(judge.skip_reason()) is skips
+    assert len(judge.unheld()) == (not comparison.holds)
 
 
 def test_what_a_duel_may_not_be_is_refused(world: World) -> None:

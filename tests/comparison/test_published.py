@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from pytest_gpuserve.comparison.assertions import Run
+from pytest_gpuserve.comparison.measurement import Measurement
 from pytest_gpuserve.comparison.published import (
     NO_CLAIM,
     Published,
@@ -21,10 +22,12 @@ from pytest_gpuserve.comparison.published import (
 )
 from pytest_gpuserve.device.card import Card
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.handle import Target
+from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.load.request import Request
-from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Schedule, Steps
+from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Steps
 from pytest_gpuserve.report.explain import explain
 from pytest_gpuserve.report.terminal import table
 from pytest_gpuserve.store.published import NothingPublished, PublishedEntry
@@ -35,7 +38,8 @@ from tests.support.published_files import published_file, record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.comparison.measurement import Measurement
+    from pytest_gpuserve.experiment.handle import ServerHandle
+    from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Session
 
 T4 = Card(0, "Tesla T4", "T4", "GPU-1", None, None, None, None, None, None, None)
@@ -64,27 +68,11 @@ def test_texts_for_people() -> None:
     assert repr(published) == "Published(results/bert.md line 79 (system='mosec', batch=1, concurrency=50))"
 
 
-@dataclass(frozen=True)
-class Shape:
-    """As much of a load as is looked at."""
-
-    schedule: Schedule
-
-
-@dataclass(frozen=True)
-class Sent:
-    """As much of a target as is looked at."""
-
-    requests: Sequence[Request]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """As much of a measurement as is looked at."""
-
-    run: Run
-    shape: Shape = Shape(Closed(50))
-    target: Sent = Sent((POST,))
+def measured(run: Run, schedule: Schedule = Closed(50), *sent: Request) -> Measurement:  # noqa: B008 -- it is frozen
+    """A run under a load of these requests."""
+    target = Target(cast("ServerHandle", None), sent or (POST,))
+    nothing: Any = None
+    return Measurement(run, target, LoadShape(schedule), *[nothing] * 4)
 
 
 def judged(
@@ -92,12 +80,12 @@ def judged(
     *sessions: Session,
     metric: Metric = THROUGHPUT,
     card: Card | None = T4,
-    **changes: Any,  # noqa: ANN401 -- fields of a measurement
+    schedule: Schedule = Closed(50),  # noqa: B008 -- it is frozen
+    sent: Request = POST,
 ) -> Judgement:
     """What a run of these sessions comes to; by default it answers 20 requests a second in 10 ms each."""
     run = Run("", Listener(), list(sessions or (session(),)), card)
-    measured = cast("Measurement", Measured(run, **changes))
-    return judge_published(measured, metric, number, tolerance=metric.default_tolerance)
+    return judge_published(measured(run, schedule, sent), metric, number, tolerance=metric.default_tolerance)
 
 
 def printed(throughput: float, p50: float = 0.010) -> PublishedEntry:
@@ -166,13 +154,13 @@ def test_what_cannot_be_judged_is_no_pass() -> None:
         ({"card": A30}, "the published number is of T4, and this run was on A30"),
         ({"card": None}, "the published number is of T4, and nobody knows on which card this server ran"),
         (
-            {"shape": Shape(Closed(51))},
+            {"schedule": Closed(51)},
             "the published number is of a closed loop of 50 users who send at once, this load is: closed loop, 51",
         ),
-        ({"shape": Shape(Closed(50, think_seconds=1))}, "this load is: closed loop, 50, 1"),
-        ({"shape": Shape(Constant(50))}, "this load is: open loop, constant, 50"),
+        ({"schedule": Closed(50, think_seconds=1)}, "this load is: closed loop, 50, 1"),
+        ({"schedule": Constant(50)}, "this load is: open loop, constant, 50"),
         (
-            {"target": Sent((Request("POST", "/v2/models/m/infer", b'{"inputs": [{"shape": [16, 3]}]}'),))},
+            {"sent": Request("POST", "/v2/models/m/infer", b'{"inputs": [{"shape": [16, 3]}]}')},
             "the published number is of 1 items a request, this run's requests carry 16",
         ),
     ],
@@ -199,9 +187,9 @@ def test_each_schedule_has_its_own_loads() -> None:
 def test_a_peak_is_compared_with_the_best_step() -> None:
     """Of users in steps the best step counts, for a peak was printed, and the notes say that the steps were not."""
     slow, quick = window((0.010,) * 5), window((0.010,) * 50)
-    run = Run("", Listener(), [session(start(slow, slow, quick, quick))], T4, Steps(((1, 1.0), (20, 1.0))))
-    measured = cast("Measurement", Measured(run, shape=Shape(Steps(((1, 1.0), (20, 1.0))))))
-    found = judge_published(measured, THROUGHPUT, entry(schedule="steps"), tolerance=0.05)
+    steps = Steps(((1, 1.0), (20, 1.0)))
+    run = Run("", Listener(), [session(start(slow, slow, quick, quick))], T4, steps)
+    found = judge_published(measured(run, steps), THROUGHPUT, entry(schedule="steps"), tolerance=0.05)
     assert found.value == pytest.approx(100.0)
     assert any("best step is compared with a peak" in reason for reason in found.reasons)
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from typing_extensions import Self
+
     from pytest_gpuserve.comparison.assertions import Comparison, Run
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Starter, Target
@@ -51,12 +53,13 @@ SHAPE = LoadShape(Closed(1))
 
 @dataclass(frozen=True)
 class FakeKind:
-    """A kind of server that is never started."""
+    """A kind of server that is never started, and knows to which revision it was taken."""
 
     name: str = "fake"
     is_in_base: bool = True
     transport: str = "http"
     python: str = "python"
+    revision: str = ""
 
     def workload(self) -> Mapping[str, str]:
         """See `ServerKind`."""
@@ -70,7 +73,7 @@ class FakeKind:
         """See `ServerKind`."""
         if not self.is_in_base:
             raise NotInRevision(f"{relocation.revision} has no app.py")
-        return self
+        return replace(self, revision=str(relocation.revision))
 
 
 class FakeOpponents(ReferenceBuilds):
@@ -154,12 +157,13 @@ class World:
     def __post_init__(self) -> None:
         self.paired_runner = self._new_paired_runner(None)
 
-    def stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def standing_in(self, monkeypatch: pytest.MonkeyPatch) -> Self:
         """Take the place of what measures, and of the clock."""
         monkeypatch.setattr(measurement, "take_session", self.take_session)
         monkeypatch.setattr(paired_runner, "Pairing", self.pairing)
         for module in (measurement, side_by_side):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self.monotonic))
+        return self
 
     def reading(self, python: str) -> dict[str, float]:
         """Stand for `Machine.reading`; of speed 0 it cannot be measured."""
@@ -182,7 +186,7 @@ class World:
         costs = [session + random.gauss(0.0, self.start_noise) for _ in range(2)]
         starts = tuple(
             Start(
-                tuple(replace(window_at(cost + random.gauss(0.0, 0.003)), cards=cards) for _ in range(8)),
+                tuple(replace(window_at(cost + random.gauss(0.0, 0.003)), cards=cards) for _ in range(4)),
                 1.5,
                 foreign_cores=self.foreign_cores,
             )
@@ -243,17 +247,24 @@ class World:
         """Whom `--against=main` asks for."""
         return self.paired_runner.reference_builds.find(revision="main", python=None)
 
+    def record(self, nodeid: str = "test_x.py::test_a", **changes: Any) -> list[str]:  # noqa: ANN401 -- fields of the policy
+        """Record what is measured now, in a run of pytest of its own; what is said."""
+        self.next_run(**{"record_all": True, "record_sessions": 4, "reason": None, **changes})
+        judge = self.judge(nodeid)
+        run = judge.measure(target(), SHAPE, None)
+        for name in sorted(self.policy.metrics):
+            ask(run, METRICS[name])
+        lines = judge.record()
+        judge.close()
+        return lines
+
     def recorded(self, nodeid: str = "test_x.py::test_a", *, where: Mapping[str, Any] | None = None) -> None:
         """Let there be a baseline of four runs of pytest, recorded here or elsewhere: with other fields."""
         now_here, now_alone, policy = self.here, self.alone, self.policy
         self.alone = SAME
         for run in range(4):
             self.here = replace(now_here, occasion=f"2025-01-0{1 + run}T03:00:00+00:00", **(where or {}))
-            self.next_run(record_all=True, record_sessions=2)
-            judge = self.judge(nodeid)
-            run_of = judge.measure(target(), SHAPE, None)
-            assert ask(run_of, THROUGHPUT)
-            assert judge.record()
+            assert self.record(nodeid, record_sessions=2)
         self.here, self.alone = now_here, now_alone
         self.policy = policy
         self.next_run()
@@ -283,9 +294,15 @@ def ask(run: Run, metric: Metric) -> Comparison:
     return run.judge.against_baseline(run, metric)
 
 
-def loaded(world: World, metric: Metric = THROUGHPUT, **options: Any) -> Judgement:  # noqa: ANN401 -- of `target`
+def loaded(
+    world: World,
+    metric: Metric = THROUGHPUT,
+    *,
+    nodeid: str = "test_x.py::test_a",
+    **options: Any,  # noqa: ANN401 -- of `target`
+) -> Judgement:
     """What a test of one comparison comes to."""
-    judge = world.judge()
+    judge = world.judge(nodeid)
     comparison = ask(judge.measure(target(**options), SHAPE, None), metric)
     judge.close()
     assert comparison.holds is comparison.judgement.verdict.passes

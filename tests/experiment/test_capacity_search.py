@@ -255,7 +255,7 @@ def test_a_capacity_is_the_mean_of_its_parts() -> None:
 def test_a_search_knows_how_well_it_knows() -> None:
     """Over searches of a server whose shares are known, the values spread as the samples tell, by counting."""
     values, told = [], []
-    for seed in range(150):
+    for seed in range(80):
         random = Random(seed)
 
         def take(which: Try, _: Search, random: Random = random) -> Probe:

@@ -189,32 +189,44 @@ def test_a_sound_server_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @cases(
-    "queues, state, allowed, told, words",
+    "queues, state, asked, told, words",
     {
-        # 5 % of all requests fail, and the others meet p90; there is no capacity of 20.
-        "dead, of 20": (20, {"dead": frozenset({7})}, 0.06, ["replica host7", NOT_SHOWN], "it answered nothing"),
+        # A fifth of all requests fail, and the others meet p50; there is no capacity of 5.
+        "dead, of 5": (5, {"dead": frozenset({2})}, (0.25, "p50"), ["replica host2", NOT_SHOWN], "it answered nothing"),
         # Among the requests of all its errors would be few enough.
-        "failing": (10, {"failing": {3: 0.4}}, 0.08, ["replica host3"], "8 % may: status 503"),
+        "failing": (5, {"failing": {3: 0.2}}, (0.08, "p90"), ["replica host3"], "8 % may: status 503"),
         # Each rate is missed: the replica is told before the objective.
-        "dead, of 2": (2, {"dead": frozenset({1})}, 0.0, ["replica host1", MISSED], "it answered nothing"),
-        "a third more answers than requests": (1, {"counts": True, "others": 0.33}, 0.0, ["another client"], ""),
+        "dead, of 2": (2, {"dead": frozenset({1})}, (0.0, "p90"), ["replica host1", MISSED], "it answered nothing"),
+        "a third more answers than requests": (
+            1,
+            {"counts": True, "others": 0.33},
+            (0.0, "p90"),
+            ["another client"],
+            "",
+        ),
         # The lowest rate that missed did so whenever it was tried, and each time models were compiled.
-        "compiled": (1, {"counts": True, "compiles": 0}, 0.0, ["compiled under load"], ""),
-        "compiled much later": (1, {"counts": True, "compiles": 99}, 0.0, [], ""),
+        "compiled": (1, {"counts": True, "compiles": 0}, (0.0, "p90"), ["compiled under load"], ""),
+        "compiled much later": (1, {"counts": True, "compiles": 99}, (0.0, "p90"), [], ""),
     },
 )
 def test_what_is_wrong_with_a_server_is_told(  # noqa: PLR0917 -- columns of a table
-    queues: int, state: dict[str, Any], allowed: float, told: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+    queues: int,
+    state: dict[str, Any],
+    asked: tuple[float, str],
+    told: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Once and by its name; a server with a dead replica has no capacity, and problems are no beginning of the next."""
-    asked = short(allowed_errors=allowed)
-    start, problems = search_deployment(Deployment((QUEUE,) * queues, **state), asked, monkeypatch)
+    allowed, objective = asked
+    wanted = short(allowed_errors=allowed, **{"p90": None, objective: 0.1})
+    start, problems = search_deployment(Deployment((QUEUE,) * queues, **state), wanted, monkeypatch)
     assert [problem.split(":")[0] for problem in problems] == told
     assert words in "".join(problems)
     if "dead" in state:
         assert search_of(start).value is None
     if problems:
-        assert asked.known.capacity is None
+        assert wanted.known.capacity is None
 
 
 def test_a_disturbed_sample_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,65 +239,51 @@ def test_a_disturbed_sample_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_later_start_is_searched_around_what_an_earlier_one_was_found_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """All copies of a shape know it; and the arrivals of a sample are those of the same one of the other start."""
-    seeds: list[int] = []
-    made = Deployment.ticks
-
-    def told(self: Deployment, schedule: object, seed: int) -> Any:  # noqa: ANN401 -- ticks
-        seeds.append(seed)
-        return made(self, schedule, seed)
-
-    monkeypatch.setattr(Deployment, "ticks", told)
-    asked = short()
-    first, _ = search_deployment(Deployment((QUEUE,)), asked, monkeypatch)
+    asked, earlier, later = short(), Deployment((QUEUE,)), Deployment((QUEUE,))
+    first, _ = search_deployment(earlier, asked, monkeypatch)
     value = search_of(first).value
     assert value is not None
     assert asked.known.capacity == value
-    of_first, seeds[:] = seeds[-SAMPLES:], []
-    second, problems = search_deployment(Deployment((QUEUE,)), asked, monkeypatch)
+    second, problems = search_deployment(later, asked, monkeypatch)
     assert problems == []
     assert search_of(second).probes[0].rate == pytest.approx(value / BELOW)
-    assert seeds[-SAMPLES:] == of_first
-    assert len(set(seeds)) == len(seeds)
+    assert later.seeds[-SAMPLES:] == earlier.seeds[-SAMPLES:]
+    assert len(set(later.seeds)) == len(later.seeds)
     assert short().known.capacity is None
 
 
 def test_a_search_that_is_lost_is_a_problem_once_it_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that fails after something was measured makes it INVALID; before, it is an error of the test."""
-    made, lost_at = Deployment.ticks, 1
 
-    def failing(self: Deployment, schedule: object, seed: int) -> Any:  # noqa: ANN401 -- ticks
-        if self.loads + 1 == lost_at:
-            raise LoadFailed("a load engine ended", found="killed by a test")
-        yield from made(self, schedule, seed)
+    def searched(lost_at: int) -> list[str]:
+        def lost(load: int, _: object, tick: Tick) -> Tick:
+            if load == lost_at:
+                raise LoadFailed("a load engine ended", found="killed by a test")
+            return tick
 
-    monkeypatch.setattr(Deployment, "ticks", failing)
+        return search_deployment(Deployment((QUEUE,), changed=lost), short(), monkeypatch)[1]
+
     with pytest.raises(LoadFailed):
-        search_deployment(Deployment((QUEUE,)), short(), monkeypatch)
-    lost_at = 4
-    _, problems = search_deployment(Deployment((QUEUE,)), short(), monkeypatch)
-    assert problems == ["lost in mid-load: a load engine ended: killed by a test"]
+        searched(lost_at=1)
+    assert searched(lost_at=4) == ["lost in mid-load: a load engine ended: killed by a test"]
 
 
 def test_replicas_of_which_nothing_is_known_are_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where ticks do not tell whose requests they count."""
-    deployment = Deployment((QUEUE,) * 2)
-    monkeypatch.setattr("tests.fakes.simulated_deployment.together", lambda seen: next(iter(seen.values())))
+    deployment = Deployment((QUEUE,) * 2, changed=lambda _, __, tick: msgspec.structs.replace(tick, workers={}))
     _, problems = search_deployment(deployment, short(), monkeypatch)
     assert any(problem.startswith("replicas: what each of the 2 did is not known") for problem in problems)
 
 
 def test_the_limit_on_open_files_is_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that wait because of it do not make a rate the server's capacity."""
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (60, 60))
-    made = Deployment.ticks
 
-    def held(self: Deployment, schedule: object, seed: int) -> Any:  # noqa: ANN401 -- ticks
+    def held(_: int, schedule: object, tick: Tick) -> Tick:
         many = isinstance(schedule, Poisson) and schedule.rate > 100
-        for tick in made(self, schedule, seed):
-            yield msgspec.structs.replace(tick, due=2 * tick.sent, held=tick.sent) if many else tick
+        return msgspec.structs.replace(tick, due=2 * tick.sent, held=tick.sent) if many else tick
 
-    monkeypatch.setattr(Deployment, "ticks", held)
-    start, problems = search_deployment(Deployment((QUEUE,)), short(), monkeypatch)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (60, 60))
+    start, problems = search_deployment(Deployment((QUEUE,), changed=held), short(), monkeypatch)
     assert any("28 requests under way at most" in probe.client for probe in search_of(start).probes)
     (problem,) = problems
     assert "hard limit on open files" in problem

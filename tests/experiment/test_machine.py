@@ -38,19 +38,14 @@ NOBODY = Revision(None, clean=False, code=None)
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A machine without baselines, whose starts are alike."""
-    made = World(tmp_path, start_noise=0.003)
-    made.stand_in(monkeypatch)
-    return made
+    return World(tmp_path, start_noise=0.003).standing_in(monkeypatch)
 
 
 def record(world: World, **changes: Any) -> list[str]:  # noqa: ANN401 -- fields of the policy
     """Record once more, a month later; what is said."""
     before, policy = world.here, world.policy
     world.here = replace(before, occasion="2025-02-01T03:00:00+00:00")
-    world.next_run(**{"record_all": True, "record_sessions": 2, **changes})
-    judge = world.judge()
-    assert ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
-    lines = judge.record()
+    lines = world.record(**{"record_sessions": 2, **changes})
     assert lines
     world.here, world.policy = before, policy
     world.next_run()
@@ -238,7 +233,6 @@ def test_another_hosts_sessions_are_not_asked(world: World) -> None:
     world.speed, world.alone = 2.0, TWICE
     record(world)
     world.here = now
-    world.next_run()
     final = loaded(world)
     assert (final.verdict, final.reference_kind) == (Verdict.PASS, "against")
 

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.shape import LoadShape, schedule_of
+from pytest_gpuserve.experiment.shape import WINDOW_SECONDS, LoadShape, schedule_of, windows_wanted
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
+from pytest_gpuserve.load.validity import LATENCIES_LONG
+from pytest_gpuserve.measure.steady import truncate
+from tests.support.builders import window
 
 STEPS = Steps(((3, 1.0), (5, 2.0)))
 TRACE = Trace(((0.0, 0), (1.0, 2)))
@@ -91,3 +94,32 @@ def test_windows_and_their_bounds() -> None:
     assert [LoadShape(Closed(1)).windows, LoadShape(Closed(1), seconds=0.1).windows] == [8, 4]
     assert LoadShape(Closed(1)).most_windows == 24
     assert LoadShape(Closed(1), requests=5).most_windows == 120
+
+
+# -- how long a start is measured
+
+SHORT = LoadShape(Closed(8), seconds=4.0)
+
+
+def test_littles_law_is_asked_of_what_is_left() -> None:
+    """Where windows were cut off, the rest has to be long enough for the latencies, not the whole."""
+    windows = [window((0.16,) * requests) for requests in (10, 40, *[100] * 6)]
+    discard = truncate([each.throughput for each in windows]).discard
+    assert discard == 2
+    kept_seconds = (windows_wanted(windows, SHORT) - discard) * WINDOW_SECONDS
+    assert kept_seconds == pytest.approx(LATENCIES_LONG * 0.16, abs=WINDOW_SECONDS)
+    assert kept_seconds >= LATENCIES_LONG * 0.16
+
+
+def test_an_unsteady_start_is_doubled_and_then_goes_on_to_its_end() -> None:
+    """A start that still changes gets twice its time, and then all that it may have; a steady one is long enough."""
+    rising = [window((0.01,) * (100 + 20 * place)) for place in range(2 * SHORT.windows)]
+    assert windows_wanted(rising[: SHORT.windows], SHORT) == 2 * SHORT.windows
+    assert windows_wanted(rising, SHORT) == SHORT.most_windows > 2 * SHORT.windows
+    assert windows_wanted([window((0.01,) * 100)] * SHORT.windows, SHORT) == SHORT.windows == 8
+
+
+def test_a_quantile_gets_its_requests() -> None:
+    """So many windows more as the requests that are missing take at the rate of those that are there."""
+    shape = LoadShape(Closed(8), seconds=4.0, requests_wanted=105)
+    assert windows_wanted([window((0.01,) * 10)] * 8, shape) == 11

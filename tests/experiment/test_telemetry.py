@@ -22,6 +22,7 @@ from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import CardUse
+from tests.comparison.vocabulary import cases
 from tests.fakes.scripted_engines import TICK_NS, TICK_REQUESTS, ScriptedEngines, scripted_instance
 from tests.fakes.scripted_eyes import MIB, QUIET, UUID, ScriptedEyes
 from tests.servers.pairs import Seen
@@ -52,7 +53,7 @@ def kinds(problems: list[str]) -> list[str]:
 
 
 @dataclass
-class World:
+class Alone:
     """A server and its load engines that are not there, at a card that is scripted.
 
     Args:
@@ -136,9 +137,9 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """A world, which takes the place of engines and of the host."""
-    made = World()
+def server(monkeypatch: pytest.MonkeyPatch) -> Alone:
+    """A server, which takes the place of engines and of the host."""
+    made = Alone()
     monkeypatch.setattr(loaded, "Engines", made.engines)
     monkeypatch.setattr(loaded, "load_ceiling", lambda *_: None)
     monkeypatch.setattr(one_start, "read_cpu", lambda _: CpuReading(0.0, 0.0, 0.0, 0.0))
@@ -149,10 +150,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 # -- windows
 
 
-def test_an_undisturbed_start_is_told_what_its_card_did(world: World) -> None:
+def test_an_undisturbed_start_is_told_what_its_card_did(server: Alone) -> None:
     """Each window has energy, memory, utilisation and clock; the start its telemetry and the power at rest."""
-    measured, problems = world.measure()
-    assert (len(measured.windows), measured.rejected, problems, world.notes) == (8, (), [], [])
+    measured, problems = server.measure()
+    assert (len(measured.windows), measured.rejected, problems, server.notes) == (8, (), [], [])
     for one in measured.windows:
         assert one.cards is not None
         assert one.cards.joules == pytest.approx(50.0)
@@ -161,18 +162,18 @@ def test_an_undisturbed_start_is_told_what_its_card_did(world: World) -> None:
     assert measured.telemetry is not None
     assert measured.telemetry.seconds == pytest.approx(4.0)
     assert measured.telemetry.server_cpu_seconds == pytest.approx(2.0)
-    assert world.eyes.watched == ((ENGINE_PID,), (SERVER_PID, MEMBER_PID))
+    assert server.eyes.watched == ((ENGINE_PID,), (SERVER_PID, MEMBER_PID))
 
 
-def test_an_engine_that_is_lost_makes_the_load_invalid_or_an_error(world: World) -> None:
+def test_an_engine_that_is_lost_makes_the_load_invalid_or_an_error(server: Alone) -> None:
     """In mid-load what was measured is kept, with the last words of its log; before its begin nothing could be."""
-    world.lost_after_ticks = 20
-    measured, problems = world.measure()
+    server.lost_after_ticks = 20
+    measured, problems = server.measure()
     assert problems == ["node-b/worker-1 was lost"]
     assert measured.windows
-    world.ticks = world.lost_after_ticks = 0
+    server.ticks = server.lost_after_ticks = 0
     with pytest.raises(LoadFailed):
-        world.measure()
+        server.measure()
 
 
 @pytest.mark.parametrize(
@@ -185,14 +186,16 @@ def test_an_engine_that_is_lost_makes_the_load_invalid_or_an_error(world: World)
         pytest.param(0.0, 1e9, 6, 0, id="all"),
     ],
 )
-def test_disturbed_windows_are_measured_again(world: World, begin: float, end: float, rejected: int, left: int) -> None:
+def test_disturbed_windows_are_measured_again(
+    server: Alone, begin: float, end: float, rejected: int, left: int
+) -> None:
     """They are gone with their requests and counts; when more than a third is lost anyway the run ends as invalid."""
-    world.eyes.card = world.since_load(begin, end, **HOT)
-    measured, problems = world.measure()
+    server.eyes.card = server.since_load(begin, end, **HOT)
+    measured, problems = server.measure()
     assert kinds(problems) == ([] if left == 8 else ["throttled"])
     assert (len(measured.rejected), len(measured.windows)) == (rejected, left)
     assert all(f"{UUID}: thermal slowdown by the hardware" in text for text in measured.rejected)
-    assert world.ticks == WARMUP_TICKS + (left + rejected) * WINDOW_TICKS
+    assert server.ticks == WARMUP_TICKS + (left + rejected) * WINDOW_TICKS
     assert measured.requests == left * WINDOW_TICKS * TICK_REQUESTS
     if left:
         assert measured.counters is not None
@@ -202,107 +205,113 @@ def test_disturbed_windows_are_measured_again(world: World, begin: float, end: f
 
 
 @pytest.mark.parametrize("hot", [False, True])
-def test_a_schedule_that_ends_by_itself_cannot_be_measured_again(world: World, *, hot: bool) -> None:
+def test_a_schedule_that_ends_by_itself_cannot_be_measured_again(server: Alone, *, hot: bool) -> None:
     """All of it is measured or none; one disturbed window makes it invalid."""
     if hot:
-        world.eyes.card = world.since_load(0.7, 0.8, **HOT)
-    measured, problems = world.measure(schedule=Steps(((4, 2.0),)))
+        server.eyes.card = server.since_load(0.7, 0.8, **HOT)
+    measured, problems = server.measure(schedule=Steps(((4, 2.0),)))
     assert kinds(problems) == ["throttled"] * hot
     assert len(measured.windows) == (3 if hot else 4)
 
 
 @pytest.mark.parametrize(("baseline_mhz", "rejected"), [(None, 0), (1500.0, 0), (1600.0, 2)])
 def test_a_slower_clock_than_the_baselines_is_a_disturbance(
-    world: World, baseline_mhz: float | None, rejected: int
+    server: Alone, baseline_mhz: float | None, rejected: int
 ) -> None:
     """Where the baseline's is known; here for two windows."""
-    slow = world.since_load(0.3, 1.3, sm_clock_mhz=1510)
-    world.eyes.card = lambda at: slow(at) or {"sm_clock_mhz": 1600}
-    measured, problems = world.measure(baseline_mhz=baseline_mhz)
+    slow = server.since_load(0.3, 1.3, sm_clock_mhz=1510)
+    server.eyes.card = lambda at: slow(at) or {"sm_clock_mhz": 1600}
+    measured, problems = server.measure(baseline_mhz=baseline_mhz)
     assert (len(measured.rejected), problems) == (rejected, [])
 
 
 # -- runs
 
 
-@pytest.mark.parametrize(
-    ("begin", "values", "words"),
-    [
-        (1.0, {"processes": (OURS, FOREIGN)}, f"foreign process on {UUID}: process 99 (other, 5 MiB)"),
-        (1.0, {"uncorrected_ecc": 2}, f"uncorrected ECC errors on {UUID}"),
-        (0.0, BLANK, f"nothing is known of {UUID}: NVML told none of its values"),
-    ],
+def since(begin: float, **values: object) -> Callable[[Alone], Callable[[float], Mapping[str, object]]]:
+    """A card that does something from a moment after the load's begin on."""
+    return lambda server: server.since_load(begin, 1e9, **values)
+
+
+@cases(
+    "card, words",
+    {
+        "another's process": (
+            since(1.0, processes=(OURS, FOREIGN)),
+            f"foreign process on {UUID}: process 99 (other, 5 MiB)",
+        ),
+        # Also where pids do not tell ours from theirs: nobody who is on the card before the start is ours.
+        "one before the start": (
+            lambda _: lambda at: {"processes": (FOREIGN,) if at < 0.3 else ()},
+            f"foreign process on {UUID}: process 99",
+        ),
+        "memory errors": (since(1.0, uncorrected_ecc=2), f"uncorrected ECC errors on {UUID}"),
+        "a blind driver": (lambda _: lambda _: BLANK, f"nothing is known of {UUID}: NVML told none of its values"),
+    },
 )
 def test_what_spoils_a_run_makes_it_invalid_at_once(
-    world: World, begin: float, values: Mapping[str, object], words: str
+    server: Alone, card: Callable[[Alone], Callable[[float], Mapping[str, object]]], words: str
 ) -> None:
     """Once, in words, and the load ends with it; also where the card may have been hot, slow or shared."""
-    world.eyes.card = world.since_load(begin, 1e9, **values) if begin else lambda _: values
-    world.eyes.unknown = [] if begin else [Unknown("", "NVML", "Driver Not Loaded")]
-    _, (problem,) = world.measure()
+    server.eyes.card = card(server)
+    server.eyes.unknown = [Unknown("", "NVML", "Driver Not Loaded")]
+    _, (problem,) = server.measure()
     assert problem.startswith(words)
-    assert world.ticks <= WARMUP_TICKS + (4 if begin else 2) * WINDOW_TICKS
-    assert begin or "telemetry unknown: NVML: Driver Not Loaded" in world.notes
+    assert server.ticks <= WARMUP_TICKS + 4 * WINDOW_TICKS
+    assert "telemetry unknown: NVML: Driver Not Loaded" in server.notes
 
 
 @pytest.mark.parametrize(("at_seconds", "problems"), [(-1, []), (1, [f"XID 79 on {UUID}"])])
-def test_errors_of_the_card_make_a_run_invalid(world: World, at_seconds: int, problems: list[str]) -> None:
+def test_errors_of_the_card_make_a_run_invalid(server: Alone, at_seconds: int, problems: list[str]) -> None:
     """Those of the time of this start; older ones befell another."""
-    world.eyes.events = [CardEvent(at_seconds * NS, UUID, "xid", 79)]
-    assert kinds(world.measure()[1]) == problems
+    server.eyes.events = [CardEvent(at_seconds * NS, UUID, "xid", 79)]
+    assert kinds(server.measure()[1]) == problems
 
 
-def test_a_foreign_process_before_the_start_is_seen(world: World) -> None:
-    """Also where pids do not tell ours from theirs: nobody who is on the card before the start is ours."""
-    world.eyes.card = lambda at: {"processes": (FOREIGN,) if at < 0.3 else ()}
-    _, (problem,) = world.measure()
-    assert problem.startswith(f"foreign process on {UUID}: process 99")
-
-
-def test_whose_processes_are_there_may_be_unknown(world: World) -> None:
+def test_whose_processes_are_there_may_be_unknown(server: Alone) -> None:
     """In a container none of the pids is ours: the run goes on, and says so."""
-    world.eyes.card = world.since_load(0.0, 1e9, processes=(FOREIGN,))
-    assert world.measure()[1] == []
-    (note,) = world.notes
+    server.eyes.card = server.since_load(0.0, 1e9, processes=(FOREIGN,))
+    assert server.measure()[1] == []
+    (note,) = server.notes
     assert note.startswith(f"telemetry unknown: {UUID}: whose processes are on it")
 
 
-def test_a_container_starts_before_it_is_known_for_ours(world: World) -> None:
+def test_a_container_starts_before_it_is_known_for_ours(server: Alone) -> None:
     """What loads a model on the card is not called foreign before the server has told who it is."""
-    with world.telemetry_source.monitor() as monitor:
-        told_seconds = world.eyes.now_ns / NS + 3
-        world.eyes.card = lambda at: {"processes": (FOREIGN if at <= told_seconds else OURS,)}
-        world.eyes.live_until(round(told_seconds * NS))
-        monitor.up(world.instance())
-        world.eyes.live_until(world.eyes.now_ns + NS)
+    with server.telemetry_source.monitor() as monitor:
+        told_seconds = server.eyes.now_ns / NS + 3
+        server.eyes.card = lambda at: {"processes": (FOREIGN if at <= told_seconds else OURS,)}
+        server.eyes.live_until(round(told_seconds * NS))
+        monitor.up(server.instance())
+        server.eyes.live_until(server.eyes.now_ns + NS)
         monitor.judge([], wait=False)
     assert monitor.problems() == []
 
 
-def test_a_dead_sampler_makes_a_run_invalid(world: World) -> None:
+def test_a_dead_sampler_makes_a_run_invalid(server: Alone) -> None:
     """Nothing is known of the time after it, and no rule may pass."""
 
     def card(at_seconds: float) -> Mapping[str, object]:
         if at_seconds > 2.0:
-            world.eyes.problem = "telemetry unknown: the sampler has ended (killed by SIGKILL)"
+            server.eyes.problem = "telemetry unknown: the sampler has ended (killed by SIGKILL)"
         return {}
 
-    world.eyes.card = card
-    _, (problem,) = world.measure()
+    server.eyes.card = card
+    _, (problem,) = server.measure()
     assert problem.startswith("telemetry unknown: the sampler has ended")
 
 
-def test_unknown_reasons_are_said_and_the_run_goes_on(world: World) -> None:
+def test_unknown_reasons_are_said_and_the_run_goes_on(server: Alone) -> None:
     """Once what NVML said, once in how many windows; other values that a card does not have are not worth a line."""
-    world.eyes.unknown = [
+    server.eyes.unknown = [
         Unknown(UUID, "clock-event reasons", "Not Supported"),
         Unknown(UUID, "PCIe sent", "Not Supported"),
         Unknown(UUID, "power", "Unknown Error"),
     ]
-    world.eyes.card = lambda _: {"clock_reasons": None}
-    measured, problems = world.measure()
+    server.eyes.card = lambda _: {"clock_reasons": None}
+    measured, problems = server.measure()
     assert (problems, len(measured.windows)) == ([], 8)
-    assert world.notes == [
+    assert server.notes == [
         f"telemetry unknown in 8 of 8 windows, first: {UUID}: its clock-event reasons",
         f"telemetry unknown: clock-event reasons of {UUID}: Not Supported",
         f"telemetry unknown: power of {UUID}: Unknown Error",
@@ -310,14 +319,14 @@ def test_unknown_reasons_are_said_and_the_run_goes_on(world: World) -> None:
 
 
 @pytest.mark.parametrize("without", [False, True])
-def test_a_card_without_ecc_is_not_asked_for_it(world: World, *, without: bool) -> None:
+def test_a_card_without_ecc_is_not_asked_for_it(server: Alone, *, without: bool) -> None:
     """Of another one it is said that it is not known."""
-    world.eyes.card = lambda _: {"uncorrected_ecc": None}
-    world.eyes.unknown = [Unknown(UUID, "uncorrected ECC errors", "Not Supported")]
-    with world.start(world.telemeter_of(UUID, without_ecc=[UUID] if without else [])) as monitor:
+    server.eyes.card = lambda _: {"uncorrected_ecc": None}
+    server.eyes.unknown = [Unknown(UUID, "uncorrected ECC errors", "Not Supported")]
+    with server.start(server.telemeter_of(UUID, without_ecc=[UUID] if without else [])) as monitor:
         pass
     assert monitor.problems() == []
-    assert bool(world.notes) is not without
+    assert bool(server.notes) is not without
 
 
 @pytest.mark.parametrize(
@@ -325,21 +334,21 @@ def test_a_card_without_ecc_is_not_asked_for_it(world: World, *, without: bool) 
     [(None, 0.0, False), (1500.0, 0.0, True), (1500.0, 2.0, True), (1500.0, 1e9, False)],
 )
 def test_an_unknown_clock_makes_a_run_invalid_where_the_baseline_has_one(
-    world: World, baseline_mhz: float | None, since_seconds: float, *, invalid: bool
+    server: Alone, baseline_mhz: float | None, since_seconds: float, *, invalid: bool
 ) -> None:
     """Whether the card was slower than the baseline's is asked there, and here not answered, if only at the end."""
-    world.eyes.card = lambda at: {"sm_clock_mhz": None} if at >= since_seconds else {}
-    _, problems = world.measure(baseline_mhz=baseline_mhz)
+    server.eyes.card = lambda at: {"sm_clock_mhz": None} if at >= since_seconds else {}
+    _, problems = server.measure(baseline_mhz=baseline_mhz)
     assert kinds(problems) == [f"SM clock of {UUID} unknown"] * invalid
 
 
-def test_what_is_not_known_is_noted_once_a_session(world: World) -> None:
+def test_what_is_not_known_is_noted_once_a_session(server: Alone) -> None:
     """Texts that differ in their counts alone are one; another card is another text."""
     texts = [f"telemetry unknown in {n} of 8 windows, first: GPU-{card}: its SM clock" for n in (4, 7) for card in "12"]
-    with world.telemetry_source.monitor() as monitor:
+    with server.telemetry_source.monitor() as monitor:
         for text in texts:
             monitor.note(text)
-    assert world.notes == texts[:2]
+    assert server.notes == texts[:2]
 
 
 # -- around a start
@@ -354,7 +363,7 @@ def test_what_is_not_known_is_noted_once_a_session(world: World) -> None:
     ],
 )
 def test_what_comes_in_the_last_moment_is_seen(
-    world: World, values: Mapping[str, object], words: str, tenths: int
+    server: Alone, values: Mapping[str, object], words: str, tenths: int
 ) -> None:
     """What the sampler reads once a second is looked at once more after the end: the errors are this start's."""
     late: list[float] = []
@@ -364,97 +373,97 @@ def test_what_comes_in_the_last_moment_is_seen(
             return {"uncorrected_ecc": None, "processes": None}
         return {"processes": (OURS,), **(values if late and late[0] <= at_seconds < late[0] + 1.05 else {})}
 
-    world.eyes.card = card
-    with world.start() as monitor:
-        world.eyes.live_until(world.eyes.now_ns + 2 * NS + tenths * NS // 10)
-        late.append(world.eyes.now_ns / NS - 0.01)
+    server.eyes.card = card
+    with server.start() as monitor:
+        server.eyes.live_until(server.eyes.now_ns + 2 * NS + tenths * NS // 10)
+        late.append(server.eyes.now_ns / NS - 0.01)
         monitor.judge([], wait=False)
         assert monitor.problems() == []
     assert kinds(monitor.problems()) == [words]
 
 
-def test_the_look_after_an_end_is_the_one_before_the_next_start(world: World) -> None:
+def test_the_look_after_an_end_is_the_one_before_the_next_start(server: Alone) -> None:
     """It is waited for once; from when the memory was given back on, what is seen is the next start's too."""
-    with world.start() as first:
+    with server.start() as first:
         pass
-    ended_ns = world.eyes.now_ns
-    with world.start() as second:
+    ended_ns = server.eyes.now_ns
+    with server.start() as second:
         assert second.server_began_ns == ended_ns
         assert second.since_ns == first.free_ns
     assert ended_ns - second.since_ns >= NS
 
 
-def test_old_samples_are_forgotten(world: World) -> None:
+def test_old_samples_are_forgotten(server: Alone) -> None:
     """With the next start those of the last one are, unless a start that goes on needs them still."""
-    with world.telemetry_source.monitor() as first:
-        world.eyes.live_until(10 * NS)
-        assert world.eyes.needed_ns == 0
-    with world.telemetry_source.monitor() as second:
+    with server.telemetry_source.monitor() as first:
+        server.eyes.live_until(10 * NS)
+        assert server.eyes.needed_ns == 0
+    with server.telemetry_source.monitor() as second:
         assert first.free_ns is not None
-        assert first.free_ns - 3 * NS < world.eyes.needed_ns < second.since_ns
-        needed_ns = world.eyes.needed_ns
+        assert first.free_ns - 3 * NS < server.eyes.needed_ns < second.since_ns
+        needed_ns = server.eyes.needed_ns
         for until in (30, 50):
-            world.eyes.live_until(until * NS)
-            with world.telemetry_source.monitor():
-                assert world.eyes.needed_ns == needed_ns
+            server.eyes.live_until(until * NS)
+            with server.telemetry_source.monitor():
+                assert server.eyes.needed_ns == needed_ns
 
 
 @pytest.mark.parametrize(
     ("kept_mib", "given_back_seconds", "invalid"), [(300, 2.0, False), (300, 60.0, True), (60, 60.0, False)]
 )
-def test_memory_has_to_be_given_back(world: World, kept_mib: int, given_back_seconds: float, *, invalid: bool) -> None:
+def test_memory_has_to_be_given_back(server: Alone, kept_mib: int, given_back_seconds: float, *, invalid: bool) -> None:
     """But for what a driver keeps, and within some seconds of the server's end."""
-    with world.start() as monitor:
-        back = world.eyes.now_ns / NS + given_back_seconds
-        world.eyes.card = lambda at: {"memory_used_bytes": (400 + (kept_mib if at < back else 0)) * MIB}
+    with server.start() as monitor:
+        back = server.eyes.now_ns / NS + given_back_seconds
+        server.eyes.card = lambda at: {"memory_used_bytes": (400 + (kept_mib if at < back else 0)) * MIB}
     assert kinds(monitor.problems()) == ["memory not given back"] * invalid
 
 
-def test_a_failed_start_is_not_asked_for_its_memory(world: World) -> None:
+def test_a_failed_start_is_not_asked_for_its_memory(server: Alone) -> None:
     """Its own error is what is told, and the next start begins anew, when it is seen who is there before the server."""
-    with pytest.raises(ArithmeticError), world.telemetry_source.monitor() as monitor:
+    with pytest.raises(ArithmeticError), server.telemetry_source.monitor() as monitor:
         raise ArithmeticError
     assert monitor.problems() == []
-    ended_ns = world.eyes.now_ns
-    with world.telemetry_source.monitor() as second:
+    ended_ns = server.eyes.now_ns
+    with server.telemetry_source.monitor() as second:
         pass
     assert second.since_ns == ended_ns
     assert second.server_began_ns - ended_ns >= NS
 
 
-def test_without_a_card_nobody_looks(world: World) -> None:
+def test_without_a_card_nobody_looks(server: Alone) -> None:
     """No sampler is begun, and windows and starts have no telemetry, not zero."""
     telemetry_source = TelemetrySource([], lambda: pytest.fail("a sampler was begun"))
-    measured, problems = world.measure(telemetry_source=telemetry_source)
+    measured, problems = server.measure(telemetry_source=telemetry_source)
     telemetry_source.close()
     assert problems == []
     assert (measured.telemetry, measured.idle_watts, measured.rejected) == (None, None, ())
     assert {one.cards for one in measured.windows} == {None}
 
 
-def test_of_somebody_elses_server_nothing_is_looked_at(world: World) -> None:
+def test_of_somebody_elses_server_nothing_is_looked_at(server: Alone) -> None:
     """It may run on any card of any machine: telemetry is absent, which is said."""
-    world.eyes.card = lambda _: {**HOT, "processes": (FOREIGN,)}
-    measured, problems = world.measure(remote=True)
+    server.eyes.card = lambda _: {**HOT, "processes": (FOREIGN,)}
+    measured, problems = server.measure(remote=True)
     assert (measured.telemetry, measured.rejected, problems) == (None, (), [])
-    (note,) = world.notes
+    (note,) = server.notes
     assert note.startswith("telemetry absent")
 
 
-def test_the_sampler_is_begun_once_and_ended_once(world: World) -> None:
+def test_the_sampler_is_begun_once_and_ended_once(server: Alone) -> None:
     """With the first start, for all; a session may end twice."""
     begun: list[int] = []
 
     def begin() -> ScriptedEyes:
         begun.append(1)
-        return world.eyes
+        return server.eyes
 
-    telemetry_source = TelemetrySource([UUID], begin, world.notes.append, clock=world.eyes.clock)
+    telemetry_source = TelemetrySource([UUID], begin, server.notes.append, clock=server.eyes.clock)
     assert begun == []
     for _ in range(2):
         with telemetry_source.monitor():
             pass
     telemetry_source.close()
     telemetry_source.close()
-    assert (begun, world.eyes.closed) == ([1], 1)
+    assert (begun, server.eyes.closed) == ([1], 1)
     NOBODY.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,17 +51,20 @@ def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def repository(root: Path) -> Path:
     """A repository of two commits on ``main``, with a staged, an unstaged and an untracked change on top."""
-    (root / "suites").mkdir(parents=True)
-    git(root, "init", "--quiet", "--initial-branch=main")
-    for number in ("1", "2"):
-        (root / "suites" / "app.py").write_text(number)
-        (root / "staged").write_text(number)
-        git(root, "add", ".")
-        git(root, "commit", "--quiet", f"--message={number}")
-    (root / "suites" / "app.py").write_text("3")
-    (root / "staged").write_text("3")
-    git(root, "add", "staged")
-    (root / "new").write_text("3")
+    made = root.parents[1] / "two commits"
+    if not made.exists():  # once, for all tests
+        (made / "suites").mkdir(parents=True)
+        git(made, "init", "--quiet", "--initial-branch=main")
+        for number in ("1", "2"):
+            (made / "suites" / "app.py").write_text(number)
+            (made / "staged").write_text(number)
+            git(made, "add", ".")
+            git(made, "commit", "--quiet", f"--message={number}")
+        (made / "suites" / "app.py").write_text("3")
+        (made / "staged").write_text("3")
+        git(made, "add", "staged")
+        (made / "new").write_text("3")
+    shutil.copytree(made, root, symlinks=True)
     return root
 
 
@@ -256,21 +260,18 @@ def test_no_hook_is_run(root: Path, tmp_path: Path) -> None:
     assert (tmp_path / "hooked").exists()
 
 
-def test_what_git_cannot_do_is_told_in_its_words(kept: Path) -> None:
-    """A commit that git does not have, or a filter that is not installed, as Git LFS, is an error."""
+def test_what_cannot_be_made_is_told(kept: Path) -> None:
+    """A commit that git lacks, a filter that is not installed, as Git LFS; and no folder for temporary files."""
     with pytest.raises(GpuserveError, match="invalid reference") as told:
         Worktree(kept, UNKNOWN).__enter__()
     assert UNKNOWN in str(told.value)
     with filtered(kept, "absent", "no-such-program"), pytest.raises(GpuserveError, match="no-such-program"):
         first_of(kept).__enter__()
-
-
-def test_no_place_for_it_is_told(root: Path) -> None:
-    """Where the folder for temporary files is gone, the error says how to name another."""
-    worktree = Worktree(root, git(root, "rev-parse", "HEAD"))
-    (Path(os.environ["TMPDIR"])).rmdir()
+    temporary, worktree = Path(os.environ["TMPDIR"]), first_of(kept)
+    temporary.rmdir()
     with pytest.raises(GpuserveError, match="TMPDIR"):
         worktree.__enter__()
+    temporary.mkdir()
 
 
 # -- revisions by name

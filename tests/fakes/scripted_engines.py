@@ -1,4 +1,4 @@
-"""A server and its load engines that are not there: their ticks take no time but that of a clock which a test moves."""
+"""Servers and load engines that are not there: their ticks take no time but that of a clock which a test moves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TICK_NS: Final = 100_000_000
 TICK_REQUESTS: Final = 100
-LATENCY_NS: Final = 4_000_000
+USERS: Final = 4
 
 
 def scripted_instance(port: int = 1, **values: Any) -> Instance:  # noqa: ANN401 -- whatever an instance has
@@ -49,6 +49,8 @@ class ScriptedEngines:
         passing: Lets a tenth of a second pass and returns when it began.
         asked: Hears what is asked of them: to be ``ready``, to ``begin``, to ``halt``, or for a ``tick``.
         pids: Of their processes.
+        changed: Makes of a tick what is reported.
+        seeds: Gets those of the loads to come.
     """
 
     def __init__(
@@ -56,13 +58,17 @@ class ScriptedEngines:
         plan: Plan,
         passing: Callable[[], int],
         asked: Callable[[str], None] = lambda _: None,
+        *,
         pids: tuple[int, ...] = (),
+        changed: Callable[[Tick], Tick] = lambda tick: tick,
+        seeds: list[int] | None = None,
     ) -> None:
         steps = plan.schedule.steps if isinstance(plan.schedule, Steps) else ()
         self.ticks = round(sum(seconds for _, seconds in steps) * 1e9) // TICK_NS
         self.number = 0
         self.pids = pids
-        self._passing, self._asked = passing, asked
+        self._seeds = [] if seeds is None else seeds
+        self._passing, self._asked, self._changed = passing, asked, changed
         asked("ready")
 
     def __enter__(self) -> Self:
@@ -80,7 +86,7 @@ class ScriptedEngines:
 
     def halt(self, *, seed: int) -> None:
         """See ``Engines``."""
-        del seed
+        self._seeds.append(seed)
         self._asked("halt")
 
     def next_tick(self) -> Tick:
@@ -88,20 +94,26 @@ class ScriptedEngines:
         self._asked("tick")
         begin_ns = self._passing()
         self.number += 1
-        latency = Latencies({bucket_of(LATENCY_NS): TICK_REQUESTS}, TICK_REQUESTS * LATENCY_NS, LATENCY_NS)
-        return Tick(
-            self.number - 1,
-            begin_ns,
-            begin_ns + TICK_NS,
-            requests=TICK_REQUESTS,
-            latency=latency,
-            service=latency,
-            lag=Latencies({bucket_of(1000): TICK_REQUESTS}, TICK_REQUESTS * 1000, 1000),
-            cpu_ns=1_000_000,
-            sent=TICK_REQUESTS,
-            due=TICK_REQUESTS,
-            in_flight=4,
-            in_flight_ns=TICK_REQUESTS * LATENCY_NS,
-            users=4,
-            last=self.number == self.ticks,
-        )
+        return self._changed(tick_of(self.number - 1, begin_ns, last=self.number == self.ticks))
+
+
+def tick_of(number: int, begin_ns: int, requests: int = TICK_REQUESTS, *, last: bool = False) -> Tick:
+    """A tick in which four users had so many answers, each as soon as that takes."""
+    latency_ns = USERS * TICK_NS // requests
+    latency = Latencies({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns)
+    return Tick(
+        number,
+        begin_ns,
+        begin_ns + TICK_NS,
+        requests=requests,
+        latency=latency,
+        service=latency,
+        lag=Latencies({bucket_of(1000): requests}, requests * 1000, 1000),
+        cpu_ns=1_000_000,
+        sent=requests,
+        due=requests,
+        in_flight=USERS,
+        in_flight_ns=requests * latency_ns,
+        users=USERS,
+        last=last,
+    )

@@ -20,23 +20,23 @@ from pytest_gpuserve.load.wire import Latencies
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.servers.remote import Remote, Replicas
+from tests.fakes.scripted_engines import scripted_instance
 from tests.servers.deployments import Unseen
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from typing_extensions import Self
 
     from pytest_gpuserve.experiment.capacity.shape import SearchShape
     from pytest_gpuserve.load.wire import Plan, Tick
     from pytest_gpuserve.measure.window import Start
-    from pytest_gpuserve.servers.base import Site
     from tests.fakes.simulated_queue import Queue
 
 
 @dataclass
 class Deployment:
-    """Replicas, each a queue; it stands where an ``Instance`` does.
+    """Replicas, each a queue.
 
     Args:
         queues: Of each replica.
@@ -45,6 +45,8 @@ class Deployment:
         counts: Whether the server counts its requests.
         others: Requests of another client, for each of ours.
         compiles: The number of the load, by its order, in which models are compiled; all from this on. None for none.
+        changed: Makes of a tick of the so manieth load what is reported.
+        seeds: Of its loads.
     """
 
     queues: tuple[Queue, ...]
@@ -56,25 +58,14 @@ class Deployment:
     answered: int = 0
     under_way: int = 0
     loads: int = 0
-    cold_start_seconds: float | None = None
-    cold_start_parts: Mapping[str, float] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    process: None = None
+    changed: Callable[[int, object, Tick], Tick] = lambda _load, _schedule, tick: tick
+    seeds: list[int] = field(default_factory=list)
 
     @property
     def kind(self) -> Remote:
         """What it is."""
         servers = [Remote(f"host{number}", 8000) for number in range(len(self.queues))]
         return servers[0] if len(servers) == 1 else Replicas.of(servers)
-
-    @property
-    def site(self) -> Site:
-        """Where the first is."""
-        return self.kind.site()
-
-    def members(self) -> Collection[int]:
-        """No process."""
-        return ()
 
     def counters(self) -> Counters | None:
         """What it has answered, and compiled."""
@@ -85,18 +76,12 @@ class Deployment:
         stages = {COMPILING: StageTime(0.5 * compiled, compiled)} if compiled else {}
         return Counters(items=number, batches=number, requests=number, stages=stages)
 
-    def death(self, *, grace_seconds: float = 0.0) -> str | None:
-        """Nothing is known of it."""
-
-    def shown(self, text: str, headers: Mapping[str, str]) -> str:
-        """There are no secrets."""
-        return text
-
     def ticks(self, schedule: object, seed: int) -> Iterator[Tick]:
         """Be loaded; users who wait for each answer reach 150 requests a second of each replica."""
         assert isinstance(schedule, (Closed, Constant, Poisson))
         rate = 150.0 if isinstance(schedule, Closed) else schedule.rate / len(self.queues)
         self.loads += 1
+        self.seeds.append(seed)
         # Of its own clock each tick ends later than now.
         now_ns = time.perf_counter_ns()
         loads = [queue.ticks(rate, Random(f"{seed} {number}")) for number, queue in enumerate(self.queues)]
@@ -104,7 +89,8 @@ class Deployment:
             seen = {f"worker {number}": self._of(number, part, now_ns) for number, part in enumerate(parts)}
             self.answered += sum(tick.requests for tick in seen.values())
             self.under_way = sum(tick.in_flight for tick in seen.values())
-            yield together(seen) if len(seen) > 1 else seen["worker 0"]
+            tick = together(seen) if len(seen) > 1 else seen["worker 0"]
+            yield self.changed(self.loads, schedule, tick)
 
     def _of(self, number: int, tick: Tick, now_ns: int) -> Tick:
         """What a replica does of what its queue would do."""
@@ -157,5 +143,7 @@ def search_deployment(deployment: Deployment, shape: SearchShape, monkeypatch: A
     target = Target(ServerHandle(deployment.kind, cast("Any", None)), (Request("POST", "/", b"x"),))
     check = AnswerCheck([None])
     shape = cast("SearchShape", for_replicas(shape, target))
-    searching = SearchedStart(cast("Any", deployment), target, shape, check, Unseen())
+    kind = deployment.kind
+    instance = scripted_instance(kind=kind, site=kind.site(), counters=deployment.counters)
+    searching = SearchedStart(instance, target, shape, check, Unseen())
     return searching.measure(), searching.problems
