@@ -6,7 +6,7 @@ import shlex
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
@@ -21,8 +21,6 @@ from pytest_gpuserve.report.commands import (
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.results import SessionResult
 from tests.support.builders import judgement, result_of
-
-UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
 
 
 def spent(seconds: int) -> str:
@@ -118,7 +116,6 @@ def test_a_limit_is_not_recorded_away() -> None:
     assert tightening_command("t.py::test_z[50]", "T4") == "pytest 't.py::test_z[50]' --gpu=T4 --baseline-update"
 
 
-@UNHURRIED
 @given(nodeid=st.text(min_size=1), value=st.text())
 def test_words_stay_words(nodeid: str, value: str) -> None:
     """Whatever a test or a value is, a shell takes it for that one word."""
