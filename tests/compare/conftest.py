@@ -39,10 +39,13 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepos
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Said:
-    """Runs the command; its exit status and what it said."""
+    """Runs the command; its exit status, argparse's too, and what it said."""
 
     def run(*arguments: str) -> tuple[int, str]:
-        status = main(arguments)
+        try:
+            status = main(arguments)
+        except SystemExit as ended:
+            status = int(ended.code or 0)
         captured = capsys.readouterr()
         return status, captured.out + captured.err
 
