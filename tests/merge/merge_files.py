@@ -105,6 +105,11 @@ def shard(
     return plain
 
 
+def ending(status: int = 0, *, complete: bool = True, unlisted_failures: int = 0) -> dict[str, Any]:
+    """How pytest ended."""
+    return {"exit_status": status, "complete": complete, "unlisted_failures": unlisted_failures}
+
+
 def merged(*plains: Plain, expected: int | None = None) -> Merged:
     """These files as one."""
     shards = [
