@@ -132,7 +132,8 @@ def test_results_stand_where_they_were_measured(repository: BaselineRepository, 
     """By their time, however they are named, last and with a note where nobody knows it; commits keep their order."""
     repository.record(entry_of([1.0]), 4)
     repository.record(entry_of([0.8], day=2), 2)
-    (line,) = lines(b=result_text([0.7, 0.71], day=6), a=result_text([0.9], day=3))
+    with_a_letter = {**json.loads(result_text([0.9], day=3)), "at": "2025-01-03T00:00:00Z"}
+    (line,) = lines(b=result_text([0.7, 0.71], day=6), a=json.dumps(with_a_letter))
     assert values(line) == [900, 1000, 800, 705]
     assert [point["label"] for point in line["points"]][::3] == ["a.json 2025-01-03", "b.json 2025-01-06"]
     assert line["points"][3]["low"] == pytest.approx(700, rel=1e-3)
@@ -208,7 +209,7 @@ def test_a_reason_and_an_anchor_stand_where_they_are_new(repository: BaselineRep
     ]
 
 
-def test_what_cannot_be_read_is_left_out_and_said(repository: BaselineRepository, lines: Lines) -> None:
+def test_what_cannot_be_read_is_left_out_and_said(repository: BaselineRepository, lines: Lines, said: Said) -> None:
     """A broken file, a newer one and a broken histogram have no point, and each has its note; the rest is drawn."""
     repository.record(entry_of([1.0]), 1)
     path = repository.baselines / "cpu" / FILE
@@ -227,6 +228,7 @@ def test_what_cannot_be_read_is_left_out_and_said(repository: BaselineRepository
     assert values(line) == [1000, 900]
     assert len(line["notes"]) == 4
     assert all("cannot be read and is left out" in note for note in line["notes"])
+    assert said()[1].count("is left out") == 4
     assert "schema 3; this version reads schema 2" in line["notes"][1]
 
 

@@ -20,7 +20,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.commands import UPDATE
 from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
 from pytest_gpuserve.report.html.page import document, history_document
-from pytest_gpuserve.report.html.text import Texts
+from pytest_gpuserve.report.html.text import LABEL_CHARACTERS, Texts
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
 from pytest_gpuserve.report.totals import totals_line
@@ -38,6 +38,8 @@ MANY = 50
 
 MOST_TURNS = 3.0 / 20e-9
 """A report of `MANY` tests takes less time than so many turns of an empty loop: 3 s where one takes 20 ns."""
+
+ANY_CHARACTER = st.characters(exclude_categories=())
 
 SECRET = "hunter2secret"
 
@@ -141,7 +143,7 @@ def test_a_hostile_text_is_a_text(text: str) -> None:
 
 
 @settings(max_examples=25)
-@given(st.text(st.characters(exclude_categories=()), max_size=40))
+@given(st.text(ANY_CHARACTER, max_size=40))
 def test_any_text_is_a_text(text: str) -> None:
     """No text changes the elements of a page, or keeps it from being written as UTF-8."""
     source = document(small_result(text))
@@ -176,6 +178,37 @@ def test_a_long_text_is_masked_before_it_is_cut() -> None:
         SessionResult({}, {}, (result_of(f"a.py::{name}", judgement()),)), lambda text: text.replace(SECRET, "*")
     )
     assert SECRET[:4] not in "".join(Page(source).texts)
+
+
+# -- how its texts are written
+
+
+@given(st.text(ANY_CHARACTER))
+def test_a_line_is_visible(text: str) -> None:
+    """Nothing is left that turns lines around, hides itself, or cannot be written as UTF-8."""
+    line = Texts(str).line(text)
+    assert line.isprintable()
+    line.encode()
+
+
+def test_what_cannot_be_seen_is_written_out() -> None:
+    """Signs that are not printable stand there as escape sequences; letters of any language stay."""
+    shown = {"a\x00b": r"a\x00b", "a\u202eb": r"a\u202eb", "a\ud800b": r"a\ud800b", "a\nb\tc": "a b c"}
+    shown["größer 模型"] = "größer 模型"
+    assert {text: Texts(str).line(text) for text in shown} == shown
+
+
+def test_lines_of_a_block_stay() -> None:
+    """A log keeps its lines and tabs; in a plot there is little room."""
+    assert Texts(str).block("a\n\tb\x07") == "a\n\tb\\x07"
+    assert len(Texts(str).short("x" * 1000)) == LABEL_CHARACTERS
+
+
+def test_a_fact_that_is_not_known_is_not_zero() -> None:
+    """None is told from 0 and from no."""
+    facts = {None: "not known", True: "yes", False: "no", 80.0: "80.0"}
+    assert {value: Texts(str).fact(value) for value in facts} == facts
+    assert [Texts(str).fact(value) for value in (0, {}, {"a": None})] == ["0", "none", "a: not known"]
 
 
 # -- what is not known
