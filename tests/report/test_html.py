@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.commands import UPDATE
 from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
 from pytest_gpuserve.report.html.page import document, history_document
 from pytest_gpuserve.report.html.text import LABEL_CHARACTERS, Texts
@@ -270,15 +269,6 @@ def test_it_says_what_all_came_to_and_what_to_do_next() -> None:
     assert totals_line(result) in text
     assert next_step(result) in text
     assert "pytest a.py::slow --gpu=cpu" in next_step(result)
-
-
-def test_a_recording_is_told_as_one() -> None:
-    """What was missing in a test that passed is recorded, and what is run again records."""
-    recorded = dataclasses.replace(result_of("a.py::new", judgement(Verdict.MISSING)), outcome="passed")
-    invalid = result_of("a.py::late", judgement(Verdict.INVALID))
-    text = Page(document(SessionResult({"name": "cpu"}, {}, (recorded, invalid), update=UPDATE))).text
-    assert "comparisons: 1 invalid, 1 recorded" in text
-    assert "pytest a.py::late --gpu=cpu --baseline-update" in text
 
 
 def test_a_run_beside_its_base_shows_both() -> None:

@@ -277,7 +277,7 @@ def test_secrets_are_hidden_before_anything_else() -> None:
     assert coloured == "<pre>KEY</pre>"
 
 
-@pytest.mark.parametrize("count", [1, 20, 60, 150, 400, 2000])
+@pytest.mark.parametrize("count", [1, 20, 60, 150, 400, 1000])
 def test_it_never_is_longer_than_github_takes(count: int) -> None:
     """By whatever measure GitHub counts; and it stays a whole document."""
     result = many(count)

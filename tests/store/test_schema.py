@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.counters import StageTime
@@ -26,6 +26,7 @@ STARTS = st.builds(
 )
 
 
+@settings(max_examples=50)
 @given(
     starts=st.lists(STARTS, min_size=2, max_size=3),
     answers=COUNT,
