@@ -1,4 +1,4 @@
-"""What the arguments of a comparison may be: files, folders, revisions of git, and everything that they are not."""
+"""What the arguments of a comparison may be: files, folders, revisions of git, addresses, and what is none of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import example, given, settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.compare.result_file import is_result, key_of, read_result
 from pytest_gpuserve.comparison.baseline_store import BaselineStore
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.store.elsewhere.filesystem import ReadFolder
 from tests.compare.conftest import SAME, SLOWER
 from tests.support.baseline_repository import (
     FILE,
@@ -30,6 +32,8 @@ from tests.support.baseline_repository import (
 from tests.support.builders import here
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.compare.conftest import Said
 
 OTHER_LOAD = {**WORKLOAD, "concurrency": "80"}
@@ -114,6 +118,84 @@ def test_where_there_is_no_history_it_is_said(
     assert said("baselines", "baselines")[0] == 0
     status, text = said("HEAD:", "baselines")
     assert (status, "needs git and a checkout" in text, "git cannot be asked" in text) == (2, True, True)
+
+
+# -- shared storage, whose every trouble is told
+
+
+@pytest.fixture
+def bucket(repository: BaselineRepository) -> Iterator[str]:
+    """The address of a folder, in memory, with the baseline as it was before, and with published numbers."""
+    fsspec = pytest.importorskip("fsspec")
+    before = BaselineRepository(repository.root.parent / "before")
+    place = uuid4().hex
+    put(f"{place}/baselines/cpu/{FILE}", before.write({TEST: entry_of()}).read_bytes())
+    put(f"{place}/baselines/T4/published/x.json", b"{}")
+    yield f"memory://{place}/baselines"
+    fsspec.filesystem("memory").rm(f"/{place}", recursive=True)
+
+
+def put(path: str, data: bytes) -> None:
+    """Let the storage hold a file."""
+    import fsspec
+
+    fsspec.filesystem("memory").pipe_file(f"/{path}", data)
+
+
+def test_an_address_is_a_side(repository: BaselineRepository, bucket: str, said: Said) -> None:
+    """A folder, a baseline or a result, in either place, against local ones and itself; published numbers are none."""
+    for other in ("baselines", "HEAD:"):
+        status, text = said(bucket, other)
+        assert status == 1
+        assert "REGRESSED" in text
+        assert f"A, the reference: {bucket}" in text
+        assert said(other, bucket)[0] == 0
+    one, result = f"{bucket}/cpu/{FILE}", f"{bucket}/out.json"
+    put(result.removeprefix("memory://"), result_text(day=1).encode())
+    for a, b in ((f"{bucket}/", bucket), (one, one), (one, bucket), (result, result)):
+        status, text = said(a, b)
+        assert (status, SAME in text) == (0, True)
+    assert said(one, f"baselines/cpu/{FILE}")[0] == 1
+    assert said(f"file://{repository.root / 'baselines'}", "baselines")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("below", "problem"),
+    [
+        ("/none", "there is no baseline in memory://"),
+        ("/none.json", "there is no file memory://"),
+        ("/cpu", "is a folder of one device's baselines"),
+    ],
+)
+def test_what_a_storage_has_not_is_a_wrong_argument(bucket: str, said: Said, below: str, problem: str) -> None:
+    """Exit status 2: there is nothing that could have been compared."""
+    status, text = said(bucket + below, "baselines")
+    assert (status, problem in text) == (2, True)
+
+
+def test_a_storage_that_fails_is_told(bucket: str, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer, or a file that vanishes meanwhile, is exit status 2: what is left is not all there was."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise ConnectionResetError("by peer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fsspec.implementations.memory.MemoryFileSystem.ls", fails)
+        status, text = said("baselines", bucket)
+    assert status == 2
+    assert f"{bucket} cannot be listed\n  found: ConnectionResetError: by peer" in text
+    monkeypatch.setattr(ReadFolder, "fetch", lambda *_: None)
+    status, text = said(bucket, "baselines")
+    assert status == 2
+    assert f"{bucket}/cpu/{FILE} was removed while {bucket} was read" in text
+
+
+@pytest.mark.usefixtures("repository")
+@pytest.mark.parametrize("address", ["https://to/ken77@host/x", "nosuchthing://x/y", "s3://bucket/../x", "file:///no"])
+def test_an_address_that_cannot_be_used_is_a_wrong_argument(said: Said, address: str) -> None:
+    """Said of the argument, not of an option of pytest; and a token in it is not told."""
+    status, text = said(address, "baselines")
+    assert (status, "--baseline-dir" in text, "ken77" in text) == (2, False, False)
 
 
 # -- files that are none
@@ -230,7 +312,8 @@ def test_a_result_that_does_not_say_its_workload_is_not_compared(
 ) -> None:
     """What an older version wrote may be of another load: two numbers, no change, and no allowance makes it well."""
     known = write(tmp_path, "known.json", result_text(day=3))
-    for workload in (None, {}):
+    unknown: tuple[dict[str, str] | None, ...] = (None, {})
+    for workload in unknown:
         old = write(tmp_path, "old.json", result_text(workload=workload))
         for a, b, side in ((old, known, "A"), (known, old, "B"), (old, old, "A and B"), ("HEAD~1:", old, "B")):
             status, text = said(a, b, "--on-missing=skip")

@@ -142,8 +142,8 @@ def test_long_names_are_numbered() -> None:
 
 def test_an_axis_is_of_logarithms_where_values_lie_far_apart() -> None:
     """And never where one of them is 0, of which there is no logarithm."""
-    cases = (([1.0, 5.0], False), ([1.0, 50.0], True), ([0.0, 50.0], False), ([], False))
-    assert [shared_axis("t", "s", drawn).is_log for drawn, _ in cases] == [is_log for _, is_log in cases]
+    drawn: tuple[list[float], ...] = ([1.0, 5.0], [1.0, 50.0], [0.0, 50.0], [])
+    assert [shared_axis("t", "s", each).is_log for each in drawn] == [False, True, False, False]
 
 
 # -- forest
@@ -289,7 +289,8 @@ def test_cards_and_processors_have_panels() -> None:
     panels = {panel.axis.title: panel for panel in figure.panels}
     (card,) = panels["GPU utilisation"].series
     (point,) = card.points
-    assert (card.name, point.y) == ("card 1", pytest.approx(0.28))
+    assert card.name == "card 1"
+    assert point.y == pytest.approx(0.28)
     assert point.interval == pytest.approx((0.18, 0.33))
     cores = {series.name: values(series) for series in panels["CPU cores in use"].series}
     assert cores == {"server": [2.5], "load engine": [pytest.approx(0.1)], "others, at most": [0.2]}

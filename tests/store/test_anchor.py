@@ -71,12 +71,6 @@ BYTES = TEXT.encode()
 KEY = "entries['test_a[1]']"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where a baseline file may be."""
-    return tmp_path / "baselines" / "cpu" / "test_y.json"
-
-
 def changed(change: Callable[[Any], object]) -> str:
     """The file with a change in its entry's plain data."""
     return edited(TEXT, lambda plain: change(plain["entries"]["test_a[1]"]))

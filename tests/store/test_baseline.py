@@ -32,12 +32,6 @@ SUMMARISED = {name for name, metric in METRICS.items() if not metric.on_request}
 """What is known of a load without a card."""
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where a baseline file may be."""
-    return tmp_path / "baselines" / "cpu" / "test_y.json"
-
-
 def entries_of(path: Path) -> dict[str, Entry]:
     """The entries that a file holds."""
     return {key: stored.entry for key, stored in read(path).items()}
@@ -103,13 +97,13 @@ def test_a_summary_from_before_a_metric_was_known_is_read(path: Path) -> None:
         read(path)
 
 
-def test_a_killed_process_leaves_the_old_file(path: Path) -> None:
+def test_a_killed_process_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is killed while it writes cannot harm what was there."""
     write(path, {"old": entry()})
     before = path.read_bytes()
 
     def write_until_killed() -> None:
-        os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        monkeypatch.setattr(os, "fsync", lambda _: os.kill(os.getpid(), signal.SIGKILL))
         write(path, {"new": entry()})
 
     assert ended(forked(write_until_killed)) == -signal.SIGKILL

@@ -30,12 +30,6 @@ FIRST = "entries['test_a[1]'].sessions[0]"
 """How a message names the only session of ``SMALL``."""
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where a baseline file may be."""
-    return tmp_path / "baselines" / "cpu" / "test_y.json"
-
-
 def changed(change: Callable[[Any], object]) -> str:
     """The small file with a change in its plain data."""
     return edited(TEXT, change)
