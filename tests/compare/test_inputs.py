@@ -73,8 +73,10 @@ def test_nothing_is_checked_out(repository: BaselineRepository, said: Said) -> N
 
 
 def test_other_places_in_a_revision_are_read(repository: BaselineRepository, said: Said) -> None:
-    """``--baseline-dir`` says what ``REV:`` alone means, and ``REV:PATH`` may name a result file as well."""
+    """``--baseline-dir`` says what ``REV:`` alone means, and ``REV:PATH`` may be a result; printed numbers are none."""
     repository.git("mv", "baselines", "numbers")
+    (repository.root / "numbers" / "cpu" / "published").mkdir()
+    (repository.root / "numbers" / "cpu" / "published" / "x.json").write_text("{}")
     (repository.root / "out.json").write_text(result_text())
     repository.commit(3)
     (repository.root / "out.json").unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 
+from pytest_gpuserve.merge.command import main
 from pytest_gpuserve.merge.merged import merged_text
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
-from tests.merge.merge_files import Folder, a_test, ending, merged, regressed, shard
+from tests.merge.merge_files import a_test, ending, merged, regressed, shard
 from tests.support.html_page import Page
 from tests.support.markdown_results import TEXTS
 
@@ -25,6 +27,34 @@ if TYPE_CHECKING:
 
 
 BOTH = ("a.json", "b.json")
+
+
+class Folder:
+    """A folder with result files, in which the command is run.
+
+    Args:
+        path: The folder, which is the current one.
+        capsys: Reads what it prints.
+    """
+
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path = path
+        self._capsys = capsys
+
+    def write(self, name: str, plain: Plain) -> None:
+        """Write a result file."""
+        (self.path / name).write_text(json.dumps(plain))
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Merge; the exit status, and what was said."""
+        status = main(arguments)
+        captured = self._capsys.readouterr()
+        return status, captured.out + captured.err
+
+    def read(self, name: str) -> Plain:
+        """A result file."""
+        plain: Plain = json.loads((self.path / name).read_text())
+        return plain
 
 
 @pytest.fixture
