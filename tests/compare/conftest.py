@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,14 +28,20 @@ def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepository:
-    """A repository whose baseline became slower with its second commit; it is the current folder."""
-    made = BaselineRepository(tmp_path / "project")
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository whose baseline became slower with its second commit, of which each test has a copy."""
+    made = BaselineRepository(tmp_path_factory.mktemp("recorded"))
     made.record(entry_of(), 1)
     made.record(entry_of(SLOWER, day=2), 2)
-    monkeypatch.chdir(made.root)
-    return made
+    return made.root
+
+
+@pytest.fixture
+def repository(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepository:
+    """A copy of it, which is the current folder."""
+    monkeypatch.chdir(shutil.copytree(recorded, tmp_path / "project"))
+    return BaselineRepository(tmp_path / "project")
 
 
 @pytest.fixture

@@ -138,14 +138,15 @@ class BaselineRepository:
     """A git repository with a folder of baselines.
 
     Args:
-        root: Where it is made.
+        root: Where it is, or is made.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.baselines = root / "baselines"
         root.mkdir(parents=True, exist_ok=True)
-        self.git("init", "--quiet", "--initial-branch=main")
+        if not (root / ".git").exists():
+            self.git("init", "--quiet", "--template=", "--initial-branch=main")
 
     def git(self, *arguments: str, day: int = 1) -> str:
         """Run git as somebody, on a day of January; its output."""
