@@ -67,6 +67,10 @@ def words(line: str) -> list[str]:
 
 UNSTEADY = "no steady state: after 30 windows of 0.5 s the throughput still changed; run `rm -rf /` --now"
 LAST_LOOK = judgement(Verdict.INCONCLUSIVE, reasons=("not decided after 6 sessions, which is the last look",))
+DRIFT = (
+    "drift: the baseline here is the anchor, 1601/s accepted at 86559212ec23 on 2026-11-22. What has come since"
+    " adds up to -9.1 %, in steps that were let pass one by one; the tolerance is 5 %"
+)
 SHALLOW = (
     "this machine is 1.4 times as fast as when the baseline was recorded",
     "it could not be settled side by side: git does not know the revision 'df11ab42e5e2'",
@@ -105,6 +109,10 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
         f"see what moved: {TYPED} --against=0123456789ab --gpuserve-report=report.html\n  or: {ACCEPTING}",
     ),
     "where that base is not known it can be accepted": (one(judgement(), SETTLED), ACCEPTING),
+    "a drift is looked at beside the code of its anchor": (
+        one(judgement(reasons=(DRIFT,))),
+        f"look closer, beside the code of its anchor: {TYPED} --against=86559212ec23",
+    ),
     # The run was asked to accept it, so that nothing has to be looked at closer.
     "a recording that would loosen lacks a reason": (
         one(judgement(reasons=("would loosen",)), update=UPDATE),
@@ -340,13 +348,9 @@ def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
 
 def test_a_drift_is_looked_at_beside_its_anchor() -> None:
     """Beside the code before, what has come in small steps is one of them, and passes."""
-    drift = (
-        "drift: the baseline here is the anchor, 1601/s accepted at 86559212ec23 on 2026-11-22. What has come since"
-        " adds up to -9.1 %, in steps that were let pass one by one; the tolerance is 5 %"
-    )
-    found = closer_command(judgement(reasons=(drift,)), "t", "cpu", before="HEAD~1")
+    found = closer_command(judgement(reasons=(DRIFT,)), "t", "cpu", before="HEAD~1")
     assert found == "look closer, beside the code of its anchor: pytest t --gpu=cpu --against=86559212ec23"
-    unknown = drift.replace("86559212ec23", "code without a commit")
+    unknown = DRIFT.replace("86559212ec23", "code without a commit")
     assert closer_command(judgement(reasons=(unknown,)), "t", "cpu", before="HEAD~1") == ""
 
 
