@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,22 +28,31 @@ def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepository:
-    """A repository whose baseline became slower with its second commit; it is the current folder."""
-    made = BaselineRepository(tmp_path / "project")
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository whose baseline became slower with its second commit, of which each test has a copy."""
+    made = BaselineRepository(tmp_path_factory.mktemp("recorded"))
     made.record(entry_of(), 1)
     made.record(entry_of(SLOWER, day=2), 2)
-    monkeypatch.chdir(made.root)
-    return made
+    return made.root
+
+
+@pytest.fixture
+def repository(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepository:
+    """A copy of it, which is the current folder."""
+    monkeypatch.chdir(shutil.copytree(recorded, tmp_path / "project"))
+    return BaselineRepository(tmp_path / "project")
 
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Said:
-    """Runs the command; its exit status and what it said."""
+    """Runs the command; its exit status, argparse's too, and what it said."""
 
     def run(*arguments: str) -> tuple[int, str]:
-        status = main(arguments)
+        try:
+            status = main(arguments)
+        except SystemExit as ended:
+            status = int(ended.code or 0)
         captured = capsys.readouterr()
         return status, captured.out + captured.err
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.compare.command import main
 from pytest_gpuserve.compare.side import baseline_key
 from pytest_gpuserve.comparison.stored import stored_judgement
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.store.baseline import read, write
-from tests.compare.conftest import SLOWER
+from tests.compare.conftest import SAME, SLOWER
 from tests.support.baseline_repository import FILE, STEADY, TEST, WORKLOAD, anchored_on, entry_of, on_device
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.store.schema import Entry
+    from tests.compare.conftest import Said
 
 SKIPPING = ("--on-missing=skip", "--on-inconclusive=skip")
 THROUGHPUT = "--metric=throughput"
@@ -29,9 +29,9 @@ THROUGHPUT = "--metric=throughput"
 class Two:
     """Two folders of baselines, in which the command is run."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, folder: Path, said: Said) -> None:
         self.folder = folder
-        self._capsys = capsys
+        self._said = said
 
     def write(self, side: str, entries: Mapping[str, Entry], file: str = FILE, device: str = "cpu") -> Path:
         """Write a baseline file of a side."""
@@ -46,9 +46,7 @@ class Two:
 
     def compare(self, *arguments: str) -> tuple[int, str]:
         """The exit status, and what was said."""
-        status = main(["a", "b", *arguments])
-        captured = self._capsys.readouterr()
-        return status, captured.out + captured.err
+        return self._said("a", "b", *arguments)
 
     def plain(self, *arguments: str) -> dict[str, Any]:
         """The comparison as JSON."""
@@ -62,10 +60,10 @@ class Two:
 
 
 @pytest.fixture
-def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Two:
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> Two:
     """An empty project, which is the current folder."""
     monkeypatch.chdir(tmp_path)
-    return Two(tmp_path, capsys)
+    return Two(tmp_path, said)
 
 
 # -- verdicts
@@ -125,8 +123,7 @@ def test_the_same_sessions_are_not_judged(two: Two) -> None:
     """Unchanged baselines are well, however few sessions they have; one that grew is judged by its new ones alone."""
     two.both(entry_of([1.0]), entry_of([1.0]))
     status, said = two.compare()
-    assert status == 0
-    assert f"the same sessions in both: cpu {FILE}::{TEST}" in said
+    assert (status, SAME in said) == (0, True)
     grown = entry_of()
     grown.sessions.extend(entry_of(SLOWER, day=2).sessions)
     two.both(entry_of(), grown)
@@ -171,12 +168,11 @@ def test_nothing_compared_is_not_well(two: Two) -> None:
     two.write("a", {"test_one": entry_of()})
     two.write("b", {"test_other": entry_of()})
     status, said = two.compare(*SKIPPING)
-    assert status == 1
-    assert said.splitlines()[-1].startswith("nothing was compared: A and B have no load in common")
+    last = said.splitlines()[-1]
+    assert (status, last.startswith("nothing was compared: A and B have no load in common")) == (1, True)
     two.both(entry_of(), entry_of(SLOWER, day=2, workload={**WORKLOAD, "concurrency": "80"}))
     status, said = two.compare(*SKIPPING)
-    assert status == 1
-    assert said.splitlines()[-1] == "nothing could be compared: 6 MISSING"
+    assert (status, said.splitlines()[-1]) == (1, "nothing could be compared: 6 MISSING")
     # A load beside it that is unchanged, or that was judged, is something.
     for day in (1, 2):
         two.write("a", {"test_w": entry_of()}, file="x/test_w.json")
@@ -201,9 +197,7 @@ def test_what_was_measured_otherwise_is_not_compared(two: Two, new: dict[str, An
     two.both(entry_of(), entry_of(day=2, **new))
     assert set(two.verdicts().values()) == {"MISSING"}
     status, said = two.compare()
-    assert status == 1
-    assert says in said
-    assert " +0.0 %" not in said
+    assert (status, says in said, " +0.0 %" in said) == (1, True, False)
 
 
 def test_devices_are_compared_by_what_they_are(two: Two) -> None:
@@ -238,8 +232,7 @@ def test_each_host_is_judged_by_itself(two: Two) -> None:
     assert [load["host"] for load in plain["loads"]] == ["host-a"]
     assert plain["unchanged"] == [{"device": "cpu", "file": FILE, "test": TEST, "host": "host-b"}]
     status, said = two.compare()
-    assert status == 0
-    assert f"the same sessions in both: cpu {FILE}::{TEST} on host-b" in said
+    assert (status, f"the same sessions in both: cpu {FILE}::{TEST} on host-b" in said) == (0, True)
 
 
 def test_a_metric_on_request_is_compared_where_it_is_anchored(two: Two) -> None:
@@ -267,19 +260,19 @@ def test_tolerances_are_asked_for_by_metric(two: Two) -> None:
     assert two.verdicts()["throughput"] != "PASS"
     verdicts = two.verdicts("--tolerance=throughput=0.5", "--tolerance=p50=0.5")
     assert (verdicts["throughput"], verdicts["latency.p50"]) == ("PASS", "PASS")
-    (line,) = [
-        line for line in two.compare(THROUGHPUT, "--metric=p99")[1].splitlines() if line.startswith("default tol")
-    ]
+    asked = (THROUGHPUT, "--metric=p99")
+    (line,) = [line for line in two.compare(*asked)[1].splitlines() if line.startswith("default tol")]
     assert line.startswith("default tolerances of throughput, latency.p99: a baseline keeps none")
     assert "--tolerance=METRIC=FRACTION" in line
-    given = (THROUGHPUT, "--metric=p99", "--tolerance=throughput=0.1")
+    given = (*asked, "--tolerance=throughput=0.1")
     assert "default tolerances of latency.p99:" in two.compare(*given)[1]
     assert two.plain(*given)["loads"][0]["default_tolerances"] == ["latency.p99"]
     assert "default tolerances" not in two.compare(*given, "--tolerance=p99=0.3")[1]
-    with pytest.raises(SystemExit):
-        two.compare("--help")
-    told = " ".join(two._capsys.readouterr().out.split())
+    status, text = two.compare("--help")
+    told = " ".join(text.split())
+    assert status == 0
     assert "baselines are compared at default tolerances, for a baseline keeps none" in told
+    assert "Exit status: 0 where nothing is worse" in told
 
 
 @pytest.mark.parametrize(
@@ -294,10 +287,8 @@ def test_tolerances_are_asked_for_by_metric(two: Two) -> None:
 )
 def test_a_wrong_argument_is_told(two: Two, argument: str, says: str) -> None:
     """The exit status is 2, and what is wrong is named with what is right."""
-    with pytest.raises(SystemExit) as ended:
-        main(["a", "b", argument])
-    assert ended.value.code == 2
-    assert says in two._capsys.readouterr().err
+    status, text = two.compare(argument)
+    assert (status, says in text) == (2, True)
 
 
 # -- what is printed
@@ -343,8 +334,7 @@ def test_a_name_that_would_command_the_terminal_is_spelled_out(two: Two) -> None
     two.write("a", {name: entry_of(), f"gone{name}": entry_of()})
     two.write("b", {name: entry_of(day=2), f"new{name}": entry_of()})
     _, said = two.compare()
-    assert "\x1b" not in said
-    assert "\x07" not in said
+    assert not {"\x1b", "\x07"} & set(said)
     assert said.count(r"test_z[\x1b[2J\x07]") >= 2
 
 
@@ -370,7 +360,7 @@ def test_secrets_are_masked(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- where files lie
 
 
-def test_files_may_lie_anywhere(two: Two) -> None:
+def test_files_may_lie_anywhere(two: Two, said: Said) -> None:
     """A copy may have any name, a folder of tests the device's; published numbers are passed over."""
     files = ("test_y.json", "cpu/test_y.json", "x/cpu/test_y.json")
     for side, day in (("a", 1), ("b", 2)):
@@ -382,8 +372,8 @@ def test_files_may_lie_anywhere(two: Two) -> None:
     assert {load["file"] for load in two.plain(THROUGHPUT)["loads"]} == set(files)
     two.write("a", {TEST: entry_of()}).rename(two.folder / "old.json")
     two.write("b", {TEST: entry_of(SLOWER, day=2)})
-    assert main(["old.json", f"b/cpu/{FILE}"]) == 1
-    assert "REGRESSED" in two._capsys.readouterr().out
+    status, text = said("old.json", f"b/cpu/{FILE}")
+    assert (status, "REGRESSED" in text) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the arguments of a comparison may be: files, folders, revisions of git, and everything that they are not."""
+"""What the arguments of a comparison may be: files, folders, revisions of git, addresses, and what is none of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.compare.command import main
 from pytest_gpuserve.compare.result_file import is_result, key_of, read_result
 from pytest_gpuserve.comparison.baseline_store import BaselineStore
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.store.elsewhere.filesystem import ReadFolder
 from tests.compare.conftest import SAME, SLOWER
 from tests.support.baseline_repository import (
     FILE,
@@ -31,6 +32,8 @@ from tests.support.baseline_repository import (
 from tests.support.builders import here
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.compare.conftest import Said
 
 OTHER_LOAD = {**WORKLOAD, "concurrency": "80"}
@@ -70,8 +73,10 @@ def test_nothing_is_checked_out(repository: BaselineRepository, said: Said) -> N
 
 
 def test_other_places_in_a_revision_are_read(repository: BaselineRepository, said: Said) -> None:
-    """``--baseline-dir`` says what ``REV:`` alone means, and ``REV:PATH`` may name a result file as well."""
+    """``--baseline-dir`` says what ``REV:`` alone means, and ``REV:PATH`` may be a result; printed numbers are none."""
     repository.git("mv", "baselines", "numbers")
+    (repository.root / "numbers" / "cpu" / "published").mkdir()
+    (repository.root / "numbers" / "cpu" / "published" / "x.json").write_text("{}")
     (repository.root / "out.json").write_text(result_text())
     repository.commit(3)
     (repository.root / "out.json").unlink()
@@ -93,16 +98,10 @@ def test_other_places_in_a_revision_are_read(repository: BaselineRepository, sai
         ("HEAD", "HEAD~5:"),
     ],
 )
-def test_what_is_not_there_is_told(
-    repository: BaselineRepository, capsys: pytest.CaptureFixture[str], argument: str, says: str
-) -> None:
+def test_what_is_not_there_is_told(repository: BaselineRepository, said: Said, argument: str, says: str) -> None:
     """A revision, folder or file that does not exist ends with status 2, and how they are written."""
-    try:
-        status: object = main([argument, "baselines"])
-    except SystemExit as ended:
-        status = ended.code
-    assert status == 2
-    assert says in capsys.readouterr().err
+    status, text = said(argument, "baselines")
+    assert (status, says in text) == (2, True)
 
 
 def test_where_there_is_no_history_it_is_said(
@@ -120,9 +119,85 @@ def test_where_there_is_no_history_it_is_said(
     monkeypatch.setenv("PATH", str(repository.root))
     assert said("baselines", "baselines")[0] == 0
     status, text = said("HEAD:", "baselines")
+    assert (status, "needs git and a checkout" in text, "git cannot be asked" in text) == (2, True, True)
+
+
+# -- shared storage, whose every trouble is told
+
+
+@pytest.fixture
+def bucket(repository: BaselineRepository) -> Iterator[str]:
+    """The address of a folder, in memory, with the baseline as it was before, and with published numbers."""
+    fsspec = pytest.importorskip("fsspec")
+    before = BaselineRepository(repository.root.parent / "before")
+    place = uuid4().hex
+    put(f"{place}/baselines/cpu/{FILE}", before.write({TEST: entry_of()}).read_bytes())
+    put(f"{place}/baselines/T4/published/x.json", b"{}")
+    yield f"memory://{place}/baselines"
+    fsspec.filesystem("memory").rm(f"/{place}", recursive=True)
+
+
+def put(path: str, data: bytes) -> None:
+    """Let the storage hold a file."""
+    import fsspec
+
+    fsspec.filesystem("memory").pipe_file(f"/{path}", data)
+
+
+def test_an_address_is_a_side(repository: BaselineRepository, bucket: str, said: Said) -> None:
+    """A folder, a baseline or a result, in either place, against local ones and itself; published numbers are none."""
+    for other in ("baselines", "HEAD:"):
+        status, text = said(bucket, other)
+        assert status == 1
+        assert "REGRESSED" in text
+        assert f"A, the reference: {bucket}" in text
+        assert said(other, bucket)[0] == 0
+    one, result = f"{bucket}/cpu/{FILE}", f"{bucket}/out.json"
+    put(result.removeprefix("memory://"), result_text(day=1).encode())
+    for a, b in ((f"{bucket}/", bucket), (one, one), (one, bucket), (result, result)):
+        status, text = said(a, b)
+        assert (status, SAME in text) == (0, True)
+    assert said(one, f"baselines/cpu/{FILE}")[0] == 1
+    assert said(f"file://{repository.root / 'baselines'}", "baselines")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("below", "problem"),
+    [
+        ("/none", "there is no baseline in memory://"),
+        ("/none.json", "there is no file memory://"),
+        ("/cpu", "is a folder of one device's baselines"),
+    ],
+)
+def test_what_a_storage_has_not_is_a_wrong_argument(bucket: str, said: Said, below: str, problem: str) -> None:
+    """Exit status 2: there is nothing that could have been compared."""
+    status, text = said(bucket + below, "baselines")
+    assert (status, problem in text) == (2, True)
+
+
+def test_a_storage_that_fails_is_told(bucket: str, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer, or a file that vanishes meanwhile, is exit status 2: what is left is not all there was."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise ConnectionResetError("by peer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fsspec.implementations.memory.MemoryFileSystem.ls", fails)
+        status, text = said("baselines", bucket)
     assert status == 2
-    assert "needs git and a checkout" in text
-    assert "git cannot be asked" in text
+    assert f"{bucket} cannot be listed\n  found: ConnectionResetError: by peer" in text
+    monkeypatch.setattr(ReadFolder, "fetch", lambda *_: None)
+    status, text = said(bucket, "baselines")
+    assert status == 2
+    assert f"{bucket}/cpu/{FILE} was removed while {bucket} was read" in text
+
+
+@pytest.mark.usefixtures("repository")
+@pytest.mark.parametrize("address", ["https://to/ken77@host/x", "nosuchthing://x/y", "s3://bucket/../x", "file:///no"])
+def test_an_address_that_cannot_be_used_is_a_wrong_argument(said: Said, address: str) -> None:
+    """Said of the argument, not of an option of pytest; and a token in it is not told."""
+    status, text = said(address, "baselines")
+    assert (status, "--baseline-dir" in text, "ken77" in text) == (2, False, False)
 
 
 # -- files that are none
@@ -153,9 +228,7 @@ def test_a_file_that_cannot_be_used_is_told(
     (repository.root / "odd.json").write_bytes(content.encode(errors="surrogatepass"))
     for arguments in (("odd.json", "baselines"), ("baselines", "odd.json")):
         status, text = said(*arguments)
-        assert status == 2
-        assert "odd.json" in text
-        assert says in text
+        assert (status, "odd.json" in text, says in text) == (2, True, True)
 
 
 def test_a_damaged_file_of_a_folder_is_told(repository: BaselineRepository, said: Said) -> None:
@@ -178,7 +251,7 @@ def test_a_damaged_file_of_a_folder_is_told(repository: BaselineRepository, said
     assert (status, "disagrees with the samples below it" in text) == (2, True)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode(errors="surrogatepass")))
 def test_no_bytes_break_the_reading_of_a_result(data: bytes) -> None:
     """Whatever a file holds, it is read or refused, in words."""
@@ -197,6 +270,12 @@ def write(tmp_path: Path, name: str, text: str) -> str:
     return str(tmp_path / name)
 
 
+@pytest.fixture
+def texts_said(tmp_path: Path, said: Said) -> Said:
+    """Compares two result files of these texts, ``a.json`` and ``b.json``."""
+    return lambda a, b, *arguments: said(write(tmp_path, "a.json", a), write(tmp_path, "b.json", b), *arguments)
+
+
 UNDECIDED = "not well: 6 INCONCLUSIVE"
 NOT_COMPARED = "nothing could be compared: 6 MISSING"
 
@@ -213,13 +292,12 @@ NOT_COMPARED = "nothing could be compared: 6 MISSING"
         ({"base": {"name": "main"}}, UNDECIDED, "B was measured side by side with another server, A alone: two number"),
     ],
 )
-def test_two_results_are_judged(tmp_path: Path, said: Said, new: dict[str, Any], last: str, says: str) -> None:
+def test_two_results_are_judged(tmp_path: Path, texts_said: Said, new: dict[str, Any], last: str, says: str) -> None:
     """As run and baseline are, if both have sessions of one load on machines of one speed; else nothing is well."""
-    a = write(tmp_path, "old.json", result_text(day=1))
-    status, text = said(a, write(tmp_path, "new.json", result_text(**{"speeds": SLOWER, **new})))
+    status, text = texts_said(result_text(day=1), result_text(**{"speeds": SLOWER, **new}))
     assert (status, text.splitlines()[-1]) == (int("worse" not in last), last)
     assert says in text
-    assert f"A, the reference: {a} (2025-01-01T00:00:00+00:00)" in text
+    assert f"A, the reference: {tmp_path / 'a.json'} (2025-01-01T00:00:00+00:00)" in text
     if "samples" in new:
         assert "-40.0 %" in text
 
@@ -236,41 +314,36 @@ def test_a_result_that_does_not_say_its_workload_is_not_compared(
 ) -> None:
     """What an older version wrote may be of another load: two numbers, no change, and no allowance makes it well."""
     known = write(tmp_path, "known.json", result_text(day=3))
-    unknown: list[dict[str, str] | None] = [None, {}]
-    for number, workload in enumerate(unknown):
-        old = write(tmp_path, f"{number}.json", result_text(workload=workload))
+    unknown: tuple[dict[str, str] | None, ...] = (None, {})
+    for workload in unknown:
+        old = write(tmp_path, "old.json", result_text(workload=workload))
         for a, b, side in ((old, known, "A"), (known, old, "B"), (old, old, "A and B"), ("HEAD~1:", old, "B")):
             status, text = said(a, b, "--on-missing=skip")
-            assert status == 1
-            assert text.splitlines()[-1] == "nothing could be compared: 6 MISSING"
+            assert (status, text.splitlines()[-1]) == (1, NOT_COMPARED)
             assert f"MISSING: {side}: the file does not say what its workload was" in text
             assert "1000/s" in text
             assert "+0.0 %" not in text
 
 
 @pytest.mark.parametrize("word", ["port", "models/a/config", "a.host"])
-def test_a_workload_is_what_its_run_says(tmp_path: Path, said: Said, word: str) -> None:
+def test_a_workload_is_what_its_run_says(texts_said: Said, word: str) -> None:
     """Whatever a word of it is called, it must be the same; what else is told of server and load is not asked."""
-    old = write(tmp_path, "old.json", result_text(day=1, workload={**WORKLOAD, word: "one"}))
-    new = write(tmp_path, "new.json", result_text(workload={**WORKLOAD, word: "other"}))
-    status, text = said(old, new)
-    assert status == 1
-    assert f"another workload: {word}: A has 'one', B has 'other'" in text
-    same = write(tmp_path, "same.json", result_text(workload={**WORKLOAD, word: "one"}, server={}, load={}))
-    assert said(old, same)[0] == 0
+    old = result_text(day=1, workload={**WORKLOAD, word: "one"})
+    status, text = texts_said(old, result_text(workload={**WORKLOAD, word: "other"}))
+    assert (status, f"another workload: {word}: A has 'one', B has 'other'" in text) == (1, True)
+    assert texts_said(old, result_text(workload={**WORKLOAD, word: "one"}, server={}, load={}))[0] == 0
 
 
 def test_a_run_is_not_judged_by_what_it_recorded(repository: BaselineRepository, said: Said, tmp_path: Path) -> None:
     """The result of the run that recorded a baseline is of the same sessions, however either file rounds them."""
-    plain = json.loads(result_text(SLOWER, day=2))
-    texts = [json.dumps(plain)]
+    of_run = result_text(SLOWER, day=2)
     # A worker of several has its own occasion, but its sessions began when they began.
-    texts.append(json.dumps({**plain, "at": "2025-01-02T00:00:09+00:00"}))
+    of_worker = json.dumps({**json.loads(of_run), "at": "2025-01-02T00:00:09+00:00"})
     # Without their begins, the run's own tells.
+    plain = json.loads(of_run)
     del plain["tests"][0]["run"]["sessions_at"]
-    texts.append(json.dumps(plain))
-    for number, text in enumerate(texts):
-        result = write(tmp_path, f"{number}.json", text)
+    for text in (of_run, of_worker, json.dumps(plain)):
+        result = write(tmp_path, "result.json", text)
         for arguments in (("HEAD:", result), (result, "HEAD:")):
             status, told = said(*arguments)
             assert status == 0
@@ -281,12 +354,8 @@ def test_a_run_is_not_judged_by_what_it_recorded(repository: BaselineRepository,
 
 def test_another_run_is_judged_by_a_baseline(repository: BaselineRepository, said: Said, tmp_path: Path) -> None:
     """Another time or host are other sessions with equal numbers too; a session more than the baseline is judged."""
-    others: list[tuple[dict[str, Any], str]] = [
-        ({"day": 3}, "nothing is worse: 6 PASS"),
-        ({"host": "host-b", "day": 2}, "nothing could be compared: 6 MISSING"),
-    ]
-    for other, last in others:
-        _, told = said("HEAD:", write(tmp_path, "other.json", result_text(SLOWER, **other)))
+    for day, host, last in ((3, "host-a", "nothing is worse: 6 PASS"), (2, "host-b", NOT_COMPARED)):
+        _, told = said("HEAD:", write(tmp_path, "other.json", result_text(SLOWER, day=day, host=host)))
         assert "the same sessions" not in told
         assert told.splitlines()[-1] == last
     more = write(tmp_path, "more.json", result_text((*SLOWER, SLOWER[0]), day=2))
@@ -296,70 +365,63 @@ def test_another_run_is_judged_by_a_baseline(repository: BaselineRepository, sai
 
 
 @pytest.mark.parametrize(("cost", "is_read"), [(100.0, True), (-100.0, True), (710.0, False), (-101.0, False)])
-def test_a_cost_that_cannot_be_is_refused(tmp_path: Path, said: Said, *, cost: float, is_read: bool) -> None:
+def test_a_cost_that_cannot_be_is_refused(texts_said: Said, *, cost: float, is_read: bool) -> None:
     """A log beyond what any metric can be is told with its field, and what is within is computed with."""
-    good = write(tmp_path, "good.json", result_text(day=1))
-    plain = json.loads(result_text())
+    good, plain = result_text(day=1), json.loads(result_text())
     for point in plain["tests"][0]["run"]["points"]["throughput"]:
         point.update(y=cost, u=1e14)
-    odd = write(tmp_path, "odd.json", json.dumps(plain))
-    for arguments in ((good, odd), (odd, good), (odd, odd)):
-        status, text = said(*arguments, "--json")
-        assert status in ({0, 1} if is_read else {2})
+    odd = json.dumps(plain)
+    for texts in ((good, odd), (odd, good), (odd, odd)):
+        status, text = texts_said(*texts, "--json")
         if is_read:
+            assert status in {0, 1}
             json.loads(text)
         else:
-            assert "odd.json is no result of --gpuserve-json that can be used" in text
+            name = "ab"[texts.index(odd)]
+            assert status == 2
+            assert f"{name}.json is no result of --gpuserve-json that can be used" in text
             assert "run.points" in text
 
 
 @pytest.mark.parametrize("value", [5e-324, 1000.0, 9e14])
-def test_a_file_without_sessions_is_never_well(tmp_path: Path, said: Said, value: float) -> None:
+def test_a_file_without_sessions_is_never_well(texts_said: Said, value: float) -> None:
     """Whatever number it holds, and beside itself."""
-    good = write(tmp_path, "good.json", result_text(day=1, samples=False))
-    odd = write(tmp_path, "odd.json", result_text(samples=False, throughput=value))
-    for arguments in ((good, odd), (odd, good), (odd, odd)):
-        status, text = said(*arguments, "--json")
-        assert status == 1
-        assert json.loads(text)["well"] is False
+    good, odd = result_text(day=1, samples=False), result_text(samples=False, throughput=value)
+    for texts in ((good, odd), (odd, good), (odd, odd)):
+        status, text = texts_said(*texts, "--json")
+        assert (status, json.loads(text)["well"]) == (1, False)
 
 
-def test_an_invalid_run_is_not_compared(tmp_path: Path, said: Said) -> None:
+def test_an_invalid_run_is_not_compared(texts_said: Said) -> None:
     """What its own gate would conclude nothing from, or Ctrl-C cut short, is INVALID in either place, twice too."""
-    good = write(tmp_path, "good.json", result_text(day=1))
-    bad = write(tmp_path, "bad.json", result_text(problems=["the client was late"]))
-    for arguments, side in (((good, bad), "B"), ((bad, good), "A")):
-        status, text = said(*arguments)
-        assert status == 1
-        assert f"INVALID: {side}: the client was late (6 metrics)" in text
-    assert said(bad, bad)[0] == 1
-    cut = write(tmp_path, "cut.json", result_text().replace('"outcome": "passed"', '"outcome": "interrupted"'))
-    assert "INVALID: B: the test was interrupted" in said(good, cut)[1]
+    good, bad = result_text(day=1), result_text(problems=["the client was late"])
+    for texts, side in (((good, bad), "B"), ((bad, good), "A")):
+        status, text = texts_said(*texts)
+        assert (status, f"INVALID: {side}: the client was late (6 metrics)" in text) == (1, True)
+    assert texts_said(bad, bad)[0] == 1
+    cut = result_text().replace('"outcome": "passed"', '"outcome": "interrupted"')
+    assert "INVALID: B: the test was interrupted" in texts_said(good, cut)[1]
 
 
-def test_what_a_stored_baseline_judged_was_alone(tmp_path: Path, said: Said) -> None:
+def test_what_a_stored_baseline_judged_was_alone(texts_said: Said) -> None:
     """Its commit may have had the last word, side by side: the sessions that the file has are those before."""
-    alone = write(tmp_path, "alone.json", result_text(day=1))
     plain = json.loads(result_text(base={"name": "the baseline's commit (0123456789ab)"}))
     verdict = {"metric": "throughput", "reference_kind": "baseline", "value": 1000.0, "tolerance": 0.05, "run": ""}
     plain["tests"][0]["verdicts"] = [verdict, {**verdict, "reference_kind": "against"}]
-    status, text = said(alone, write(tmp_path, "settled.json", json.dumps(plain)))
+    status, text = texts_said(result_text(day=1), json.dumps(plain))
     assert (status, "two numbers" in text) == (0, False)
 
 
-def test_a_test_of_which_nothing_is_known_is_not_well(tmp_path: Path, said: Said) -> None:
+def test_a_test_of_which_nothing_is_known_is_not_well(texts_said: Said) -> None:
     """One that failed before its load is not there; two loads without a single number were not compared."""
-    old = write(tmp_path, "old.json", result_text(day=1))
     plain = json.loads(result_text())
     plain["tests"][0]["run"] = None
-    status, text = said(old, write(tmp_path, "new.json", json.dumps(plain)))
-    assert status == 1
-    assert f"only in A: cpu {FILE}::{TEST}" in text
+    status, text = texts_said(result_text(day=1), json.dumps(plain))
+    assert (status, f"only in A: cpu {FILE}::{TEST}" in text) == (1, True)
     nothing: dict[str, Any] = {"throughput": None, "latency": {}, "batching_ratio": None, "cold_start_seconds": []}
-    empty = write(tmp_path, "empty.json", result_text(day=1, samples=False, **nothing))
-    status, text = said(empty, empty)
-    assert status == 1
-    assert "MISSING: throughput is not known of A and B" in text
+    empty = result_text(day=1, samples=False, **nothing)
+    status, text = texts_said(empty, empty)
+    assert (status, "MISSING: throughput is not known of A and B" in text) == (1, True)
 
 
 def with_tolerances(schema: int = 2, *, day: int = 2, **tolerances: float) -> str:
@@ -382,26 +444,23 @@ def with_tolerances(schema: int = 2, *, day: int = 2, **tolerances: float) -> st
     ],
 )
 def test_a_test_asks_for_metrics_and_tolerances(
-    tmp_path: Path, said: Said, schema: int, written: dict[str, float], expected: dict[str, float]
+    texts_said: Said, schema: int, written: dict[str, float], expected: dict[str, float]
 ) -> None:
     """A metric on request is compared where its test asked, at the test's tolerance, an older file's in its unit."""
-    texts = [write(tmp_path, f"{day}.json", with_tolerances(schema, day=day, **written)) for day in (1, 2)]
-    _, text = said(*texts, "--json")
+    _, text = texts_said(*(with_tolerances(schema, day=day, **written) for day in (1, 2)), "--json")
     found = {each["metric"]: each["tolerance"] for each in json.loads(text)["loads"][0]["verdicts"]}
     assert {name: found[name] for name in expected} == expected
 
 
-def test_a_tolerance_that_none_can_be_is_told(tmp_path: Path, said: Said) -> None:
+def test_a_tolerance_that_none_can_be_is_told(texts_said: Said) -> None:
     """No throughput falls by 150 %: a file that says so was changed by somebody."""
-    odd = write(tmp_path, "odd.json", with_tolerances(throughput=1.5))
-    status, text = said(odd, odd)
+    status, text = texts_said(*[with_tolerances(throughput=1.5)] * 2)
     assert (status, "throughput cannot fall by 150%" in text) == (2, True)
 
 
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
 @given(
     st.lists(NAMES.filter(lambda name: name.strip(".")), min_size=1, max_size=4),
     NAMES,
@@ -423,10 +482,9 @@ def test_a_result_has_the_name_of_its_baseline(folders: list[str], test: str, la
 
 def test_as_a_command(repository: BaselineRepository) -> None:
     """The module runs; whoever reads only the head of what it says gets no traceback."""
-    command = [sys.executable, "-m", "pytest_gpuserve.compare"]
     root = Path(__file__).parents[2]
     env = {**os.environ, "PYTHONPATH": str(root), "PYTHONIOENCODING": "ascii"}
-    asked = [*command, "HEAD~1:", "HEAD:"]
+    asked = [sys.executable, "-m", "pytest_gpuserve.compare", "HEAD~1:", "HEAD:"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60, env=env)
     assert (done.returncode, done.stderr) == (1, "")
     assert "REGRESSED" in done.stdout
@@ -435,5 +493,3 @@ def test_as_a_command(repository: BaselineRepository) -> None:
     with os.fdopen(write_end, "wb") as closed:
         cut = subprocess.run(asked, stdout=closed, stderr=subprocess.PIPE, check=False, timeout=60, env=env)
     assert (cut.returncode, cut.stderr) == (1, b"")
-    helped = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, timeout=60, env=env)
-    assert "Exit status: 0 where nothing is worse" in " ".join(helped.stdout.split())

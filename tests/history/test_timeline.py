@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.compare.load import Key
@@ -25,45 +25,28 @@ from tests.support.baseline_repository import (
     result_text,
 )
 from tests.support.html_page import Page
-from tests.support.plain_git import only_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.history.conftest import Said
+
     Lines = Callable[..., list[dict[str, Any]]]
 
-THROUGHPUT = "--metric=throughput"
-QUICK = (THROUGHPUT, "--no-change-points")
-
-
-@pytest.fixture(autouse=True)
-def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration of the machine, and no repository around."""
-    only_below(tmp_path, monkeypatch)
-    monkeypatch.setenv("COLUMNS", "100")
-
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepository:
-    """A repository without a commit, which is the current folder."""
-    made = BaselineRepository(tmp_path / "project")
-    monkeypatch.chdir(made.root)
-    return made
-
-
-@pytest.fixture
-def lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Lines:
+def lines(tmp_path: Path, said: Said) -> Lines:
     """Runs the command with these results by name: the lines of throughput that it drew, each with the notes."""
 
     def run(*arguments: str, **results: str) -> list[dict[str, Any]]:
         for name, text in results.items():
             (tmp_path / f"{name}.json").write_text(text)
         files = [str(tmp_path / f"{name}.json") for name in results]
-        assert main([*QUICK, "--json", *files, *arguments]) == 0
-        plain = json.loads(capsys.readouterr().out)
-        found: list[dict[str, Any]] = plain["lines"]
-        return [{**line, "notes": plain["notes"]} for line in found]
+        status, text = said("--json", *files, *arguments)
+        assert status == 0
+        plain = json.loads(text)
+        return [{**line, "notes": plain["notes"]} for line in plain["lines"]]
 
     return run
 
@@ -132,7 +115,7 @@ def test_a_metric_on_request_is_drawn_where_it_is_anchored(
 
 def test_a_merge_counts_by_what_it_brought(repository: BaselineRepository, lines: Lines) -> None:
     """A branch's commits are not points of the main line, its merge is one, at the day of the merge."""
-    repository.record(entry_of([1.0]), 1)
+    repository.record_each(1.0)
     repository.git("checkout", "--quiet", "-b", "feature")
     repository.record(entry_of([0.7], day=2), 2)
     repository.record(entry_of([0.6], day=3), 3)
@@ -149,7 +132,8 @@ def test_results_stand_where_they_were_measured(repository: BaselineRepository, 
     """By their time, however they are named, last and with a note where nobody knows it; commits keep their order."""
     repository.record(entry_of([1.0]), 4)
     repository.record(entry_of([0.8], day=2), 2)
-    (line,) = lines(b=result_text([0.7, 0.71], day=6), a=result_text([0.9], day=3))
+    with_a_letter = {**json.loads(result_text([0.9], day=3)), "at": "2025-01-03T00:00:00Z"}
+    (line,) = lines(b=result_text([0.7, 0.71], day=6), a=json.dumps(with_a_letter))
     assert values(line) == [900, 1000, 800, 705]
     assert [point["label"] for point in line["points"]][::3] == ["a.json 2025-01-03", "b.json 2025-01-06"]
     assert line["points"][3]["low"] == pytest.approx(700, rel=1e-3)
@@ -194,25 +178,22 @@ def test_another_workload_or_device_is_another_part(repository: BaselineReposito
 
 def test_hosts_have_lines_of_their_own(repository: BaselineRepository, lines: Lines) -> None:
     """Hosts that record by turns do not break each other's lines."""
-    for day, host in enumerate(("host-a", "host-b", "host-a", "host-b"), 1):
-        repository.record(entry_of([1.0 if host == "host-a" else 0.5], day=day, host=host), day)
+    for day, (host, speed) in enumerate((("host-a", 1.0), ("host-b", 0.5)) * 2, 1):
+        repository.record(entry_of([speed], day=day, host=host), day)
     assert {line["host"]: values(line) for line in lines()} == {"host-a": [1000, 1000], "host-b": [500, 500]}
 
 
-def test_since_begins_with_what_was_there(
-    repository: BaselineRepository, lines: Lines, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_since_begins_with_what_was_there(repository: BaselineRepository, lines: Lines, said: Said) -> None:
     """The level at that commit is the first point, whoever made it; a commit of another branch is refused."""
-    for day, speed in enumerate((1.0, 0.9, 0.8, 0.7), 1):
-        repository.record(entry_of([speed], day=day), day)
+    repository.record_each(1.0, 0.9, 0.8, 0.7)
     repository.git("tag", "v1", "HEAD~2")
     (line,) = lines("--since=v1")
     assert values(line) == [900, 800, 700]
     repository.git("checkout", "--quiet", "-b", "feature")
     repository.record(entry_of([0.7], day=5), 5)
     repository.git("checkout", "--quiet", "main")
-    assert main([*QUICK, "--since=feature"]) == 2
-    assert "--since=$(git merge-base HEAD feature)" in capsys.readouterr().err
+    status, text = said("--since=feature")
+    assert (status, "--since=$(git merge-base HEAD feature)" in text) == (2, True)
 
 
 def test_a_reason_and_an_anchor_stand_where_they_are_new(repository: BaselineRepository, lines: Lines) -> None:
@@ -228,7 +209,7 @@ def test_a_reason_and_an_anchor_stand_where_they_are_new(repository: BaselineRep
     ]
 
 
-def test_what_cannot_be_read_is_left_out_and_said(repository: BaselineRepository, lines: Lines) -> None:
+def test_what_cannot_be_read_is_left_out_and_said(repository: BaselineRepository, lines: Lines, said: Said) -> None:
     """A broken file, a newer one and a broken histogram have no point, and each has its note; the rest is drawn."""
     repository.record(entry_of([1.0]), 1)
     path = repository.baselines / "cpu" / FILE
@@ -247,6 +228,7 @@ def test_what_cannot_be_read_is_left_out_and_said(repository: BaselineRepository
     assert values(line) == [1000, 900]
     assert len(line["notes"]) == 4
     assert all("cannot be read and is left out" in note for note in line["notes"])
+    assert said()[1].count("is left out") == 4
     assert "schema 3; this version reads schema 2" in line["notes"][1]
 
 
@@ -254,8 +236,7 @@ def test_of_a_shallow_clone_it_is_said(
     repository: BaselineRepository, lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is there is drawn, and that there is more elsewhere is noted."""
-    for day, speed in enumerate((1.0, 0.9, 0.8), 1):
-        repository.record(entry_of([speed], day=day), day)
+    repository.record_each(1.0, 0.9, 0.8)
     repository.git("clone", "--quiet", "--depth=2", repository.root.as_uri(), str(tmp_path / "shallow"))
     monkeypatch.chdir(tmp_path / "shallow")
     (line,) = lines()
@@ -299,14 +280,13 @@ def test_what_is_no_measurement_adds_nothing(repository: BaselineRepository, lin
 # -- the command
 
 
-def test_the_text_is_for_people(repository: BaselineRepository, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_is_for_people(repository: BaselineRepository, said: Said) -> None:
     """A line has title, chart, range and the last measurement, which is not said to be what counts now, and why."""
     first = entry_of([1.0, 1.1])
     repository.record(first, 1)
     hash_ = repository.record(entry_of([0.5], day=2, reason="worth it"), 2)
     repository.record(first, 3)
-    assert main([*QUICK]) == 0
-    told = capsys.readouterr().out
+    _, told = said()
     assert "now" not in told
     title, signs, span, last, unlooked, reason = told.splitlines()[:6]
     assert title == f"cpu {FILE}::{TEST} throughput on host host-a"
@@ -320,7 +300,7 @@ def test_the_text_is_for_people(repository: BaselineRepository, capsys: pytest.C
 def test_what_is_wrong_is_told(
     repository: BaselineRepository,
     lines: Lines,
-    capsys: pytest.CaptureFixture[str],
+    said: Said,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -338,36 +318,33 @@ def test_what_is_wrong_is_told(
     ):
         if before is not None:
             before()
-        assert main([*QUICK, *arguments]) == status
-        assert says in capsys.readouterr().err
+        found, text = said(*arguments)
+        assert (found, says in text) == (status, True), text
     (line,) = lines(a=result_text([0.9]))
     assert values(line) == [900]
     assert line["notes"][0].startswith("no history of baselines: ")
 
 
 def test_a_page_is_drawn_of_the_same_lines(
-    repository: BaselineRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: BaselineRepository, said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``--html`` draws each part of a line with the notes of its points, and masks secrets."""
     monkeypatch.setenv("A_TOKEN", "hunter22")
     repository.record(entry_of([1.0, 1.1], reason="hunter22"), 1)
     repository.record(entry_of([0.5], day=2, workload={"server": "triton"}), 2)
     page = tmp_path / "page.html"
-    assert main([*QUICK, f"--html={page}"]) == 0
+    assert said(f"--html={page}")[0] == 0
     drawn = Page(page.read_text())
     assert "History of the baselines" in drawn.text
     assert drawn.titles == [f"cpu {FILE}::{TEST} throughput on host host-a, part {part} of 2" for part in (1, 2)]
     assert "another workload: concurrency 50 -> nothing, server mosec" in drawn.text
     assert "reason: <A_TOKEN>" in drawn.text
     assert "hunter22" not in page.read_text()
-    assert main([*QUICK, f"--html={tmp_path}"]) == 2
+    assert said(f"--html={tmp_path}")[0] == 2
 
 
 def test_texts_of_others_harm_nothing(
-    repository: BaselineRepository,
-    lines: Lines,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    repository: BaselineRepository, lines: Lines, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A secret that is a word of ours renames no field; what a terminal would obey is spelled out."""
     monkeypatch.setenv("A_TOKEN", "points")
@@ -378,27 +355,22 @@ def test_texts_of_others_harm_nothing(
     name = "test_z[\x1b[2J]"
     repository.record(entry_of([1.0], reason="\x1b]0;x\x07"), 2, test=name)
     repository.record(entry_of([0.5], day=3, workload={"server": "\x1b[1m"}), 3, test=name)
-    assert main([*QUICK, "--test=test_z"]) == 0
-    told = capsys.readouterr().out
-    assert "\x1b" not in told
-    assert "\x07" not in told
+    _, told = said("--test=test_z")
+    assert not {"\x1b", "\x07"} & set(told)
     assert told.count(r"test_z[\x1b[2J]") == 2
 
 
 def test_a_terminal_without_blocks_gets_plain_signs(
-    repository: BaselineRepository, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    repository: BaselineRepository, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An ASCII log, or one of an encoding that nobody knows, shows a chart, not question marks."""
     known = {encoding: command._is_known(BLOCKS, encoding) for encoding in ("utf-8", "ascii", "latin-1", None, "odd")}
     assert known == {"utf-8": True, "ascii": False, "latin-1": False, None: False, "odd": False}
-    repository.record(entry_of([1.0]), 1)
-    repository.record(entry_of([0.5], day=2), 2)
+    repository.record_each(1.0, 0.5)
     monkeypatch.setattr(command, "_is_known", lambda signs, encoding: False)
-    assert main([*QUICK]) == 0
-    assert "  #_" in capsys.readouterr().out.splitlines()
+    assert "  #_" in said()[1].splitlines()
 
 
-@settings(deadline=None)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_a_pattern_is_a_text(file: str, name: str) -> None:
     """Every part of a name finds it, brackets and all, and a star stands for anything between two parts."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import sys
 from itertools import pairwise
@@ -18,11 +17,12 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.history.change_points import FEWEST_POINTS, SHORTEST, changes_of, noise_sd
 from pytest_gpuserve.history.command import main
 from pytest_gpuserve.history.text import BLOCKS, PLAIN, chart
-from tests.support.baseline_repository import TEST, BaselineRepository, entry_of
+from tests.support.baseline_repository import TEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    from tests.support.baseline_repository import BaselineRepository
 
 needs_library = pytest.mark.skipif(
     "not __import__('importlib.util').util.find_spec('ruptures')", reason="change points need the library ruptures"
@@ -87,7 +87,7 @@ def test_a_level_lasts_and_differs() -> None:
 
 
 @needs_library
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.floats(1e-9, 1e12), max_size=40), st.floats(0.001, 0.1))
 def test_changes_are_sound(values: list[float], smallest: float) -> None:
     """Whatever the values, changes rise, lie within, and leave levels of at least so many points."""
@@ -98,7 +98,6 @@ def test_changes_are_sound(values: list[float], smallest: float) -> None:
     assert all(change.before > 0 and change.after > 0 for change in found)
 
 
-@settings(deadline=None)
 @given(st.floats(0.001, 0.5), st.floats(-5, 5))
 def test_noise_does_not_see_a_level(sd: float, level: float) -> None:
     """The noise is the same at any level, and a change of it hardly counts among many points."""
@@ -114,23 +113,13 @@ def test_without_the_library_it_is_said_what_installs_it(
     repository: BaselineRepository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The extra is named, and how to do without it, however short the history is."""
-    repository.record(entry_of([1.0]), 1)
+    repository.record_each(1.0)
     monkeypatch.setitem(sys.modules, "ruptures", None)
     assert main([]) == 2
     told = capsys.readouterr().err
     assert "pip install 'pytest-gpuserve[history]'" in told
     assert "--no-change-points" in told
     assert main(["--no-change-points"]) == 0
-
-
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaselineRepository:
-    """A repository that is the current folder."""
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    made = BaselineRepository(tmp_path / "project")
-    monkeypatch.chdir(made.root)
-    return made
 
 
 @needs_library
@@ -149,8 +138,7 @@ def test_without_a_change_it_is_said_what_is_known(
     changes: list[object] | None,
 ) -> None:
     """With few points it is not said that nothing changed; with enough, that none was found is a finding."""
-    for day in range(1, points + 1):
-        repository.record(entry_of([1.0 + 0.002 * (day % 3)], day=day), day)
+    repository.record_each(*(1.0 + 0.002 * (day % 3) for day in range(points)))
     assert main(["--metric=throughput"]) == 0
     assert says in capsys.readouterr().out.splitlines()
     assert main(["--metric=throughput", "--json"]) == 0
@@ -161,7 +149,7 @@ def test_without_a_change_it_is_said_what_is_known(
 def test_a_change_is_drawn_with_its_commit(repository: BaselineRepository, capsys: pytest.CaptureFixture[str]) -> None:
     """A regression that stayed is pointed at in the chart, with commit, day, size, and that it is worse."""
     speeds = [1.0, 1.01, 0.99, 1.0, 1.005, 0.995, 1.0, 0.7, 0.705, 0.695, 0.7, 0.7, 0.705, 0.7]
-    hashes = [repository.record(entry_of([speed], day=day), day) for day, speed in enumerate(speeds, 1)]
+    hashes = repository.record_each(*speeds)
     assert main(["--metric=throughput", "--metric=p50"]) == 0
     p50, throughput = sorted(capsys.readouterr().out.split("\n\n"), key=lambda line: "throughput" in line)
     told = throughput.splitlines()

@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.merge.command import main
 from pytest_gpuserve.merge.joining import PASSING
 from pytest_gpuserve.merge.merged import merge
 from pytest_gpuserve.merge.shard import read_shard
@@ -16,9 +15,6 @@ from tests.support.builders import COMMIT, judgement, session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    import pytest
 
     from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind
     from pytest_gpuserve.merge.merged import Merged
@@ -105,6 +101,11 @@ def shard(
     return plain
 
 
+def ending(status: int = 0, *, complete: bool = True, unlisted_failures: int = 0) -> dict[str, Any]:
+    """How pytest ended."""
+    return {"exit_status": status, "complete": complete, "unlisted_failures": unlisted_failures}
+
+
 def merged(*plains: Plain, expected: int | None = None) -> Merged:
     """These files as one."""
     shards = [
@@ -118,31 +119,3 @@ def verdicts_of(result: Merged) -> dict[str, str]:
     return {
         test.nodeid.rpartition("::")[2]: str(run.judgements[-1].verdict) for test in result.tests for run in test.runs
     }
-
-
-class Folder:
-    """A folder with result files, in which the command is run.
-
-    Args:
-        path: The folder, which is the current one.
-        capsys: Reads what it prints.
-    """
-
-    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.path = path
-        self._capsys = capsys
-
-    def write(self, name: str, plain: Plain) -> None:
-        """Write a result file."""
-        (self.path / name).write_text(json.dumps(plain))
-
-    def run(self, *arguments: str) -> tuple[int, str]:
-        """Merge; the exit status, and what was said."""
-        status = main(arguments)
-        captured = self._capsys.readouterr()
-        return status, captured.out + captured.err
-
-    def read(self, name: str) -> Plain:
-        """A result file."""
-        plain: Plain = json.loads((self.path / name).read_text())
-        return plain

@@ -13,7 +13,7 @@ from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.merge.claims import USUAL, claims_that_do_not_stand, planned_of_all
 from pytest_gpuserve.merge.joining import Joined, Measured
-from pytest_gpuserve.merge.shard import Comparisons, Head, Shard, ShownRun, ShownTest, ShownVerdict, Test
+from pytest_gpuserve.merge.shard import Head, Shard, ShownRun, ShownTest, ShownVerdict, Test
 from tests.merge.merge_files import a_test, merged, regressed, shard, verdicts_of
 from tests.support.builders import judgement
 from tests.support.holm import holm
@@ -21,7 +21,6 @@ from tests.support.holm import holm
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-UNHURRIED = settings(deadline=None, max_examples=50)  # a busy machine may stall any example
 
 SHARDS, EACH, RUNS = 4, 16, 1000
 """A suite of 64 comparisons on four runners, run often."""
@@ -91,8 +90,8 @@ def test_what_is_planned_is_counted_once() -> None:
     assert merged(shard(a_test("test_b"), comparisons={"planned": 7, "among": 7})).planned == 7
 
 
-def joined(p_values: Sequence[Sequence[float | None]], among: int | None = None) -> Joined:
-    """Shards whose every comparison is a claim with this p-value, upheld among so many; None: it passed."""
+def joined(p_values: Sequence[Sequence[float | None]]) -> Joined:
+    """Shards whose every comparison is a claim with this p-value; None: it passed."""
     shards = []
     tests = []
     for number, own in enumerate(p_values):
@@ -115,8 +114,7 @@ def joined(p_values: Sequence[Sequence[float | None]], among: int | None = None)
             for place, p in enumerate(own)
         ]
         found = {test.nodeid: Test(test, {}) for test in shown}
-        known = None if among is None else Comparisons(planned=len(own), among=among)
-        shards.append(Shard(f"{number}.json", Head({"name": "T4"}, {}, comparisons=known), {}, found))
+        shards.append(Shard(f"{number}.json", Head({"name": "T4"}, {}), {}, found))
         tests += [Measured(number, test) for test in found.values()]
     return Joined(tuple(shards), tuple(tests))
 
@@ -124,14 +122,11 @@ def joined(p_values: Sequence[Sequence[float | None]], among: int | None = None)
 def standing(found: Joined) -> set[str]:
     """The claims that stand among all."""
     refused = {nodeid for nodeid, _ in claims_that_do_not_stand(found)}
-    return {
-        measured.test.shown.nodeid
-        for measured in found.tests
-        if measured.test.shown.verdicts[0].verdict is Verdict.REGRESSED
-    } - refused
+    shown = [measured.test.shown for measured in found.tests]
+    return {test.nodeid for test in shown if test.verdicts[0].verdict is Verdict.REGRESSED} - refused
 
 
-@UNHURRIED
+@settings(max_examples=50)
 @given(
     st.lists(
         st.lists(st.one_of(st.none(), st.floats(0, 1), st.floats(0, 0.02)), min_size=1, max_size=8),
@@ -142,14 +137,10 @@ def standing(found: Joined) -> set[str]:
 def test_what_stands_is_what_holm_upholds(p_values: list[list[float | None]]) -> None:
     """Over all shards, as if they were one run, whoever has measured what."""
     found = joined(p_values)
-    every = {
-        f"{number}.{place}": 1.0 if p is None else p
-        for number, own in enumerate(p_values)
-        for place, p in enumerate(own)
-    }
+    every = {f"{n}.{i}": p for n, own in enumerate(p_values) for i, p in enumerate(own)}
     assert planned_of_all(found) == len(every)
-    claimed = {f"{n}.{i}" for n, own in enumerate(p_values) for i, p in enumerate(own) if p is not None}
-    assert standing(found) == holm(every) & claimed
+    claimed = {nodeid for nodeid, p in every.items() if p is not None}
+    assert standing(found) == holm({nodeid: 1.0 if p is None else p for nodeid, p in every.items()}) & claimed
 
 
 def upheld(p_values: Sequence[float], among: int) -> list[float | None]:

@@ -7,20 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
-from tests.merge.merge_files import Folder, a_test, merged, shard
+from tests.merge.merge_files import a_test, ending, merged, shard
 from tests.support.builders import OTHER_COMMIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from pytest_gpuserve.merge.shard import Plain
-
-
-def ending(status: int = 0, *, complete: bool = True, unlisted_failures: int = 0) -> dict[str, Any]:
-    """How pytest ended."""
-    return {"exit_status": status, "complete": complete, "unlisted_failures": unlisted_failures}
 
 
 ODD: list[tuple[dict[str, Any] | None, str]] = [
@@ -52,22 +45,6 @@ def test_a_run_that_did_not_end_well_is_no_pass(ended: dict[str, Any] | None, sa
     assert any("result 2 of 2 is no pass: " in note and said in note for note in both.notes)
 
 
-def test_the_command_says_which_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit status 1, with the file and the reason, and neither the comment nor the page takes it for a pass."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(STEP_SUMMARY, raising=False)
-    folder = Folder(tmp_path, capsys)
-    folder.write("a.json", shard(a_test("test_a")))
-    folder.write("b.json", shard(began=1, ending=ending(2)))
-    status, said = folder.run("a.json", "b.json", "--expect=2", "--markdown=out.md", "--report=out.html")
-    assert status == 1
-    assert "ERROR: b.json: pytest ended with exit status 2" in said
-    assert "1 of 2 tests did not pass" in (tmp_path / "out.md").read_text()
-    assert "b.json: pytest ended with exit status 2" in (tmp_path / "out.html").read_text()
-
-
 def group(number: int, *names: str, began: int = 0, **head: Any) -> Plain:  # noqa: ANN401 -- fields of the file
     """The result of one of two groups."""
     return shard(*map(a_test, names), began=began, shard={"number": number, "of": 2}, **head)
@@ -87,14 +64,6 @@ def test_a_test_that_no_runner_ran_is_missed() -> None:
     with pytest.raises(UsageProblem, match="missing") as missing:
         merged(group(1, "test_a"))
     assert "--gpuserve-json" in str(missing.value)
-
-
-def test_fewer_results_than_expected_are_refused() -> None:
-    """Where no runner says how many there are, whoever merges does."""
-    first, second = shard(a_test("test_a")), shard(a_test("test_b"), began=1)
-    assert merged(first, second, expected=2).has_passed
-    with pytest.raises(UsageProblem, match="only 1 results"):
-        merged(first, first, expected=2)
 
 
 def test_what_was_measured_beside_different_code_is_not_one() -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.verdict import ReferenceKind
     from pytest_gpuserve.merge.shard import Plain
 
-UNHURRIED = settings(deadline=None, max_examples=15)  # a busy machine may stall any example
 
 OTHER_CARD = {**T4, "pci_bus_id": "0000:00:1f.0", "card_id": "sha256:2"}
 OTHER_HOST = {"id": "host-b", "cores": 8}
@@ -170,7 +169,7 @@ def test_a_damaged_file_is_refused(damage: Callable[[Plain], object], said: str)
     assert "a.json" in str(problem.value)
 
 
-@UNHURRIED
+@settings(max_examples=15)
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=100).map(str.encode), st.just(b"[]"), st.just(b"{}")))
 def test_what_is_no_result_is_a_users_mistake(data: bytes) -> None:
     """Whatever is in a file, it is refused in words."""
@@ -201,7 +200,7 @@ def shards(draw: st.DrawFn) -> list[Plain]:
     return found
 
 
-@UNHURRIED
+@settings(max_examples=15)
 @given(data=st.data(), files=shards())
 def test_the_order_of_files_and_a_file_twice_change_nothing(data: st.DataObject, files: list[Plain]) -> None:
     """The result is the same to the byte."""
@@ -210,7 +209,7 @@ def test_the_order_of_files_and_a_file_twice_change_nothing(data: st.DataObject,
     assert json.dumps(merged(*files, data.draw(st.sampled_from(files))).plain()) == whole
 
 
-@UNHURRIED
+@settings(max_examples=15)
 @given(text=st.text(max_size=40), notes=st.lists(st.text(max_size=20), max_size=3))
 def test_any_text_is_kept_as_it_is(text: str, notes: list[str]) -> None:
     """Ids, reasons and notes are texts, whatever is in them."""

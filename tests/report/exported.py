@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
@@ -16,8 +15,6 @@ from tests.support.builders import COMMIT, judgement, session, start, window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
 
 NODEID = "suites/perf/test_perf.py::test_it[8]"
 

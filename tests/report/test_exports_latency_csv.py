@@ -13,16 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.exports.latency_csv import COMPONENTS, OURS, PERCENTILES, PUBLISHED, document
-from tests.report.exported import (
-    NAMES,
-    NODEID,
-    UNHURRIED,
-    load_of,
-    named,
-    one_test,
-    result_of,
-    triton_start,
-)
+from tests.report.exported import NAMES, NODEID, load_of, named, one_test, result_of, triton_start
 from tests.support.builders import judgement, session, start
 
 HEADER = (
@@ -97,7 +88,6 @@ def test_no_cell_is_a_formula() -> None:
             assert all(re.match(r"\s*[^=+\-@\s＝＋－＠]", part) for part in cell.split(";")), name
 
 
-@UNHURRIED
 @given(NAMES | st.lists(st.sampled_from(FORMULAS), min_size=1, max_size=3))
 def test_no_name_breaks_the_table(nodeids: list[str]) -> None:
     """Whatever tests are called, each has its row, on one line, with all columns."""

@@ -18,16 +18,7 @@ from pytest_benchmark.stats import Stats
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.summary import Summary, summary_of
 from pytest_gpuserve.report.exports.pytest_benchmark import document, statistics_of
-from tests.report.exported import (
-    NAMES,
-    NODEID,
-    UNHURRIED,
-    load_of,
-    named,
-    one_test,
-    overruled_and_last_word,
-    result_of,
-)
+from tests.report.exported import NAMES, NODEID, load_of, named, one_test, overruled_and_last_word, result_of
 from tests.support.builders import COMMIT, judgement, session, start, window
 
 if TYPE_CHECKING:
@@ -100,7 +91,6 @@ def test_statistics_are_those_of_pytest_benchmark() -> None:
     assert ours["outliers"] == f"{ours['stddev_outliers']};{ours['iqr_outliers']}"
 
 
-@UNHURRIED
 @given(st.lists(st.floats(1e-6, 100), min_size=1, max_size=50))
 def test_statistics_are_in_order(latencies: list[float]) -> None:
     """However few latencies there are, quantiles rise, and whiskers and outliers are of the latencies."""
@@ -149,7 +139,6 @@ def test_what_is_not_sound_is_no_benchmark() -> None:
     assert read(document(one_test(load_of(sessions=[session(problems=("late",))]), silent))).benchmarks == []
 
 
-@UNHURRIED
 @given(NAMES)
 def test_no_name_breaks_the_file(nodeids: list[str]) -> None:
     """Each load is a benchmark of its own, whatever its test is called, with a name that Bencher takes."""

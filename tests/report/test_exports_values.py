@@ -11,14 +11,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.exports.values import LONGEST_NAME_BYTES, json_text, loads_of, one_line, plain
 from pytest_gpuserve.report.results import TestResult
-from tests.report.exported import (
-    NAMES,
-    UNHURRIED,
-    load_of,
-    named,
-    one_test,
-    result_of,
-)
+from tests.report.exported import NAMES, load_of, named, one_test, result_of
 from tests.support.builders import judgement, session, start, window
 
 if TYPE_CHECKING:
@@ -41,7 +34,6 @@ def test_names_that_masking_makes_alike_are_told_apart() -> None:
     assert len({load.name for load in loads}) == 3
 
 
-@UNHURRIED
 @given(NAMES)
 def test_names_are_printable_distinct_and_short_enough(nodeids: list[str]) -> None:
     """Whatever tests are called, each load has one printable line of its own, which UTF-8 can write."""

@@ -112,10 +112,10 @@ def test_marks_lie_where_their_values_are() -> None:
     assert ("100", "0") in [(line.get("y1"), line.get("y2")) for line in shown.iter("line")]
 
 
-@pytest.mark.parametrize("value", [-math.inf, math.inf])
-def test_an_interval_without_an_end_stops_at_the_edge(value: float) -> None:
+@pytest.mark.parametrize("interval", [(-math.inf, 1.0), (1.0, math.inf)])
+def test_an_interval_without_an_end_stops_at_the_edge(interval: tuple[float, float]) -> None:
     """What is known on one side only is drawn to the end of the plot, and spoils no axis."""
-    points = (Point(0, 1.0, interval=(min(value, 1.0), max(value, 1.0))), Point(1, 2.0))
+    points = (Point(0, 1.0, interval=interval), Point(1, 2.0))
     shown = ET.tostring(picture(Panel(Axis(), (Series("", QUIET, points),))), encoding="unicode")
     assert not re.search(r"\b(nan|inf)\b", shown)
 
@@ -140,12 +140,10 @@ def test_long_names_are_numbered() -> None:
     assert notes == ("1: test_long_name; 2: test_other",)
 
 
-@pytest.mark.parametrize(
-    ("drawn", "is_log"), [([1.0, 5.0], False), ([1.0, 50.0], True), ([0.0, 50.0], False), ([], False)]
-)
-def test_an_axis_is_of_logarithms_where_values_lie_far_apart(drawn: list[float], *, is_log: bool) -> None:
+def test_an_axis_is_of_logarithms_where_values_lie_far_apart() -> None:
     """And never where one of them is 0, of which there is no logarithm."""
-    assert shared_axis("t", "s", drawn).is_log is is_log
+    drawn: tuple[list[float], ...] = ([1.0, 5.0], [1.0, 50.0], [0.0, 50.0], [])
+    assert [shared_axis("t", "s", each).is_log for each in drawn] == [False, True, False, False]
 
 
 # -- forest
@@ -203,41 +201,48 @@ def test_what_cannot_be_drawn_or_was_settled_is_left_to_the_table() -> None:
 # -- throughput against p99
 
 
-def test_points_of_a_test_are_labelled_by_users() -> None:
-    """Parameters of one test make a line, in the order of its users."""
-    (series,) = found(throughput([run_of("a.py::t[16]", 16), run_of("a.py::t[8]", 8)], TEXTS)).panels[0].series
-    assert [point.label for point in series.points] == ["c=8", "c=16"]
-    assert series.line
-    assert values(series) == [pytest.approx(0.010, rel=1e-3)] * 2
+def by_batch(size: int) -> MeasuredRun:
+    """A load of one user whose requests are answered in batches of a size."""
+    return run_of(f"a.py::t[{size}]", 1, sessions=(session(start(window(items=size * 10, batches=10))),))
 
 
-def test_points_are_labelled_by_batch_where_users_do_not_differ() -> None:
-    """As of a sweep over batch sizes at one user."""
-    small, large = (session(start(window(items=size * 10, batches=10))) for size in (1, 4))
-    runs = [run_of("a.py::t[1]", 1, sessions=(small,)), run_of("a.py::t[4]", 1, sessions=(large,))]
+STEPPED = session(Start((window(), window((0.02,) * 5)), None))
+LINES = {
+    "parameters of a test, in the order of its users": (
+        [run_of("a.py::t[16]", 16), run_of("a.py::t[8]", 8)],
+        [("c=8", 20.0, 0.010), ("c=16", 20.0, 0.010)],
+    ),
+    "batch sizes, where users do not differ": (
+        [by_batch(1), by_batch(4)],
+        [("b=1.00", 20.0, 0.010), ("b=4.00", 20.0, 0.010)],
+    ),
+    "steps of users": (
+        [run_of(users=None, sessions=(STEPPED,), load={"steps": "1 for 0.5 s, 20 for 0.5 s"})],
+        [("c=1", 20.0, 0.010), ("c=20", 10.0, 0.020)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("runs", "points"), LINES.values(), ids=LINES)
+def test_loads_that_differ_in_a_number_are_a_line(
+    runs: list[MeasuredRun], points: list[tuple[str, float, float]]
+) -> None:
+    """Each is a point, with that number beside it."""
     (series,) = found(throughput(runs, TEXTS)).panels[0].series
-    assert [point.label for point in series.points] == ["b=1.00", "b=4.00"]
+    assert series.line
+    labels, rates, latencies = zip(*points, strict=True)
+    assert tuple(point.label for point in series.points) == labels
+    assert tuple(point.x for point in series.points) == pytest.approx(rates)
+    assert tuple(values(series)) == pytest.approx(latencies, rel=1e-3)
 
 
-def test_a_stepped_load_is_a_line_of_its_steps() -> None:
-    """Each step of users is a point."""
-    stepped = session(Start((window(), window((0.02,) * 5)), None))
-    run = run_of(users=None, sessions=(stepped,), load={"load": "stepped users", "steps": "1 for 0.5 s, 20 for 0.5 s"})
-    (series,) = found(throughput([run], TEXTS)).panels[0].series
-    assert [(point.label, point.x) for point in series.points] == [("c=1", 20.0), ("c=20", 10.0)]
-
-
-@pytest.mark.parametrize("steps", ["", "many", "1 for x s", "1 for 0.1 s, 2 for 0.1 s", "1 for 1.1.1 s", "1 for 0 s"])
-def test_steps_that_cannot_be_divided_are_one_load(steps: str) -> None:
-    """A text of another form, or windows that are too long, make the load a single point."""
-    (series,) = found(throughput([run_of(users=None, load={"steps": steps})], TEXTS)).panels[0].series
-    assert len(series.points) == 1
-
-
-@pytest.mark.parametrize("text", ["", "x", "-1", "1e3", "٣", "9" * 5000])
-def test_a_number_of_users_that_is_none_is_not_known(text: str) -> None:
-    """What a load says of itself is text."""
-    assert run_of(load={"concurrency": text}).users is None
+def test_what_a_load_says_of_itself_is_text() -> None:
+    """Users that are no number are not known; steps of another form, or with windows too long, make a single point."""
+    for text in ("", "x", "-1", "1e3", "٣", "9" * 5000):
+        assert run_of(load={"concurrency": text}).users is None
+    for steps in ("", "many", "1 for x s", "1 for 0.1 s, 2 for 0.1 s", "1 for 1.1.1 s", "1 for 0 s"):
+        (series,) = found(throughput([run_of(users=None, load={"steps": steps})], TEXTS)).panels[0].series
+        assert len(series.points) == 1
 
 
 def test_many_tests_share_a_quiet_colour() -> None:
@@ -283,10 +288,10 @@ def test_cards_and_processors_have_panels() -> None:
     figure = found(use([run_of(sessions=(rich_session(Speeds(), 8),))]))
     panels = {panel.axis.title: panel for panel in figure.panels}
     (card,) = panels["GPU utilisation"].series
+    (point,) = card.points
     assert card.name == "card 1"
-    assert card.points[0].y == pytest.approx(0.28)
-    assert card.points[0].interval is not None
-    assert card.points[0].interval[1] == pytest.approx(0.33)
+    assert point.y == pytest.approx(0.28)
+    assert point.interval == pytest.approx((0.18, 0.33))
     cores = {series.name: values(series) for series in panels["CPU cores in use"].series}
     assert cores == {"server": [2.5], "load engine": [pytest.approx(0.1)], "others, at most": [0.2]}
     assert UUID not in draw(figure)
@@ -307,19 +312,16 @@ def test_a_tail_ends_at_the_slowest() -> None:
     """It begins with all requests, falls all the way, and its last share is above 0."""
     points = tail(histogram([0.001 * place for place in range(1, 2001)]))
     seconds, shares = zip(*points, strict=True)
-    assert seconds[0] == pytest.approx(0.001, rel=1e-3)
-    assert seconds[-1] == pytest.approx(2.0, rel=1e-3)
-    assert shares[0] == 1
-    assert shares[-1] == pytest.approx(1 / 2000)
+    assert (seconds[0], seconds[-1]) == pytest.approx((0.001, 2.0), rel=1e-3)
+    assert (shares[0], shares[-1]) == (1, pytest.approx(1 / 2000))
     assert list(shares) == sorted(shares, reverse=True)
     assert len(points) <= 2 * STEPS + 2
 
 
-@pytest.mark.parametrize("latencies", [[0.01], [0.01] * 5, [0.01, 0.02]])
-def test_a_tail_of_few_requests(latencies: list[float]) -> None:
-    """One latency is one point."""
-    assert len(tail(histogram(latencies))) == len(set(latencies))
-    assert tail(histogram([])) == []
+def test_a_tail_of_few_requests() -> None:
+    """One latency is one point, however many have it."""
+    for latencies in ([], [0.01], [0.01] * 5, [0.01, 0.02]):
+        assert len(tail(histogram(latencies))) == len(set(latencies))
 
 
 def test_base_and_candidate_are_drawn_together() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.report.html.page import document as page
 from pytest_gpuserve.report.html.text import Texts
 from pytest_gpuserve.report.html.verdicts import line_of
 from pytest_gpuserve.report.markdown import (
@@ -151,7 +152,9 @@ def test_why_a_baseline_was_loosened_is_told_where_it_passes(
         a_test("t.py::test_y", outcome, loosened, *([slow] if outcome == "failed" else [])),
         a_test("t.py::test_z", "passed", loosened),
     )
-    above, below = document(result_of_tests(*tests, places=("a place",))).split("<summary>Notes</summary>")
+    result = result_of_tests(*tests, places=("a place",))
+    assert reason in page(result)
+    above, below = document(result).split("<summary>Notes</summary>")
     assert reason not in above
     notes = re.findall("<li>(.*)</li>", below)
     assert notes == ["<code>a note</code>", f"PASS: <code>{reason}</code>", "<code>a place</code>"]
@@ -274,7 +277,7 @@ def test_secrets_are_hidden_before_anything_else() -> None:
     assert coloured == "<pre>KEY</pre>"
 
 
-@pytest.mark.parametrize("count", [1, 20, 60, 150, 400, 2000])
+@pytest.mark.parametrize("count", [1, 20, 60, 150, 400, 1000])
 def test_it_never_is_longer_than_github_takes(count: int) -> None:
     """By whatever measure GitHub counts; and it stays a whole document."""
     result = many(count)

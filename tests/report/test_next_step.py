@@ -1,18 +1,26 @@
-"""The command that comes next: exact, quoted, and of the most important thing."""
+"""The command that comes next: exact, of the most important thing, in words that a shell takes as they are meant."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
 from pytest_gpuserve.measure.capacity import Objective, Search
-from pytest_gpuserve.report.commands import ACCEPT, UPDATE, UPDATE_NEW
+from pytest_gpuserve.report.commands import (
+    UPDATE,
+    UPDATE_NEW,
+    closer_command,
+    code_before,
+    command,
+    command_for,
+    tightening_command,
+)
 from pytest_gpuserve.report.next_step import MENDED_BY, next_step
 from pytest_gpuserve.report.results import SessionResult
 from tests.support.builders import COMMIT, judgement, result_of, session, start
@@ -21,15 +29,20 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.results import TestResult
 
-UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
-
 FILE = "suites/x/test_y.py"
-SPENT = (
-    "not decided after 2 sessions, and another of about 30 s would exceed the test's budget of 300 s; raise it with"
-    " --gpuserve-budget=SECONDS"
-)
 SETTLED = judgement(Verdict.REGRESSED, kind="against", reasons=("that counts",))
 """A regression that was settled side by side with the baseline's commit."""
+
+
+def spent(seconds: int) -> str:
+    """The reason of what was not decided within a budget."""
+    return (
+        f"not decided after 2 sessions, and another of about 30 s would exceed the test's budget of {seconds} s; raise"
+        " it with --gpuserve-budget=SECONDS"
+    )
+
+
+SPENT = spent(300)
 
 
 def named(name: str, *judgements: Judgement, outcome: str = "failed", base: tuple[str, ...] = ()) -> TestResult:
@@ -39,11 +52,9 @@ def named(name: str, *judgements: Judgement, outcome: str = "failed", base: tupl
     return replace(test, outcome=outcome)
 
 
-def run_of(
-    *tests: TestResult, stored: bool = True, commit: str | None = COMMIT, clean: bool = True, update: str = ""
-) -> SessionResult:
-    """A run of these tests on a T4."""
-    return SessionResult({"name": "T4"}, {}, tests, commit=commit, clean=clean, stored=stored, update=update)
+def run_of(*tests: TestResult, stored: bool = True, update: str = "") -> SessionResult:
+    """A run of these tests on a T4, of committed code."""
+    return SessionResult({"name": "T4"}, {}, tests, commit=COMMIT, clean=True, stored=stored, update=update)
 
 
 def words(line: str) -> list[str]:
@@ -51,80 +62,118 @@ def words(line: str) -> list[str]:
     return shlex.split(line[line.index(": pytest ") + 2 :])
 
 
-# -- REGRESSED
+# -- what is said of one test
 
 
-def test_a_settled_regression_is_looked_at_and_then_accepted() -> None:
-    """What moved comes first, beside the same base with a report; where the base is not known it can be accepted."""
-    accept = (
-        "accept the new numbers, if they are worth it: pytest 'suites/x/test_y.py::test_z[50]' --gpu=T4"
-        " --baseline-update --reason='why it is worth it'"
-    )
-    test = named("test_z[50]", judgement(), SETTLED, base=("--against=0123456789ab",))
-    assert next_step(run_of(test)) == (
-        "next: see what moved: pytest 'suites/x/test_y.py::test_z[50]' --gpu=T4 --against=0123456789ab"
-        f" --gpuserve-report=report.html\n  or: {accept}"
-    )
-    assert next_step(run_of(named("test_z[50]", judgement(), SETTLED))) == f"next: {accept}"
+UNSTEADY = "no steady state: after 30 windows of 0.5 s the throughput still changed; run `rm -rf /` --now"
+LAST_LOOK = judgement(Verdict.INCONCLUSIVE, reasons=("not decided after 6 sessions, which is the last look",))
+DRIFT = (
+    "drift: the baseline here is the anchor, 1601/s accepted at 86559212ec23 on 2026-11-22. What has come since"
+    " adds up to -9.1 %, in steps that were let pass one by one; the tolerance is 5 %"
+)
+SHALLOW = (
+    "this machine is 1.4 times as fast as when the baseline was recorded",
+    "it could not be settled side by side: git does not know the revision 'df11ab42e5e2'",
+)
+FEW = "latency.p99 at a tolerance of 20 % needs 1000 requests a server start\n  found: 300 requests in 2.00 s"
+SEARCHED = (session(replace(start(), search=Search(Objective(0.9, 0.05)))),)
 
 
-@pytest.mark.parametrize(("clean", "before"), [(True, "HEAD~1"), (False, "HEAD")])
-def test_a_stored_regression_is_looked_at_side_by_side(before: str, *, clean: bool) -> None:
-    """With the commit before, or, where there are changes, with the commit that they are on."""
-    line = next_step(run_of(named("test_z", judgement()), clean=clean))
-    assert words(line) == ["pytest", f"{FILE}::test_z", "--gpu=T4", f"--against={before}"]
+def one(*judgements: Judgement, outcome: str = "failed", base: tuple[str, ...] = (), **of_run: Any) -> SessionResult:  # noqa: ANN401 -- see `run_of`
+    """A run of one test."""
+    return run_of(named("test_z", *judgements, outcome=outcome, base=base), **of_run)
 
 
-def test_a_recording_that_would_loosen_lacks_a_reason() -> None:
-    """It was asked to accept the number, so that nothing has to be looked at closer."""
-    line = next_step(run_of(named("test_z", judgement(reasons=("would loosen",))), update=UPDATE))
-    assert words(line)[3:] == list(ACCEPT)
+def searched(reason: str) -> SessionResult:
+    """A run of a search of which no capacity is known."""
+    test = named("test_z", judgement(Verdict.INVALID, "capacity", reasons=(reason,)))
+    return run_of(replace(test, runs=[replace(test.runs[0], sessions=SEARCHED)]))
 
 
-@pytest.mark.parametrize("kind", ["limit", "duel", "published"])
-def test_what_has_no_baseline_is_not_recorded(kind: ReferenceKind) -> None:
-    """It is mended, and run again."""
-    line = next_step(run_of(named("test_z", judgement(kind=kind))))
-    assert line == "next: run it again when it is mended: pytest suites/x/test_y.py::test_z --gpu=T4"
+def because(*reasons: str, verdict: Verdict = Verdict.INVALID, metric: str = "throughput") -> Judgement:
+    """A judgement that gives these reasons."""
+    return judgement(verdict, metric, reasons=reasons)
 
 
-def test_another_revision_is_compared_with_again() -> None:
-    """By the options of the run; a command that compares with something else would be worse than none."""
-    flags = ("--against=origin/main", "--against-python=/an old/python")
-    run = run_of(named("test_z", judgement(kind="against"), base=flags), stored=False)
-    assert words(next_step(run)) == ["pytest", f"{FILE}::test_z", "--gpu=T4", *flags]
-    assert next_step(run_of(named("test_z", judgement(kind="against")), stored=False)) == ""
+TYPED = "pytest suites/x/test_y.py::test_z --gpu=T4"
+AGAIN = f"then run it again: {TYPED}"
+RECORD = f"{TYPED} --baseline-update"
+ACCEPTING = f"accept the new numbers, if they are worth it: {RECORD} --reason='why it is worth it'"
+KEEPS_UP = f"let the client keep up, load.capacity(..., processes=...), {AGAIN}"
+MENDED = f"run it again when it is mended: {TYPED}"
+STEADIER = f"give it longer before it is measured, load(..., warmup_seconds=...), {AGAIN}"
+
+STEPS: dict[str, tuple[SessionResult, str]] = {
+    "what moved is looked at beside the same base, and then it is accepted": (
+        one(judgement(), SETTLED, base=("--against=0123456789ab",)),
+        f"see what moved: {TYPED} --against=0123456789ab --gpuserve-report=report.html\n  or: {ACCEPTING}",
+    ),
+    "where that base is not known it can be accepted": (one(judgement(), SETTLED), ACCEPTING),
+    "a drift is looked at beside the code of its anchor": (
+        one(judgement(reasons=(DRIFT,))),
+        f"look closer, beside the code of its anchor: {TYPED} --against=86559212ec23",
+    ),
+    # The run was asked to accept it, so that nothing has to be looked at closer.
+    "a recording that would loosen lacks a reason": (
+        one(judgement(reasons=("would loosen",)), update=UPDATE),
+        ACCEPTING,
+    ),
+    "a limit is not recorded": (one(judgement(kind="limit")), MENDED),
+    "a duel is not recorded": (one(judgement(kind="duel")), MENDED),
+    "a published number is not recorded": (one(judgement(kind="published")), MENDED),
+    "another revision is compared with again": (
+        one(judgement(kind="against"), base=("--against=origin/main", "--against-python=/an old/python"), stored=False),
+        f"{MENDED} --against=origin/main --against-python='/an old/python'",
+    ),
+    "a command that compares with something else would be worse than none": (
+        one(judgement(kind="against"), stored=False),
+        "",
+    ),
+    "how a reason begins says what to mend; the rest of it is not repeated": (one(because(UNSTEADY)), STEADIER),
+    "so does that of the base": (one(because(f"the base: {UNSTEADY}")), STEADIER),
+    "an unknown reason stands above": (one(because("XID 79 on GPU-1")), f"mend what its reason says, {AGAIN}"),
+    # There HEAD~1 cannot be looked beside either.
+    "a shallow clone lacks the commit": (
+        one(because(*SHALLOW, verdict=Verdict.INCONCLUSIVE)),
+        f"fetch the commit of the baseline, {AGAIN}",
+    ),
+    "a search chooses its rates, and has arguments of its own": (searched("client late: 3 ms"), KEEPS_UP),
+    "so that none is lowered": (searched("rate not reached: 1 of 2"), KEEPS_UP),
+    "what is missing is recorded, and what is there stays": (
+        one(because("/b/x.json has no entry 'test_z'", verdict=Verdict.MISSING), outcome="skipped"),
+        f"record what is missing: {RECORD}-new",
+    ),
+    # An update of what is new would not touch it.
+    "an entry of another workload is replaced": (
+        one(because("/b/x.json has another workload under 'test_z'", "concurrency: 8", verdict=Verdict.MISSING)),
+        f"record what is missing: {RECORD}",
+    ),
+    "what the other revision has not cannot be recorded": (
+        one(judgement(Verdict.MISSING, kind="against"), stored=False),
+        "",
+    ),
+    "nor what was not published": (one(judgement(Verdict.MISSING, kind="published")), ""),
+    "after the last look no time helps; the code before, side by side, may": (
+        one(LAST_LOOK),
+        f"look closer, beside the code before: {TYPED} --against='HEAD~1'",
+    ),
+    "which it was": (one(LAST_LOOK, replace(LAST_LOOK, reference_kind="against")), ""),
+    "few requests need a longer load, not more sessions": (
+        one(because(FEW, verdict=Verdict.INCONCLUSIVE, metric="latency.p99")),
+        f"measure longer, load(..., seconds=...), or widen the tolerance, {AGAIN}",
+    ),
+    "what got better is recorded where all is well otherwise": (
+        one(judgement(Verdict.IMPROVED), outcome="passed"),
+        f"record what got better, so that it stays: {RECORD}",
+    ),
+    "a recording has done it": (one(judgement(Verdict.IMPROVED), outcome="passed", update=UPDATE), ""),
+}
 
 
-# -- INVALID
-
-
-def test_what_is_invalid_says_what_to_mend() -> None:
-    """By how its reason begins, of the base too; what the reason says further is not repeated."""
-    reason = "no steady state: after 30 windows of 0.5 s the throughput still changed; run `rm -rf /` --now"
-    for text in (reason, f"the base: {reason}"):
-        line = next_step(run_of(named("test_z", judgement(Verdict.INVALID, reasons=(text,)))))
-        assert line == (
-            "next: give it longer before it is measured, load(..., warmup_seconds=...), then run it again:"
-            " pytest suites/x/test_y.py::test_z --gpu=T4"
-        )
-
-
-def test_what_is_invalid_for_an_unknown_reason() -> None:
-    """The reason stands above; the command is there all the same."""
-    line = next_step(run_of(named("test_z", judgement(Verdict.INVALID, reasons=("XID 79 on GPU-1",)))))
-    assert line.startswith("next: mend what its reason says, then run it again: pytest ")
-
-
-def test_what_a_shallow_clone_cannot_settle() -> None:
-    """There HEAD~1 cannot be looked beside either: what helps is the commit."""
-    reasons = (
-        "this machine is 1.4 times as fast as when the baseline was recorded",
-        "it could not be settled side by side: git does not know the revision 'df11ab42e5e2'",
-    )
-    test = named("test_z", judgement(Verdict.INCONCLUSIVE, reasons=reasons))
-    line = next_step(replace(run_of(test), commit="0123456789ab", clean=True))
-    assert line.startswith("next: fetch the commit of the baseline, then run it again: pytest ")
+@pytest.mark.parametrize(("run", "said"), STEPS.values(), ids=STEPS)
+def test_a_single_test_has_its_next_step(run: SessionResult, said: str) -> None:
+    """The exact command, of what its verdict and its reasons ask for; none where none helps."""
+    assert next_step(run) == (f"next: {said}" if said else "")
 
 
 @pytest.mark.parametrize(
@@ -153,112 +202,37 @@ def test_what_a_shallow_clone_cannot_settle() -> None:
 )
 def test_reasons_that_are_known(reason: str) -> None:
     """Each has advice of its own."""
-    line = next_step(run_of(named("test_z", judgement(Verdict.INVALID, reasons=(reason,)))))
-    assert any(f"next: {advice}, then" in line for _, advice in MENDED_BY)
+    assert any(next_step(one(because(reason))).startswith(f"next: {advice}, then") for _, advice in MENDED_BY)
 
 
-def test_a_search_is_not_told_to_choose_another_rate() -> None:
-    """It chooses its rates itself, and its arguments are those of ``load.capacity``."""
-    for begin in ("client late: 3 ms", "rate not reached: 1 of 2"):
-        test = named("test_z", judgement(Verdict.INVALID, "capacity", reasons=(begin,)))
-        searched = session(replace(start(), search=Search(Objective(0.9, 0.05))))
-        test.runs[0] = replace(test.runs[0], sessions=(searched,))
-        line = next_step(run_of(test))
-        assert line.startswith("next: let the client keep up, load.capacity(..., processes=...), then run it again: ")
-
-
-# -- MISSING
-
-
-def test_what_is_missing_is_recorded() -> None:
-    """Only that: what is there stays as it is."""
-    reason = "/b/x.json has no entry 'test_z'"
-    line = next_step(run_of(named("test_z", judgement(Verdict.MISSING, reasons=(reason,)), outcome="skipped")))
-    assert line == "next: record what is missing: pytest suites/x/test_y.py::test_z --gpu=T4 --baseline-update-new"
-
-
-def test_what_cannot_be_compared_with_is_replaced() -> None:
-    """An entry of another workload is there, so that an update of what is new would not touch it."""
-    reasons = ("/b/x.json has another workload under 'test_z'", "concurrency: baseline has '8', this run has '9'")
-    line = next_step(run_of(named("test_z", judgement(Verdict.MISSING, reasons=reasons))))
-    assert words(line)[-1] == "--baseline-update"
-
-
-def test_what_is_missing_elsewhere_cannot_be_recorded() -> None:
-    """The other revision has no such server, or the number was not published."""
-    missing = named("test_z", judgement(Verdict.MISSING, kind="against"))
-    assert next_step(run_of(missing, stored=False)) == ""
-    assert next_step(run_of(named("test_z", judgement(Verdict.MISSING, kind="published")))) == ""
-
-
-# -- INCONCLUSIVE
+# -- of several
 
 
 def test_a_spent_budget_is_raised() -> None:
     """To four times the largest that was not enough."""
-    tests = [
-        named("test_a", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,))),
-        named("test_b", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT.replace("of 300 s", "of 500 s"),))),
-    ]
-    assert words(next_step(run_of(*tests))) == [
-        "pytest",
-        f"{FILE}::test_a",
-        f"{FILE}::test_b",
-        "--gpu=T4",
-        "--gpuserve-budget=2000",
-    ]
-    none = SPENT.replace("of 300 s", "of 0 s")
-    assert words(next_step(run_of(named("t", judgement(Verdict.INCONCLUSIVE, reasons=(none,))))))[-1].endswith("=4")
-
-
-def test_a_budget_that_was_not_spent_is_not_raised() -> None:
-    """After the last look more time helps nothing; the code before, side by side, may."""
-    last = judgement(Verdict.INCONCLUSIVE, reasons=("not decided after 6 sessions, which is the last look",))
-    assert words(next_step(run_of(named("test_z", last))))[-1] == "--against=HEAD~1"
-    paired = named("test_z", last, replace(last, reference_kind="against"))
-    assert next_step(run_of(paired)) == ""
-
-
-def test_few_requests_need_a_longer_load() -> None:
-    """More sessions of too few requests would help nothing."""
-    reason = "latency.p99 at a tolerance of 20 % needs 1000 requests a server start\n  found: 300 requests in 2.00 s"
-    line = next_step(run_of(named("test_z", judgement(Verdict.INCONCLUSIVE, "latency.p99", reasons=(reason,)))))
-    assert line.startswith("next: measure longer, load(..., seconds=...), or widen the tolerance, then run it again: ")
-
-
-# -- several
+    reasons = {"test_a": SPENT, "test_b": spent(500)}
+    tests = [named(name, because(reason, verdict=Verdict.INCONCLUSIVE)) for name, reason in reasons.items()]
+    ids = [f"{FILE}::{name}" for name in reasons]
+    assert words(next_step(run_of(*tests))) == ["pytest", *ids, "--gpu=T4", "--gpuserve-budget=2000"]
 
 
 def test_the_worst_is_spoken_of() -> None:
-    """REGRESSED before INVALID before MISSING before INCONCLUSIVE, and of no other test."""
+    """REGRESSED before INVALID before MISSING before INCONCLUSIVE before what got better, and of no other test.
+
+    Where nothing helps the worst, the next one is spoken of.
+    """
     tests = {
-        verdict: named(f"test_{verdict}", judgement(verdict, reasons=(SPENT,)))
+        verdict: named(f"test_{verdict}", because(SPENT, verdict=verdict), outcome="failed")
         for verdict in (Verdict.INCONCLUSIVE, Verdict.MISSING, Verdict.INVALID, Verdict.REGRESSED)
     }
+    better = named("test_better", judgement(Verdict.IMPROVED), outcome="passed")
     while tests:
         worst = list(tests)[-1]
-        assert words(next_step(run_of(*tests.values())))[1] == f"{FILE}::test_{worst}"
+        assert words(next_step(run_of(better, *tests.values())))[1] == f"{FILE}::test_{worst}"
         del tests[worst]
-
-
-def test_what_makes_no_command_makes_room() -> None:
-    """Where nothing helps the worst, the next one is spoken of."""
-    tests = [
-        named("test_a", judgement(kind="against"), base=()),
-        named("test_b", judgement(Verdict.INVALID, kind="limit"), base=("--against=main",)),
-    ]
-    assert words(next_step(run_of(*tests, stored=False)))[1] == f"{FILE}::test_b"
-
-
-def test_what_got_better_is_recorded() -> None:
-    """Where all is well otherwise; not in a recording, which has done it."""
-    better = named("test_z", judgement(Verdict.IMPROVED), outcome="passed")
-    assert next_step(run_of(better)) == (
-        "next: record what got better, so that it stays: pytest suites/x/test_y.py::test_z --gpu=T4 --baseline-update"
-    )
-    assert next_step(run_of(better, update=UPDATE)) == ""
-    bad = named("test_a", judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,)))
-    assert words(next_step(run_of(better, bad)))[1] == f"{FILE}::test_a"
+    helpless = named("test_a", judgement(kind="against"))
+    helped = named("test_b", judgement(Verdict.INVALID, kind="limit"), base=("--against=main",))
+    assert words(next_step(run_of(helpless, helped, stored=False)))[1] == f"{FILE}::test_b"
 
 
 # -- which tests
@@ -326,7 +300,6 @@ def test_a_name_that_cannot_be_typed_is_not_named() -> None:
     assert next_step(run_of(replace(undecided, outcome="skipped"))).endswith(" cannot be typed")
 
 
-@UNHURRIED
 @given(name=st.text(min_size=1), device=st.text(min_size=1), reason=st.text(min_size=1))
 def test_nothing_of_the_run_becomes_a_command(name: str, device: str, reason: str) -> None:
     """Whatever a test is called, it stays one word of the command, in one line."""
@@ -338,3 +311,92 @@ def test_nothing_of_the_run_becomes_a_command(name: str, device: str, reason: st
         *([f"{FILE}::{name}"] if name.isprintable() else ["--lf", "--lfnf=none"]),
         *([f"--gpu={device}"] if device.isprintable() else []),
     ]
+
+
+# -- commands, whoever says them
+
+
+CASES = [
+    (Verdict.REGRESSED, "", ["--baseline-update", "--reason=why it is worth it"]),
+    (Verdict.MISSING, "/b/x.json has no entry 'test_z'", ["--baseline-update-new"]),
+    (Verdict.MISSING, "/b/x.json has another workload under 'test_z'", ["--baseline-update"]),
+    (Verdict.INCONCLUSIVE, spent(300), ["--gpuserve-budget=1200"]),
+    (Verdict.INCONCLUSIVE, spent(90), ["--gpuserve-budget=360"]),
+    (Verdict.INCONCLUSIVE, spent(0), ["--gpuserve-budget=4"]),
+]
+
+
+@pytest.mark.parametrize(("verdict", "reason", "options"), CASES)
+def test_the_command_can_be_pasted(verdict: Verdict, reason: str, options: list[str]) -> None:
+    """A shell splits it into the very test, the device and the options."""
+    nodeid = "t.py::test_z['a b' $HOME;ü]"
+    found = command_for(judgement(verdict, reasons=(reason,)), nodeid, "A100-SXM4-80GB", stored=True)
+    assert shlex.split(found) == ["pytest", nodeid, "--gpu=A100-SXM4-80GB", *options]
+
+
+@pytest.mark.parametrize(("clean", "before"), [(True, "HEAD~1"), (False, "HEAD")])
+def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
+    """In git a regression that only a stored number shows is looked at first, by one command, whoever says it."""
+    judged = judgement(reasons=("it could not be settled side by side: git has no such commit",))
+    run = replace(run_of(result_of("t.py::test_z[50]", judged)), commit="0123456789ab", clean=clean)
+    found = closer_command(judged, "t.py::test_z[50]", "T4", before=code_before("0123456789ab", clean=clean))
+    assert found == (
+        f"look closer, beside the code before: pytest 't.py::test_z[50]' --gpu=T4 --against={shlex.quote(before)}"
+    )
+    assert next_step(run) == f"next: {found}"
+
+
+def test_a_drift_is_looked_at_beside_its_anchor() -> None:
+    """Beside the code before, what has come in small steps is one of them, and passes."""
+    found = closer_command(judgement(reasons=(DRIFT,)), "t", "cpu", before="HEAD~1")
+    assert found == "look closer, beside the code of its anchor: pytest t --gpu=cpu --against=86559212ec23"
+    unknown = DRIFT.replace("86559212ec23", "code without a commit")
+    assert closer_command(judgement(reasons=(unknown,)), "t", "cpu", before="HEAD~1") == ""
+
+
+@pytest.mark.parametrize(
+    "judged",
+    [
+        judgement(kind="against"),
+        judgement(kind="limit"),
+        judgement(Verdict.INCONCLUSIVE),
+        judgement(Verdict.PASS),
+        judgement(reasons=("side by side with the baseline's commit it is PASS, but that cannot see: a driver",)),
+        judgement(reasons=("not settled side by side with the baseline's commit either: INCONCLUSIVE",)),
+    ],
+)
+def test_what_was_looked_at_side_by_side_is_not_again(judged: Judgement) -> None:
+    """Nor what is no regression by a stored number."""
+    assert closer_command(judged, "t", "cpu", before="HEAD~1") == ""
+
+
+def test_an_id_that_cannot_be_typed_makes_no_command() -> None:
+    """It would break the explanation's line, or be another test's; outside of git there is no closer look."""
+    assert command_for(judgement(), "t.py::test_z[\x1b]", "cpu", stored=True) == ""
+    assert closer_command(judgement(), "t[\x1b]", "cpu", before="HEAD~1") == ""
+    assert code_before(None, clean=True) == code_before(None, clean=False) == ""
+    assert closer_command(judgement(), "t", "cpu", before="") == ""
+
+
+def test_no_command_where_none_helps() -> None:
+    """An invalid measurement must not be recorded, a pass needs nothing, and no time helps after the last look."""
+    for verdict in (Verdict.PASS, Verdict.IMPROVED, Verdict.INVALID):
+        assert command_for(judgement(verdict, reasons=(spent(300),)), "t", "cpu", stored=True) == ""
+    last = judgement(Verdict.INCONCLUSIVE, reasons=("not decided after 6 sessions, which is the last look",))
+    assert command_for(last, "t", "cpu", stored=True) == ""
+
+
+def test_a_limit_is_not_recorded_away() -> None:
+    """Only where a stored baseline was asked can a number be accepted by recording, whoever decided."""
+    for kind in get_args(ReferenceKind):
+        assert command_for(judgement(kind=kind), "t", "cpu", stored=False) == ""
+        assert "--baseline-update" in command_for(judgement(kind=kind), "t", "cpu", stored=True)
+    # A baseline that is tightened needs no reason.
+    assert tightening_command("t.py::test_z[50]", "T4") == "pytest 't.py::test_z[50]' --gpu=T4 --baseline-update"
+
+
+@given(nodeid=st.text(min_size=1), value=st.text())
+def test_words_stay_words(nodeid: str, value: str) -> None:
+    """Whatever a test or a value is, a shell takes it for that one word."""
+    typed = command([nodeid], "T4", f"--against={value}", UPDATE)
+    assert shlex.split(typed) == ["pytest", nodeid, "--gpu=T4", f"--against={value}", UPDATE]

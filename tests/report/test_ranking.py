@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS
@@ -18,8 +18,6 @@ from tests.support.builders import judgement, result_of
 if TYPE_CHECKING:
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.results import TestResult
-
-UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
 
 
 def changed(change: float | None, verdict: Verdict = Verdict.REGRESSED, metric: str = "throughput") -> Judgement:
@@ -97,7 +95,6 @@ JUDGEMENTS = st.builds(
 )
 
 
-@UNHURRIED
 @given(st.lists(st.tuples(OUTCOMES, st.lists(JUDGEMENTS, max_size=4)), max_size=6))
 def test_every_row_is_there_once(tests: list[tuple[str, list[Judgement]]]) -> None:
     """Nothing is lost or told twice, whatever was measured, and to rank again changes nothing."""

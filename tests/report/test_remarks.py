@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.verdict import Verdict
@@ -14,6 +14,7 @@ from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.commands import UPDATE
+from pytest_gpuserve.report.html.page import document as page
 from pytest_gpuserve.report.markdown import comment
 from pytest_gpuserve.report.remarks import (
     PROBLEM_CHARACTERS,
@@ -32,8 +33,6 @@ from tests.support.builders import judgement, result_of, session, start
 if TYPE_CHECKING:
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.results import TestResult
-
-UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
 
 
 def named(nodeid: str, *judgements: Judgement, outcome: str = "failed", problem: str = "") -> TestResult:
@@ -59,12 +58,13 @@ def test_a_reason_of_many_tests_is_said_once() -> None:
 
 
 def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:
-    """In the terminal and the comment alike, unless it was settled side by side: then it is no last word."""
+    """In terminal, comment and page alike, unless it was settled side by side: then it is no last word."""
     small = replace(judgement(), change=-0.216, interval=(-0.35, -0.11), tolerance=0.3)
     for judgements, said in (((small,), 1), ((small, judgement(Verdict.PASS, kind="against")), 0)):
         test = named("test_a", *judgements, outcome="failed" if said else "passed")
         assert sum("within the tolerance of 30 % by its estimate" in line for line in reason_lines([test])) == said
-        assert ("within the tolerance of 30 % by its estimate" in comment(run_of(test))) is bool(said)
+        for document in (comment, page):
+            assert ("within the tolerance of 30 % by its estimate" in document(run_of(test))) is bool(said)
 
 
 @pytest.mark.parametrize("outcome", ["failed", "skipped", "error", "interrupted"])
@@ -78,7 +78,6 @@ def test_a_quiet_run_says_why_tests_do_not_pass(outcome: str) -> None:
         assert reason_lines([test, passed], only_bad=True) == told
 
 
-@UNHURRIED
 @given(reason=st.text(min_size=1), name=st.text(min_size=1), label=st.text())
 def test_no_reason_moves_anything(reason: str, name: str, label: str) -> None:
     """Whatever a server wrote and a test is called, every line is printable and the first names the test."""

@@ -1,4 +1,4 @@
-"""Baseline files whose content is not what was written, and in which words they are refused."""
+"""Files whose content is not what was written, and in which words baselines are refused."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from pytest_gpuserve.store.baseline import read
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+
+NO_FILES_OF_OURS = [b"", b"\n", b"{", b"not json", b"[]", b"null", b"3", b'"text"', b"\xff\xfe", b"{}", b"[" * 500_000]
+"""Contents that no file of ours has; the last one exhausts a reader that follows it."""
 
 
 def put(path: Path, content: bytes | str) -> Path:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuserve.report.exports.latency_csv import AVERAGE, COMPONENTS, PERCENTILES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -222,22 +224,8 @@ def catdog(quotes: Quotes, record: Record) -> Read:
     )
 
 
-PARTS = {
-    "Client Send (ms)": "client_send",
-    "Network+Server Send/Recv (ms)": "network",
-    "Server Queue (ms)": "queue",
-    "Server Compute Input (ms)": "compute_input",
-    "Server Compute Infer (ms)": "compute_infer",
-    "Server Compute Output (ms)": "compute_output",
-    "Client Recv (ms)": "client_receive",
-}
-LATENCIES = {
-    "p50 latency (ms)": "latency.p50",
-    "p90 latency (ms)": "latency.p90",
-    "p95 latency (ms)": "latency.p95",
-    "p99 latency (ms)": "latency.p99",
-    "avg latency (ms)": "latency.mean",
-}
+# The names of these columns are proven in `tests/report/test_exports_latency_csv.py`, letter for letter.
+LATENCIES = {AVERAGE: "latency.mean", **{title: f"latency.p{percent}" for percent, title in PERCENTILES.items()}}
 
 
 def tft(quotes: Quotes, record: Record) -> Read:
@@ -270,7 +258,7 @@ def tft(quotes: Quotes, record: Record) -> Read:
             **{name: row[column] / 1000 for column, name in LATENCIES.items()},
         },
         printed=row["Inferences/Second"],
-        breakdown={name: row[column] / 1000 for column, name in PARTS.items()},
+        breakdown={name: row[column] / 1000 for name, column in COMPONENTS.items()},
     )
 
 

@@ -29,7 +29,7 @@ BEFORE = "2025-01-01T03:00:00+00:00"
 LATER = "2025-02-01T03:00:00+00:00"
 
 # The file is written anew for every example.
-DAMAGE = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+DAMAGE = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def line(metric: str = "throughput", value: float = 20.0, *, how: How = "recorded", reason: str = "") -> AnchoredRecord:
@@ -69,12 +69,6 @@ def anchored() -> Entry:
 TEXT = render({"test_a[1]": anchored()})
 BYTES = TEXT.encode()
 KEY = "entries['test_a[1]']"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where a baseline file may be."""
-    return tmp_path / "baselines" / "cpu" / "test_y.json"
 
 
 def changed(change: Callable[[Any], object]) -> str:
@@ -126,7 +120,7 @@ RECORDS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(lines=st.lists(RECORDS, min_size=1, max_size=5, unique_by=lambda record: record.metric))
 def test_any_anchor_survives_a_file(lines: list[AnchoredRecord]) -> None:
     """Whatever the numbers and the words of the reason."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,9 +17,12 @@ from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.report.header import Header
 from pytest_gpuserve.store.baseline import read, render, write
 from pytest_gpuserve.store.stock import Stock, stock_of
+from tests.store.copies import ended, forked
 from tests.support.builders import COMMIT, OTHER_COMMIT, entry, session, small_entries, start, window
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_gpuserve.store.schema import Entry
 
 SMALL = small_entries()
@@ -29,12 +30,6 @@ TEXT = render(SMALL)
 
 SUMMARISED = {name for name, metric in METRICS.items() if not metric.on_request} | {"cold_start"}
 """What is known of a load without a card."""
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where a baseline file may be."""
-    return tmp_path / "baselines" / "cpu" / "test_y.json"
 
 
 def entries_of(path: Path) -> dict[str, Entry]:
@@ -102,21 +97,16 @@ def test_a_summary_from_before_a_metric_was_known_is_read(path: Path) -> None:
         read(path)
 
 
-def test_a_killed_process_leaves_the_old_file(path: Path) -> None:
+def test_a_killed_process_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is killed while it writes cannot harm what was there."""
     write(path, {"old": entry()})
     before = path.read_bytes()
-    program = (
-        "import os, signal, sys; from pathlib import Path\n"
-        "from pytest_gpuserve.store.baseline import write\n"
-        "from tests.support.builders import entry\n"
-        "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "write(Path(sys.argv[1]), {'new': entry()})\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], cwd=Path(__file__).parents[2], timeout=60, check=False
-    )
-    assert done.returncode == -signal.SIGKILL
+
+    def write_until_killed() -> None:
+        monkeypatch.setattr(os, "fsync", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        write(path, {"new": entry()})
+
+    assert ended(forked(write_until_killed)) == -signal.SIGKILL
     assert path.read_bytes() == before
 
 

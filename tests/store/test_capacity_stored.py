@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import BaselineUnusable
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Session
 
-UNHURRIED = settings(deadline=None)
 P99 = Objective(0.99, 0.050)
 SEARCH = Search(
     P99,
@@ -67,7 +66,6 @@ def searched(search: Search = SEARCH) -> Session:
     return session(one, one)
 
 
-@UNHURRIED
 @given(found=st.lists(probes(), min_size=1, max_size=6))
 def test_a_search_is_read_back_as_it_was(found: list[Probe]) -> None:
     """Through JSON, whatever its probes and their texts are."""

@@ -14,7 +14,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import pooled_value
 from pytest_gpuserve.store.baseline import SUMMARY_TOLERANCE, read, render
 from pytest_gpuserve.store.schema import SCHEMA
-from tests.store.damaged_baseline import edited, put, refusal
+from tests.store.damaged_baseline import NO_FILES_OF_OURS, edited, put, refusal
 from tests.support.builders import small_entries
 
 if TYPE_CHECKING:
@@ -22,18 +22,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # The file is written anew for every example.
-DAMAGE = settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+DAMAGE = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SMALL = small_entries()
 TEXT = render(SMALL)
 BYTES = TEXT.encode()
 FIRST = "entries['test_a[1]'].sessions[0]"
 """How a message names the only session of ``SMALL``."""
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where a baseline file may be."""
-    return tmp_path / "baselines" / "cpu" / "test_y.json"
 
 
 def changed(change: Callable[[Any], object]) -> str:
@@ -54,17 +48,10 @@ def test_a_folder_in_the_place_of_a_file_is_named(path: Path) -> None:
     assert str(path) in str(caught.value)
 
 
-DEEP = b"[" * 500_000
-"""What exhausts a reader that follows it."""
-
-
 @pytest.mark.parametrize(
     "content",
-    [
-        *[b"", b"\n", b"{", b"not json", b"[]", b"null", b"3", b'"text"', b"\xff\xfe", b"{}", DEEP],
-        b'{"schema": 1, "summary": {}, "entries": {"a": ' + DEEP,
-    ],
-    ids=range(12),
+    [*NO_FILES_OF_OURS, b'{"schema": 1, "summary": {}, "entries": {"a": ' + NO_FILES_OF_OURS[-1]],
+    ids=range(len(NO_FILES_OF_OURS) + 1),
 )
 def test_what_is_no_baseline_at_all_is_refused(path: Path, content: bytes) -> None:
     """Any other content is refused in words."""

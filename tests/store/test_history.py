@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,12 +20,16 @@ from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.store.history import KEPT, PAST_DAYS, ROUNDS_DAYS, History, Past
 from pytest_gpuserve.store.sealed import HistoryUnusable
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence
+from tests.store.copies import ended, forked
 from tests.store.drawn_windows import COUNT, HISTOGRAMS, SECONDS, windows
 from tests.store.history_builders import SUBJECT, TODAY, days_later, pair, small_round, small_sequence
 from tests.support.builders import window
 
-# The folder is the same for every example, and a busy machine may stall any.
-UNHURRIED = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The folder is the same for every example.
+EVERY = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MOMENTS = st.datetimes().map(lambda moment: f"{moment.replace(microsecond=0).isoformat()}+00:00")
 WORDS = st.text(st.characters(codec="utf-8"), max_size=8)
 ERRORS = st.dictionaries(WORDS, COUNT, max_size=2)
@@ -104,7 +108,7 @@ def names(tmp_path: Path) -> set[str]:
     return {path.name for path in (tmp_path / "gpuserve").iterdir()}
 
 
-@UNHURRIED
+@EVERY
 @given(sequence=SEQUENCES)
 def test_any_sequence_is_read_back_as_it_was(history: History, sequence: KeptSequence) -> None:
     """Rounds with all windows, histograms and failed requests, looks, tolerances and decisions survive the file."""
@@ -291,42 +295,33 @@ def test_a_full_disk_leaves_whole_files(history: History, monkeypatch: pytest.Mo
     assert len(names(history.folder.parent)) == 2
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from pytest_gpuserve.store.history import History
-from tests.support.builders import window
-from tests.store.history_builders import pair, small_sequence
-history = History(Path(sys.argv[1]))
-sequence = small_sequence((float(sys.argv[2]),), rounds=int(sys.argv[2]))
-for _ in range(40):
-    history.save(pair(), sequence)
-"""
-
-
 def test_two_runs_at_once_never_mix_their_files(tmp_path: Path) -> None:
     """While two processes save one pair, whatever is read is wholly of one of them."""
     history = History(tmp_path / "gpuserve")
-    root = Path(__file__).parents[2]
     seen = set()
-    writers: list[subprocess.Popen[bytes]] = []
+    left = {forked(partial(saves_again_and_again, history.folder, rounds)) for rounds in (1, 5)}
+    at_work = True
     try:
-        for rounds in ("1", "5"):
-            command = [sys.executable, "-c", WRITER, str(history.folder), rounds]
-            writers.append(subprocess.Popen(command, cwd=root))
-        at_work = True
         while at_work:
             # Asked before reading, so that the last reading is of files that are done.
-            at_work = any(writer.poll() is None for writer in writers)
+            done = {pid for pid in left if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)}
+            at_work = done != left
             found = history.load(pair())
             if found is not None:
                 seen.add((len(found.rounds), found.metrics["throughput"].differences))
             assert history.past_rounds(SUBJECT).notes == ()
     finally:
-        for writer in writers:
-            writer.kill()
-            writer.wait()
-    assert [writer.returncode for writer in writers] == [0, 0]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        statuses = [ended(pid) for pid in left]
+    assert statuses == [0, 0]
     assert seen
     assert seen <= {(1, ((1.0,),)), (5, ((5.0,),))}
     assert len(names(tmp_path)) == 2
+
+
+def saves_again_and_again(folder: Path, rounds: int) -> None:
+    """What a run does that remembers so many rounds."""
+    history = History(folder)
+    for _ in range(40):
+        history.save(pair(), small_sequence((float(rounds),), rounds=rounds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +17,6 @@ from pytest_gpuserve.store.schema import SessionRecord, WindowRecord, session_of
 from tests.store.drawn_windows import COUNT, SECONDS, windows
 from tests.support.builders import OCCASION, here, session, start, window
 
-UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
 STARTS = st.builds(
     Start,
     windows=st.lists(windows(), min_size=1, max_size=3).map(tuple),
@@ -26,7 +26,7 @@ STARTS = st.builds(
 )
 
 
-@UNHURRIED
+@settings(max_examples=50)
 @given(
     starts=st.lists(STARTS, min_size=2, max_size=3),
     answers=COUNT,
@@ -61,29 +61,10 @@ def test_a_record_names_no_machine() -> None:
     assert record.starts[0].windows[0].seconds == 0.501235
 
 
-def refused(field: str, **changes: object) -> str:
-    """The words in which a session is refused whose sixth window has these changes; they name its field."""
-    record = here().session_record(session())
-    record.starts[1].windows[2] = msgspec.structs.replace(record.starts[1].windows[2], **changes)
-    with pytest.raises(ValueError, match=rf"^starts\[1\]\.windows\[2\]\.{field}") as caught:
-        session_of(record)
-    return str(caught.value)
-
-
-def test_a_histogram_must_fit_its_window() -> None:
-    """Fewer latencies than requests is damage, named by its field."""
-    text = refused("latency", requests=11)
-    assert " holds 10 latencies, " in text
-    assert text.endswith(" is 11")
-
-
-def test_failed_requests_are_never_part_of_a_baseline() -> None:
-    """A window with errors is refused, one with a count of zero is not."""
+def test_an_error_that_did_not_occur_is_none() -> None:
+    """A window with a count of zero may be part of a baseline."""
     fine = window(errors={"timeout": 0})
     assert session_of(here().session_record(session(start(fine), start()))).windows[0].errors == {"timeout": 0}
-    failed = window(errors={"timeout": 1})
-    with pytest.raises(ValueError, match=r"^starts\[0\]\.windows\[0\]\.errors"):
-        session_of(here().session_record(session(start(failed), start())))
 
 
 def test_a_window_without_stages_or_cards_is_written_as_ever() -> None:
@@ -113,8 +94,17 @@ CARDS = [
 
 
 @pytest.mark.parametrize(
-    ("field", "text"), [*(("stages", text) for text in STAGES), *(("cards", text) for text in CARDS)]
+    ("field", "changes", "words"),
+    [
+        *(("stages: ", {"stages": text}, "") for text in STAGES),
+        *(("cards: ", {"cards": text}, "") for text in CARDS),
+        ("latency", {"requests": 11}, " holds 10 latencies, .* is 11$"),
+        ("errors", {"errors": {"timeout": 1}}, ""),
+    ],
 )
-def test_damaged_stages_and_cards_are_refused(field: str, text: str) -> None:
-    """What is not exactly as it would be written is damage, named by its field."""
-    refused(f"{field}: ", **{field: text})
+def test_a_damaged_window_is_refused(field: str, changes: dict[str, Any], words: str) -> None:
+    """Stages and cards that are not exactly as they would be written, and what does not fit, are named by the field."""
+    record = here().session_record(session())
+    record.starts[1].windows[2] = msgspec.structs.replace(record.starts[1].windows[2], **changes)
+    with pytest.raises(ValueError, match=rf"^starts\[1\]\.windows\[2\]\.{field}.*{words}"):
+        session_of(record)

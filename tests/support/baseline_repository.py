@@ -127,24 +127,31 @@ def result_text(
     return json.dumps(plain)
 
 
+SETTINGS = (
+    *("user.name=A", "user.email=a@example.invalid", "commit.gpgsign=false", "core.abbrev=40"),
+    # Nobody needs these repositories after a crash, or small: git neither waits for the disk nor starts a second git.
+    *("core.fsync=none", "maintenance.auto=false"),
+)
+
+
 class BaselineRepository:
     """A git repository with a folder of baselines.
 
     Args:
-        root: Where it is made.
+        root: Where it is, or is made.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.baselines = root / "baselines"
         root.mkdir(parents=True, exist_ok=True)
-        self.git("init", "--quiet", "--initial-branch=main")
+        if not (root / ".git").exists():
+            self.git("init", "--quiet", "--template=", "--initial-branch=main")
 
     def git(self, *arguments: str, day: int = 1) -> str:
         """Run git as somebody, on a day of January; its output."""
         date = f"2025-01-{day:02d}T12:00:00+00:00"
-        who = ("-c", "user.name=A", "-c", "user.email=a@example.invalid", "-c", "commit.gpgsign=false")
-        command = ["git", *who, "-C", str(self.root), *arguments]
+        command = ["git", *(word for setting in SETTINGS for word in ("-c", setting)), "-C", str(self.root), *arguments]
         done = subprocess.run(
             command,
             check=True,
@@ -169,8 +176,12 @@ class BaselineRepository:
     def commit(self, day: int = 1) -> str:
         """Commit all there is, on a day of January; the full hash."""
         self.git("add", "--all")
-        self.git("commit", "--quiet", "--allow-empty", "--message", "change", day=day)
-        return self.git("rev-parse", "HEAD")
+        told = self.git("commit", "--allow-empty", "--message", "change", day=day)
+        return told.partition("]")[0].rpartition(" ")[2]
+
+    def record_each(self, *speeds: float) -> list[str]:
+        """Commit a baseline of one session of each speed, a day each; the full hashes."""
+        return [self.record(entry_of([speed], day=day), day) for day, speed in enumerate(speeds, 1)]
 
     def record(self, entry: Entry, day: int, *, test: str = TEST, file: str = FILE) -> str:
         """Commit a baseline of one test; the full hash."""

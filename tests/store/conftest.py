@@ -1,0 +1,16 @@
+"""Where the files lie that the tests of this room write and damage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a baseline file may be."""
+    return tmp_path / "baselines" / "cpu" / "test_y.json"
