@@ -124,10 +124,10 @@ def test_a_round_without_numbers_is_an_error() -> None:
     "prior", [DEFAULT, Prior(2 * 0.006**2, 12, learned=True), Prior(2 * 0.006**2, 1, learned=True)]
 )
 def test_more_rounds_narrow_the_interval_on_average(prior: Prior) -> None:
-    """Over 300 comparisons each round more leaves less unknown: with a wide prior, and with right ones."""
+    """Over 200 comparisons each round more leaves less unknown: with a wide prior, and with right ones."""
     chance = random.Random(20240)
     widths: list[list[float]] = [[] for _ in range(8)]
-    for _ in range(300):
+    for _ in range(200):
         rounds: list[RoundPoint] = []
         for width in widths:
             change = chance.gauss(0, math.sqrt(2) * 0.006)
@@ -322,24 +322,24 @@ def test_whatever_the_history_the_prior_is_usable(stored: list[list[float]], pai
 
 
 def test_stored_starts_teach_the_right_variance_on_average() -> None:
-    """Of 2000 histories of eight sessions of two starts, the mean learned variance is within 5 % of the true one."""
+    """Of 1000 histories of eight sessions of two starts, the mean learned variance is within 5 % of the true one."""
     chance = random.Random(3)
     learned = [
         learn_prior(THROUGHPUT, [[chance.gauss(9, 0.012), chance.gauss(9, 0.012)] for _ in range(8)], []).variance
-        for _ in range(2000)
+        for _ in range(1000)
     ]
     assert fmean(learned) == pytest.approx(2 * 0.012**2, rel=0.05)
 
 
 @pytest.mark.parametrize("change", [0.0, 0.1])
 def test_past_comparisons_teach_the_right_variance_on_average(change: float) -> None:
-    """Of 500 histories of six comparisons of three rounds, within 10 %, whether they found a change or not.
+    """Of 300 histories of six comparisons of three rounds, within 10 %, whether they found a change or not.
 
     The floor at 0 of what is left without the spread inside rounds leaves it slightly too large, never too small.
     """
     chance = random.Random(4)
     learned = []
-    for _ in range(500):
+    for _ in range(300):
         history = [rounds(chance, count=3, start_sd=0.012, block_sd=0.015, change=change) for _ in range(6)]
         learned.append(learn_prior(THROUGHPUT, [], history).variance)
     assert 0.97 < fmean(learned) / (2 * 0.012**2) < 1.1

@@ -85,7 +85,7 @@ def test_text_reads_back_as_the_histogram(histogram: Histogram) -> None:
 TOKENS = st.text(st.sampled_from("0123456789+- .e_²٣\t\n\x00"), max_size=30)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(text=st.one_of(TOKENS, st.text(max_size=30)))
 def test_any_text_is_refused_or_is_what_would_be_written(text: str) -> None:
     """Damage is a ValueError, or else the text says exactly what the histogram holds; there is no third."""

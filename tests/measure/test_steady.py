@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.steady import Truncation, mser, truncate
+from tests.support.counting import chance
 
 UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
-SERIES = 800
+SERIES = 400
 RATES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=30)
 
 
@@ -49,7 +50,7 @@ def unsteady_share(count: int, *, sd: float, rho: float = 0.0, drift: float = 0.
 )
 def test_a_stationary_series_is_hardly_ever_unsteady(count: int, sd: float, rho: float, most: float) -> None:
     """Quiet or noisy, independent or not: at most 1 in 50 series without any trend is called unsteady."""
-    assert unsteady_share(count, sd=sd, rho=rho) <= most
+    assert unsteady_share(count, sd=sd, rho=rho) <= most + chance(most, SERIES)
 
 
 @pytest.mark.parametrize(("count", "drift"), [(8, 0.3), (8, -0.3), (16, 0.3), (16, -0.3), (24, 0.2)])
