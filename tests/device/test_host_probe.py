@@ -23,7 +23,7 @@ def burn(seconds):
 for number in range(12):
     child = os.fork()
     if child == 0:
-        burn(0.03 if number % 3 else 0.3)
+        burn(0.03 if number % 3 else 0.15)
         os._exit(0)
     os.waitpid(child, 0)
 burn(0.1)

@@ -69,6 +69,7 @@ def test_we_are_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
     monkeypatch.setattr("time.sleep", work)
+    monkeypatch.setattr(looking, "LOOK_SECONDS", 0.3)
     now = seen()
     assert now.cpu is not None
     assert os.getpid() not in {process.pid for process in now.cpu.processes}
