@@ -369,9 +369,10 @@ def test_cpu_time_goes_to_server_or_client_and_never_to_both(tmp_path: Path) -> 
         try:
             assert sampling.seen().samples[0].server_cpu_seconds is None
             assert sampling.seen().samples[0].cards == ()
+            began = time.process_time()
             sampling.watch(client=[os.getpid()], server=[burner.pid])
             wait_for(lambda: (sampling.seen().samples[-1].server_cpu_seconds or 0) > 0.3)
-            seen = sampling.seen()
+            seen, own = sampling.seen(), time.process_time() - began
             # Told anew: what was counted stays, and no more is added.
             sampling.watch(client=[os.getpid()], server=[])
             sampling.seen_until(time.perf_counter_ns() + NS // 2)
@@ -382,7 +383,7 @@ def test_cpu_time_goes_to_server_or_client_and_never_to_both(tmp_path: Path) -> 
     assert server == sorted(server)
     client = seen.samples[-1].client_cpu_seconds
     assert client is not None
-    assert client < 0.3
+    assert client <= own + 0.1  # which is little, but on a busy machine not nothing
     assert counts[0] is not None
     assert len(set(counts)) == 1
 

@@ -49,8 +49,9 @@ def seen(environ: dict[str, str] | None = None) -> HostNow:
 
 def test_a_busy_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody's endless loop is told with program, pid and the command that shows it; its arguments are not."""
-    # Other tests may be busier meanwhile.
+    # Other tests may be busier meanwhile, and leave it next to nothing.
     monkeypatch.setattr(looking, "MOST_PROCESSES", 1000)
+    monkeypatch.setattr(looking, "LEAST_CORES", 0.0)
     with busy_child() as pid:
         now = seen()
     (condition,) = [each for each in host_conditions(now) if each.what == "other processes"]
