@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
+from functools import partial
 from pathlib import Path
 from statistics import fmean, variance
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +27,9 @@ from pytest_gpuserve.gate.paired import (
 )
 from pytest_gpuserve.gate.priors import MOST_DOF, learn_prior
 from pytest_gpuserve.gate.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 THROUGHPUT = METRICS["throughput"]
 LEVEL = 0.0107
@@ -113,13 +117,6 @@ def test_a_round_is_a_trimmed_mean_with_yuens_error(
     assert point.dof == dof
 
 
-def test_a_round_without_numbers_is_an_error() -> None:
-    """Nothing measured is never a difference of 0."""
-    for differences in ((), (math.nan,), (0.1, math.inf), (-math.inf, 0.0)):
-        with pytest.raises(ValueError, match="block difference"):
-            RoundPoint(differences)
-
-
 @pytest.mark.parametrize(
     "prior", [DEFAULT, Prior(2 * 0.006**2, 12, learned=True), Prior(2 * 0.006**2, 1, learned=True)]
 )
@@ -175,13 +172,6 @@ def test_the_default_prior_is_wide() -> None:
     assert {(prior.dof, prior.learned) for prior in priors.values()} == {(3, False)}
 
 
-def test_a_prior_must_be_of_positive_numbers() -> None:
-    """A prior that knows everything, or nothing, is a mistake."""
-    for spread, dof in ((0.0, 3), (-1.0, 3), (math.nan, 3), (1e-4, 0), (1e-4, math.inf)):
-        with pytest.raises(ValueError, match="prior"):
-            Prior(spread, dof)
-
-
 @pytest.mark.parametrize(
     ("change", "prior", "growth", "verdict", "reason"),
     [
@@ -214,19 +204,37 @@ def test_one_round_decides_only_what_it_can(
     assert reason in "".join(reasons)
 
 
-def test_no_rounds_are_no_verdict() -> None:
-    """Asking too early is a mistake of the caller, as are a level that promises nothing and a limit that is none."""
-    with pytest.raises(ValueError, match="at least one round"):
-        paired_verdict(THROUGHPUT, [], DEFAULT, most_growth=Growth(0.05), level=LEVEL)
-    with pytest.raises(ValueError, match="growth"):
-        paired_verdict(THROUGHPUT, points(around(0)), DEFAULT, most_growth=Growth(0), level=LEVEL)
-    with pytest.raises(ValueError, match="level"):
-        paired_verdict(THROUGHPUT, points(around(0)), DEFAULT, most_growth=Growth(0.05), level=0.5)
-    for limit in (math.nan, math.inf, -math.inf):
-        with pytest.raises(ValueError, match="limit"):
-            paired_limit_verdict(THROUGHPUT, points(around(0)), LEARNED, limit_log_cost=limit, level=LEVEL)
-    with pytest.raises(ValueError, match="standard error"):
-        LimitEvidence(0.0, 0.0, 3, LEVEL, 0.0)
+ONE = points(around(0))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        # Nothing measured is never a difference of 0, and damaged history never becomes a belief.
+        *(
+            (partial(RoundPoint, differences), "block difference")
+            for differences in ((), (math.nan,), (0.1, math.inf), (-math.inf, 0.0))
+        ),
+        *((partial(learn_prior, THROUGHPUT, [[1.0, cost]], []), "log costs") for cost in (math.nan, math.inf)),
+        # A prior that knows everything, or nothing.
+        *(
+            (partial(Prior, spread, dof), "prior")
+            for spread, dof in ((0.0, 3), (-1.0, 3), (math.nan, 3), (1e-4, 0), (1e-4, math.inf))
+        ),
+        (partial(paired_verdict, THROUGHPUT, [], DEFAULT, most_growth=Growth(0.05), level=LEVEL), "at least one round"),
+        (partial(paired_verdict, THROUGHPUT, ONE, DEFAULT, most_growth=Growth(0), level=LEVEL), "growth"),
+        (partial(paired_verdict, THROUGHPUT, ONE, DEFAULT, most_growth=Growth(0.05), level=0.5), "level"),
+        *(
+            (partial(paired_limit_verdict, THROUGHPUT, ONE, LEARNED, limit_log_cost=limit, level=LEVEL), "limit")
+            for limit in (math.nan, math.inf, -math.inf)
+        ),
+        (partial(LimitEvidence, 0.0, 0.0, 3, LEVEL, 0.0), "standard error"),
+    ],
+)
+def test_what_is_no_number_is_an_error(call: Callable[[], object], said: str) -> None:
+    """Of a round, a prior, a limit; asking before there is a round, or at a level that promises nothing, is another."""
+    with pytest.raises(ValueError, match=said):
+        call()
 
 
 @UNHURRIED
@@ -343,10 +351,3 @@ def test_past_comparisons_teach_the_right_variance_on_average(change: float) -> 
         history = [rounds(chance, count=3, start_sd=0.012, block_sd=0.015, change=change) for _ in range(6)]
         learned.append(learn_prior(THROUGHPUT, [], history).variance)
     assert 0.97 < fmean(learned) / (2 * 0.012**2) < 1.1
-
-
-@pytest.mark.parametrize("cost", [math.nan, math.inf])
-def test_a_history_of_no_numbers_is_an_error(cost: float) -> None:
-    """Damaged history never becomes a belief."""
-    with pytest.raises(ValueError, match="log costs"):
-        learn_prior(THROUGHPUT, [[1.0, cost]], [])

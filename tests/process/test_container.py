@@ -30,7 +30,6 @@ from pytest_gpuserve.process.container import (
 )
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port, port_owner
-from pytest_gpuserve.process.ready import NotReady
 from tests.fakes.children.docker_daemon import Asked, docker_daemon
 from tests.fakes.children.toolkit import SAFETY_SECONDS, eventually, program
 
@@ -316,15 +315,3 @@ def test_a_port_may_be_held_by_what_also_belongs_to_the_server(tmp_path: Path) -
         ours.listen()
         with pytest.raises(ServerFailed, match="foreign server"):
             ready.owned_port_probe(process, port, also=lambda: {os.getpid()})()
-
-
-def test_nobody_is_asked_for_more_pids_while_nobody_listens(tmp_path: Path) -> None:
-    """An engine is not asked at every look, and a port without a listener is not ready whatever it would say."""
-
-    def also() -> set[int]:
-        raise AssertionError("asked")
-
-    with Process.start(program("sleep", "600", folder=tmp_path)) as process:
-        seen = ready.owned_port_probe(process, free_port(), also=also)()
-    assert isinstance(seen, NotReady)
-    assert "does not listen" in seen.reason
