@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import stdev
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.anchor import AnchorPoint, AnchorResult, judge_anchor
@@ -22,7 +22,6 @@ GROWTH = Growth(0.05)
 SESSIONS = 3
 UPDATES = 50
 
-UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
 LOG_COSTS = st.lists(st.floats(-1, 1), min_size=1, max_size=6)
 
 
@@ -166,7 +165,6 @@ def test_a_judgement_is_in_the_unit_of_the_metric() -> None:
     assert (judgement.rounds, judgement.looks) == (3, 1)
 
 
-@UNHURRIED
 @given(costs=st.dictionaries(st.text(min_size=1), LOG_COSTS, min_size=1, max_size=3))
 def test_an_anchor_is_what_its_sessions_say(costs: dict[str, list[float]]) -> None:
     """Mean, spread and numbers of any sessions make an anchor."""

@@ -11,7 +11,7 @@ from statistics import fmean, variance
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS, Growth
@@ -45,7 +45,6 @@ WORDS = {
     "undecided": {Verdict.INCONCLUSIVE},
 }
 
-UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
 DIFFERENCES = st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=12)
 ROUNDS = st.lists(DIFFERENCES, min_size=1, max_size=8)
 PRIORS = st.builds(Prior, variance=st.floats(1e-6, 1e-2), dof=st.floats(0.5, 20), learned=st.booleans())
@@ -135,7 +134,6 @@ def test_more_rounds_narrow_the_interval_on_average(prior: Prior) -> None:
     assert means == sorted(means, reverse=True)
 
 
-@UNHURRIED
 @given(
     beyond=st.floats(1.001, 20),
     spreads=st.lists(st.floats(0, 0.5), min_size=1, max_size=8),
@@ -237,7 +235,6 @@ def test_what_is_no_number_is_an_error(call: Callable[[], object], said: str) ->
         call()
 
 
-@UNHURRIED
 @given(rounds=ROUNDS, prior=PRIORS, limit=st.floats(-0.5, 0.5))
 def test_a_limit_has_two_answers_and_both_sum_up_to_one(rounds: list[list[float]], prior: Prior, limit: float) -> None:
     """Above and not above are tested against the same line, with the error of the zone test."""
@@ -320,7 +317,6 @@ def test_no_history_counts_for_more_than_twenty_degrees_of_freedom() -> None:
     assert learn_prior(THROUGHPUT, [[0.0, 0.02, 0.01]] * 50, []).dof == MOST_DOF == 20
 
 
-@UNHURRIED
 @given(stored=SESSIONS, paired=COMPARISONS)
 def test_whatever_the_history_the_prior_is_usable(stored: list[list[float]], paired: list[list[RoundPoint]]) -> None:
     """Never below the floor, never with less weight than the default nor more than twenty."""

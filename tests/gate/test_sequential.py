@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.family import Family
@@ -21,7 +21,6 @@ from tests.support.holm import holm
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
 P = st.floats(0, 1)
 P_VALUES = st.lists(P | st.floats(0, 0.02), min_size=1, max_size=40)
 SEEN = st.lists(
@@ -85,7 +84,6 @@ def test_a_look_keeps_probabilities() -> None:
                 Seen(0, *values)
 
 
-@UNHURRIED
 @given(looks=SEEN)
 def test_a_sequence_is_significant_if_one_of_its_looks_was(looks: list[Seen]) -> None:
     """A look below its level of .05 makes an adjusted p of at most .05, and so for each alpha with a table."""
@@ -94,7 +92,6 @@ def test_a_sequence_is_significant_if_one_of_its_looks_was(looks: list[Seen]) ->
             assert adjusted_p(looks) <= alpha
 
 
-@UNHURRIED
 @given(looks=SEEN, more=SEEN)
 def test_more_looks_never_take_a_claim_back(looks: list[Seen], more: list[Seen]) -> None:
     """The least counts, whatever the order; a re-run that goes on cannot lose what was found."""
@@ -166,7 +163,6 @@ def test_an_impossible_family_is_an_error() -> None:
             Family(planned, upheld, alpha)
 
 
-@UNHURRIED
 @given(p_values=P_VALUES, alpha=st.floats(0.001, 0.3), seed=st.integers(0, 2**32))
 def test_it_upholds_what_bonferroni_does_and_nothing_that_holm_does_not(
     p_values: list[float], alpha: float, seed: int

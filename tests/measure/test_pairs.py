@@ -24,7 +24,7 @@ OF_BLOCKS = [metric for name, metric in METRICS.items() if name not in OF_A_STAR
 ALL = pytest.mark.parametrize("metric", OF_BLOCKS, ids=lambda metric: metric.name)
 TAILS = pytest.mark.parametrize("name", ["latency.p90", "latency.p99"])
 
-FEW = settings(max_examples=30, deadline=None)
+FEW = settings(max_examples=30)
 
 THROUGHPUT = METRICS["throughput"]
 P99 = METRICS["latency.p99"]

@@ -6,13 +6,12 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.steady import Truncation, mser, truncate
 from tests.support.counting import chance
 
-UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
 SERIES = 400
 RATES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=30)
 
@@ -77,14 +76,12 @@ def test_a_warm_up_is_cut_off(ramp: int, depth: float) -> None:
     assert sorted(each.discard for each in found)[30] <= ramp + 2
 
 
-@UNHURRIED
 @given(value=st.floats(1e-3, 1e6), count=st.integers(2, 40))
 def test_a_constant_series_is_steady(value: float, count: int) -> None:
     """Rounding in the sums is no change."""
     assert truncate([value] * count).steady
 
 
-@UNHURRIED
 @given(rates=RATES, exponent=st.integers(-10, 10))
 def test_the_unit_does_not_matter(rates: list[float], exponent: int) -> None:
     """The same series in another unit is cut and judged the same, and half of it at least is kept."""

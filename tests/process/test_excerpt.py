@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.process.logs import SHOWN_CHARACTERS, begin_of, excerpt
@@ -76,7 +76,6 @@ def test_a_secret_across_the_end_is_none_of_it(before: int) -> None:
     assert "hf_" not in without_secrets(shown, KNOWN)
 
 
-@settings(deadline=None)
 @given(
     words=st.lists(st.text(max_size=30), max_size=40),
     secret=st.text(st.characters(codec="utf-8", exclude_characters="<>…"), min_size=6, max_size=40),

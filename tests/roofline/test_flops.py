@@ -83,7 +83,7 @@ def test_convnext_tiny_is_4_4548_gmac() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == 27_821_666
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(sizes, sizes, st.integers(min_value=4, max_value=9))
 def test_layers_cost_what_their_weights_do(batch: int, channels: int, size: int) -> None:
     """Two operations for each weight and row, without bias; of a grouped convolution not of all pairs of channels."""
