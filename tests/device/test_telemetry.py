@@ -23,6 +23,7 @@ from pytest_gpuserve.device.sampler import SAMPLES
 from pytest_gpuserve.device.telemetry import Sampling, Seen
 from pytest_gpuserve.measure.conditions import judge_window, judge_windows
 from pytest_gpuserve.measure.samples import between, telemetry_between
+from tests.fakes.children.toolkit import ROOT, busy, eventually
 from tests.fakes.nvml.cards import (
     DIVIDED_A100,
     FUNCTION_NOT_FOUND,
@@ -45,7 +46,6 @@ from tests.fakes.nvml.cards import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).parents[2]
 NS = 1_000_000_000
 SLOW = ("processes", "pcie_received", "pcie_sent", "uncorrected_ecc")
 FAST = sorted({*CardSample.__struct_fields__} - {"uuid", *SLOW})
@@ -71,16 +71,8 @@ def sample_script(script: Script, folder: Path, library: Path, uuids: list[str],
         for name, value in write(script, folder, library=library).items():
             patch.setenv(name, value)
         with Sampling(uuids, log=folder / "log") as sampling:
-            wait_for(lambda: until(sampling.seen()))
+            eventually(lambda: until(sampling.seen()), "the sampler has seen it")
             return sampling.seen()
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait until something holds; it must."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
 
 
 def of_card(seen: Seen, uuid: str) -> list[CardSample]:
@@ -322,25 +314,19 @@ def test_a_library_that_does_not_start_is_told(library: Path, tmp_path: Path) ->
 # -- without a card
 
 
-BURN = "import os, sys\nwhile True:\n    os.times()\n"
-
-
 def test_cpu_time_goes_to_server_or_client_and_never_to_both(tmp_path: Path) -> None:
     """A server below the client's process is the server's alone; before anybody was told there is no CPU time."""
-    with subprocess.Popen([sys.executable, "-c", BURN]) as burner, Sampling([], log=tmp_path / "log") as sampling:
-        try:
-            assert sampling.seen().samples[0].server_cpu_seconds is None
-            assert sampling.seen().samples[0].cards == ()
-            began = time.process_time()
-            sampling.watch(client=[os.getpid()], server=[burner.pid])
-            wait_for(lambda: (sampling.seen().samples[-1].server_cpu_seconds or 0) > 0.3)
-            seen, own = sampling.seen(), time.process_time() - began
-            # Told anew: what was counted stays, and no more is added.
-            sampling.watch(client=[os.getpid()], server=[])
-            sampling.seen_until(time.perf_counter_ns() + NS // 2)
-            counts = [sample.server_cpu_seconds for sample in sampling.seen().samples][-3:]
-        finally:
-            burner.kill()
+    with busy() as burner, Sampling([], log=tmp_path / "log") as sampling:
+        assert sampling.seen().samples[0].server_cpu_seconds is None
+        assert sampling.seen().samples[0].cards == ()
+        began = time.process_time()
+        sampling.watch(client=[os.getpid()], server=[burner])
+        eventually(lambda: (sampling.seen().samples[-1].server_cpu_seconds or 0) > 0.3, "the server has worked")
+        seen, own = sampling.seen(), time.process_time() - began
+        # Told anew: what was counted stays, and no more is added.
+        sampling.watch(client=[os.getpid()], server=[])
+        sampling.seen_until(time.perf_counter_ns() + NS // 2)
+        counts = [sample.server_cpu_seconds for sample in sampling.seen().samples][-3:]
     server = [each.server_cpu_seconds for each in seen.samples if each.server_cpu_seconds is not None]
     assert server == sorted(server)
     client = seen.samples[-1].client_cpu_seconds
@@ -379,7 +365,7 @@ def test_a_sampler_that_is_stuck_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     with Sampling([], log=tmp_path / "log") as sampling:
         monkeypatch.setattr(device_telemetry, "SILENCE_SECONDS", 0.5)
         os.kill(sampling.pid, signal.SIGSTOP)
-        wait_for(lambda: "is stuck" in sampling.seen().problem)
+        eventually(lambda: "is stuck" in sampling.seen().problem, "it is told")
 
 
 @pytest.mark.parametrize(
@@ -418,7 +404,7 @@ def test_a_killed_owner_leaves_nothing(tmp_path: Path) -> None:
         pid, folder = owner.stdout.readline().split()
         assert psutil.pid_exists(int(pid))
         owner.kill()
-    wait_for(lambda: not psutil.pid_exists(int(pid)) and not Path(folder).exists())
+    eventually(lambda: not psutil.pid_exists(int(pid)) and not Path(folder).exists(), "process and folder are gone")
 
 
 def test_half_a_line_is_left_for_later(tmp_path: Path) -> None:
@@ -442,12 +428,12 @@ def test_what_is_needed_no_more_is_forgotten(tmp_path: Path) -> None:
     with Sampling([], log=tmp_path / "log") as sampling:
         pid, folder = sampling.pid, sampling._orders.parent
         assert folder.exists()
-        wait_for(lambda: len(sampling.seen().samples) >= 5)
+        eventually(lambda: len(sampling.seen().samples) >= 5, "there are samples")
         before = sampling.seen().samples
         for at_ns in (before[3].at_ns, before[3].at_ns - 1, 0):
             sampling.forget_before(at_ns)
             assert sampling.seen().samples[: len(before) - 2] == before[2:]
-        wait_for(lambda: len(sampling.seen().samples) > len(before))
+        eventually(lambda: len(sampling.seen().samples) > len(before), "there are more")
         sampling.forget_before(time.perf_counter_ns() + NS)
         assert 1 <= len(sampling.seen().samples) <= 2
         assert sampling.seen().problem == ""
