@@ -286,7 +286,7 @@ QUOTED = 'it\'s a "secret"'
         (shlex.join(["pytest", QUOTED, f"T={QUOTED}"]), QUOTED, "pytest '<HF_TOKEN>' 'T=<HF_TOKEN>'"),
         (f"it's no  command, with {SECRET}", SECRET, "it's no  command, with <HF_TOKEN>"),
         # Only its begin is kept, cut when it is without secrets.
-        *((f"{'x' * count} {SECRET}", SECRET, f"{'x' * count} '<HF_TOKEN>'"[:500]) for count in range(476, 501)),
+        *((f"{'x' * count} {SECRET}", SECRET, f"{'x' * count} '<HF_TOKEN>'"[:500]) for count in (487, 488, 495, 499)),
     ],
 )
 def test_a_record_tells_everybody_no_secret(

@@ -62,18 +62,18 @@ def test_a_long_word_with_the_begin_of_a_known_secret_is_left_out() -> None:
         assert (shown == "…") == (before <= SHOWN_CHARACTERS - 4)
 
 
-@pytest.mark.parametrize("before", range(SHOWN_CHARACTERS - len(SECRET) - 12, SHOWN_CHARACTERS + 1))
-def test_a_secret_across_the_end_is_none_of_it(before: int) -> None:
+def test_a_secret_across_the_end_is_none_of_it() -> None:
     """It is known before anything is cut, wherever it stands; what is left of its name is harmless.
 
     Who has more of the variables masks it afterwards: for them it stays whole, for half of it could not be found then.
     """
-    shown = excerpt(f"{'x ' * (before // 2)}{SECRET} and more", KNOWN)
-    assert "hf_" not in shown
-    assert len(shown) <= SHOWN_CHARACTERS + 1
-    shown = excerpt(f"{'x ' * (before // 2)}{SECRET}{' x' * 10}", {})
-    assert SECRET in shown or "hf_" not in shown
-    assert "hf_" not in without_secrets(shown, KNOWN)
+    for before in range(SHOWN_CHARACTERS - len(SECRET) - 12, SHOWN_CHARACTERS + 1):
+        shown = excerpt(f"{'x ' * (before // 2)}{SECRET} and more", KNOWN)
+        assert "hf_" not in shown
+        assert len(shown) <= SHOWN_CHARACTERS + 1
+        shown = excerpt(f"{'x ' * (before // 2)}{SECRET}{' x' * 10}", {})
+        assert SECRET in shown or "hf_" not in shown
+        assert "hf_" not in without_secrets(shown, KNOWN)
 
 
 @given(
