@@ -284,6 +284,7 @@ QUOTED = 'it\'s a "secret"'
         (f"pytest --api-key={SECRET} --api-key {SECRET} x", "", "pytest --api-key=... --api-key ... x"),
         (f"pytest -o env=T={SECRET} {SECRET}", SECRET, "pytest -o 'env=T=<HF_TOKEN>' '<HF_TOKEN>'"),
         (shlex.join(["pytest", QUOTED, f"T={QUOTED}"]), QUOTED, "pytest '<HF_TOKEN>' 'T=<HF_TOKEN>'"),
+        (shlex.join(["ü😀", "\x85", "a\\'b"]), SECRET, shlex.join(["ü😀", "\x85", "a\\'b"])),
         (f"it's no  command, with {SECRET}", SECRET, "it's no  command, with <HF_TOKEN>"),
         # Only its begin is kept, cut when it is without secrets.
         *((f"{'x' * count} {SECRET}", SECRET, f"{'x' * count} '<HF_TOKEN>'"[:500]) for count in (487, 488, 495, 499)),

@@ -197,6 +197,17 @@ def test_the_published_table(noise: Noise, count: int, growth: Growth) -> None:
             assert windows == WINDOWS_SLOWED
 
 
+@short_and_long(300, 20_000)
+@of_each_noise()
+def test_a_wrong_claim_on_the_line_is_rare(noise: Noise, count: int) -> None:
+    """A build that is worse by exactly what is nothing to talk about is called REGRESSED in at most 5 of 100 runs."""
+    worse = math.log1p(0.05 * INDIFFERENT_SHARE)
+    ends = [outcome(pair.slowed(worse), Growth(0.05)) for pair in comparisons(noise, count)]
+    rate = share([end.verdict is Verdict.REGRESSED for end in ends])
+    LOG.info("rate %.4f of %d", rate, count)
+    assert rate <= 0.05
+
+
 @short_and_long(400, 20_000)
 @pytest.mark.parametrize(
     ("noise", "most"), [(QUIET, 0.01), (TYPICAL, 0.01), (NOISY, 0.04)], ids=[noise.name for noise in NOISES]
