@@ -2,49 +2,39 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import psutil
-import pytest  # noqa: TC002 -- fixtures
+import pytest
 
 from pytest_gpuserve.device.contention import CpuReading, cores_taken_by_others, cpu_share, read_cpu
+from tests.fakes.children.toolkit import busy
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-BURNER = "print(flush=True)\nwhile True: pass"
-SECONDS = 1.5
-
-
-@contextmanager
-def burner() -> Iterator[psutil.Process]:
-    """A process that wants a whole core."""
-    with subprocess.Popen([sys.executable, "-c", BURNER], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield psutil.Process(process.pid)
-        finally:
-            process.kill()
+CORE_SECONDS = 0.5
+LONGEST_SECONDS = 60.0
 
 
 def test_the_same_work_is_ours_or_theirs() -> None:
     """A busy process counts when it is not ours, and not when it is: by about what it used itself."""
-    with burner() as process:
-        ours, theirs = read_cpu([process]), read_cpu([])
-        used = sum(process.cpu_times()[:2])
-        time.sleep(SECONDS)
-        seconds = SECONDS
-        later_ours, later_theirs = read_cpu([process]), read_cpu([])
-        used = (sum(process.cpu_times()[:2]) - used) / seconds
-    difference = cores_taken_by_others(theirs, later_theirs) - cores_taken_by_others(ours, later_ours)
+    with busy() as pid:
+        process = psutil.Process(pid)
+        ours, theirs, before = read_cpu([process]), read_cpu([]), used_by(process)
+        end = time.monotonic() + LONGEST_SECONDS  # until it has got so much of a busy machine
+        while used_by(process) - before < CORE_SECONDS and time.monotonic() < end:
+            time.sleep(0.1)
+        later_ours, later_theirs, after = read_cpu([process]), read_cpu([]), used_by(process)
     # The machine may be busy with other things; it is so for both readings.
-    assert used > 0.1
-    assert 0.6 * used < difference < 1.4 * used
+    found = [
+        cores_taken_by_others(first, second) * (second.at_seconds - first.at_seconds)
+        for first, second in ((theirs, later_theirs), (ours, later_ours))
+    ]
+    assert after - before >= CORE_SECONDS
+    assert found[0] - found[1] == pytest.approx(after - before, rel=0.4)
+
+
+def used_by(process: psutil.Process) -> float:
+    """Seconds of a core that it used."""
+    return sum(process.cpu_times()[:2])
 
 
 def test_stolen_time_is_taken_by_others() -> None:
@@ -58,8 +48,8 @@ def test_stolen_time_is_taken_by_others() -> None:
 
 def test_a_process_that_is_gone_used_nothing() -> None:
     """A process that ended between two readings does not break the reading."""
-    with burner() as process:
-        pass
+    with busy() as pid:
+        process = psutil.Process(pid)
     assert read_cpu([process]).ours_seconds == 0.0
 
 

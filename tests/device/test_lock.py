@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -270,6 +271,32 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
             take(our_lock(tmp_path), wait_seconds=wait_seconds)
     with pytest.raises(RuntimeError, match="acquire"), our_lock(tmp_path):
         pytest.fail("entered without the lock")
+
+
+SECRET = "hf_abcdefghijkl"
+QUOTED = 'it\'s a "secret"'
+
+
+@pytest.mark.parametrize(
+    ("command", "secret", "shown"),
+    [
+        (shlex.join(["pytest", "--gpu=T4", "-k", "a or b"]), SECRET, "pytest --gpu=T4 -k 'a or b'"),
+        (f"pytest --api-key={SECRET} --api-key {SECRET} x", "", "pytest --api-key=... --api-key ... x"),
+        (f"pytest -o env=T={SECRET} {SECRET}", SECRET, "pytest -o 'env=T=<HF_TOKEN>' '<HF_TOKEN>'"),
+        (shlex.join(["pytest", QUOTED, f"T={QUOTED}"]), QUOTED, "pytest '<HF_TOKEN>' 'T=<HF_TOKEN>'"),
+        (shlex.join(["ü😀", "\x85", "a\\'b"]), SECRET, shlex.join(["ü😀", "\x85", "a\\'b"])),
+        (f"it's no  command, with {SECRET}", SECRET, "it's no  command, with <HF_TOKEN>"),
+        # Only its begin is kept, cut when it is without secrets.
+        *((f"{'x' * count} {SECRET}", SECRET, f"{'x' * count} '<HF_TOKEN>'"[:500]) for count in (487, 488, 495, 499)),
+    ],
+)
+def test_a_record_tells_everybody_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, secret: str, shown: str
+) -> None:
+    """Values of secret variables and options are left out of a command line, all else stands as it was typed."""
+    monkeypatch.setenv("HF_TOKEN", secret)
+    with take(DeviceLock("GPU-1", command=command, folder=tmp_path)) as lock:
+        assert json.loads(lock.record_path.read_bytes())["command"] == shown
 
 
 # -- any one of several devices

@@ -50,37 +50,49 @@ def has_real_library() -> bool:
     return True
 
 
-def read_script(library: Path, folder: Path, *fakes: FakeCard, error: Error | None = None) -> dict[str, Any]:
-    """List scripted cards in a fresh process."""
-    return read_cards(cards.write(Script(fakes, (error,) if error else ()), folder, library=library))
+CLOCKS = {
+    "default": cards.T4,
+    "graphics set": replace(cards.T4, application_graphics_clock=1590),
+    "memory set": replace(cards.T4, application_memory_clock=405),
+    "memory set, graphics unknown": replace(cards.T4, application_memory_clock=405, application_graphics_clock=None),
+    "default unknown": replace(cards.T4, default_application_memory_clock=None),
+    "graphics unknown": replace(cards.T4, application_graphics_clock=None),
+}
+
+NAMELESS = replace(cards.DIVIDED_A100.slices[0], profile="")
+LOST = Error("nvmlDeviceGetMigDeviceHandleByIndex", 15, card=0, moment=Moment(call=2, only=True))
+
+SCRIPTS = {
+    **{name: Script((card,)) for name, card in CLOCKS.items()},
+    "two cards": Script((cards.H200, replace(cards.T4, power_limit_watts=65.5))),
+    "all off": Script((replace(cards.T4, ecc=0, persistence=0),)),
+    "A100": Script((cards.A100,)),
+    "divided": Script((cards.DIVIDED_A100,)),
+    "without instances": Script((replace(cards.DIVIDED_A100, slices=()), cards.T4)),
+    "without a profile": Script((replace(cards.DIVIDED_A100, slices=(NAMELESS,)),)),
+    "lost instance": Script((cards.DIVIDED_A100,), (LOST,)),
+}
+
+
+@pytest.fixture(scope="module")
+def answers(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What is read of each of the machines."""
+    environment, paths = cards.write_each(SCRIPTS.values(), tmp_path_factory.mktemp("cards"), library=library)
+    return dict(zip(SCRIPTS, read_each(environment, *paths), strict=True))
 
 
 def read_failing(
     library: Path, folder: Path, card: FakeCard, errors: Sequence[Error]
 ) -> list[tuple[Error, dict[str, Any]]]:
     """List a card once with each of the errors, all in one process."""
-    environment: dict[str, str] = {}
-    scripts = []
-    for number, error in enumerate(errors):
-        own = folder / str(number)
-        own.mkdir()
-        environment = cards.write(Script((card,), (error,)), own, library=library)
-        scripts.append(environment["FAKE_NVML_SCRIPT"])
-    return list(zip(errors, read_each(environment, *scripts), strict=True))
+    scripts = [Script((card,), (error,)) for error in errors]
+    environment, paths = cards.write_each(scripts, folder, library=library)
+    return list(zip(errors, read_each(environment, *paths), strict=True))
 
 
-def read_card(library: Path, folder: Path, card: FakeCard) -> dict[str, Any]:
-    """The one card of a machine, of which nothing is a problem."""
-    answer = read_script(library, folder, card)
-    assert answer["problem"] == ""
-    (read,) = answer["cards"]
-    found: dict[str, Any] = read
-    return found
-
-
-def test_every_fact_of_every_card_is_read(library: Path, tmp_path: Path) -> None:
+def test_every_fact_of_every_card_is_read(answers: dict[str, dict[str, Any]]) -> None:
     """Two cards give two entries with all facts, in NVML's order, and no problem."""
-    answer = read_script(library, tmp_path, cards.H200, replace(cards.T4, power_limit_watts=65.5))
+    answer = answers["two cards"]
     assert answer["problem"] == ""
     assert answer["absent"] is False
     assert [card["name"] for card in answer["cards"]] == ["H200", "T4"]
@@ -110,52 +122,31 @@ def test_every_fact_of_every_card_is_read(library: Path, tmp_path: Path) -> None
     }
 
 
-@pytest.mark.parametrize("code", [3, 13], ids=["not-supported", "driver-too-old"])
-def test_a_fact_that_a_card_does_not_have_is_none(library: Path, code: int) -> None:
-    """Unsupported memory, power, clock and MIG queries leave None, a reason that is no failure, and no problem."""
-    answer = read_cards(
-        fake_environment(library, ["Tesla T4"], memory_error=code, power_error=code, clock_error=code, mig_error=code)
-    )
-    assert answer["problem"] == ""
-    (card,) = answer["cards"]
-    assert card["name"] == "T4"
-    facts = ("memory_bytes", "power_limit_watts", "max_sm_clock_mhz")
-    assert [card[fact] for fact in (*facts, "mig")] == [None] * 4
-    assert [card["unknown"][fact] for fact in facts] == [UNSUPPORTED] * 3
-
-
-@pytest.mark.parametrize(
-    ("fake", "expected"),
-    [
-        (cards.T4, "False"),
-        (replace(cards.T4, application_graphics_clock=1590), "True"),
-        (replace(cards.T4, application_memory_clock=405), "True"),
-        (replace(cards.T4, application_memory_clock=405, application_graphics_clock=None), "True"),
-        (replace(cards.T4, default_application_memory_clock=None), "None"),
-        (replace(cards.T4, application_graphics_clock=None), "None"),
-    ],
-)
-def test_set_application_clocks_are_seen(library: Path, tmp_path: Path, fake: FakeCard, expected: str) -> None:
+@pytest.mark.parametrize(("name", "expected"), list(zip(CLOCKS, (False, True, True, True, None, None), strict=True)))
+def test_set_application_clocks_are_seen(
+    answers: dict[str, dict[str, Any]], name: str, *, expected: bool | None
+) -> None:
     """One clock off its default says that somebody has set them; that none is takes all four, else it is unknown."""
-    card = read_card(library, tmp_path, fake)
-    assert str(card["application_clocks_set"]) == expected
-    assert ("application_clocks_set" in card["unknown"]) is (expected == "None")
+    assert answers[name]["problem"] == ""
+    (card,) = answers[name]["cards"]
+    assert card["application_clocks_set"] is expected
+    assert ("application_clocks_set" in card["unknown"]) is (expected is None)
 
 
-def test_what_waits_for_a_reset_does_not_count(library: Path, tmp_path: Path) -> None:
+def test_what_waits_for_a_reset_does_not_count(answers: dict[str, dict[str, Any]]) -> None:
     """ECC and MIG are the current modes, off is False and not unknown, and a whole card has no profile."""
-    card = read_card(library, tmp_path, replace(cards.T4, ecc=0, persistence=0))
+    (card,) = answers["all off"]["cards"]
     assert (card["ecc"], card["persistence"]) == (False, False)
-    card = read_card(library, tmp_path, cards.A100)
+    (card,) = answers["A100"]["cards"]
     assert (card["name"], card["mig"], card["mig_profile"]) == ("A100-SXM4-80GB", False, None)
 
 
 # -- instances of a divided card
 
 
-def test_a_divided_card_is_its_instances(library: Path, tmp_path: Path) -> None:
+def test_a_divided_card_is_its_instances(answers: dict[str, dict[str, Any]]) -> None:
     """In its place stand its instances: name, UUID and memory are their own, the rest is the card's."""
-    answer = read_script(library, tmp_path, cards.DIVIDED_A100)
+    answer = answers["divided"]
     assert answer["problem"] == ""
     names = [card["name"].removeprefix("A100-SXM4-80GB-MIG-") for card in answer["cards"]]
     assert names == ["1g.10gb", "1g.10gb", "3g.40gb"]
@@ -165,21 +156,23 @@ def test_a_divided_card_is_its_instances(library: Path, tmp_path: Path) -> None:
     assert last["index"] == 0
 
 
-def test_a_divided_card_is_never_taken_for_the_whole_one(library: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("machine", "profiles", "begin", "words"),
+    [
+        ("without instances", [None], "card 0 is divided (MIG mode is on), but has no instance", ""),
+        ("without a profile", [], "card 0, MIG instance 0: ", "no profile"),
+        ("lost instance", ["1g.10gb", "3g.40gb"], "card 0, MIG instance 1: ", "GPU is lost"),
+    ],
+)
+def test_a_divided_card_is_never_taken_for_the_whole_one(
+    answers: dict[str, dict[str, Any]], machine: str, profiles: list[str | None], begin: str, words: str
+) -> None:
     """Without instances, or without the profile that says which share one is, it is a problem, and others remain."""
-    answer = read_script(library, tmp_path, replace(cards.DIVIDED_A100, slices=()), cards.T4)
-    assert [card["name"] for card in answer["cards"]] == ["T4"]
-    assert answer["problem"].startswith("card 0 is divided (MIG mode is on), but has no instance")
+    answer = answers[machine]
+    assert [card["mig_profile"] for card in answer["cards"]] == profiles
+    assert answer["problem"].startswith(begin)
+    assert words in answer["problem"]
     assert answer["absent"] is False
-    nameless = replace(cards.DIVIDED_A100.slices[0], profile="")
-    answer = read_script(library, tmp_path, replace(cards.DIVIDED_A100, slices=(nameless,)))
-    assert answer["cards"] == []
-    assert "card 0, MIG instance 0: " in answer["problem"]
-    assert "no profile" in answer["problem"]
-    error = Error("nvmlDeviceGetMigDeviceHandleByIndex", 15, card=0, moment=Moment(call=2, only=True))
-    answer = read_script(library, tmp_path, cards.DIVIDED_A100, error=error)
-    assert [card["mig_profile"] for card in answer["cards"]] == ["1g.10gb", "3g.40gb"]
-    assert answer["problem"].startswith("card 0, MIG instance 1: ")
 
 
 # -- each call may fail
@@ -209,14 +202,16 @@ REFUSING = {
 
 
 @pytest.mark.parametrize("card", [cards.T4, cards.DIVIDED_A100], ids=["whole", "divided"])
-def test_each_function_may_fail(library: Path, tmp_path: Path, card: FakeCard) -> None:
+def test_each_function_may_fail(
+    library: Path, tmp_path: Path, answers: dict[str, dict[str, Any]], card: FakeCard
+) -> None:
     """Whichever call fails, there is no traceback: a fact is unknown with NVML's words, or the card is refused by them.
 
     The functions are those that a trace of the library shows.
     """
     functions = called_functions(library, tmp_path, card)
     assert len(functions) > 15
-    whole = read_script(library, tmp_path, card)
+    whole = answers["default" if card is cards.T4 else "divided"]
     words = {15: "GPU is lost", 999: "Unknown Error"}
     errors = [Error(function, code) for function in functions for code in words]
     for error, answer in read_failing(library, tmp_path, card, errors):
@@ -233,12 +228,17 @@ def test_each_function_may_fail(library: Path, tmp_path: Path, card: FakeCard) -
             assert error.function == "nvmlShutdown" or any(words[error.code] in why for why in reasons), error
 
 
-def test_each_function_may_be_unsupported(library: Path, tmp_path: Path) -> None:
-    """On a whole card only what names it refuses; all else that it does not support is unknown."""
-    errors = [Error(function) for function in called_functions(library, tmp_path, cards.T4)]
+@pytest.mark.parametrize("code", [cards.NOT_SUPPORTED, cards.FUNCTION_NOT_FOUND])
+def test_each_function_may_be_unsupported(library: Path, tmp_path: Path, code: int) -> None:
+    """By card or driver: only what names a card refuses it; all else is unknown, which is no failure."""
+    errors = [Error(function, code) for function in called_functions(library, tmp_path, cards.T4)]
     needed = REFUSING - {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode"}
     for error, answer in read_failing(library, tmp_path, cards.T4, errors):
         assert (answer["cards"] == []) is (error.function in needed), error
+        for card in answer["cards"]:
+            assert answer["problem"] == "", error
+            assert set(card["unknown"].values()) <= {UNSUPPORTED, "it follows from the application clocks"}, error
+            assert all(card[fact] is None for fact in card["unknown"]), error
 
 
 @pytest.mark.parametrize(

@@ -74,17 +74,9 @@ COMPARABLE = [set[str]().union(*ALIKE[:-1]), ALIKE[-1]]
 @pytest.fixture(scope="module")
 def records(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What a baseline would say of each card, read through the real binding."""
-    environment: dict[str, str] = {}
-    paths = []
-    for number, script in enumerate(SCRIPTS.values()):
-        folder = tmp_path_factory.mktemp(str(number))
-        environment = cards.write(script, folder, library=library)
-        paths.append(environment["FAKE_NVML_SCRIPT"])
+    environment, paths = cards.write_each(SCRIPTS.values(), tmp_path_factory.mktemp("cards"), library=library)
     lines = printed(PRINT_RECORDS, *paths, env=environment).splitlines()
-    found = {}
-    for name, line in zip(SCRIPTS, lines, strict=True):
-        (found[name],) = json.loads(line)
-    return found
+    return {name: json.loads(line)[0] for name, line in zip(SCRIPTS, lines, strict=True)}
 
 
 def test_each_pair_of_cards(records: dict[str, dict[str, Any]]) -> None:

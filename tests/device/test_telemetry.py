@@ -21,15 +21,9 @@ from pytest_gpuserve.device import telemetry as device_telemetry
 from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess
 from pytest_gpuserve.device.sampler import SAMPLES
 from pytest_gpuserve.device.telemetry import Sampling, Seen
-from pytest_gpuserve.measure.conditions import (
-    RunCondition,
-    judge_ecc,
-    judge_events,
-    judge_processes,
-    judge_window,
-    judge_windows,
-)
-from pytest_gpuserve.measure.samples import telemetry_between
+from pytest_gpuserve.measure.conditions import judge_window, judge_windows
+from pytest_gpuserve.measure.samples import between, telemetry_between
+from tests.fakes.children.toolkit import ROOT, busy, eventually
 from tests.fakes.nvml.cards import (
     DIVIDED_A100,
     FUNCTION_NOT_FOUND,
@@ -52,7 +46,6 @@ from tests.fakes.nvml.cards import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).parents[2]
 NS = 1_000_000_000
 SLOW = ("processes", "pcie_received", "pcie_sent", "uncorrected_ecc")
 FAST = sorted({*CardSample.__struct_fields__} - {"uuid", *SLOW})
@@ -78,16 +71,8 @@ def sample_script(script: Script, folder: Path, library: Path, uuids: list[str],
         for name, value in write(script, folder, library=library).items():
             patch.setenv(name, value)
         with Sampling(uuids, log=folder / "log") as sampling:
-            wait_for(lambda: until(sampling.seen()))
+            eventually(lambda: until(sampling.seen()), "the sampler has seen it")
             return sampling.seen()
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait until something holds; it must."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
 
 
 def of_card(seen: Seen, uuid: str) -> list[CardSample]:
@@ -212,48 +197,22 @@ def test_energy_follows_the_scripted_power(story: Story) -> None:
         assert found.energy.joules / (end_ms - begin_ms) * 1000 == pytest.approx(watts, rel=0.3)
 
 
-def test_a_throttled_window_is_rejected_and_the_one_before_is_not(story: Story) -> None:
-    """A thermal slowdown and a fallen clock show in the windows of their time; a power cap rejects none."""
-    clocks = {story.hot.uuid: 1590.0, story.quiet.uuid: 1500.0}
-
-    def judged(uuid: str, begin_ms: int, end_ms: int) -> tuple[str, ...]:
-        found = telemetry_between(story.seen.samples, *story.window(begin_ms, end_ms))
-        condition = judge_window(found, [uuid], baseline_clocks_mhz=clocks)
-        assert condition.unknown == ()
-        return condition.rejected
-
-    assert judged(story.hot.uuid, 500, 1300) == ()
-    thermal, clock = judged(story.hot.uuid, 1700, 2500)
-    assert "HW_THERMAL_SLOWDOWN" in thermal
-    assert "SM clock 600 MHz" in clock
-    assert judged(story.quiet.uuid, 1700, 2500) == ()
-
-
-def test_a_foreign_process_is_found_and_our_own_is_not(story: Story) -> None:
-    """Who is not below the session is foreign, with pid, name and memory where these are known."""
-    last = [card.processes for card in of_card(story.seen, story.hot.uuid) if card.processes is not None][-1]
-    init = psutil.Process(1).name()
-    assert last == (DeviceProcess(FOREIGN, None, None, ours=False), DeviceProcess(1, init, 5 << 20, ours=False))
-    own, both = (
-        judge_processes(story.seen.samples, [card.uuid], server_began_ns=story.epoch_ns)
-        for card in (story.quiet, story.hot)
+def test_what_changes_is_seen_from_its_time_on(story: Story) -> None:
+    """A fallen clock, its reason, who else is on the card, and errors; each XID is heard once."""
+    cool, hot = (
+        [card for sample in between(story.seen.samples, *story.window(*at)) for card in sample.cards]
+        for at in ((500, 1300), (1700, 2500))
     )
-    assert own == RunCondition()
-    assert both.invalid == ()
-    assert f"process 1 ({init}, 5 MiB)" in both.unknown[0]
-
-
-def test_events_and_ecc_errors_make_a_run_invalid(story: Story) -> None:
-    """Each XID of a card is heard once; of the counter, which rose from 3 to 5 while we looked, two errors are ours."""
-    card = story.hot.uuid
-    assert [(event.uuid, event.kind, event.number) for event in story.seen.events] == [
-        (card, "xid", 48),
-        (card, "xid", 79),
-    ]
-    told = [text.partition(":")[0] for text in judge_events(story.seen.events, [card]).invalid]
-    assert told == [f"XID 48 on {card}", f"XID 79 on {card}"]
-    (text,) = judge_ecc(story.seen.samples, [card]).invalid
-    assert text.startswith(f"uncorrected ECC errors on {card}: 2 in this run (5 since")
+    for uuid, first, then in ((story.hot.uuid, (1590, 0), (600, HW_THERMAL)), (story.quiet.uuid, *[(1500, 4)] * 2)):
+        for seen, expected in ((cool, first), (hot, then)):
+            assert {(card.sm_clock_mhz, card.clock_reasons) for card in seen if card.uuid == uuid} == {expected}
+    looks = [card for card in of_card(story.seen, story.hot.uuid) if card.processes is not None]
+    # Who is not below the session is foreign, with pid, name and memory where these are known.
+    init = DeviceProcess(1, psutil.Process(1).name(), 5 << 20, ours=False)
+    assert looks[-1].processes == (DeviceProcess(FOREIGN, None, None, ours=False), init)
+    assert (looks[0].uncorrected_ecc, looks[-1].uncorrected_ecc) == (3, 5)
+    found = [(event.uuid, event.kind, event.number) for event in story.seen.events]
+    assert found == [(story.hot.uuid, "xid", 48), (story.hot.uuid, "xid", 79)]
 
 
 def test_a_mig_instance_has_its_own_memory_and_the_whole_cards_power(story: Story) -> None:
@@ -327,7 +286,7 @@ def test_what_cannot_be_had_is_unknown_and_the_rest_still_comes(library: Path, t
 
 
 def test_a_lost_card_is_one_event_and_all_of_it_unknown_from_then_on(library: Path, tmp_path: Path) -> None:
-    """Whichever function finds out, it is told once; the other card goes on, and a run with it is invalid."""
+    """Whichever function finds out, it is told once; the other card goes on."""
     functions = list(OF_FUNCTION)
     cards = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index in range(len(functions) + 1))
     errors = tuple(Error(name, GPU_IS_LOST, index, Moment(call=1)) for index, name in enumerate(functions))
@@ -342,47 +301,37 @@ def test_a_lost_card_is_one_event_and_all_of_it_unknown_from_then_on(library: Pa
     last = {card.uuid: card for card in seen.samples[-1].cards}
     assert all(last[uuid] == CardSample(uuid) for uuid in lost)
     assert last[well].power_watts == 30.0
-    (text,) = judge_events(seen.events, lost[:1]).invalid
-    assert text.startswith("card lost")
 
 
 def test_a_library_that_does_not_start_is_told(library: Path, tmp_path: Path) -> None:
-    """Without nvmlInit all of the card is None, never zero, and no window is good; the host is still looked at."""
+    """Without nvmlInit all of the card is None, never zero; the host is still looked at."""
     script = Script((T4,), (Error("nvmlInitWithFlags", 18),))
     seen = sample_script(script, tmp_path, library, [T4.uuid], lambda seen: seen.samples[-1].host is not None)
     assert [(unknown.uuid, unknown.what) for unknown in seen.unknown] == [("", "NVML")]
     assert set(of_card(seen, T4.uuid)) == {CardSample(T4.uuid)}
-    window = telemetry_between(seen.samples, seen.samples[0].at_ns, seen.samples[-1].at_ns)
-    assert window.cards[T4.uuid].energy is None
-    assert not judge_window(window, [T4.uuid]).good
 
 
 # -- without a card
 
 
-BURN = "import os, sys\nwhile True:\n    os.times()\n"
-
-
 def test_cpu_time_goes_to_server_or_client_and_never_to_both(tmp_path: Path) -> None:
     """A server below the client's process is the server's alone; before anybody was told there is no CPU time."""
-    with subprocess.Popen([sys.executable, "-c", BURN]) as burner, Sampling([], log=tmp_path / "log") as sampling:
-        try:
-            assert sampling.seen().samples[0].server_cpu_seconds is None
-            assert sampling.seen().samples[0].cards == ()
-            sampling.watch(client=[os.getpid()], server=[burner.pid])
-            wait_for(lambda: (sampling.seen().samples[-1].server_cpu_seconds or 0) > 0.3)
-            seen = sampling.seen()
-            # Told anew: what was counted stays, and no more is added.
-            sampling.watch(client=[os.getpid()], server=[])
-            sampling.seen_until(time.perf_counter_ns() + NS // 2)
-            counts = [sample.server_cpu_seconds for sample in sampling.seen().samples][-3:]
-        finally:
-            burner.kill()
+    with busy() as burner, Sampling([], log=tmp_path / "log") as sampling:
+        assert sampling.seen().samples[0].server_cpu_seconds is None
+        assert sampling.seen().samples[0].cards == ()
+        began = time.process_time()
+        sampling.watch(client=[os.getpid()], server=[burner])
+        eventually(lambda: (sampling.seen().samples[-1].server_cpu_seconds or 0) > 0.3, "the server has worked")
+        seen, own = sampling.seen(), time.process_time() - began
+        # Told anew: what was counted stays, and no more is added.
+        sampling.watch(client=[os.getpid()], server=[])
+        sampling.seen_until(time.perf_counter_ns() + NS // 2)
+        counts = [sample.server_cpu_seconds for sample in sampling.seen().samples][-3:]
     server = [each.server_cpu_seconds for each in seen.samples if each.server_cpu_seconds is not None]
     assert server == sorted(server)
     client = seen.samples[-1].client_cpu_seconds
     assert client is not None
-    assert client < 0.3
+    assert client <= own + 0.1  # which is little, but on a busy machine not nothing
     assert counts[0] is not None
     assert len(set(counts)) == 1
 
@@ -416,7 +365,7 @@ def test_a_sampler_that_is_stuck_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     with Sampling([], log=tmp_path / "log") as sampling:
         monkeypatch.setattr(device_telemetry, "SILENCE_SECONDS", 0.5)
         os.kill(sampling.pid, signal.SIGSTOP)
-        wait_for(lambda: "is stuck" in sampling.seen().problem)
+        eventually(lambda: "is stuck" in sampling.seen().problem, "it is told")
 
 
 @pytest.mark.parametrize(
@@ -455,7 +404,7 @@ def test_a_killed_owner_leaves_nothing(tmp_path: Path) -> None:
         pid, folder = owner.stdout.readline().split()
         assert psutil.pid_exists(int(pid))
         owner.kill()
-    wait_for(lambda: not psutil.pid_exists(int(pid)) and not Path(folder).exists())
+    eventually(lambda: not psutil.pid_exists(int(pid)) and not Path(folder).exists(), "process and folder are gone")
 
 
 def test_half_a_line_is_left_for_later(tmp_path: Path) -> None:
@@ -479,12 +428,12 @@ def test_what_is_needed_no_more_is_forgotten(tmp_path: Path) -> None:
     with Sampling([], log=tmp_path / "log") as sampling:
         pid, folder = sampling.pid, sampling._orders.parent
         assert folder.exists()
-        wait_for(lambda: len(sampling.seen().samples) >= 5)
+        eventually(lambda: len(sampling.seen().samples) >= 5, "there are samples")
         before = sampling.seen().samples
         for at_ns in (before[3].at_ns, before[3].at_ns - 1, 0):
             sampling.forget_before(at_ns)
             assert sampling.seen().samples[: len(before) - 2] == before[2:]
-        wait_for(lambda: len(sampling.seen().samples) > len(before))
+        eventually(lambda: len(sampling.seen().samples) > len(before), "there are more")
         sampling.forget_before(time.perf_counter_ns() + NS)
         assert 1 <= len(sampling.seen().samples) <= 2
         assert sampling.seen().problem == ""

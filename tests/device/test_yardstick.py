@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import psutil
@@ -12,6 +12,7 @@ import pytest
 
 from pytest_gpuserve.device import yardstick, yardstick_card
 from pytest_gpuserve.device.yardstick import YardstickFailed, measure_card, measure_cores
+from tests.fakes.children.toolkit import busy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,31 +29,22 @@ def test_all_cores_are_measured_at_once() -> None:
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
-BURNERS = 4
+BURNERS = 8
 
 
 def test_a_machine_with_less_time_is_slower() -> None:
-    """Beside four burners on its one core the work is done less often: a fifth as often, or a third beside other work.
+    """Beside eight burners on its one core the work is done less often: a ninth as often, or half beside eight others.
 
     Held on one core, so that no other one takes the burners.
     """
     cores = os.sched_getaffinity(0)
-    burners: list[subprocess.Popen[bytes]] = []
-    try:
+    with ExitStack() as burners:
+        burners.callback(os.sched_setaffinity, 0, cores)
         os.sched_setaffinity(0, {min(cores)})
         alone = measure_cores(1)
         for _ in range(BURNERS):
-            command = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
-            burners.append(subprocess.Popen(command, stdout=subprocess.PIPE))
-        for burner in burners:
-            assert burner.stdout is not None
-            burner.stdout.readline()
+            burners.enter_context(busy())
         beside = measure_cores(1)
-    finally:
-        os.sched_setaffinity(0, cores)
-        for burner in burners:
-            burner.kill()
-            burner.communicate()
     assert beside["interpreter"] < 0.6 * alone["interpreter"]
 
 

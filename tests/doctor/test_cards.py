@@ -45,11 +45,30 @@ def told(environment: dict[str, str], *scripts: str, options: tuple[str, ...] = 
     return runs
 
 
-def examined(library: Path, folder: Path, *fakes: FakeCard, errors: tuple[Error, ...] = ()) -> dict[str, Any]:
-    """The JSON of a machine with these cards."""
-    ((_, shown),) = told(cards.write(Script(fakes, errors), folder, library=library))
-    report: dict[str, Any] = json.loads(shown)
-    return report
+TROUBLED = replace(
+    cards.T4,
+    processes=(Process(os.getpid(), 600 * cards.MIB),),
+    clock_reasons=cards.HW_THERMAL | cards.HW_SLOWDOWN | cards.GPU_IDLE,
+    temperature=88,
+    power_limit_watts=35,
+    persistence=0,
+    ecc_uncorrected=3,
+)
+OTHER = replace(second(cards.T4), processes=(Process(1, None),))
+SCRIPTS = {
+    "troubled": Script((TROUBLED,)),
+    # It is not there at the first look, but at the second.
+    "begins": Script((replace(cards.T4, clock_reasons=Course(0, (Step(cards.HW_SLOWDOWN, Moment(call=2)),))),)),
+    "two": Script((cards.T4, OTHER)),
+    "divided": Script((cards.DIVIDED_A100,)),
+}
+
+
+@pytest.fixture(scope="module")
+def reports(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The JSON of each of the machines."""
+    environment, paths = cards.write_each(SCRIPTS.values(), tmp_path_factory.mktemp("cards"), library=library)
+    return dict(zip(SCRIPTS, (json.loads(shown) for _, shown in told(environment, *paths)), strict=True))
 
 
 def levels(report: dict[str, Any], uuid: str) -> dict[str, str]:
@@ -63,60 +82,45 @@ def condition(report: dict[str, Any], uuid: str, what: str) -> dict[str, str]:
     return {key: str(value) for key, value in found.items()}
 
 
-def test_a_troubled_card_is_told_with_what_helps(library: Path, tmp_path: Path) -> None:
+def test_a_troubled_card_is_told_with_what_helps(reports: dict[str, dict[str, Any]]) -> None:
     """A T4 with a stranger on it, slowed down, hot, at half its power, with errors: each is told; --gpu=cpu is left."""
-    fake = replace(
-        cards.T4,
-        processes=(Process(os.getpid(), 600 * cards.MIB),),
-        clock_reasons=cards.HW_THERMAL | cards.HW_SLOWDOWN | cards.GPU_IDLE,
-        temperature=88,
-        power_limit_watts=35,
-        persistence=0,
-        ecc_uncorrected=3,
-    )
-    report = examined(library, tmp_path, fake)
+    report, uuid = reports["troubled"], cards.T4.uuid
     assert "T4" not in report["devices"]
     warned = {"temperature", "throttling", "clocks", "power limit", "persistence mode", "ECC errors"}
-    assert levels(report, fake.uuid) == {"lock": "ok", "processes": "prevents", **dict.fromkeys(warned, "warning")}
-    assert f"(pid {os.getpid()}) with 600 MiB" in condition(report, fake.uuid, "processes")["found"]
-    assert "HW_THERMAL_SLOWDOWN" in condition(report, fake.uuid, "throttling")["found"]
-    assert condition(report, fake.uuid, "power limit")["remedy"] == "sudo nvidia-smi -i 0 --power-limit=70"
-    assert condition(report, fake.uuid, "persistence mode")["remedy"] == "sudo nvidia-smi -i 0 -pm 1"
+    assert levels(report, uuid) == {"lock": "ok", "processes": "prevents", **dict.fromkeys(warned, "warning")}
+    assert f"(pid {os.getpid()}) with 600 MiB" in condition(report, uuid, "processes")["found"]
+    assert "HW_THERMAL_SLOWDOWN" in condition(report, uuid, "throttling")["found"]
+    assert condition(report, uuid, "power limit")["remedy"] == "sudo nvidia-smi -i 0 --power-limit=70"
     (card,) = report["cards"]
     assert (card["gpu"], card["baselines"], card["facts"]["product"]) == ("T4", "baselines/T4", "Tesla T4")
     assert (card["now"]["temperature_celsius"], card["now"]["uncorrected_ecc"]) == (88, 3)
 
 
-def test_what_begins_while_we_look_is_told(library: Path, tmp_path: Path) -> None:
+def test_what_begins_while_we_look_is_told(reports: dict[str, dict[str, Any]]) -> None:
     """A slowdown that is not there at the first look, but at the second."""
-    begins = Course(0, (Step(cards.HW_SLOWDOWN, Moment(call=2)),))
-    report = examined(library, tmp_path, replace(cards.T4, clock_reasons=begins))
-    assert levels(report, cards.T4.uuid)["throttling"] == "warning"
+    assert levels(reports["begins"], cards.T4.uuid)["throttling"] == "warning"
 
 
-def test_two_cards_are_judged_apart(library: Path, tmp_path: Path) -> None:
-    """What is wrong with one is said of it alone; CUDA_VISIBLE_DEVICES may hide the card that somebody looks for."""
-    other = replace(second(cards.T4), processes=(Process(1, None),))
-    environment = cards.write(Script((cards.T4, other)), tmp_path, library=library)
-    ((_, shown),) = told(environment)
-    report = json.loads(shown)
+def test_cards_and_instances_are_judged_apart(reports: dict[str, dict[str, Any]]) -> None:
+    """What is wrong with one is said of it alone; each instance is a device by its own name."""
+    report = reports["two"]
     assert levels(report, cards.T4.uuid)["processes"] in {"ok", "unknown"}
-    assert levels(report, other.uuid)["processes"] == "prevents"
+    assert levels(report, OTHER.uuid)["processes"] == "prevents"
     assert "T4" in report["devices"]
+    report = reports["divided"]
+    names = [card["gpu"] for card in report["cards"]]
+    assert names == ["A100-SXM4-80GB-MIG-1g.10gb"] * 2 + ["A100-SXM4-80GB-MIG-3g.40gb"]
+    assert set(names) <= set(report["devices"])
+    assert {levels(report, each.uuid)["power limit"] for each in cards.DIVIDED_A100.slices} == {"ok"}
+
+
+def test_a_hidden_card_is_no_device(library: Path, tmp_path: Path) -> None:
+    """CUDA_VISIBLE_DEVICES may hide the card that somebody looks for."""
+    environment = cards.write(Script((cards.T4,)), tmp_path, library=library)
     ((_, shown),) = told({**environment, "CUDA_VISIBLE_DEVICES": ""})
     report = json.loads(shown)
     assert levels(report, cards.T4.uuid)["visible"] == "warning"
     assert "T4" not in report["devices"]
-
-
-def test_instances_are_devices(library: Path, tmp_path: Path) -> None:
-    """A divided card is its instances, each by its own name; what they share is told of each."""
-    report = examined(library, tmp_path, cards.DIVIDED_A100)
-    names = [card["gpu"] for card in report["cards"]]
-    assert names == ["A100-SXM4-80GB-MIG-1g.10gb"] * 2 + ["A100-SXM4-80GB-MIG-3g.40gb"]
-    assert set(names) <= set(report["devices"])
-    for each in cards.DIVIDED_A100.slices:
-        assert levels(report, each.uuid)["power limit"] == "ok"
 
 
 def test_the_whole_command_on_this_machine() -> None:
@@ -128,22 +132,16 @@ def test_the_whole_command_on_this_machine() -> None:
     assert report["host"]["cores"] == len(os.sched_getaffinity(0))
 
 
-def test_text_names_device_and_folder(library: Path, tmp_path: Path) -> None:
-    """For people: what card it is, how it is asked for, and where its baselines are; the device asked for decides."""
-    ((status, shown),) = told(cards.write(Script((cards.H200,)), tmp_path, library=library), options=())
+@pytest.mark.parametrize(
+    ("name", "status", "last"), [("H200", 0, "can be"), ("T4", 1, "nothing"), ("A100", 1, "nothing")]
+)
+def test_the_device_that_is_asked_for_decides(library: Path, tmp_path: Path, name: str, status: int, last: str) -> None:
+    """One that is free, one that others use, one that is not there: for each of them `cpu` would be left."""
+    environment = cards.write(Script((cards.H200, replace(OTHER, uuid=cards.T4.uuid))), tmp_path, library=library)
+    ((found, shown),) = told(environment, options=(f"--gpu={name}",))
     lines = shown.splitlines()
-    assert status == 0
-    assert "card H200" in lines
-    assert "    taken by    --gpu=H200, with baselines in baselines/H200" in lines
+    assert (found, lines[-1].startswith(f"{last} ")) == (status, True), shown
     assert any(line.startswith("ok        driver ") and line.endswith("answers") for line in lines)
-    assert "--gpu=H200" in lines[-1]
-    fake = replace(cards.T4, processes=(Process(1, None),))
-    environment = cards.write(Script((fake,)), tmp_path, library=library)
-    # A card that others use, and one that is not there; for each of them `cpu` would be left.
-    for name in ("T4", "A100"):
-        ((status, shown),) = told(environment, options=(f"--gpu={name}",))
-        assert status == 1
-        assert shown.splitlines()[-1].startswith("nothing can be measured: ")
 
 
 def test_a_driver_that_does_not_start_is_no_machine_without_a_card(library: Path) -> None:
@@ -177,11 +175,7 @@ def test_each_function_may_fail(library: Path, tmp_path: Path, card: FakeCard, c
     functions = list(dict.fromkeys(trace.read_text().split()))
     assert len(functions) > 25
     errors = [Error(function, code) for function in functions for code in codes]
-    scripts = []
-    for number, error in enumerate(errors):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        scripts.append(cards.write(Script((card,), (error,)), folder, library=library)["FAKE_NVML_SCRIPT"])
+    environment, scripts = cards.write_each((Script((card,), (error,)) for error in errors), tmp_path, library=library)
     runs = told(environment, *scripts)
     assert len(runs) == len(errors)
     for error, (_, shown) in zip(errors, runs, strict=True):

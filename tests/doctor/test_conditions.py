@@ -315,6 +315,11 @@ def test_something_or_nothing_can_be_measured(report: Report, devices: tuple[str
     assert bool(report.why_not) is not report.can_measure
 
 
+def test_a_device_that_is_taken_is_named() -> None:
+    """Servers alone are not enough: with a session on the last device nothing can be measured now."""
+    assert reported(cards=(OCCUPIED,), cpu_lock=TAKEN).why_not == ("no device is free: T4, cpu",)
+
+
 def test_the_text_has_all_of_it() -> None:
     """Facts of machine and card with its name for --gpu and its folder, each level in words, and what to do last."""
     host = replace(GOOD_HOST, host=replace(HOST, governor="powersave", numa_nodes=None))

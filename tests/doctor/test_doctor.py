@@ -13,7 +13,7 @@ import pytest
 
 from pytest_gpuserve.doctor import command, facts, look
 from pytest_gpuserve.doctor.command import main
-from pytest_gpuserve.doctor.facts import Driver, HostNow, LockState, Seen
+from pytest_gpuserve.doctor.facts import Driver, HostNow, Seen
 from pytest_gpuserve.doctor.finding import Finding
 from pytest_gpuserve.doctor.report import text
 from pytest_gpuserve.process.container import EngineState
@@ -66,19 +66,6 @@ def test_what_is_missing_is_told_with_what_helps(
     assert "nvidia-pytriton" in out
     assert not [line for line in out.splitlines() if line.startswith("ok  ") and "_server" in line]
     assert out.splitlines()[-1] == "nothing can be measured: no server works"
-
-
-def test_where_the_only_device_is_taken_the_status_is_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Servers alone are not enough: with a session on the last device nothing can be measured now."""
-    lock = LockState(held=True, told="process 7 of ann (pytest), since noon", pid=7)
-    host = HostNow(temp=look._space("/"))
-    seen = Seen(host=host, driver=Driver(True, False, ""), cpu_lock=lock, devices=("cpu",))  # noqa: FBT003
-    monkeypatch.setattr(command, "look", lambda asked, environ: seen)
-    assert main(["--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert (report["can_measure"], report["devices"], report["why_not"]) == (False, [], ["no device is free: cpu"])
 
 
 def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import warnings
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import psutil
@@ -18,26 +15,12 @@ from pytest_gpuserve.doctor import look as looking
 from pytest_gpuserve.doctor.finding import Level
 from pytest_gpuserve.doctor.host_conditions import host_conditions
 from pytest_gpuserve.doctor.look import HostLook, look, read_driver, read_lock
+from tests.fakes.children.toolkit import busy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pytest_gpuserve.doctor.facts import HostNow
-
-BUSY = "print('ready', flush=True)\nwhile True: pass"
-
-
-@contextmanager
-def busy_child() -> Iterator[int]:
-    """A process that uses a whole core, or what others leave it of one."""
-    with subprocess.Popen([sys.executable, "-c", BUSY, "--token=secret"], stdout=subprocess.PIPE) as child:
-        try:
-            assert child.stdout is not None
-            child.stdout.readline()
-            yield child.pid
-        finally:
-            child.kill()
 
 
 def seen(environ: dict[str, str] | None = None) -> HostNow:
@@ -49,9 +32,10 @@ def seen(environ: dict[str, str] | None = None) -> HostNow:
 
 def test_a_busy_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody's endless loop is told with program, pid and the command that shows it; its arguments are not."""
-    # Other tests may be busier meanwhile.
+    # Other tests may be busier meanwhile, and leave it next to nothing.
     monkeypatch.setattr(looking, "MOST_PROCESSES", 1000)
-    with busy_child() as pid:
+    monkeypatch.setattr(looking, "LEAST_CORES", 0.0)
+    with busy("--token=secret") as pid:
         now = seen()
     (condition,) = [each for each in host_conditions(now) if each.what == "other processes"]
     assert condition.level is Level.WARNING
@@ -69,6 +53,7 @@ def test_we_are_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
     monkeypatch.setattr("time.sleep", work)
+    monkeypatch.setattr(looking, "LOOK_SECONDS", 0.3)
     now = seen()
     assert now.cpu is not None
     assert os.getpid() not in {process.pid for process in now.cpu.processes}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import stdev
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.anchor import AnchorPoint, AnchorResult, judge_anchor
@@ -22,7 +22,6 @@ GROWTH = Growth(0.05)
 SESSIONS = 3
 UPDATES = 50
 
-UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
 LOG_COSTS = st.lists(st.floats(-1, 1), min_size=1, max_size=6)
 
 
@@ -108,12 +107,12 @@ def test_fifty_updates_of_one_build_do_not_alarm(session_sd: float, occasion_sd:
 def test_a_creep_is_told_by_ten_percent(noise: float) -> None:
     """One percent a step, each within any tolerance of the one before: an update is refused before the sum is 10 %."""
     caught_at = []
-    for number in range(100):
+    for number in range(60):
         chain = Chain(random.Random(f"creep {number} {noise}"), noise, noise)
         refused = (step for step in range(1, 11) if chain.update(math.log(1 + 0.01 * step)))
         caught_at.append(next(refused, None))
     caught = [step for step in caught_at if step is not None]
-    assert len(caught) >= (100 if noise < 0.01 else 90)
+    assert len(caught) >= (60 if noise < 0.01 else 54)
     # Not at the first noise either.
     assert sum(step > 4 for step in caught) >= 95 * len(caught) / 100
 
@@ -166,7 +165,6 @@ def test_a_judgement_is_in_the_unit_of_the_metric() -> None:
     assert (judgement.rounds, judgement.looks) == (3, 1)
 
 
-@UNHURRIED
 @given(costs=st.dictionaries(st.text(min_size=1), LOG_COSTS, min_size=1, max_size=3))
 def test_an_anchor_is_what_its_sessions_say(costs: dict[str, list[float]]) -> None:
     """Mean, spread and numbers of any sessions make an anchor."""

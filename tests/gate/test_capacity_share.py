@@ -6,13 +6,12 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.share import FEWEST_BATCHES, Batch, Share, requests_to_show, share_of
 
 LEVEL = 0.001
-UNHURRIED = settings(deadline=None)
 
 
 def binomial_at_most(count: int, trials: int, chance: float) -> float:
@@ -62,7 +61,6 @@ def test_a_lower_limit_tells_of_clusters_before_anything_was_slow() -> None:
     assert share_of(bursts, LEVEL).chance_of_so_few(0.01) > LEVEL
 
 
-@UNHURRIED
 @given(
     batches=st.lists(
         st.integers(0, 5000).flatmap(

@@ -23,6 +23,7 @@ from pytest_gpuserve.measure.points import NotMeasured, point, pooled_value
 from pytest_gpuserve.measure.rounds import Side, paired_value, round_point
 from tests.fakes.scripted_pairing import ScriptedPairing, a_comparison, round_of
 from tests.support.builders import session, start
+from tests.support.counting import short_and_long
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +57,6 @@ P99 = Objective(0.99, 0.050)
 ALIKE = (0.05, -0.05) * (SAMPLES // 2)
 """By how much the log capacity of a sample differs, of a search that knows itself well."""
 
-RUNS = {COLD_START: 300, CAPACITY: 100}
 WRONG = 0.05
 """Most claims that chance may make, and most passes at the edge of the tolerance."""
 
@@ -113,10 +113,10 @@ def against_three(metric: Metric, measured: Callable[[float], Session], change: 
     return Verdict.INCONCLUSIVE
 
 
-def shares(metric: Metric, court: Court, change: float) -> dict[Verdict, float]:
+def shares(court: Court, change: float, count: int) -> dict[Verdict, float]:
     """How often each verdict comes of a build that differs so much, in runs with seeds from 0 on."""
-    counted = Counter(court(change, seed) for seed in range(RUNS[metric]))
-    return {verdict: counted[verdict] / RUNS[metric] for verdict in Verdict}
+    counted = Counter(court(change, seed) for seed in range(count))
+    return {verdict: counted[verdict] / count for verdict in Verdict}
 
 
 def start_side_by_side(change: float, seed: int, first: float = 1.0) -> Verdict:
@@ -198,54 +198,55 @@ def capacity_by_baseline(change: float, seed: int) -> Verdict:
     return against_three(CAPACITY, measured, change)
 
 
+@short_and_long(60, 300)
 @pytest.mark.parametrize(
-    ("metric", "court", "passes"),
+    ("court", "passes"),
     [
-        (COLD_START, start_side_by_side, 0.9),
-        (COLD_START, start_from_disk, 0.9),
-        (COLD_START, start_by_baseline, 0.8),
-        (CAPACITY, capacity_side_by_side, 0.65),
-        (CAPACITY, capacity_by_baseline, 0.65),
+        (start_side_by_side, 0.9),
+        (start_from_disk, 0.9),
+        (start_by_baseline, 0.8),
+        (capacity_side_by_side, 0.65),
+        (capacity_by_baseline, 0.65),
     ],
 )
-def test_an_identical_build_is_hardly_ever_called_changed(metric: Metric, court: Court, passes: float) -> None:
+def test_an_identical_build_is_hardly_ever_called_changed(court: Court, passes: float, count: int) -> None:
     """And most of them pass."""
-    found = shares(metric, court, 0.0)
+    found = shares(court, 0.0, count)
     assert found[Verdict.REGRESSED] + found[Verdict.IMPROVED] <= WRONG
     assert found[Verdict.PASS] >= passes
 
 
+@short_and_long(60, 300)
 @pytest.mark.parametrize(
-    ("metric", "court", "change", "least"),
+    ("court", "change", "least"),
     [
-        (COLD_START, start_side_by_side, 0.5, 0.99),
-        (COLD_START, start_from_disk, 0.5, 0.99),
-        (COLD_START, start_by_baseline, 0.5, 0.8),
-        (CAPACITY, capacity_side_by_side, -1 / 3, 0.95),
-        (CAPACITY, capacity_by_baseline, -1 / 3, 0.95),
+        (start_side_by_side, 0.5, 0.99),
+        (start_from_disk, 0.5, 0.99),
+        (start_by_baseline, 0.5, 0.8),
+        (capacity_side_by_side, -1 / 3, 0.95),
+        (capacity_by_baseline, -1 / 3, 0.95),
     ],
 )
-def test_what_is_much_worse_is_found_and_never_passes(
-    metric: Metric, court: Court, change: float, least: float
-) -> None:
+def test_what_is_much_worse_is_found_and_never_passes(court: Court, change: float, least: float, count: int) -> None:
     """A start that takes half as long again, also where the first start of all would hide it, and a third less."""
-    found = shares(metric, court, change)
+    found = shares(court, change, count)
     assert found[Verdict.PASS] + found[Verdict.IMPROVED] == 0
     assert found[Verdict.REGRESSED] >= least
 
 
+@short_and_long(60, 300)
 @pytest.mark.parametrize(
-    ("metric", "court", "change"),
+    ("court", "change"),
     [
-        (COLD_START, start_side_by_side, COLD_START.default_tolerance),
-        (COLD_START, start_from_disk, COLD_START.default_tolerance),
-        (CAPACITY, capacity_side_by_side, -TOLERANCE),
-        (CAPACITY, capacity_by_baseline, -TOLERANCE),
+        (start_side_by_side, COLD_START.default_tolerance),
+        (start_from_disk, COLD_START.default_tolerance),
+        (capacity_side_by_side, -TOLERANCE),
+        (capacity_by_baseline, -TOLERANCE),
     ],
 )
-def test_what_is_too_much_hardly_ever_passes(metric: Metric, court: Court, change: float) -> None:
+def test_what_is_too_much_hardly_ever_passes(court: Court, change: float, count: int) -> None:
     """At the edge of the tolerance."""
-    found = shares(metric, court, change)
+    found = shares(court, change, count)
     assert found[Verdict.PASS] + found[Verdict.IMPROVED] <= WRONG + 0.02
 
 

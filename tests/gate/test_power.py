@@ -25,6 +25,7 @@ from pytest_gpuserve.gate.paired import Prior, RoundPoint, paired_claim, paired_
 from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Seen, adjusted_p, levels
 from pytest_gpuserve.gate.verdict import INDIFFERENT_SHARE, Verdict
 from tests.fakes.noise_model import NOISES, NOISY, QUIET, TYPICAL, Noise
+from tests.support.counting import chance, short_and_long
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,13 +58,6 @@ WITHIN: Final = 0.03
 WINDOWS_IDENTICAL: Final = {"quiet": 32, "typical": 32, "noisy": 44}
 WINDOWS_SLOWED: Final = 88
 """Median time to a verdict where the cost may grow by 5 %, of identical builds and of 5 % slower ones."""
-
-
-def short_and_long(short: int, long: int) -> pytest.MarkDecorator:
-    """Run a test with a number of comparisons that takes seconds, and by name with one that takes a minute."""
-    return pytest.mark.parametrize(
-        "count", [pytest.param(short, id="short"), pytest.param(long, id="long", marks=pytest.mark.slow)]
-    )
 
 
 def of_each_noise() -> pytest.MarkDecorator:
@@ -143,12 +137,7 @@ def share(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags)
 
 
-def chance(rate: float, count: int) -> float:
-    """Twice the standard error of a rate that was counted."""
-    return 2 * math.sqrt(rate * (1 - rate) / count)
-
-
-@short_and_long(1_200, 20_000)
+@short_and_long(500, 20_000)
 @of_each_noise()
 @pytest.mark.parametrize("question", ["regressed", "pass"])
 def test_all_looks_together_keep_the_level(noise: Noise, count: int, question: str) -> None:
@@ -172,7 +161,7 @@ def test_all_looks_together_keep_the_level(noise: Noise, count: int, question: s
     assert rate == pytest.approx(0.05, abs=0.01 + chance(0.05, count))
 
 
-@short_and_long(800, 20_000)
+@short_and_long(300, 20_000)
 @of_each_noise()
 @pytest.mark.parametrize("growth", [Growth(0.05), Growth(0.03)])
 def test_the_published_table(noise: Noise, count: int, growth: Growth) -> None:
@@ -208,7 +197,7 @@ def test_the_published_table(noise: Noise, count: int, growth: Growth) -> None:
             assert windows == WINDOWS_SLOWED
 
 
-@short_and_long(800, 20_000)
+@short_and_long(300, 20_000)
 @of_each_noise()
 def test_a_wrong_claim_on_the_line_is_rare(noise: Noise, count: int) -> None:
     """A build that is worse by exactly what is nothing to talk about is called REGRESSED in at most 5 of 100 runs."""
@@ -219,7 +208,7 @@ def test_a_wrong_claim_on_the_line_is_rare(noise: Noise, count: int) -> None:
     assert rate <= 0.05
 
 
-@short_and_long(1_000, 20_000)
+@short_and_long(400, 20_000)
 @pytest.mark.parametrize(
     ("noise", "most"), [(QUIET, 0.01), (TYPICAL, 0.01), (NOISY, 0.04)], ids=[noise.name for noise in NOISES]
 )
@@ -255,7 +244,7 @@ def family_claims(members: Sequence[Comparison], family: Family) -> list[int]:
     return claimed
 
 
-@short_and_long(100, 2_000)
+@short_and_long(40, 2_000)
 @pytest.mark.parametrize(
     ("noise", "slower", "most"),
     [
@@ -275,7 +264,7 @@ def test_a_suite_makes_few_wrong_claims(noise: Noise, slower: float, most: float
     assert rate <= most
 
 
-@short_and_long(300, 5_000)
+@short_and_long(150, 5_000)
 @of_each_noise()
 def test_a_suite_stays_alert(noise: Noise, count: int) -> None:
     """The one build of 32 that is 10 % slower is found in 95 of 100 suites, whatever the other 31 are."""

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.family import Family
@@ -21,7 +21,6 @@ from tests.support.holm import holm
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
 P = st.floats(0, 1)
 P_VALUES = st.lists(P | st.floats(0, 0.02), min_size=1, max_size=40)
 SEEN = st.lists(
@@ -85,16 +84,19 @@ def test_a_look_keeps_probabilities() -> None:
                 Seen(0, *values)
 
 
-@pytest.mark.parametrize("alpha", [0.05, 0.025, 0.01])
-@UNHURRIED
 @given(looks=SEEN)
-def test_a_sequence_is_significant_if_one_of_its_looks_was(alpha: float, looks: list[Seen]) -> None:
-    """A look below its level of .05 makes an adjusted p of at most .05, and so for each alpha with a table."""
-    if any(look.p_regressed <= levels(alpha)[look.look] for look in looks):
-        assert adjusted_p(looks) <= alpha
+def test_a_sequence_is_significant_if_one_of_its_looks_was(looks: list[Seen]) -> None:
+    """A look below its level of .05 makes an adjusted p of at most .05, and so for each alpha with a table.
+
+    What is better is counted as what is worse is.
+    """
+    for alpha in (0.05, 0.025, 0.01):
+        if any(look.p_regressed <= levels(alpha)[look.look] for look in looks):
+            assert adjusted_p(looks) <= alpha
+    turned = [replace(look, p_regressed=look.p_improved, p_improved=look.p_regressed) for look in looks]
+    assert adjusted_p(turned, improved=True) == adjusted_p(looks)
 
 
-@UNHURRIED
 @given(looks=SEEN, more=SEEN)
 def test_more_looks_never_take_a_claim_back(looks: list[Seen], more: list[Seen]) -> None:
     """The least counts, whatever the order; a re-run that goes on cannot lose what was found."""
@@ -104,12 +106,12 @@ def test_more_looks_never_take_a_claim_back(looks: list[Seen], more: list[Seen])
 
 
 def test_the_adjusted_p_is_a_p_value_far_into_its_tail() -> None:
-    """Of 20000 sequences of independent rounds without effect, a share of at most alpha has an adjusted p below it.
+    """Of 10000 sequences of independent rounds without effect, a share of at most alpha has an adjusted p below it.
 
     Within two standard errors, and 7 % for rounds that are independent: the levels were computed for looks that share
     the luck of a start, which agree more. Levels of .05 that were scaled down to .05 / 32 would be 39 % beyond it.
     """
-    chance, normal, count = random.Random(7), NormalDist(), 20_000
+    chance, normal, count = random.Random(7), NormalDist(), 10_000
     information = [0.5, *range(1, 9)]
     found = []
     for _ in range(count):
@@ -166,7 +168,6 @@ def test_an_impossible_family_is_an_error() -> None:
             Family(planned, upheld, alpha)
 
 
-@UNHURRIED
 @given(p_values=P_VALUES, alpha=st.floats(0.001, 0.3), seed=st.integers(0, 2**32))
 def test_it_upholds_what_bonferroni_does_and_nothing_that_holm_does_not(
     p_values: list[float], alpha: float, seed: int
@@ -184,11 +185,11 @@ def test_it_upholds_what_bonferroni_does_and_nothing_that_holm_does_not(
 
 @pytest.mark.parametrize("regressions", [0, 8, 24])
 def test_the_chance_of_any_wrong_claim_stays_below_alpha(regressions: int) -> None:
-    """Of 3000 runs with 32 exact nulls among real regressions in mixed order, at most .05 claim a null.
+    """Of 1500 runs with 32 exact nulls among real regressions in mixed order, at most .05 claim a null.
 
     Within two standard errors; and the more regressions are upheld before, the more of alpha is made use of.
     """
-    chance, runs, nulls = random.Random(11), 3000, 32
+    chance, runs, nulls = random.Random(11), 1500, 32
     wrong = missed_by_bonferroni = 0
     for _ in range(runs):
         claims = [(chance.random(), True) for _ in range(nulls)]
@@ -203,7 +204,7 @@ def test_the_chance_of_any_wrong_claim_stays_below_alpha(regressions: int) -> No
 
 def test_asking_again_later_does_not_add_wrong_claims() -> None:
     """A null that was not upheld and is asked again after every upheld regression still claims at most .05 of runs."""
-    chance, runs = random.Random(12), 3000
+    chance, runs = random.Random(12), 1500
     wrong = 0
     for _ in range(runs):
         p_values = [chance.random() for _ in range(32)] + [0.0] * 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.counters import Counters, StageTime, WentBackwards, added, counted_between
@@ -36,7 +36,6 @@ EARLY = Counters(
 )
 
 
-@settings(deadline=None)
 @given(before=READING, meanwhile=READING)
 def test_what_was_counted_meanwhile_is_found(before: Counters, meanwhile: Counters) -> None:
     """The difference of two readings is what was added in between; of equal readings nothing is left."""

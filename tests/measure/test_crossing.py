@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.crossing import Point, crossing
 
-UNHURRIED = settings(deadline=None)
 WANTED = st.sampled_from([0.5, 0.1, 0.05, 0.01])
 
 
@@ -20,7 +19,6 @@ def curve(steps: list[float], *, slope: float, place: float, wanted: float, weig
     return [Point(place + step / slope, 1 / (1 + math.exp(-(height + step))), weight) for step in steps]
 
 
-@UNHURRIED
 @given(slope=st.floats(3, 200), place=st.floats(-1, 1), wanted=WANTED)
 def test_the_regression_finds_what_it_was_made_of(slope: float, place: float, wanted: float) -> None:
     """Of points on a logistic curve it finds where that crosses, but for the one request that is added to all."""
@@ -29,7 +27,6 @@ def test_the_regression_finds_what_it_was_made_of(slope: float, place: float, wa
     assert found.x == pytest.approx(place, abs=0.01 / slope + 1e-6)
 
 
-@UNHURRIED
 @given(
     points=st.lists(st.builds(Point, st.floats(0, 12), st.floats(0, 1), st.floats(0, 1e6)), min_size=1, max_size=12),
     wanted=WANTED,

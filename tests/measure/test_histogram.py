@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.histogram import LARGEST_BUCKET, Histogram, bucket_of, merge, seconds_of
 
-UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
 LATENCIES_NS = st.lists(st.integers(1, 10**14), min_size=1, max_size=200)
 QUANTILES = st.sampled_from([0.5, 0.9, 0.95, 0.99, 1.0])
 HISTOGRAMS = st.dictionaries(st.integers(0, LARGEST_BUCKET), st.integers(1, 10**15), max_size=40).map(Histogram)
@@ -28,7 +27,6 @@ def nearest_rank(values: list[int], q: float) -> int:
     return sorted(values)[math.ceil(Fraction(str(q)) * len(values)) - 1]
 
 
-@UNHURRIED
 @given(latencies=LATENCIES_NS, q=QUANTILES)
 @example(latencies=list(range(1, 101)), q=0.99)
 def test_a_quantile_is_within_half_a_per_mille_of_the_exact_one(latencies: list[int], q: float) -> None:
@@ -38,16 +36,16 @@ def test_a_quantile_is_within_half_a_per_mille_of_the_exact_one(latencies: list[
 
 
 @pytest.mark.parametrize("q", [0.07, 0.5, 0.55, 0.9, 0.95, 0.99])
-@pytest.mark.parametrize("total", [1, 2, 99, 100, 101, 1000, 2000, 99_999, 100_000, 1_000_000])
-def test_the_rank_is_exact(q: float, total: int) -> None:
+def test_the_rank_is_exact(q: float) -> None:
     """No rounding of ``q * n`` moves the rank by one, seen where the latencies step up just before or after it."""
-    rank = math.ceil(Fraction(str(q)) * total)
-    below = {1000: rank - 1} if rank > 1 else {}
-    assert Histogram({**below, 2000: total - rank + 1}).quantile(q) == seconds_of(2000)
-    assert Histogram({1000: rank, **({2000: total - rank} if total > rank else {})}).quantile(q) == seconds_of(1000)
+    for total in (1, 2, 99, 100, 101, 1000, 2000, 99_999, 100_000, 1_000_000):
+        rank = math.ceil(Fraction(str(q)) * total)
+        below = {1000: rank - 1} if rank > 1 else {}
+        above = {2000: total - rank} if total > rank else {}
+        assert Histogram({**below, 2000: total - rank + 1}).quantile(q) == seconds_of(2000), total
+        assert Histogram({1000: rank, **above}).quantile(q) == seconds_of(1000), total
 
 
-@UNHURRIED
 @given(parts=st.lists(LATENCIES_NS, max_size=6))
 def test_merging_parts_is_the_whole(parts: list[list[int]]) -> None:
     """Merged histograms are equal to the histogram of all latencies, so that nothing is lost by keeping windows."""
@@ -73,7 +71,6 @@ def test_counts_that_cannot_be_are_refused(counts: dict[int, int]) -> None:
         Histogram(counts)
 
 
-@UNHURRIED
 @given(histogram=HISTOGRAMS)
 def test_text_reads_back_as_the_histogram(histogram: Histogram) -> None:
     """Nothing is lost in a file; first bucket, then gaps, each with its count unless that is one: old files too."""
@@ -85,7 +82,7 @@ def test_text_reads_back_as_the_histogram(histogram: Histogram) -> None:
 TOKENS = st.text(st.sampled_from("0123456789+- .e_²٣\t\n\x00"), max_size=30)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=200)
 @given(text=st.one_of(TOKENS, st.text(max_size=30)))
 def test_any_text_is_refused_or_is_what_would_be_written(text: str) -> None:
     """Damage is a ValueError, or else the text says exactly what the histogram holds; there is no third."""
@@ -97,23 +94,8 @@ def test_any_text_is_refused_or_is_what_would_be_written(text: str) -> None:
 
 
 DAMAGED = [
-    "5+",
-    "+5",
-    "5+1",
-    "5+0",
-    "5 0",
-    "05",
-    "5+05",
-    "5  6",
-    " 5",
-    "5 ",
-    "5+-1",
-    "²",
-    "٣",
-    "5+٣",
-    "-1",
-    "1.5",
-    "1e3",
+    *("5+", "+5", "5+1", "5+0", "05", "5+05", "5+-1", "²", "٣", "5+٣", "-1", "1.5", "1e3"),
+    *("5 0", "5  6", " 5", "5 "),
 ]
 HUGE = ["9" * 1_000_000, "1+" + "9" * 1_000_000, "60001", "60000 1", "0" * 1_000_000]
 

@@ -6,10 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.replicas import P99_REQUESTS, ReplicaResult, imbalance_of, replicas_of
 from pytest_gpuserve.measure.window import ReplicaWindow
 from tests.support.builders import histogram, window
@@ -111,37 +108,3 @@ def test_those_that_fail_are_named_the_worst_first() -> None:
     assert found is not None
     assert (found.busiest, found.fastest_p99, found.slowest_p99, found.slowest) == (None, None, None, "")
     assert (found.much_slower, found.failing) == ((), ("b",))
-
-
-COUNTS = st.dictionaries(st.integers(0, 20_000), st.integers(1, 300), max_size=4)
-REPLICA = st.tuples(COUNTS, st.dictionaries(st.sampled_from(["timeout", "reset"]), st.integers(1, 9), max_size=2))
-WINDOWS = st.integers(1, 4).flatmap(
-    lambda replicas: st.lists(st.lists(REPLICA, min_size=replicas, max_size=replicas), min_size=1, max_size=4)
-)
-
-
-@settings(deadline=None, max_examples=50)
-@given(windows=WINDOWS)
-def test_nothing_is_lost_and_nothing_made_up(windows: list[list[tuple[dict[int, int], dict[str, int]]]]) -> None:
-    """The replicas' requests, errors and latencies are those of all windows together; the imbalance lies in them."""
-    made = [
-        shared(
-            *(
-                ReplicaWindow(f"r{place}", sum(counts.values()), errors, Histogram(counts))
-                for place, (counts, errors) in enumerate(each)
-            )
-        )
-        for each in windows
-    ]
-    found = replicas_of(made)
-    assert [each.name for each in found] == [f"r{place}" for place in range(len(windows[0]))]
-    assert sum(each.requests for each in found) == sum(sum(counts.values()) for each in windows for counts, _ in each)
-    assert sum(each.latency.total for each in found) == sum(each.requests for each in found)
-    assert sum(each.failed for each in found) == sum(sum(errors.values()) for each in windows for _, errors in each)
-    told = imbalance_of(found)
-    assert (told is None) is (len(found) < 2)
-    if told is not None and told.slowest_p99 is not None and told.fastest_p99 is not None:
-        assert told.fastest_p99 <= told.slowest_p99
-        assert told.busiest is not None
-        assert 0 <= told.busiest <= len(found) - 1 + 1e-9
-        assert told.slowest in {each.name for each in found}

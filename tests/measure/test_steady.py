@@ -6,13 +6,13 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.steady import Truncation, mser, truncate
+from tests.support.counting import chance
 
-UNHURRIED = settings(deadline=None)  # a busy machine may stall any example
-SERIES = 800
+SERIES = 400
 RATES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=30)
 
 
@@ -49,7 +49,7 @@ def unsteady_share(count: int, *, sd: float, rho: float = 0.0, drift: float = 0.
 )
 def test_a_stationary_series_is_hardly_ever_unsteady(count: int, sd: float, rho: float, most: float) -> None:
     """Quiet or noisy, independent or not: at most 1 in 50 series without any trend is called unsteady."""
-    assert unsteady_share(count, sd=sd, rho=rho) <= most
+    assert unsteady_share(count, sd=sd, rho=rho) <= most + chance(most, SERIES)
 
 
 @pytest.mark.parametrize(("count", "drift"), [(8, 0.3), (8, -0.3), (16, 0.3), (16, -0.3), (24, 0.2)])
@@ -76,14 +76,12 @@ def test_a_warm_up_is_cut_off(ramp: int, depth: float) -> None:
     assert sorted(each.discard for each in found)[30] <= ramp + 2
 
 
-@UNHURRIED
 @given(value=st.floats(1e-3, 1e6), count=st.integers(2, 40))
 def test_a_constant_series_is_steady(value: float, count: int) -> None:
     """Rounding in the sums is no change."""
     assert truncate([value] * count).steady
 
 
-@UNHURRIED
 @given(rates=RATES, exponent=st.integers(-10, 10))
 def test_the_unit_does_not_matter(rates: list[float], exponent: int) -> None:
     """The same series in another unit is cut and judged the same, and half of it at least is kept."""

@@ -45,7 +45,14 @@ def owner(folder: Path, *commands: tuple[str, ...], fork: bool = False, **order:
             running.kill()
 
 
-def test_nothing_outlives_an_owner_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(SAFETY_SECONDS, id="at all"),
+        pytest.param(PROMISED_SECONDS, marks=[pytest.mark.slow, pytest.mark.alone], id="as promised"),
+    ],
+)
+def test_nothing_outlives_an_owner_that_is_killed(tmp_path: Path, seconds: float) -> None:
     """5 s after kill -9 of the owner of four servers no process, port, shared memory or folder of them is left."""
     port = free_port()
     folders = tuple(tmp_path / f"owned{index}" for index in range(4))
@@ -71,7 +78,7 @@ def test_nothing_outlives_an_owner_that_is_killed(tmp_path: Path) -> None:
             left = any(map(alive, pids)) or any(path.exists() for path in (*files, *folders))
             return not left and port_owner(port) is None
 
-        eventually(clean, "everything of the killed owner's is gone", PROMISED_SECONDS)
+        eventually(clean, "everything of the killed owner's is gone", seconds)
 
 
 def test_a_fork_of_the_owner_that_outlives_it_keeps_nothing_alive(tmp_path: Path) -> None:
@@ -79,7 +86,7 @@ def test_a_fork_of_the_owner_that_outlives_it_keeps_nothing_alive(tmp_path: Path
     with owner(tmp_path, ("sleep", "600"), fork=True) as (running, started):
         try:
             running.send_signal(signal.SIGKILL)
-            eventually(lambda: not any(map(alive, started["children"])), "the tree is gone", PROMISED_SECONDS)
+            eventually(lambda: not any(map(alive, started["children"])), "the tree is gone")
             assert alive(started["copy"])
         finally:
             os.kill(started["copy"], signal.SIGKILL)
@@ -108,7 +115,7 @@ def test_what_an_owner_had_started_elsewhere_is_ended_with_it(number: signal.Sig
                 eventually(lambda: port_owner(port) is not None, "the server listens")
                 assert outside.poll() is None
                 os.killpg(running.pid, number)
-                eventually(lambda: outside.poll() is not None, "the process elsewhere is ended", PROMISED_SECONDS)
+                eventually(lambda: outside.poll() is not None, "the process elsewhere is ended")
                 assert not any(map(alive, started["children"]))
         finally:
             outside.kill()
@@ -241,7 +248,7 @@ def test_a_grace_under_way_is_cut_short_by_the_death_of_the_owner(tmp_path: Path
         assert alive(pids["daemon"])
     finally:
         process._link.close()
-    eventually(lambda: not alive(pids["daemon"]), "what ignores SIGTERM is killed", PROMISED_SECONDS)
+    eventually(lambda: not alive(pids["daemon"]), "what ignores SIGTERM is killed")
     assert process._keeper.wait(SAFETY_SECONDS) == 0
 
 

@@ -22,25 +22,26 @@ def masked(text: str) -> str:
     return text.replace(SECRET, "<KEY>")
 
 
-@pytest.mark.parametrize("missing", range(1, len(SECRET)))
-def test_a_secret_across_the_end_of_a_line_is_none_of_it(missing: int, tmp_path: Path) -> None:
-    """However much of it lies before the cut: it is replaced before the line is cut."""
-    filling = "x" * (COLUMNS - missing)
-    (tmp_path / "log").write_text(f"first\n{filling}{SECRET}\n")
-    first, line = read_tail(tmp_path / "log", start=0, lines=2, shown=masked).splitlines()
-    whole = f"{filling}<KEY>"
-    assert (first, line) == ("first", whole if len(whole) <= COLUMNS else f"{whole[:COLUMNS]}…")
+def _cut(line: str) -> str:
+    return line if len(line) <= COLUMNS else f"{line[:COLUMNS]}…"
 
 
-@pytest.mark.parametrize("left", [1, 7, len(SECRET) - 1])
-def test_a_secret_across_the_beginning_is_none_of_it(left: int, tmp_path: Path) -> None:
-    """Of a log that is a single long line only the end is read, which may begin within a secret."""
-    (tmp_path / "log").write_text(f"{'y' * 9}{SECRET}{'x' * (READ_BYTES - left)}")
-    assert read_tail(tmp_path / "log", start=0, lines=2, shown=masked) == "x" * COLUMNS + "…"
+ACROSS = [(f"{'x' * (COLUMNS - missing)}{SECRET}", f"{'x' * (COLUMNS - missing)}<KEY>") for missing in range(1, 15)]
 
 
-def test_a_log_is_read_from_its_beginning_where_it_is_short(tmp_path: Path) -> None:
-    """Nothing of it is left out, neither from where this start began to write."""
-    (tmp_path / "log").write_text(f"another\n{'x' * 20}{SECRET}")
-    assert read_tail(tmp_path / "log", start=8, lines=2, shown=masked) == f"{'x' * 20}<KEY>"
+@pytest.mark.parametrize(
+    ("written", "start", "shown"),
+    [
+        # However much of it lies before the cut of a line: it is replaced before that is cut.
+        *((f"first\n{line}\n", 0, f"first\n{_cut(whole)}") for line, whole in ACROSS),
+        # Of a single long line only the end is read, which may begin within a secret.
+        *((f"yyyy{SECRET}{'x' * (READ_BYTES - left)}", 0, "x" * COLUMNS + "…") for left in (1, 7, len(SECRET) - 1)),
+        # Nothing of a short one is left out, neither from where this start began to write.
+        (f"another\n{'x' * 20}{SECRET}", 8, f"{'x' * 20}<KEY>"),
+    ],
+)
+def test_the_end_of_a_log_is_shown_without_a_secret(tmp_path: Path, written: str, start: int, shown: str) -> None:
+    """The last two lines, each cut where it is long, and no part of a secret; of no log nothing."""
+    (tmp_path / "log").write_text(written)
+    assert read_tail(tmp_path / "log", start=start, lines=2, shown=masked) == shown
     assert read_tail(tmp_path / "none", start=0, lines=2, shown=masked) == ""

@@ -122,10 +122,15 @@ def test_a_server_on_another_port_is_told(tmp_path: Path) -> None:
 
 
 def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
-    """Each probe has words for a port where nobody listens; one that is content is asked though time is up."""
+    """Each probe has words for it, and no engine is asked for more pids; one that is content is asked past the time."""
+
+    def also() -> set[int]:
+        raise AssertionError("asked")
+
     port = free_port()
     with Process.start(program("sleep", "600", folder=tmp_path)) as process:
-        assert ready.owned_port_probe(process, port)() == NotReady(f"it does not listen on port {port} yet")
+        seen = ready.owned_port_probe(process, port, also=also)()
+        assert seen == NotReady(f"it does not listen on port {port} yet")
         ready.wait(lambda: None, process, Deadline.after(0), what="server")
     seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"))()
     assert seen is not None

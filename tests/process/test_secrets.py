@@ -8,12 +8,13 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.ports import describe_process
 from pytest_gpuserve.process.secrets import SHORTEST_SECRET, secret_headers, without_secret_values, without_secrets
+from tests.fakes.children.toolkit import SAFETY_SECONDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +47,6 @@ def test_a_secret_beside_another_or_cut_off_is_no_leak() -> None:
     assert without_secrets("mnopqrstuvwx\n-----END KEY-----", {"PRIVATE_KEY": key}) == "<PRIVATE_KEY>\n<PRIVATE_KEY>"
 
 
-@settings(deadline=None)
 @given(before=st.text(), after=st.text(), secret=st.text(min_size=SHORTEST_SECRET).filter(lambda text: "<" not in text))
 def test_no_text_leaks_a_secret(before: str, after: str, secret: str) -> None:
     """Whatever is around it, the value is not in the text any more."""
@@ -54,7 +54,6 @@ def test_no_text_leaks_a_secret(before: str, after: str, secret: str) -> None:
     assert secret not in shown.replace("<SOME_TOKEN>", "\0")
 
 
-@settings(deadline=None)
 @given(secret=st.text(st.characters(exclude_characters="<", codec="utf-8"), min_size=SHORTEST_SECRET))
 def test_no_repr_leaks_a_secret(secret: str) -> None:
     """An answer is shown as the ``repr`` of its bytes, a result as JSON: both may write a value in another way."""
@@ -98,13 +97,8 @@ def test_a_command_line_is_shown_without_secrets(tmp_path: Path, monkeypatch: py
 
 
 def test_a_secret_of_a_server_is_not_in_its_log(tmp_path: Path) -> None:
-    """A line of a server's log is cut after 400 characters, wherever a token stands in it."""
-    lengths = f"[0, *range({400 - len(SECRET)}, 401)]"
-    code = f"import os\nfor n in {lengths}: print('x' * n + os.environ['HF_TOKEN'])"
-    command = Command((sys.executable, "-c", code), {"HF_TOKEN": SECRET}, tmp_path, tmp_path / "log")
+    """The variables of the server's own environment are known where its log is shown."""
+    command = Command(("/bin/sh", "-c", "echo $HF_TOKEN"), {"HF_TOKEN": SECRET}, tmp_path, tmp_path / "log")
     with Process.start(command) as process:
-        process.wait(30)
-        first, *lines = process.tail().splitlines()
-    assert first == "<HF_TOKEN>"
-    assert len(lines) == len(SECRET) + 1
-    assert all("<HF_TOKEN>".startswith(line.strip("x…")) for line in lines)
+        process.wait(SAFETY_SECONDS)
+        assert process.tail() == "<HF_TOKEN>"

@@ -131,10 +131,9 @@ def test_every_room_is_there() -> None:
     assert {*IMPORT_PYTEST, *PURE} <= rooms
 
 
-@pytest.mark.parametrize("file", MODULES)
-def test_imports_go_one_way(file: str) -> None:
+def test_imports_go_one_way() -> None:
     """No module imports from its own layer or from one above, nor what its room keeps out."""
-    assert broken_rules(file, (ROOT / file).read_text(encoding="utf-8")) == []
+    assert [rule for file in MODULES for rule in broken_rules(file, (ROOT / file).read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize(

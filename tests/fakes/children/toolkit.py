@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,11 @@ from pytest_gpuserve.process.child import Command
 from pytest_gpuserve.process.keeper import shared_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-SAFETY_SECONDS = 30.0
+SAFETY_SECONDS = 60.0
 """How long a fact may take to come true on a busy machine before the test is given up."""
 
 
@@ -48,6 +49,19 @@ def printed(code: str, *arguments: str, env: Mapping[str, str], seconds: float =
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+@contextmanager
+def busy(*arguments: str) -> Iterator[int]:
+    """A process that uses a whole core from now on, or what others leave it of one; yields its pid."""
+    command = [sys.executable, "-c", "print(flush=True)\nwhile True: pass", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            yield child.pid
+        finally:
+            child.kill()
 
 
 def eventually(fact: Callable[[], bool], what: str, seconds: float = SAFETY_SECONDS) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tests.fakes.nvml.build import build_fake_nvml, fake_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 MIB: Final = 2**20
@@ -311,6 +311,22 @@ def write(script: Script, folder: Path, *, library: Path | None = None) -> dict[
     environment = fake_environment(library, [])
     del environment["FAKE_NVML_PRODUCTS"]
     return {**environment, "FAKE_NVML_SCRIPT": os.fspath(path)}
+
+
+def write_each(scripts: Iterable[Script], folder: Path, *, library: Path) -> tuple[dict[str, str], list[str]]:
+    """Write scripts for a process that looks at one after the other: by ``FAKE_NVML_SCRIPT``, at each of these paths.
+
+    Returns:
+        The environment of `write`, and the paths.
+    """
+    environment: dict[str, str] = {}
+    paths = []
+    for number, script in enumerate(scripts):
+        own = folder / str(number)
+        own.mkdir()
+        environment = write(script, own, library=library)
+        paths.append(environment["FAKE_NVML_SCRIPT"])
+    return environment, paths
 
 
 _KEYS: Final = {
