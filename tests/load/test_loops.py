@@ -198,7 +198,7 @@ def test_a_failed_answer_is_counted_with_its_request() -> None:
     whole = plan(Closed(1), requests=4)
     simulation = Simulation(whole, lambda sent: Reply(kind="status 503" if sent.number in {1, 2} else "")).run()
     assert simulation.errors == {"status 503": 2}
-    assert simulation.ticks[0].error_samples == {"status 503": "request 1: refused"}
+    assert simulation.ticks[0].error_samples == {"status 503": "request 1: b'right'"}
     assert simulation.said == 1, "what nobody keeps was made text"
     assert (simulation.sends, len(simulation.opened)) == ([0, 10 * MS, 20 * MS, 30 * MS], 1)
     closing = Simulation(plan(Closed(3), requests=12), lambda _: Reply(keep=False)).run()
