@@ -125,10 +125,10 @@ def test_a_bare_checkout_runs_its_own_modules(tmp_path: Path) -> None:
     (checkout / "pytest_gpuserve" / "load" / "null_server.py").write_text(module)
     program = f"""
 import subprocess, sys
-sys.path.append({str(checkout)!r})
+from pathlib import Path
 sys.modules.pop("pytest_gpuserve", None)
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
-sys.path[:] = [entry for entry in sys.path if entry != {str(ROOT)!r}]
+sys.path[:] = [entry for entry in sys.path if not Path(entry, "pytest_gpuserve").exists()] + [{str(checkout)!r}]
 from pytest_gpuserve.process.module import module_command
 sys.exit(subprocess.run(module_command("pytest_gpuserve.load.null_server", "a", "b")).returncode)
 """
