@@ -71,19 +71,15 @@ def test_the_latency_is_that_of_the_server_and_little_more(server: Serving) -> N
     [
         ("/ok?read_ms=200", b"x" * (1 << 24), "sending_ns"),
         ("/big?write_ms=200", b"x", "receiving_ns"),
-        ("/ok?ms=200", b"x", ""),
     ],
 )
 def test_slow_transfers_are_timed(server: Serving, target: str, body: bytes, slow: str) -> None:
-    """The pauses of a server that reads, or writes, slowly are in that sum and not in the other; its work in none."""
+    """The pauses of a server that reads, or writes, slowly are in that sum and not in the other."""
     with Engines(plan(server.port, target, connections=2, requests=4, body=body)) as engine:
         totals = Totals(engine).take_to_end()
     assert (totals.requests, totals.errors) == (4, {})
     sums = {name: sum(getattr(tick, name) for tick in totals.ticks) for name in ("sending_ns", "receiving_ns")}
     pauses_ns = 4 * 200_000_000
-    if not slow:
-        assert set(sums.values()) == {0}
-        return
     assert sum(sums.values()) < totals.latency_sum_ns
     assert pauses_ns / 2 < sums.pop(slow)
     assert max(sums.values()) < pauses_ns / 4

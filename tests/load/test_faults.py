@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import resource
-import socket
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import psutil
 import pytest
 
@@ -15,34 +12,13 @@ from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Constant, Trace
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.http_server import BIG, BODY, Serving, Totals, plan, serving
+from tests.load.loading import EACH, USERS, bodies_of, connections, load, rotating
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.wire import Plan
 
-USERS = 4
 TOTAL = 24
-EACH = 6
 DEATH = {"connection refused", "connection closed", "connection reset", "incomplete answer"}
-
-
-def rotating(port: int, *paths: str, **more: Any) -> Plan:  # noqa: ANN401 -- of the plan
-    """Plan a load whose requests go to these paths in turn; all answers are asked for."""
-    plans = [plan(port, path, **{"connections": USERS, **more}) for path in paths]
-    return msgspec.structs.replace(
-        plans[0], payloads=tuple(payload for each in plans for payload in each.payloads), keep_answers="all"
-    )
-
-
-def load(port: int, *paths: str, **more: Any) -> Totals:  # noqa: ANN401 -- of the plan
-    """Load to the end."""
-    with Engines(rotating(port, *paths, **{"requests": EACH * len(paths), **more})) as engine:
-        return Totals(engine).take_to_end()
-
-
-def connections(server: Serving, *paths: str) -> int:
-    """How many the server has seen, by their first request."""
-    return sum(server.seen(path).connections for path in paths)
 
 
 FAULTS = {
@@ -94,10 +70,7 @@ def test_every_form_of_a_right_answer_is_understood(
     before = connections(server, *forms)
     totals = load(server.port, *forms, method=method)
     assert (totals.requests, totals.errors, totals.sent) == (EACH * len(forms), {}, EACH * len(forms))
-    answers: Counter[tuple[int, bytes]] = Counter()
-    for answer in (answer for tick in totals.ticks for answer in tick.answers):
-        answers[answer.index, answer.body] += answer.count
-    assert answers == dict.fromkeys(enumerate(forms.values()), EACH)
+    assert bodies_of(totals) == dict.fromkeys(enumerate(forms.values()), EACH)
     assert connections(server, *forms) - before == opened
 
 
@@ -128,41 +101,6 @@ def test_what_happens_to_an_idle_connection(server: Serving) -> None:
     assert totals.errors == {"protocol": 2}
     assert "an answer to no request: b'HTTP/1.1 200 OK" in totals.samples["protocol"]
     assert connections(server, "/ok") == before + 9
-
-
-def test_refused_connections_are_failed_requests() -> None:
-    """Where nobody listens each of N requests fails, though none could be sent, and the load ends."""
-    totals = load(free_port(), "/ok")
-    assert (totals.requests, totals.errors, totals.sent) == (0, {"connection refused": EACH}, 0)
-    assert "[Errno 111] Connection refused" in totals.samples["connection refused"]
-
-
-def test_a_server_that_does_not_accept_is_a_connect_timeout() -> None:
-    """With its backlog full each of N requests fails after the time that was allowed."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-        port = listener.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)):
-            totals = load(port, "/ok", connections=TOTAL, requests=TOTAL, timeout_seconds=0.3)
-    # A few find a place in the backlog, and wait there for an answer.
-    assert set(totals.errors) <= {"connect timeout", "timeout"}
-    assert (totals.requests, totals.errors.total(), totals.in_flight) == (0, TOTAL, 0)
-    assert totals.sent == totals.errors["timeout"] < TOTAL
-    assert "no connection within 0.3 s" in totals.samples["connect timeout"]
-
-
-def test_the_limit_on_open_files_is_named(server: Serving) -> None:
-    """Connections that the limit forbids are failed requests that say so, and the load goes on without them."""
-    with Engines(plan(server.port, "/close", connections=USERS)) as engine:
-        totals = Totals(engine).take_until(lambda totals, _: totals.requests > 0, "load")
-        files = psutil.Process(engine.pids[0])
-        limits = files.rlimit(resource.RLIMIT_NOFILE)
-        files.rlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-        totals.take_until(lambda totals, _: totals.errors["connect"] >= TOTAL, "the limit")
-        files.rlimit(resource.RLIMIT_NOFILE, limits)
-        before = totals.requests
-        totals.take_until(lambda totals, _: totals.requests > before + TOTAL, "load as before")
-    assert set(totals.errors) == {"connect"}
-    assert "the limit on open files is too low, see `ulimit -n`" in totals.samples["connect"]
 
 
 def test_a_server_that_is_killed_and_comes_back_is_loaded_again() -> None:

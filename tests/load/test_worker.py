@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import struct
 import subprocess
@@ -650,28 +649,6 @@ def test_a_load_through_a_worker_process(path: str) -> None:
             send(lane)
         rig.until_told(300)
     assert wrong == []
-
-
-def test_a_worker_that_dies_and_comes_back(path: str) -> None:
-    """Requests under way are lost with it, by a known kind; lanes that are opened when it is back work."""
-    with engine(path) as rig:
-        with back_end(path) as process:
-            lanes = rig.seats(4)
-            process.send_signal(signal.SIGSTOP)
-            for lane in lanes[:3]:
-                lane.send(b"abc")
-            process.kill()
-            rig.until_told(4)
-            kinds = {kind for kind, place in rig.kinds() if place < 3}
-            assert kinds <= {"lost: connection closed", "lost: connection reset"}
-            assert rig.kinds()[-1] == ("lost: ", 3)
-        rig.told.clear()
-        Path(path).unlink()
-        with back_end(path):
-            (lane,) = rig.seats(1)
-            lane.send(b"abc")
-            rig.until_told(1)
-    assert rig.told == [("answered", 0, b"cba")]
 
 
 @pytest.mark.parametrize(
