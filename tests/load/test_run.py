@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import msgspec
 import psutil
 import pytest
 
@@ -15,17 +14,16 @@ from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import Outcome, run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.validity import ReasonKind
-from pytest_gpuserve.load.wire import Answers, Endpoint, Latencies, Plan, Tick
-from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.load.wire import Answers, Endpoint, Plan, Tick
 from tests.fakes.children.toolkit import alive, eventually
 from tests.fakes.http_server import plan, serving
+from tests.load.ticks import TICK_NS, tick_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuserve.load.totals import RunningTotals
 
-TICK_NS = 100_000_000
 LATENCY_NS = 1_000_000
 USERS = 2
 PLAN = Plan(Endpoint("http", "127.0.0.1", 1), ((b"a",), (b"b",)), Closed(USERS), TICK_NS, 10**10)
@@ -35,22 +33,8 @@ REQUESTS = USERS * TICK_NS // LATENCY_NS
 
 def tick(number: int, *, errors: dict[str, int] | None = None, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick
     """Make a tick of which everything is sound but what is given."""
-    sound = Tick(
-        number=number,
-        begin_ns=number * TICK_NS,
-        end_ns=(number + 1) * TICK_NS,
-        requests=REQUESTS,
-        latency=Latencies({bucket_of(LATENCY_NS): REQUESTS}, REQUESTS * LATENCY_NS, LATENCY_NS),
-        sent=REQUESTS,
-        due=REQUESTS,
-        errors=errors or {},
-        error_samples=dict.fromkeys(errors or {}, "a sample"),
-        in_flight=USERS,
-        in_flight_ns=USERS * TICK_NS,
-        cpu_ns=TICK_NS // 10,
-        users=USERS,
-    )
-    return msgspec.structs.replace(sound, **more)
+    failed = {"errors": errors or {}, "error_samples": dict.fromkeys(errors or {}, "a sample")}
+    return tick_of(number, REQUESTS, LATENCY_NS, **{"in_flight": USERS, "users": USERS, **failed, **more})
 
 
 def lost() -> LoadFailed:
