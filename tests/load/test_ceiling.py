@@ -244,9 +244,7 @@ def nothing_more(client: socket.socket) -> None:
     client.settimeout(SAFETY_SECONDS)
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "answer_bytes"), [(1, 0), (64, 64), (1000, 70_000), (1 << 20, 0), (1 << 20, 1 << 20)]
-)
+@pytest.mark.parametrize(("request_bytes", "answer_bytes"), [(1, 0), (1000, 70_000), (1 << 20, 1 << 20)])
 def test_each_request_gets_exactly_one_answer(request_bytes: int, answer_bytes: int) -> None:
     """Whatever the sizes, request after request, and not before the request's last byte."""
     with null_server(request_bytes, answer_bytes) as (_, port), connect(port) as client:
