@@ -2,10 +2,10 @@
 
 Run as a program (arguments: PORT, and a certificate file for TLS) it prints its port, and ends when its standard input
 is closed; ``serving`` does that for a test. Query parameters of every path: ``ms`` the service time, ``read_ms`` a
-pause before a request's body is read, ``write_ms`` a pause in the middle of an answer, ``total`` how many requests of
-this path are answered before it falls silent (all by default), ``idle`` what happens to a connection that stays idle
-after an answer (``close``, ``reset``, or ``talk``: bytes that nobody asked for). ``/seen`` tells what was seen, by
-path. ``plan`` and ``Totals`` are the other side: a load on it, and what the engine says came of it.
+pause before a request's body is read, ``write_ms`` a pause in the middle of an answer, ``idle`` what happens to a
+connection that stays idle after an answer (``close``, ``reset``, or ``talk``: bytes that nobody asked for). ``/seen``
+tells what was seen, by path. ``plan`` and ``Totals`` are the other side: a load on it, and what the engine says came of
+it.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class FakeServer:
         self.in_service[path] += 1
         seen.most_at_once = max(seen.most_at_once, self.in_service[path])
         try:
-            if path == "/never" or number >= int(query.get("total", sys.maxsize)):
+            if path == "/never":
                 await self.never.wait()
             if "ms" in query:
                 await asyncio.sleep(float(query["ms"]) / 1000)

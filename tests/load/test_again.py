@@ -25,8 +25,6 @@ from pytest_gpuserve.load.wire import Ready, frame
 from tests.fakes.http_server import Serving, Totals, plan, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pytest_gpuserve.load.schedule import Arrival, Schedule
 
 RESTARTS = 12
@@ -37,15 +35,6 @@ EARLY_SECONDS = 0.2
 
 ANSWERS = 300
 ANSWER_BYTES = 3000
-
-
-@pytest.fixture(autouse=True)
-def nothing_remains() -> Iterator[None]:
-    """Fail a test that leaves an engine behind."""
-    before = set(psutil.Process().children())
-    yield
-    left = set(psutil.Process().children()) - before
-    assert not [each for each in left if each.status() == psutil.STATUS_ZOMBIE or "load.engine" in str(each.cmdline())]
 
 
 def connections(engines: Engines) -> int:
