@@ -454,7 +454,7 @@ def test_what_does_not_fit_together_is_told_beforehand(
     assert plans == []
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     argv=st.lists(
         st.one_of(

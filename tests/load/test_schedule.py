@@ -27,7 +27,6 @@ from pytest_gpuserve.load.schedule import (
     Trace,
 )
 from pytest_gpuserve.load.wire import Endpoint, Plan
-from tests.fakes.simulated_load import HOUR_NS, MS, Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -243,9 +242,6 @@ ANY_OPEN: st.SearchStrategy[OpenSchedule] = st.one_of(
     st.builds(Burst, st.integers(1, 60)),
 )
 
-NUMBERS = st.integers(1, 60)
-TIMES_NS = st.integers(1, 60 * MS)
-
 FIRST_NS: list[tuple[OpenSchedule, list[int]]] = [
     (Constant(700.0), [0, 1428571, 2857143, 4285714]),
     (Poisson(700.0), [1393213, 3327457, 5592728, 9671451]),
@@ -268,33 +264,6 @@ def test_the_shares_together_are_the_one_schedule(schedule: OpenSchedule, seed: 
     assert all(arrival.number % parts == part for part, share in enumerate(shares) for arrival in share)
     together = sorted((arrival for share in shares for arrival in share), key=lambda arrival: arrival.number)
     assert together == until(COUNT, schedule.arrivals(seed))
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    schedule=st.sampled_from([Constant(1000.0), Poisson(500.0), Gamma(500.0, 0.3), Burst(40)]),
-    seed=st.integers(0, 2**32),
-    parts=st.integers(1, 12),
-    end=st.fixed_dictionaries({"requests": NUMBERS}, optional={"nanoseconds": TIMES_NS})
-    | st.fixed_dictionaries({"nanoseconds": TIMES_NS}),
-)
-def test_engines_together_send_what_one_would(
-    schedule: OpenSchedule, seed: int, parts: int, end: dict[str, int]
-) -> None:
-    """Also where the load ends by number or by time, and where it has fewer requests than there are engines."""
-    whole = Plan(Endpoint("http", "simulated"), ((b"0",),), schedule, HOUR_NS, HOUR_NS, seed=seed, **end)  # type: ignore[arg-type]  # an end's are numbers
-
-    def sent_by(part: int, parts: int) -> list[tuple[int, int]]:
-        simulation = Simulation(msgspec.structs.replace(whole, part=part, parts=parts)).run()
-        assert simulation.ended_ns is not None
-        return [(sent.number, sent.at_ns - simulation.begin_ns) for sent in simulation.sent]
-
-    together = [sent for part in range(parts) for sent in sent_by(part, parts)]
-    assert sorted(together) == sorted(sent_by(0, 1))
-    assert all(
-        number < end.get("requests", math.inf) and at_ns < end.get("nanoseconds", math.inf)
-        for number, at_ns in together
-    )
 
 
 @pytest.mark.parametrize(("schedule", "times_ns"), FIRST_NS, ids=lambda value: str(value)[:20])
