@@ -245,10 +245,8 @@ def test_a_silent_engine_is_given_up(server: Serving, monkeypatch: pytest.Monkey
 def test_garbage_instead_of_readiness_is_refused(fake_engine: Path, said: bytes) -> None:
     """Neither an absurd length nor a message that is none is waited for or taken for the truth; its log is shown."""
     (fake_engine / "says-0").write_bytes(said)
-    begin = time.monotonic()
     with pytest.raises(LoadFailed, match="garbled") as caught:
         Engines(plan(1))
-    assert time.monotonic() - begin < engine_process.SILENCE_SECONDS
     assert caught.value.log_tail == "why\n"
 
 

@@ -189,6 +189,21 @@ def test_workloads_differ_in_what_differs() -> None:
     assert len(workloads) == len(different)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "workload"),
+    [
+        (Closed(2, 0.2), {"load": "closed loop", "concurrency": "2", "think_seconds": "0.2"}),
+        (Steps(((1, 0.5), (3, 60.0))), {"load": "stepped users", "steps": "1 for 0.5 s, 3 for 60 s"}),
+        (Constant(5.0, 2), {"load": "open loop, constant", "rate": "5", "max_in_flight": "2"}),
+        (Poisson(0.5), {"load": "open loop, Poisson", "rate": "0.5"}),
+        (Burst(12), {"load": "burst", "requests": "12"}),
+    ],
+)
+def test_a_workload_has_the_words_that_baselines_keep(schedule: Schedule, workload: dict[str, str]) -> None:
+    """And that reports show."""
+    assert schedule.workload() == workload
+
+
 NO_RATES: tuple[Any, ...] = (0, -1.0, math.nan, math.inf, -math.inf, True, "5", None, 10**400, 1e-300)
 NO_PAUSES = tuple(value for value in NO_RATES if value not in {0, 1e-300})
 NO_COUNTS: tuple[Any, ...] = (0, -1, 1.0, True, "5", math.nan)
