@@ -40,20 +40,6 @@ if TYPE_CHECKING:
 GUARD_SECONDS = 30.0
 KINDS = {"protocol", "incomplete answer", "connection closed", "connection reset"}
 
-BACK_END = """
-import sys
-from pytest_gpuserve.process.inbox import Inbox
-
-with Inbox(sys.argv[1]) as inbox:
-    print("ready", flush=True)
-    while batch := inbox.get_batch(max_size=4, max_wait_seconds=0.001):
-        for item in reversed(batch):
-            if item.body == b"fail":
-                inbox.fail(item, "no such input " * 100)
-            else:
-                inbox.answer(item, item.body[::-1])
-"""
-
 
 class Rig:
     """An engine with nothing but its transport; its own issuer, which notes what it is told."""
@@ -151,18 +137,6 @@ def scripted(lanes: int, busy: int = 0) -> Iterator[tuple[Rig, list[Lane], socke
                 for seat in seats[:busy]:
                     seat.send(b"request")
                 yield rig, seats, peer
-
-
-@contextlib.contextmanager
-def back_end(path: str) -> Iterator[subprocess.Popen[str]]:
-    """A worker process that is ready, and ended at the end."""
-    with subprocess.Popen([sys.executable, "-c", BACK_END, path], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
 
 
 def answer(number: int, body: bytes, status: int = 0) -> bytes:
@@ -602,16 +576,29 @@ def test_a_path_that_cannot_be_is_a_usage_problem(path: str) -> None:
         Inbox(path + "x" * 108)
 
 
-# -- both ends, in two processes
+# -- both ends
 
 
-def test_a_load_through_a_worker_process(path: str) -> None:
+def answer_all(inbox: Inbox) -> None:
+    """Answer with the body turned round, or fail as the body says, until the inbox is closed."""
+    while batch := inbox.get_batch(max_size=4, max_wait_seconds=0.001):
+        for item in reversed(batch):
+            if item.body == b"fail":
+                inbox.fail(item, "no such input " * 100)
+            else:
+                inbox.answer(item, item.body[::-1])
+
+
+def test_a_load_through_a_worker(inbox: Inbox) -> None:
     """Hundreds of requests of all sizes, many under way: each seat gets the answers to its own, or its error."""
     sizes = [0, 1, 100, 16_384, 16_385, 65_535, 300_000]
     left = 300
     expected: dict[int, tuple[str, object]] = {}
     wrong: list[int] = []
-    with back_end(path), engine(path) as rig:
+
+    worker = threading.Thread(target=answer_all, args=(inbox,))
+    worker.start()
+    with engine(inbox.path) as rig:
 
         def send(lane: Lane) -> None:
             nonlocal left
@@ -634,6 +621,8 @@ def test_a_load_through_a_worker_process(path: str) -> None:
         for lane in rig.seats(16):
             send(lane)
         rig.until_told(300)
+    inbox.close()
+    worker.join()
     assert wrong == []
 
 
