@@ -25,7 +25,6 @@ from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.engine import __main__ as engine_main
 from pytest_gpuserve.load.engine import pipes
 from pytest_gpuserve.load.engine.outputs import OutputPlaces
-from pytest_gpuserve.load.engine.tally import DISTINCT_ANSWER_BYTES, DISTINCT_ANSWERS
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Trace
 from pytest_gpuserve.load.wire import BEAT_NS, Outputs, Tick, unwritten
@@ -237,34 +236,6 @@ def test_shared_memory_that_cannot_be_read_is_told_as_such(tmp_path: Path, conte
         Engines(msgspec.structs.replace(plan(1, connections=1), outputs=Outputs(str(file), 4)))
     log = caught.value.log_tail
     assert [text in log for text in (str(file), reason, "127.0.0.1", "Traceback")] == [True, True, False, False]
-
-
-@pytest.mark.parametrize("size", [0, 2_000])
-def test_a_report_is_bounded_whatever_the_answers_are(server: Serving, size: int) -> None:
-    """Bodies that are all different are kept up to the bounds of number and bytes, the rest is counted as unchecked."""
-    total = DISTINCT_ANSWERS * 2 if size == 0 else 2 * DISTINCT_ANSWER_BYTES // size
-    target = f"/numbered?distinct=1000000&bytes={size}"
-    # One tick for all of them: its length is far beyond the time that they take.
-    slowly = msgspec.structs.replace(
-        plan(server.port, target, connections=16, requests=total), tick_ns=round(SAFETY_SECONDS * 1e9)
-    )
-    with Engines(slowly) as engine:
-        (tick,) = Totals(engine).take_to_end().ticks
-    assert tick.requests == total == sum(answers.count for answers in tick.answers) + tick.unchecked
-    assert len(tick.answers) <= DISTINCT_ANSWERS
-    assert sum(len(answers.body) for answers in tick.answers) <= DISTINCT_ANSWER_BYTES
-    assert tick.unchecked > 0
-
-
-def test_very_large_answers_are_all_passed_on(server: Serving) -> None:
-    """60 different answers of a megabyte, all asked for: each arrives, is the server's, and the load ends."""
-    whole = plan(server.port, "/numbered?distinct=1000000&bytes=1000000", requests=60)
-    with Engines(msgspec.structs.replace(whole, keep_answers="all")) as engine:
-        totals = Totals(engine).take_to_end()
-    assert totals.answers.total() + totals.unchecked == totals.requests == 60
-    assert all(body == b"%d" % int(body.rstrip(b".")) + b"." * 1_000_000 for body in totals.answers)
-    # A tick has room for 32 of them.
-    assert len(totals.answers) >= 32
 
 
 def test_a_reader_that_pauses_loses_nothing_and_stalls_nothing(server: Serving) -> None:

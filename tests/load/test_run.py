@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import psutil
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
@@ -15,14 +14,10 @@ from pytest_gpuserve.load.run import Outcome, run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.validity import ReasonKind
 from pytest_gpuserve.load.wire import Answers, Endpoint, Plan, Tick
-from tests.fakes.children.toolkit import alive, eventually
-from tests.fakes.http_server import plan, serving
 from tests.load.ticks import TICK_NS, tick_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pytest_gpuserve.load.totals import RunningTotals
 
 LATENCY_NS = 1_000_000
 USERS = 2
@@ -186,16 +181,10 @@ def test_answers_that_could_not_be_checked_are_no_pass(
         assert f"{REQUESTS - checked} of {REQUESTS} answers could not be checked" in outcome.reasons[0].text
 
 
-def test_no_engine_outlives_an_exception_of_the_caller() -> None:
+def test_no_engine_outlives_an_exception_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a callback raises comes through, after the engines have ended."""
-    engines: list[psutil.Process] = []
-
-    def fail(_totals: RunningTotals, _tick: Tick) -> None:
-        engines.extend(psutil.Process().children(recursive=True))
-        raise ZeroDivisionError
-
-    with serving() as server, pytest.raises(ZeroDivisionError):
-        run_load(plan(server.port), processes=2, on_tick=fail)
-    assert len(engines) == 3, "with the server"
-    for engine in engines:
-        eventually(lambda pid=engine.pid: not alive(pid), f"process {engine.pid} is gone")  # type: ignore[misc]  # mypy cannot infer lambdas with defaults
+    engines = simulated(monkeypatch, [tick(0)])
+    engines.__exit__.return_value = None
+    with pytest.raises(ZeroDivisionError):
+        run_load(PLAN, on_tick=lambda totals, _: 1 // (totals.totals().requests - REQUESTS))
+    assert engines.__exit__.call_count == 1
