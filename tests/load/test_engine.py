@@ -241,7 +241,7 @@ def test_shared_memory_that_cannot_be_read_is_told_as_such(tmp_path: Path, conte
 def test_a_reader_that_pauses_loses_nothing_and_stalls_nothing(server: Serving) -> None:
     """In two seconds without reading the engine goes on, tick by tick, although the pipe has long been full."""
     pause_ns = 2_000_000_000
-    whole = plan(server.port, "/numbered?distinct=1000000&bytes=4000&ms=5")
+    whole = plan(server.port, "/numbered?distinct=1000000&bytes=20000&ms=5")
     before = server.seen("/numbered").requests
     with Engines(msgspec.structs.replace(whole, keep_answers="all", nanoseconds=pause_ns)) as engine:
         totals = Totals(engine)
