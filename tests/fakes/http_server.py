@@ -303,7 +303,6 @@ class Totals:
     requests: int = 0
     sent: int = 0
     due: int = 0
-    held: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     samples: dict[str, str] = field(default_factory=dict)
     answers: Counter[bytes] = field(default_factory=Counter)
@@ -317,7 +316,6 @@ class Totals:
         self.requests += tick.requests
         self.sent += tick.sent
         self.due += tick.due
-        self.held += tick.held
         self.errors.update(tick.errors)
         self.samples = {**tick.error_samples, **self.samples}
         for answers in tick.answers:
@@ -334,11 +332,9 @@ class Totals:
             assert time.monotonic() < end, f"not in {SAFETY_SECONDS} s: {what}; {self.requests} {self.errors}"
         return self
 
-    def take_all(self, total: int, in_flight: int) -> Totals:
-        """Take ticks until so many requests have come to an end and so many are waiting."""
-        return self.take_until(
-            lambda totals, tick: totals.ended >= total and tick.in_flight == in_flight, f"{total} requests ended"
-        )
+    def take_waiting(self, in_flight: int) -> Totals:
+        """Take ticks until so many requests are waiting."""
+        return self.take_until(lambda _, tick: tick.in_flight == in_flight, f"{in_flight} requests wait")
 
     def take_to_end(self) -> Totals:
         """Take ticks up to the last one, of a load that ends by itself."""

@@ -55,7 +55,7 @@ def test_a_halted_load_has_neither_requests_nor_connections(server: Serving) -> 
     path = f"/digest?ms={SLOW_MS}"
     before = server.seen("/digest")
     with Engines(plan(server.port, path, connections=6), 2) as engines:
-        Totals(engines).take_all(0, 6)
+        Totals(engines).take_waiting(6)
         assert connections(engines) == 6
         engines.halt(seed=0)
         seen = server.seen("/digest")
@@ -72,11 +72,11 @@ def test_a_halted_load_has_neither_requests_nor_connections(server: Serving) -> 
 def test_a_server_that_does_not_answer_is_not_waited_for(server: Serving) -> None:
     """Not until the requests' own time-out, which is a minute: no halt has so long. The next load begins as any."""
     with Engines(plan(server.port, "/never", connections=2)) as engines:
-        Totals(engines).take_all(0, 2)
+        Totals(engines).take_waiting(2)
         engines.halt(seed=0)
         assert connections(engines) == 0
         engines.begin()
-        assert Totals(engines).take_all(0, 2).ticks[0].number == 0
+        assert Totals(engines).take_waiting(2).ticks[0].number == 0
 
 
 def test_a_load_begun_anew_counts_from_nothing(server: Serving) -> None:
