@@ -2,10 +2,10 @@
 
 Run as a program (arguments: PORT, and a certificate file for TLS) it prints its port, and ends when its standard input
 is closed; ``serving`` does that for a test. Query parameters of every path: ``ms`` the service time, ``read_ms`` a
-pause before a request's body is read, ``write_ms`` a pause in the middle of an answer, ``total`` how many requests of
-this path are answered before it falls silent (all by default), ``idle`` what happens to a connection that stays idle
-after an answer (``close``, ``reset``, or ``talk``: bytes that nobody asked for). ``/seen`` tells what was seen, by
-path. ``plan`` and ``Totals`` are the other side: a load on it, and what the engine says came of it.
+pause before a request's body is read, ``write_ms`` a pause in the middle of an answer, ``idle`` what happens to a
+connection that stays idle after an answer (``close``, ``reset``, or ``talk``: bytes that nobody asked for). ``/seen``
+tells what was seen, by path. ``plan`` and ``Totals`` are the other side: a load on it, and what the engine says came of
+it.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class FakeServer:
         self.in_service[path] += 1
         seen.most_at_once = max(seen.most_at_once, self.in_service[path])
         try:
-            if path == "/never" or number >= int(query.get("total", sys.maxsize)):
+            if path == "/never":
                 await self.never.wait()
             if "ms" in query:
                 await asyncio.sleep(float(query["ms"]) / 1000)
@@ -303,7 +303,6 @@ class Totals:
     requests: int = 0
     sent: int = 0
     due: int = 0
-    held: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     samples: dict[str, str] = field(default_factory=dict)
     answers: Counter[bytes] = field(default_factory=Counter)
@@ -317,7 +316,6 @@ class Totals:
         self.requests += tick.requests
         self.sent += tick.sent
         self.due += tick.due
-        self.held += tick.held
         self.errors.update(tick.errors)
         self.samples = {**tick.error_samples, **self.samples}
         for answers in tick.answers:
@@ -334,11 +332,9 @@ class Totals:
             assert time.monotonic() < end, f"not in {SAFETY_SECONDS} s: {what}; {self.requests} {self.errors}"
         return self
 
-    def take_all(self, total: int, in_flight: int) -> Totals:
-        """Take ticks until so many requests have come to an end and so many are waiting."""
-        return self.take_until(
-            lambda totals, tick: totals.ended >= total and tick.in_flight == in_flight, f"{total} requests ended"
-        )
+    def take_waiting(self, in_flight: int) -> Totals:
+        """Take ticks until so many requests are waiting."""
+        return self.take_until(lambda _, tick: tick.in_flight == in_flight, f"{in_flight} requests wait")
 
     def take_to_end(self) -> Totals:
         """Take ticks up to the last one, of a load that ends by itself."""

@@ -1,21 +1,26 @@
-"""A loop of the load engine in a world without sockets, whose clock stands still until something happens."""
+"""Loops of the load engine in a world without sockets, whose clock stands still until something happens."""
 
 from __future__ import annotations
 
 import heapq
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, cast
 from unittest import mock
+
+import msgspec
 
 from pytest_gpuserve.load.engine import closed_loop, loop, open_loop
 from pytest_gpuserve.load.engine.__main__ import make_loop
 from pytest_gpuserve.load.engine.lane import Lane
 from pytest_gpuserve.load.engine.tally import Tally
+from pytest_gpuserve.load.merging import merge_ticks
 from pytest_gpuserve.load.schedule import is_open
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from pytest_gpuserve.load.engine.reactor import Reactor
     from pytest_gpuserve.load.wire import Plan, Tick
@@ -33,12 +38,14 @@ class Reply:
     Args:
         after_ns: When, from the send; None for never.
         kind: The error's; empty for a good answer.
+        body: Of the answer.
         keep: Whether the connection stays.
         lost: Whether the connection is lost instead of an answer given.
     """
 
     after_ns: int | None = 10 * MS
     kind: str = ""
+    body: bytes = BODY
     keep: bool = True
     lost: bool = False
 
@@ -268,14 +275,14 @@ class SimulatedLane(Lane):
         if reply.lost:
             loop.lost(self, reply.kind, "lost")
         elif reply.kind:
-            loop.refused(self, now_ns, reply.kind, self._say, keep=reply.keep)
+            loop.refused(self, now_ns, reply.kind, lambda: self._say(reply.body), keep=reply.keep)
         else:
             request.good = True
-            loop.answered(self, now_ns, BODY, reply.keep)
+            loop.answered(self, now_ns, reply.body, reply.keep)
 
-    def _say(self) -> str:
+    def _say(self, body: bytes) -> str:
         self._simulation.said += 1
-        return "refused"
+        return repr(body)
 
     def hang_up(self) -> None:
         """Be closed by the server in good order, while idle."""
@@ -302,3 +309,34 @@ class SimulatedLane(Lane):
         assert self._request is not None
         self._request.end_ns = self._simulation.now_ns
         self._request = None
+
+
+@dataclass
+class SimulatedEngines:
+    """Stands for ``Engines``: the whole load has happened, in this process, when the first tick is asked for.
+
+    Args:
+        serve: What becomes of a request.
+    """
+
+    serve: Callable[[Sent], Reply] = field(default=lambda _: Reply())
+
+    def __post_init__(self) -> None:
+        self.parts: list[Simulation] = []
+
+    def __call__(self, plan: Plan, processes: int, source: object) -> AbstractContextManager[SimulatedEngines]:
+        """Load."""
+        self.parts = [
+            Simulation(msgspec.structs.replace(plan, part=part, parts=processes), self.serve).run()
+            for part in range(processes)
+        ]
+        rows = zip_longest(*(part.ticks for part in self.parts))
+        # Engines that used no CPU time would be ones at which nobody looked.
+        self._ticks = iter(
+            [merge_ticks([msgspec.structs.replace(tick, cpu_ns=1) for tick in row if tick is not None]) for row in rows]
+        )
+        return nullcontext(self)
+
+    def next_tick(self) -> Tick:
+        """The next tick of all parts together."""
+        return next(self._ticks)

@@ -78,7 +78,7 @@ def test_waiting_for_a_core_is_no_standstill() -> None:
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * cores)]
     try:
         began, cpu, busy = time.perf_counter_ns(), time.process_time_ns(), clock.read_ns(time.process_time_ns())
-        while time.perf_counter_ns() < began + 1_000_000_000:
+        while time.perf_counter_ns() < began + 500_000_000:
             pass
         length = time.perf_counter_ns() - began
         worked = time.process_time_ns() - cpu

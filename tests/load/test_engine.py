@@ -6,6 +6,8 @@ import hashlib
 import os
 import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 from itertools import pairwise
@@ -23,31 +25,18 @@ from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.engine import __main__ as engine_main
 from pytest_gpuserve.load.engine import pipes
 from pytest_gpuserve.load.engine.outputs import OutputPlaces
-from pytest_gpuserve.load.engine.tally import DISTINCT_ANSWER_BYTES, DISTINCT_ANSWERS
 from pytest_gpuserve.load.request import Request
-from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Trace
+from pytest_gpuserve.load.schedule import Closed, Constant, Trace
 from pytest_gpuserve.load.wire import BEAT_NS, Outputs, Tick, unwritten
 from pytest_gpuserve.measure.histogram import bucket_of, seconds_of
-from tests.fakes.children.toolkit import alive, eventually
-from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan, serving
-from tests.fakes.load_processes import owner_of_engine
+from tests.fakes.children.toolkit import ROOT, alive, eventually
+from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.wire import Latencies
-
-ENDS_SECONDS = 10.0
-"""The engine must be gone so soon after its owner: a promise to users."""
-
-
-@pytest.fixture
-def server() -> Iterator[Serving]:
-    """Give a server of its own to each test, so that all that it saw is of this test."""
-    with serving() as running:
-        yield running
 
 
 def above(durations: Latencies, seconds: float) -> int:
@@ -69,10 +58,11 @@ def stand_still(pid: int, seconds: float) -> tuple[float, float]:
 
 def test_the_latency_is_that_of_the_server_and_little_more(server: Serving) -> None:
     """Over the same requests the sum of latencies lies above the server's own sum, and not far above."""
-    with Engines(plan(server.port, "/ok?ms=50&total=40")) as engine:
-        totals = Totals(engine).take_all(40, 4)
-        seen = server.seen("/ok")
-    assert seen.service_ns <= totals.latency_sum_ns <= 3 * seen.service_ns
+    before_ns = server.seen("/ok").service_ns
+    with Engines(plan(server.port, "/ok?ms=50", requests=40)) as engine:
+        totals = Totals(engine).take_to_end()
+    service_ns = server.seen("/ok").service_ns - before_ns
+    assert service_ns <= totals.latency_sum_ns <= 3 * service_ns
 
 
 @pytest.mark.parametrize(
@@ -80,19 +70,15 @@ def test_the_latency_is_that_of_the_server_and_little_more(server: Serving) -> N
     [
         ("/ok?read_ms=200", b"x" * (1 << 24), "sending_ns"),
         ("/big?write_ms=200", b"x", "receiving_ns"),
-        ("/ok?ms=200", b"x", ""),
     ],
 )
 def test_slow_transfers_are_timed(server: Serving, target: str, body: bytes, slow: str) -> None:
-    """The pauses of a server that reads, or writes, slowly are in that sum and not in the other; its work in none."""
-    with Engines(plan(server.port, target, connections=2, requests=6, body=body)) as engine:
+    """The pauses of a server that reads, or writes, slowly are in that sum and not in the other."""
+    with Engines(plan(server.port, target, connections=2, requests=4, body=body)) as engine:
         totals = Totals(engine).take_to_end()
-    assert (totals.requests, totals.errors) == (6, {})
+    assert (totals.requests, totals.errors) == (4, {})
     sums = {name: sum(getattr(tick, name) for tick in totals.ticks) for name in ("sending_ns", "receiving_ns")}
-    pauses_ns = 6 * 200_000_000
-    if not slow:
-        assert set(sums.values()) == {0}
-        return
+    pauses_ns = 4 * 200_000_000
     assert sum(sums.values()) < totals.latency_sum_ns
     assert pauses_ns / 2 < sums.pop(slow)
     assert max(sums.values()) < pauses_ns / 4
@@ -115,8 +101,7 @@ def test_the_figures_of_a_tick_agree_with_each_other(server: Serving) -> None:
     assert sum(tick.cpu_ns for tick in totals.ticks) > 0
 
 
-@pytest.mark.parametrize("schedule", [Closed(6), Constant(2000.0), Burst(60)], ids=lambda each: type(each).__name__)
-@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize(("schedule", "shuffled"), [(Closed(6), True), (Constant(2000.0), False)])
 def test_processes_share_a_load_without_loss_or_double(server: Serving, schedule: Schedule, *, shuffled: bool) -> None:
     """60 requests with 60 bodies over three processes: the server answers each body once, and each number is one."""
     bodies = [b"body %d" % index for index in range(60)]
@@ -141,7 +126,7 @@ def test_processes_share_a_load_without_loss_or_double(server: Serving, schedule
 
 
 def test_a_stopped_engine_is_late_and_says_so(server: Serving) -> None:
-    """Lag and latency tell of all that was due meanwhile; each missed beat is in the tick in which it was due."""
+    """Lag and latency tell of all that was due meanwhile, ticks follow their times, and each missed beat is told."""
     rate, late_seconds, still_ns = 400.0, 0.2, 600_000_000
     whole = plan(server.port, schedule=Constant(rate), seconds=2.0)
     with Engines(whole) as engines:
@@ -162,14 +147,9 @@ def test_a_stopped_engine_is_late_and_says_so(server: Serving) -> None:
         tick.begin_ns > end * 1e9 and tick.end_ns - totals.ticks[0].begin_ns < (tick.number + 2) * whole.tick_ns
         for tick in totals.ticks
     )
-    inside = [tick for tick in totals.ticks if begin * 1e9 <= tick.begin_ns and tick.end_ns <= end * 1e9]
-    assert len(inside) >= 10
-    for tick in inside:
-        assert abs(tick.late_beats - (tick.end_ns - tick.begin_ns) / BEAT_NS) <= 1
-        rest_ns = end * 1e9 - (tick.begin_ns + tick.end_ns) / 2
-        assert tick.late_beats_ns / tick.late_beats >= rest_ns - BEAT_NS
-    missed = sum(tick.late_beats for tick in totals.ticks)
-    assert missed >= still_ns / BEAT_NS - 1
+    assert sum(begin * 1e9 <= tick.begin_ns and tick.end_ns <= end * 1e9 for tick in totals.ticks) >= 10
+    missed = still_ns / BEAT_NS - 1
+    assert sum(tick.late_beats for tick in totals.ticks) >= missed
     assert sum(tick.late_beats_ns for tick in totals.ticks) >= still_ns * (missed - 1) / 2.5
 
 
@@ -190,7 +170,7 @@ def test_an_engine_that_ends_late_does_not_end_before_the_others(server: Serving
     """It finds its last answer before its overdue ticks: they come first, each before the next boundary but one."""
     # The second engine has one request, the first one another after that.
     whole = plan(server.port, "/ok?ms=200", schedule=Trace(((0.0, 0), (0.0, 0), (0.4, 0))))
-    for _ in range(4):
+    for _ in range(2):
         with Engines(whole, 2) as engines:
             totals = Totals(engines)
             begin_ns = totals.take().begin_ns
@@ -258,44 +238,17 @@ def test_shared_memory_that_cannot_be_read_is_told_as_such(tmp_path: Path, conte
     assert [text in log for text in (str(file), reason, "127.0.0.1", "Traceback")] == [True, True, False, False]
 
 
-@pytest.mark.parametrize("size", [0, 2_000])
-def test_a_report_is_bounded_whatever_the_answers_are(server: Serving, size: int) -> None:
-    """Bodies that are all different are kept up to the bounds of number and bytes, the rest is counted as unchecked."""
-    total = DISTINCT_ANSWERS * 2 if size == 0 else 2 * DISTINCT_ANSWER_BYTES // size
-    target = f"/numbered?distinct=1000000&bytes={size}"
-    # One tick for all of them: its length is far beyond the time that they take.
-    slowly = msgspec.structs.replace(
-        plan(server.port, target, connections=16, requests=total), tick_ns=round(SAFETY_SECONDS * 1e9)
-    )
-    with Engines(slowly) as engine:
-        (tick,) = Totals(engine).take_to_end().ticks
-    assert tick.requests == total == sum(answers.count for answers in tick.answers) + tick.unchecked
-    assert len(tick.answers) <= DISTINCT_ANSWERS
-    assert sum(len(answers.body) for answers in tick.answers) <= DISTINCT_ANSWER_BYTES
-    assert tick.unchecked > 0
-
-
-def test_very_large_answers_are_all_passed_on(server: Serving) -> None:
-    """60 different answers of a megabyte, all asked for: each arrives, is the server's, and the load ends."""
-    whole = plan(server.port, "/numbered?distinct=1000000&bytes=1000000", requests=60)
-    with Engines(msgspec.structs.replace(whole, keep_answers="all")) as engine:
-        totals = Totals(engine).take_to_end()
-    assert totals.answers.total() + totals.unchecked == totals.requests == 60
-    assert set(totals.answers) <= {b"%d" % number + b"." * 1_000_000 for number in range(60)}
-    # A tick has room for 32 of them.
-    assert len(totals.answers) >= 32
-
-
 def test_a_reader_that_pauses_loses_nothing_and_stalls_nothing(server: Serving) -> None:
     """In two seconds without reading the engine goes on, tick by tick, although the pipe has long been full."""
     pause_ns = 2_000_000_000
-    whole = plan(server.port, "/numbered?distinct=1000000&bytes=4000&ms=5")
+    whole = plan(server.port, "/numbered?distinct=1000000&bytes=20000&ms=5")
+    before = server.seen("/numbered").requests
     with Engines(msgspec.structs.replace(whole, keep_answers="all", nanoseconds=pause_ns)) as engine:
         totals = Totals(engine)
         totals.take()
         time.sleep(pause_ns / 1e9)
         totals.take_to_end()
-    assert totals.requests == totals.answers.total() == server.seen("/numbered").requests
+    assert totals.requests == totals.answers.total() == server.seen("/numbered").requests - before
     assert (totals.unchecked, set(totals.answers.values())) == (0, {1})
     assert [tick.number for tick in totals.ticks] == list(range(len(totals.ticks)))
     assert sum(map(len, totals.answers)) > 2 * pipes.PIPE_BYTES
@@ -330,47 +283,66 @@ def test_a_large_plan_is_read_in_a_time_that_its_size_explains() -> None:
 
 
 OWNER = """
-import msgspec, os, time
+import msgspec, os, sys, time
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.engine_process import EngineProcess
-from pytest_gpuserve.load.source import LOCAL
+from pytest_gpuserve.load.source import LOCAL, LocalEngines
 from tests.fakes.http_server import plan
-if {stage!r} in ["no plan", "no begin"]:
-    engine = EngineProcess(LOCAL.launches(1)[0].command, 5)
-    if {stage!r} == "no begin":
-        engine.tell(plan({port}))
-        engine.wait_ready(20)
-    pid = engine.pid
-else:
-    unread = plan({port}, "/numbered?distinct=1000000&bytes=100000&ms=20", requests=100)
-    whole = plan({port}, "/ok?ms=5") if {stage!r} == "load" else unread
-    engine = Engines(msgspec.structs.replace(whole, keep_answers="all"))
-    engine.next_tick()
-    pid = engine.pids[0]
-copy = os.fork() if {fork} else 1
-if copy == 0:
+port, fork, halted_alone = map(int, sys.argv[1:])
+pids, loads = [], []
+with Engines(plan(port, "/ok?ms=5"), source=LocalEngines(end_seconds=0.5)) as halted:
+    halted.next_tick()
+    halted.halt(seed=0)
+    pids += halted.pids
+    if not halted_alone:
+        waiting = [EngineProcess(LOCAL.launches(1)[0].command, 5) for _ in range(2)]
+        waiting[1].tell(plan(port))
+        waiting[1].wait_ready(20)
+        unread = plan(port, "/numbered?distinct=1000000&bytes=100000&ms=20", requests=100)
+        plans = [msgspec.structs.replace(each, keep_answers="all") for each in (plan(port, "/ok?ms=5"), unread)]
+        loads = [Engines(each) for each in plans]
+        for load in loads:
+            load.next_tick()
+        pids += [engine.pid for engine in waiting] + [pid for load in loads for pid in load.pids]
+    copy = os.fork() if fork else 0
+    if copy or not fork:
+        print(copy, *pids, flush=True)
+        while loads:
+            loads[0].next_tick()
     time.sleep(600)
-print(pid, copy if {fork} else 0, flush=True)
-while True:
-    engine.next_tick() if {stage!r} == "load" else time.sleep(600)
 """
 
 
 @pytest.mark.parametrize(
-    ("stage", "fork"),
-    [("no plan", True), ("no begin", True), ("load", True), ("load", False), ("unread", True), ("unread", False)],
+    ("how", "fork", "halted_alone"),
+    [(signal.SIGKILL, True, False), (signal.SIGKILL, False, False), (signal.SIGINT, True, True)],
 )
-def test_the_engine_ends_when_its_owner_is_killed(server: Serving, stage: str, *, fork: bool) -> None:
-    """At any stage, also when only its last reports are unread, even where a fork of the owner holds its pipes open."""
-    with owner_of_engine(OWNER.format(port=server.port, stage=stage, fork=fork)) as (process, engine, _):
-        if stage == "unread":
-            eventually(lambda: server.seen("/numbered").requests == 100, "its work is done")
-        assert alive(engine)
-        process.kill()
-        eventually(lambda: not alive(engine), "the engine is gone", ENDS_SECONDS)
+def test_engines_end_with_their_owner(server: Serving, how: signal.Signals, *, fork: bool, halted_alone: bool) -> None:
+    """By force or Ctrl-C, even where a fork of the owner holds their pipes open.
+
+    Halted, without a plan, not told to begin, under load, and done but for last reports that are unread.
+    """
+    before = server.seen("/numbered").requests
+    argv = [sys.executable, "-c", OWNER, *map(str, (server.port, int(fork), int(halted_alone)))]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT) as owner:
+        assert owner.stdout is not None
+        copy, *engines = map(int, owner.stdout.readline().split())
+        try:
+            if not halted_alone:
+                eventually(lambda: server.seen("/numbered").requests == before + 100, "its work is done")
+            assert len(engines) == (1 if halted_alone else 5)
+            assert all(map(alive, engines))
+            owner.send_signal(how)
+            owner.wait(SAFETY_SECONDS)
+            eventually(lambda: not any(map(alive, engines)), "the engines are gone", SAFETY_SECONDS)
+            assert alive(copy) == fork
+        finally:
+            owner.kill()
+            if copy:
+                os.kill(copy, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("place", ["loop.Loop.ready", "http1.HttpLane._take", "tally.Tally.settle"])
+@pytest.mark.parametrize("place", ["loop.Loop.ready", "http1.HttpLane._take"])
 def test_a_crash_inside_the_engine_is_shown_with_its_traceback(
     server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import socket
 import struct
-import time
 import weakref
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -18,9 +17,10 @@ from pytest_gpuserve.load.engine.http2_codec import GOAWAY, frame
 from pytest_gpuserve.load.engine.reactor import Reactor
 from pytest_gpuserve.load.wire import Endpoint
 from tests.fakes.http2_peer import Bench, Recorder, head, number, right
+from tests.load.loading import run_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pytest_gpuserve.load.engine.http2_connection import Connection
     from pytest_gpuserve.load.engine.lane import Lane
@@ -82,26 +82,12 @@ class Real:
         if self.peer is not None:
             self.peer.close()
 
-    def run(self, done: Callable[[], bool]) -> None:
-        """Run until it is so; a test that would hang fails instead."""
-        limit_ns = time.perf_counter_ns() + 30 * SECOND_NS
-
-        def look() -> None:
-            assert time.perf_counter_ns() < limit_ns, "it never came"
-            if done():
-                self.reactor.stop()
-            else:
-                self.reactor.at(time.perf_counter_ns() + SECOND_NS // 1000, look)
-
-        self.reactor.at(0, look)
-        self.reactor.run()
-
     def busy_connection(self) -> weakref.ref[Connection]:
         """Of four lanes one sends a body that has no room, one waits for its answer, one for a stream, one is idle."""
         lanes = [self.transport.open(place) for place in range(4)]
         self.peer = self.listener.accept()[0]
         self.peer.sendall(codec.settings((codec.MAX_CONCURRENT_STREAMS, 2)))
-        self.run(lambda: len(self.issuer.lanes) == 4)
+        run_until(self.reactor, lambda: len(self.issuer.lanes) == 4)
         for lane, payload in zip(lanes, (bytes(1 << 20), b"x", b"x"), strict=False):
             self.issuer.send(lane, payload)
         return weakref.ref(lanes[0]._connection)  # type: ignore[attr-defined]
@@ -147,7 +133,7 @@ def test_a_connection_that_has_ended_is_let_go(real: Real, ending: str) -> None:
     elif ending == "transport closed":
         real.transport.close()
     if not ending.endswith("closed"):
-        real.run(lambda: len(real.issuer.gone) == 4)
+        run_until(real.reactor, lambda: len(real.issuer.gone) == 4)
     for known in (real.issuer.lanes, real.issuer.busy, real.issuer.gone):
         known.clear()
     assert (connection(), sender()) == (None, None)
@@ -160,7 +146,7 @@ def test_a_connection_that_never_opened_is_let_go(real: Real, *, refused: bool) 
         real.listener.close()
     connection = weakref.ref(real.transport.open(0)._connection)  # type: ignore[attr-defined]
     if refused:
-        real.run(lambda: bool(real.issuer.gone))
+        run_until(real.reactor, lambda: bool(real.issuer.gone))
         assert real.issuer.lost_idle == [(0, "connection refused")]
         real.issuer.gone.clear()
     else:

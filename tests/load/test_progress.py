@@ -13,8 +13,8 @@ from pytest_gpuserve.comparison.context import Look
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.load.progress import ANY_WIDTH, NOBODY, Standing, progress_line
 from pytest_gpuserve.load.totals import Totals
-from pytest_gpuserve.load.wire import Latencies, Tick
-from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.load.wire import Tick
+from tests.load.ticks import alike
 from tests.support.builders import judgement
 
 LAST = Tick(7, 0, 10**8, requests=215)
@@ -27,9 +27,7 @@ STANDING = Standing("test_a[50]", "round 2 of 8", judgement(Verdict.INCONCLUSIVE
 
 def so_far(requests: int = 5000, errors: int = 0) -> Totals:
     """So many requests of 12.3 ms each."""
-    latency = Totals().latency.plus(
-        Latencies({bucket_of(12_300_000): requests}, requests * 12_300_000, 12_300_000) if requests else Latencies()
-    )
+    latency = Totals().latency.plus(alike(requests, 12_300_000))
     return Totals(requests=requests, latency=latency, errors={"reset": errors} if errors else {})
 
 

@@ -24,25 +24,23 @@ from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Schedule, Steps, Trace
-from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.capacity import Objective
 from pytest_gpuserve.measure.counters import Counters, counted_between
 from pytest_gpuserve.measure.counters import together as counted_together
-from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.measure.replicas import replicas_of
 from pytest_gpuserve.measure.window import ReplicaWindow
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.remote import Remote, Replicas
+from tests.load.ticks import tick_of
 from tests.support.builders import histogram, window
 
 if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.load.driver import Engines
+    from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.window import Window
 
 NAMES = ("a:1", "b:1")
-MS = 1_000_000
-TICK_NS = 100 * MS
 
 
 def target_of(replicas: int, *, requests: int = 1, grpc: bool = False) -> Target:
@@ -142,20 +140,8 @@ def test_a_plan_names_all_of_them() -> None:
 
 def part(requests: int = 10, *, number: int = 0, **errors: int) -> Tick:
     """What a worker reports of a tick, of requests of 5 ms each."""
-    latency_ns = 5 * MS
-    latency = Latencies({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns)
-    return Tick(
-        number,
-        number * TICK_NS,
-        (number + 1) * TICK_NS,
-        requests=requests,
-        sent=requests,
-        due=requests,
-        errors={f"status {kind.removeprefix('s')}": count for kind, count in errors.items()},
-        latency=latency if requests else Latencies(),
-        in_flight_ns=requests * latency_ns,
-        cpu_ns=TICK_NS // 10,
-    )
+    kinds = {f"status {kind.removeprefix('s')}": count for kind, count in errors.items()}
+    return tick_of(number, requests, 5_000_000, errors=kinds)
 
 
 def heard(names: tuple[str, ...], *ticks: Tick) -> ReplicaShares:

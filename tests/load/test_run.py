@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import msgspec
-import psutil
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
@@ -15,17 +13,12 @@ from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import Outcome, run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.validity import ReasonKind
-from pytest_gpuserve.load.wire import Answers, Endpoint, Latencies, Plan, Tick
-from pytest_gpuserve.measure.histogram import bucket_of
-from tests.fakes.children.toolkit import alive, eventually
-from tests.fakes.http_server import plan, serving
+from pytest_gpuserve.load.wire import Answers, Endpoint, Plan, Tick
+from tests.load.ticks import TICK_NS, tick_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.load.totals import RunningTotals
-
-TICK_NS = 100_000_000
 LATENCY_NS = 1_000_000
 USERS = 2
 PLAN = Plan(Endpoint("http", "127.0.0.1", 1), ((b"a",), (b"b",)), Closed(USERS), TICK_NS, 10**10)
@@ -35,22 +28,8 @@ REQUESTS = USERS * TICK_NS // LATENCY_NS
 
 def tick(number: int, *, errors: dict[str, int] | None = None, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick
     """Make a tick of which everything is sound but what is given."""
-    sound = Tick(
-        number=number,
-        begin_ns=number * TICK_NS,
-        end_ns=(number + 1) * TICK_NS,
-        requests=REQUESTS,
-        latency=Latencies({bucket_of(LATENCY_NS): REQUESTS}, REQUESTS * LATENCY_NS, LATENCY_NS),
-        sent=REQUESTS,
-        due=REQUESTS,
-        errors=errors or {},
-        error_samples=dict.fromkeys(errors or {}, "a sample"),
-        in_flight=USERS,
-        in_flight_ns=USERS * TICK_NS,
-        cpu_ns=TICK_NS // 10,
-        users=USERS,
-    )
-    return msgspec.structs.replace(sound, **more)
+    failed = {"errors": errors or {}, "error_samples": dict.fromkeys(errors or {}, "a sample")}
+    return tick_of(number, REQUESTS, LATENCY_NS, **{"in_flight": USERS, "users": USERS, **failed, **more})
 
 
 def lost() -> LoadFailed:
@@ -202,16 +181,10 @@ def test_answers_that_could_not_be_checked_are_no_pass(
         assert f"{REQUESTS - checked} of {REQUESTS} answers could not be checked" in outcome.reasons[0].text
 
 
-def test_no_engine_outlives_an_exception_of_the_caller() -> None:
+def test_no_engine_outlives_an_exception_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a callback raises comes through, after the engines have ended."""
-    engines: list[psutil.Process] = []
-
-    def fail(_totals: RunningTotals, _tick: Tick) -> None:
-        engines.extend(psutil.Process().children(recursive=True))
-        raise ZeroDivisionError
-
-    with serving() as server, pytest.raises(ZeroDivisionError):
-        run_load(plan(server.port), processes=2, on_tick=fail)
-    assert len(engines) == 3, "with the server"
-    for engine in engines:
-        eventually(lambda pid=engine.pid: not alive(pid), f"process {engine.pid} is gone")  # type: ignore[misc]  # mypy cannot infer lambdas with defaults
+    engines = simulated(monkeypatch, [tick(0)])
+    engines.__exit__.return_value = None
+    with pytest.raises(ZeroDivisionError):
+        run_load(PLAN, on_tick=mock.Mock(side_effect=ZeroDivisionError))
+    assert engines.__exit__.call_count == 1

@@ -12,31 +12,23 @@ from pytest_gpuserve.load.schedule import Closed, Constant
 from pytest_gpuserve.load.shares import packed, share_reasons, shares
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.validity import ReasonKind, reasons
-from pytest_gpuserve.load.wire import Answers, Latencies, Tick
-from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.load.wire import Answers, Tick
+from tests.load.ticks import TICK_NS, alike, tick_of
 
 MS = 1_000_000
 
-TICK_NS = 100 * MS
 
-
-def tick(number: int = 0, *, requests: int = 100, lag_ms: float = 0.01, cpu_share: float = 0.1, due: int = 0) -> Tick:
+def tick(number: int = 0, *, requests: int = 100, lag_ms: float = 0.01, cpu_share: float = 0.1) -> Tick:
     """A tick of a worker: of so many requests of 5 ms each, sent with this lag."""
-    latency_ns, lag_ns = 5 * MS, round(lag_ms * MS)
     if not requests:
-        return Tick(number, number * TICK_NS, (number + 1) * TICK_NS, cpu_ns=MS)
-    return Tick(
+        return tick_of(number, 0, 0, cpu_ns=MS)
+    return tick_of(
         number,
-        number * TICK_NS,
-        (number + 1) * TICK_NS,
-        requests=requests,
-        latency=Latencies({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns),
-        service=Latencies({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns),
-        lag=Latencies({bucket_of(lag_ns): requests}, requests * lag_ns, lag_ns),
-        sent=requests,
-        due=due or requests,
+        requests,
+        5 * MS,
+        service=alike(requests, 5 * MS),
+        lag=alike(requests, round(lag_ms * MS)),
         cpu_ns=round(cpu_share * TICK_NS),
-        in_flight_ns=requests * latency_ns,
         answers=[Answers(0, b"yes", requests, 0)],
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,7 @@ from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson, Sche
 from pytest_gpuserve.load.summary import summary_json, summary_text
 from pytest_gpuserve.load.totals import Durations, Totals
 from pytest_gpuserve.load.validity import Reason, ReasonKind
-from pytest_gpuserve.load.wire import Latencies
-from pytest_gpuserve.measure.histogram import bucket_of
+from tests.load.ticks import taken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +26,9 @@ REASON = Reason(ReasonKind.LATE, "client late: by much")
 UNKNOWN_TIMES = dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "max"))
 
 
-def taken(values_ns: Sequence[int]) -> Durations:
-    """These durations, added up."""
-    counts = dict(Counter(map(bucket_of, values_ns)))
-    return Durations().plus(Latencies(counts, sum(values_ns), max(values_ns, default=0)))
+def durations(values_ns: Sequence[int]) -> Durations:
+    """These, added up."""
+    return Durations().plus(taken(values_ns))
 
 
 def measured(values_ns: Sequence[int]) -> Totals:
@@ -39,7 +36,7 @@ def measured(values_ns: Sequence[int]) -> Totals:
     return Totals(
         nanoseconds=2_000 * MS,
         requests=len(values_ns),
-        latency=taken(values_ns),
+        latency=durations(values_ns),
         due=len(values_ns),
         sent=len(values_ns),
         cpu_ns=20 * MS,
@@ -52,14 +49,16 @@ STEPPED = measured([number * MS for number in range(1, 101)])
 
 OPENED = replace(
     STEPPED,
-    service=taken([MS] * 100),
-    lag=taken([50_000] * 99 + [70_000]),
+    service=durations([MS] * 100),
+    lag=durations([50_000] * 99 + [70_000]),
     due=110,
     held=7,
     errors={"reset": 1, "status 503": 9},
     error_samples={"status 503": "503 Busy\n\x1b[2J"},
 )
-STREAMED = replace(STEPPED, first_token=taken([5 * MS] * 100), between_tokens=taken([2 * MS] * 1900), tokens=2000)
+STREAMED = replace(
+    STEPPED, first_token=durations([5 * MS] * 100), between_tokens=durations([2 * MS] * 1900), tokens=2000
+)
 
 
 def text(totals: Totals, schedule: Schedule = CLOSED, *, processes: int = 1, reasons: Sequence[Reason] = ()) -> str:

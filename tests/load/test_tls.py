@@ -7,24 +7,19 @@ import socket
 import ssl
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.schedule import Constant
 from pytest_gpuserve.load.wire import Tls
 from tests.fakes.certificates import Certificates, make_certificates
-from tests.fakes.http_server import ANSWERS, BIG, BODY, Serving, Totals, plan, serving
+from tests.fakes.http_server import ANSWERS, BIG, BODY, Serving, plan, serving
+from tests.load.loading import EACH, USERS, bodies_of, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pytest_gpuserve.load.schedule import Schedule
-
-USERS = 4
-TOTAL = 24
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +33,6 @@ def server(certificates: Certificates) -> Iterator[Serving]:
     """Give a server that speaks TLS."""
     with serving(certificate=certificates.server_file) as running:
         yield running
-
-
-def load(port: int, tls: Tls, path: str = "/ok", **more: Any) -> Totals:  # noqa: ANN401 -- of the plan
-    """Load to the end."""
-    with Engines(plan(port, path, **{"connections": USERS, "requests": TOTAL, "tls": tls, **more})) as engine:
-        return Totals(engine).take_to_end()
 
 
 @pytest.fixture
@@ -65,52 +54,43 @@ def test_a_certificate_that_proves_nothing_is_refused(
 ) -> None:
     """Without being asked: an unknown authority, or another's name, fails every request; none reaches the server."""
     before = server.seen("/ok").requests
-    totals = load(server.port, Tls(server_name, ca_file=certificates.ca_file if trusted else ""))
-    assert (totals.requests, totals.errors) == (0, {"tls": TOTAL})
+    totals = load(server.port, "/ok", tls=Tls(server_name, ca_file=certificates.ca_file if trusted else ""))
+    assert (totals.requests, totals.errors) == (0, {"tls": EACH})
     assert reason in totals.samples["tls"]
     assert server.seen("/ok").requests == before
 
 
 @pytest.mark.parametrize("server_name", ["localhost", "127.0.0.1", "elsewhere.example"])
-@pytest.mark.parametrize("schedule", [None, Constant(100)], ids=["closed", "open"])
-def test_a_server_is_loaded_over_tls(
-    server: Serving, certificates: Certificates, server_name: str, schedule: Schedule | None
-) -> None:
+def test_a_server_is_loaded_over_tls(server: Serving, certificates: Certificates, server_name: str) -> None:
     """A trusted certificate of the right name, or one that is not to be checked, costs no request."""
     verify = server_name != "elsewhere.example"
     tls = Tls(server_name, verify=verify, ca_file=certificates.ca_file if verify else "")
     before = server.seen("/ok")
-    totals = load(server.port, tls, schedule=schedule)
-    assert (totals.requests, totals.errors, totals.answers) == (TOTAL, {}, {BODY: TOTAL})
+    totals = load(server.port, "/ok", tls=tls)
+    assert (totals.requests, totals.errors, totals.answers) == (EACH, {}, {BODY: EACH})
     seen = server.seen("/ok")
-    assert seen.requests == before.requests + TOTAL
-    if schedule is None:
-        assert seen.connections == before.connections + USERS
+    assert (seen.requests, seen.connections) == (before.requests + EACH, before.connections + USERS)
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/big", BIG),
-        ("/drip", BODY),
-        ("/until-close", BODY),
-        ("/numbered?distinct=1&bytes=70000", b"0" + b"." * 70_000),
-        ("/digest", hashlib.sha256(BIG * 8).hexdigest().encode()),
-    ],
-)
-def test_requests_and_answers_arrive_whole_over_tls(server: Serving, tls: Tls, path: str, body: bytes) -> None:
+def test_requests_and_answers_arrive_whole_over_tls(server: Serving, tls: Tls) -> None:
     """Large answers, of which TLS reads ahead; byte by byte; ended by closing; 8 MB, which no socket takes at once."""
-    totals = load(server.port, tls, path, requests=4, body=BIG * 8 if path == "/digest" else b"")
-    assert (totals.requests, totals.errors) == (4, {})
-    assert totals.answers[body] + totals.unchecked == 4
-    assert set(totals.answers) == {body}
+    expected = {
+        "/big": BIG,
+        "/drip": BODY,
+        "/until-close": BODY,
+        "/numbered?distinct=1&bytes=70000": b"0" + b"." * 70_000,
+        "/digest": hashlib.sha256(BIG * 8).hexdigest().encode(),
+    }
+    totals = load(server.port, *expected, tls=tls, body=BIG * 8, requests=2 * len(expected))
+    assert (totals.requests, totals.errors) == (2 * len(expected), {})
+    assert bodies_of(totals) == dict.fromkeys(enumerate(expected.values()), 2)
 
 
-@pytest.mark.parametrize(("path", "kind"), [("/cut-body", "incomplete answer"), ("/hang-up", "connection closed")])
-def test_faults_over_tls_are_those_of_plain_tcp(server: Serving, tls: Tls, path: str, kind: str) -> None:
+def test_faults_over_tls_are_those_of_plain_tcp(server: Serving, tls: Tls) -> None:
     """An answer cut off, and none at all, are counted by the same kinds, once a request."""
-    totals = load(server.port, tls, path)
-    assert (totals.requests, totals.errors, server.seen(path).requests) == (0, {kind: TOTAL}, TOTAL)
+    totals = load(server.port, "/cut-body", "/hang-up", tls=tls)
+    assert (totals.requests, totals.errors) == (0, {"incomplete answer": EACH, "connection closed": EACH})
+    assert [server.seen(path).requests for path in ("/cut-body", "/hang-up")] == [EACH] * 2
 
 
 @pytest.mark.parametrize("ending", ["in good order", "cut"])
@@ -134,7 +114,7 @@ def test_a_body_that_ends_with_its_connection_must_end_in_good_order(
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        totals = load(listener.getsockname()[1], tls, connections=1, requests=1)
+        totals = load(listener.getsockname()[1], "/", tls=tls, connections=1, requests=1)
         thread.join(30)
     expected = ({BODY: 1}, {}) if ending == "in good order" else ({}, {"incomplete answer": 1})
     assert (totals.answers, totals.errors) == expected

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pytest_gpuserve.load.merging import merge_ticks
 from pytest_gpuserve.load.totals import COURSE_LENGTH, Durations, Totals, requests_to_know, total
 from pytest_gpuserve.load.wire import Answers, Latencies, Tick
-from pytest_gpuserve.measure.histogram import Histogram, bucket_of
+from pytest_gpuserve.measure.histogram import Histogram
+from tests.load.ticks import taken
 
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
 
@@ -25,11 +26,6 @@ SUMS = (*COUNTED, "sending_ns", "receiving_ns")
 """Fields of a tick that are plain counts, both over engines and over time."""
 
 HISTOGRAMS = ("latency", "service", "lag", "first_token", "between_tokens")
-
-
-def taken(durations_ns: list[int]) -> Latencies:
-    """What an engine counts of these durations."""
-    return Latencies(dict(Counter(map(bucket_of, durations_ns))), sum(durations_ns), max(durations_ns, default=0))
 
 
 NS = 10**9

@@ -20,8 +20,8 @@ from pytest_gpuserve.load.validity import (
     one_line,
     reasons,
 )
-from pytest_gpuserve.load.wire import BEAT_NS, Latencies, Tick
-from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.load.wire import BEAT_NS, Tick
+from tests.load.ticks import alike as latencies
 
 SECOND = 10**9
 USERS = 4
@@ -37,11 +37,6 @@ OPEN_SCHEDULES = (OPEN, Constant(1000.0), Gamma(1000.0, 2.0), Trace(((0.0, 0),))
 def alike(count: int, nanoseconds: int) -> Durations:
     """So many durations of one length."""
     return Durations().plus(latencies(count, nanoseconds))
-
-
-def latencies(count: int, nanoseconds: int) -> Latencies:
-    """What an engine counts of so many durations of one length."""
-    return Latencies({bucket_of(nanoseconds): count}, count * nanoseconds, nanoseconds) if count else Latencies()
 
 
 def closed(**changed: Any) -> Totals:  # noqa: ANN401 -- any of the fields

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import struct
 import subprocess
@@ -30,6 +29,7 @@ from pytest_gpuserve.load.wire import Endpoint
 from pytest_gpuserve.process import inbox as inbox_module
 from pytest_gpuserve.process.inbox import Inbox, Item
 from tests.fakes.pieces import cut
+from tests.load.loading import run_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,22 +38,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.lane import Lane, Sample
 
 GUARD_SECONDS = 30.0
-BEAT_NS = 500_000
 KINDS = {"protocol", "incomplete answer", "connection closed", "connection reset"}
-
-BACK_END = """
-import sys
-from pytest_gpuserve.process.inbox import Inbox
-
-with Inbox(sys.argv[1]) as inbox:
-    print("ready", flush=True)
-    while batch := inbox.get_batch(max_size=4, max_wait_seconds=0.001):
-        for item in reversed(batch):
-            if item.body == b"fail":
-                inbox.fail(item, "no such input " * 100)
-            else:
-                inbox.answer(item, item.body[::-1])
-"""
 
 
 class Rig:
@@ -97,34 +82,20 @@ class Rig:
         """A queue has no streams."""
         raise AssertionError
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Run the reactor until this is so, looked at twice a millisecond."""
-        guard_ns = time.perf_counter_ns() + int(GUARD_SECONDS * 1e9)
-
-        def beat() -> None:
-            if condition() or time.perf_counter_ns() > guard_ns:
-                self.reactor.stop()
-            else:
-                self.reactor.at(time.perf_counter_ns() + BEAT_NS, beat)
-
-        self.reactor.at(time.perf_counter_ns() + BEAT_NS, beat)
-        self.reactor.run()
-        assert time.perf_counter_ns() < guard_ns, self.told
-
     def until_told(self, count: int) -> None:
         """Run it until so much was told."""
-        self.until(lambda: len(self.told) >= count)
+        run_until(self.reactor, lambda: len(self.told) >= count)
 
     def turn(self) -> None:
         """Let all happen that can happen now."""
         beats = iter([False, False, True])
-        self.until(lambda: next(beats))
+        run_until(self.reactor, lambda: next(beats))
 
     def seats(self, count: int) -> list[Lane]:
         """Open so many lanes and wait until they are."""
         before = len(self.open)
         lanes = [self.worker.open(place) for place in range(count)]
-        self.until(lambda: len(self.open) == before + count)
+        run_until(self.reactor, lambda: len(self.open) == before + count)
         return lanes
 
     def kinds(self) -> list[tuple[str, int]]:
@@ -166,18 +137,6 @@ def scripted(lanes: int, busy: int = 0) -> Iterator[tuple[Rig, list[Lane], socke
                 for seat in seats[:busy]:
                     seat.send(b"request")
                 yield rig, seats, peer
-
-
-@contextlib.contextmanager
-def back_end(path: str) -> Iterator[subprocess.Popen[str]]:
-    """A worker process that is ready, and ended at the end."""
-    with subprocess.Popen([sys.executable, "-c", BACK_END, path], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
 
 
 def answer(number: int, body: bytes, status: int = 0) -> bytes:
@@ -266,7 +225,7 @@ def test_damage_never_raises_and_ends_every_request_once(
                 receive(peer)
         # With something unread in it, closing resets the connection.
         peer.close()
-        rig.until(lambda: sum(kind.startswith("lost") for kind, _ in rig.kinds()) == 3)
+        run_until(rig.reactor, lambda: sum(kind.startswith("lost") for kind, _ in rig.kinds()) == 3)
         for place in range(3):
             own = [kind.removeprefix("lost: ") for kind, whose in rig.kinds() if whose == place]
             assert own[-1] in KINDS | {""}
@@ -293,7 +252,7 @@ def test_a_broken_protocol_loses_every_busy_seat(stream: bytes, sample: str) -> 
     """Requests are lost as `protocol`, idle seats without a fault; where nothing is under way one of them is told."""
     with scripted(4, busy=3) as (rig, _, peer):
         peer.sendall(stream)
-        rig.until(lambda: ("lost: ", 3) in rig.kinds())
+        run_until(rig.reactor, lambda: ("lost: ", 3) in rig.kinds())
         busy = [place for place in range(3) if ("answered", place) not in rig.kinds()]
         assert [told for told in rig.told if told[0] != "answered"] == [
             ("lost: protocol", place, sample) if place in busy else ("lost: ", place, "") for place in range(4)
@@ -352,7 +311,7 @@ def test_a_full_socket_keeps_requests_whole_and_in_order() -> None:
         received: list[tuple[int, bytes]] = []
         reader = threading.Thread(target=lambda: received.extend(receive(peer) for _ in range(4)))
         reader.start()
-        rig.until(lambda: not reader.is_alive())
+        run_until(rig.reactor, lambda: not reader.is_alive())
         reader.join()
         assert received == [(1 + place, big[place]) for place in (0, 1, 2, 4)]
         peer.sendall(answer(1, b"late") + b"".join(answer(1 + place, b"good") for place in (4, 2, 1)))
@@ -416,7 +375,7 @@ def test_an_issuer_may_close_and_open_within_what_it_is_told() -> None:
         rig.on_lost = lambda lane: rig.worker.open(lane.place)
         rig.open.clear()
         peer.close()
-        rig.until(lambda: len(rig.open) == 2)
+        run_until(rig.reactor, lambda: len(rig.open) == 2)
         assert {seat.link for seat in rig.open if isinstance(seat, Seat)} == {rig.worker._link}
 
 
@@ -427,7 +386,7 @@ def test_a_lane_on_an_open_connection_is_ready_later() -> None:
         assert lane not in rig.open
         gone = rig.worker.open(2)
         gone.close()
-        rig.until(lambda: lane in rig.open)
+        run_until(rig.reactor, lambda: lane in rig.open)
         lane.send(b"request")
         assert receive(peer) == (1, b"request")
         assert gone not in rig.open
@@ -617,16 +576,29 @@ def test_a_path_that_cannot_be_is_a_usage_problem(path: str) -> None:
         Inbox(path + "x" * 108)
 
 
-# -- both ends, in two processes
+# -- both ends
 
 
-def test_a_load_through_a_worker_process(path: str) -> None:
+def answer_all(inbox: Inbox) -> None:
+    """Answer with the body turned round, or fail as the body says, until the inbox is closed."""
+    while batch := inbox.get_batch(max_size=4, max_wait_seconds=0.001):
+        for item in reversed(batch):
+            if item.body == b"fail":
+                inbox.fail(item, "no such input " * 100)
+            else:
+                inbox.answer(item, item.body[::-1])
+
+
+def test_a_load_through_a_worker(inbox: Inbox) -> None:
     """Hundreds of requests of all sizes, many under way: each seat gets the answers to its own, or its error."""
     sizes = [0, 1, 100, 16_384, 16_385, 65_535, 300_000]
     left = 300
     expected: dict[int, tuple[str, object]] = {}
     wrong: list[int] = []
-    with back_end(path), engine(path) as rig:
+
+    worker = threading.Thread(target=answer_all, args=(inbox,))
+    worker.start()
+    with engine(inbox.path) as rig:
 
         def send(lane: Lane) -> None:
             nonlocal left
@@ -649,29 +621,9 @@ def test_a_load_through_a_worker_process(path: str) -> None:
         for lane in rig.seats(16):
             send(lane)
         rig.until_told(300)
+    inbox.close()
+    worker.join()
     assert wrong == []
-
-
-def test_a_worker_that_dies_and_comes_back(path: str) -> None:
-    """Requests under way are lost with it, by a known kind; lanes that are opened when it is back work."""
-    with engine(path) as rig:
-        with back_end(path) as process:
-            lanes = rig.seats(4)
-            process.send_signal(signal.SIGSTOP)
-            for lane in lanes[:3]:
-                lane.send(b"abc")
-            process.kill()
-            rig.until_told(4)
-            kinds = {kind for kind, place in rig.kinds() if place < 3}
-            assert kinds <= {"lost: connection closed", "lost: connection reset"}
-            assert rig.kinds()[-1] == ("lost: ", 3)
-        rig.told.clear()
-        Path(path).unlink()
-        with back_end(path):
-            (lane,) = rig.seats(1)
-            lane.send(b"abc")
-            rig.until_told(1)
-    assert rig.told == [("answered", 0, b"cba")]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,19 @@
+"""What tests of loads share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fakes.http_server import Serving, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    """Give a server that misbehaves on request; what it saw is of all tests of the module."""
+    with serving() as running:
+        yield running

@@ -1,0 +1,43 @@
+"""What engines report, made by tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.measure.histogram import bucket_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TICK_NS = 100_000_000
+
+
+def taken(durations_ns: Iterable[int]) -> Latencies:
+    """What an engine counts of these durations."""
+    durations = list(durations_ns)
+    return Latencies(dict(Counter(map(bucket_of, durations))), sum(durations), max(durations, default=0))
+
+
+def alike(count: int, nanoseconds: int) -> Latencies:
+    """What an engine counts of so many durations of one length."""
+    return Latencies({bucket_of(nanoseconds): count}, count * nanoseconds, nanoseconds) if count else Latencies()
+
+
+def tick_of(number: int, requests: int, latency_ns: int, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick
+    """A tick in which so many requests were answered, each so long after it was sent, and nothing else is told."""
+    sound = Tick(
+        number,
+        number * TICK_NS,
+        (number + 1) * TICK_NS,
+        requests=requests,
+        latency=alike(requests, latency_ns),
+        sent=requests,
+        due=requests,
+        in_flight_ns=requests * latency_ns,
+        cpu_ns=TICK_NS // 10,
+    )
+    return msgspec.structs.replace(sound, **more)
