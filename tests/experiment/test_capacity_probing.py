@@ -23,7 +23,7 @@ from pytest_gpuserve.experiment.capacity.times import (
 )
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
 from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.load.validity import Reason, ReasonKind
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.capacity import Finding, Objective
 from pytest_gpuserve.measure.histogram import bucket_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 P99 = Objective(0.99, 0.050)
 FAST, SLOW = bucket_of(10_000_000), bucket_of(80_000_000)
-NEVER_MET = (ReasonKind.IN_FLIGHT, ReasonKind.NOTHING, ReasonKind.SATURATED, ReasonKind.UNKNOWN)
+NEVER_MET = (ReasonKind.STUCK_REQUESTS, ReasonKind.NOTHING_MEASURED, ReasonKind.CLIENT_SATURATED, ReasonKind.NOT_COUNTED)
 LOOKS = Looks.within(SECONDS)
 
 
@@ -187,20 +187,20 @@ def test_what_is_not_clear_takes_more_looks() -> None:
     ("make", "given", "finding", "told"),
     [
         # Good latencies alone are not enough; only a late client, whose lateness is in the latencies, may meet it.
-        (tick, {"reasons": [reason(ReasonKind.GROWING)]}, Finding.UNDECIDED, "overloaded"),
+        (tick, {"reasons": [reason(ReasonKind.OVERLOADED)]}, Finding.UNDECIDED, "overloaded"),
         *((tick, {"reasons": [reason(kind)]}, Finding.UNDECIDED, "") for kind in NEVER_MET),
-        (tick, {"reasons": [reason(ReasonKind.LATE)]}, Finding.MET, ""),
+        (tick, {"reasons": [reason(ReasonKind.CLIENT_LATE)]}, Finding.MET, ""),
         # A queue that grows does not hide what is slow.
-        (lambda number: tick(number, slow=40), {"reasons": [reason(ReasonKind.GROWING)]}, Finding.MISSED, ""),
+        (lambda number: tick(number, slow=40), {"reasons": [reason(ReasonKind.OVERLOADED)]}, Finding.MISSED, ""),
         # One that never comes back has no latency.
         (lambda number: tick(number, oldest_ns=round(1e8 * (number + 1))), {}, Finding.UNDECIDED, "stuck requests"),
         # A server that answers quickly what it answers, and leaves a tenth, or all.
         (lambda number: tick(number, due=230), {}, Finding.MISSED, "overloaded: only "),
-        (lambda number: tick(number, 0, due=200), {"reasons": [reason(ReasonKind.NOTHING)]}, Finding.MISSED, ""),
+        (lambda number: tick(number, 0, due=200), {"reasons": [reason(ReasonKind.NOTHING_MEASURED)]}, Finding.MISSED, ""),
         # Within what may fail a request that failed is one that was too slow; beyond it the rate is missed.
         (
             lambda number: tick(number, failed=number == 7),
-            {"reasons": [Reason(ReasonKind.ERRORS, "request errors: 1 failed")]},
+            {"reasons": [Reason(ReasonKind.REQUEST_ERRORS, "request errors: 1 failed")]},
             Finding.MISSED,
             "request errors: 1 failed",
         ),
@@ -260,7 +260,7 @@ def test_a_little_lateness_does_not_make_a_sample_the_clients(lag_ns: int, *, cl
     """Of the objective it is too little to move the share of slow requests."""
     found, _ = probed(
         lambda number: tick(number, slow=2, service=taken(FAST), lag=lagging(lag_ns)),
-        [reason(ReasonKind.LATE)],
+        [reason(ReasonKind.CLIENT_LATE)],
         looks=Looks.of_sample(2000.0, P99),
         is_sample=True,
     )
@@ -274,13 +274,13 @@ def test_a_little_lateness_does_not_make_a_sample_the_clients(lag_ns: int, *, cl
 def test_a_little_lateness_is_not_why_a_server_is_slow(lag_ns: int | None, service: int, *, client: bool) -> None:
     """A late client is told of a missed rate, unless it missed it from the sends on, and by far more than the lag."""
     lag: dict[str, Any] = {} if lag_ns is None else {"lag": lagging(lag_ns)}
-    found, _ = probed(lambda number: tick(number, slow=40, service=taken(service), **lag), [reason(ReasonKind.LATE)])
+    found, _ = probed(lambda number: tick(number, slow=40, service=taken(service), **lag), [reason(ReasonKind.CLIENT_LATE)])
     assert (found.finding, bool(found.client)) == (Finding.MISSED, client)
 
 
 def test_a_rate_that_was_held_back_is_the_servers() -> None:
     """What had to wait because too many were under way is a miss, what the client did not send is the client's."""
-    rate = reason(ReasonKind.RATE)
+    rate = reason(ReasonKind.RATE_NOT_REACHED)
     held, _ = probed(lambda number: tick(number, held=5), [rate])
     assert (held.finding, held.client) == (Finding.MISSED, "")
     behind, _ = probed(tick, [rate])

@@ -16,7 +16,8 @@ from pytest_gpuserve.experiment.capacity.times import Looks, least_rate, settle_
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
 from pytest_gpuserve.load.schedule import Poisson
 from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.load.validity import ReasonKind, reasons
+from pytest_gpuserve.gate.reason import ReasonKind
+from pytest_gpuserve.load.validity import reasons
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import bucket_of
 
@@ -138,7 +139,7 @@ def search_queue(
             if probing.add(tick):
                 totals = total(measured)
                 found = reasons(totals, schedule=Poisson(rate), processes=1)
-                probe = probing.look(totals, [reason for reason in found if reason.kind is ReasonKind.GROWING])
+                probe = probing.look(totals, [reason for reason in found if reason.kind is ReasonKind.OVERLOADED])
                 if probe is not None:
                     return probe
         raise AssertionError("a probe ends at its last look")

@@ -12,7 +12,7 @@ from pytest_gpuserve.load import run
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import Outcome, run_load
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.validity import ReasonKind
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.wire import Answers, Endpoint, Plan, Tick
 from tests.load.ticks import TICK_NS, tick_of
 
@@ -75,25 +75,25 @@ def test_of_the_warm_up_only_errors_and_wrong_answers_count(monkeypatch: pytest.
     assert (totals.requests, totals.latency.total, totals.nanoseconds) == (3 * REQUESTS, 3 * REQUESTS, 3 * TICK_NS)
     assert (totals.errors, totals.error_samples) == ({"reset": 2}, {"reset": "a sample"})
     assert totals.in_flight == USERS
-    assert kinds(outcome) == [ReasonKind.ERRORS, ReasonKind.WRONG]
+    assert kinds(outcome) == [ReasonKind.REQUEST_ERRORS, ReasonKind.WRONG_ANSWERS]
 
 
 @pytest.mark.parametrize(
     ("reports", "warmup", "expected"),
     [
         ([tick(0), tick(1, last=True)], 0, []),
-        ([tick(0), tick(1, last=True)], 10, [ReasonKind.NOTHING]),
+        ([tick(0), tick(1, last=True)], 10, [ReasonKind.NOTHING_MEASURED]),
         ([tick(0), KeyboardInterrupt()], 0, [ReasonKind.INTERRUPTED]),
-        ([KeyboardInterrupt()], 0, [ReasonKind.INTERRUPTED, ReasonKind.NOTHING]),
-        ([tick(0), lost()], 0, [ReasonKind.LOST]),
-        ([tick(0), lost()], 10, [ReasonKind.LOST, ReasonKind.NOTHING]),
+        ([KeyboardInterrupt()], 0, [ReasonKind.INTERRUPTED, ReasonKind.NOTHING_MEASURED]),
+        ([tick(0), lost()], 0, [ReasonKind.LOAD_LOST]),
+        ([tick(0), lost()], 10, [ReasonKind.LOAD_LOST, ReasonKind.NOTHING_MEASURED]),
         # Errors and wrong answers may be why it was lost.
         (
             [tick(0, errors={"reset": 1}, answers=[WRONG]), lost()],
             0,
-            [ReasonKind.LOST, ReasonKind.ERRORS, ReasonKind.WRONG],
+            [ReasonKind.LOAD_LOST, ReasonKind.REQUEST_ERRORS, ReasonKind.WRONG_ANSWERS],
         ),
-        ([Tick(0, 0, TICK_NS, errors={"a": 1}, last=True)], 0, [ReasonKind.ERRORS, ReasonKind.NOTHING]),
+        ([Tick(0, 0, TICK_NS, errors={"a": 1}, last=True)], 0, [ReasonKind.REQUEST_ERRORS, ReasonKind.NOTHING_MEASURED]),
     ],
 )
 def test_a_load_that_is_cut_short_keeps_what_was_measured(
@@ -102,7 +102,7 @@ def test_a_load_that_is_cut_short_keeps_what_was_measured(
     """By Ctrl-C or a loss, which is the first reason; no ceiling is measured then, nor where nothing was answered."""
     engines = simulated(monkeypatch, reports)
     asked: list[int] = []
-    check = AnswerCheck([b"right", None]) if ReasonKind.WRONG in expected else None
+    check = AnswerCheck([b"right", None]) if ReasonKind.WRONG_ANSWERS in expected else None
     outcome = run_load(
         PLAN, warmup_ns=warmup * TICK_NS, check=check, ceiling=lambda totals: asked.append(totals.requests)
     )
@@ -113,7 +113,7 @@ def test_a_load_that_is_cut_short_keeps_what_was_measured(
     assert asked == ([] if expected else [measured])
     if ReasonKind.INTERRUPTED in expected:
         assert "not decided" in outcome.reasons[0].text
-    if ReasonKind.LOST in expected:
+    if ReasonKind.LOAD_LOST in expected:
         assert outcome.reasons[0].text == "10.0.0.1/worker-1 was lost in mid-load: its node has died"
 
 
@@ -149,7 +149,7 @@ def test_the_first_wrong_answer_is_named_and_all_are_counted(monkeypatch: pytest
     simulated(monkeypatch, ticks)
     outcome = run_load(PLAN, check=AnswerCheck([b"A", b"B"]))
     (reason,) = outcome.reasons
-    assert reason.kind is ReasonKind.WRONG
+    assert reason.kind is ReasonKind.WRONG_ANSWERS
     assert reason.text.startswith(
         "wrong answers: 4 of 14 checked, 2 of them right for another request; the first: request 30 (payload 0): "
     )
@@ -158,9 +158,9 @@ def test_the_first_wrong_answer_is_named_and_all_are_counted(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("expected", "checked", "wants_all", "found"),
     [
-        ([b"A", b"B"], 0, False, [ReasonKind.UNKNOWN]),
+        ([b"A", b"B"], 0, False, [ReasonKind.NOT_COUNTED]),
         ([b"A", b"B"], REQUESTS - 1, False, []),
-        ([b"A", b"B"], REQUESTS - 1, True, [ReasonKind.UNKNOWN]),
+        ([b"A", b"B"], REQUESTS - 1, True, [ReasonKind.NOT_COUNTED]),
         ([None, None], 0, False, []),
     ],
 )

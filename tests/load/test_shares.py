@@ -11,7 +11,8 @@ from pytest_gpuserve.load.merging import merge_ticks, together
 from pytest_gpuserve.load.schedule import Closed, Constant
 from pytest_gpuserve.load.shares import packed, share_reasons, shares
 from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.load.validity import ReasonKind, reasons
+from pytest_gpuserve.gate.reason import ReasonKind
+from pytest_gpuserve.load.validity import reasons
 from pytest_gpuserve.load.wire import Answers, Tick
 from tests.load.ticks import TICK_NS, alike, tick_of
 
@@ -40,7 +41,7 @@ def test_one_late_worker_of_many_is_named() -> None:
     schedule = Constant(rate=200_000)
     assert reasons(total(ticks), schedule=schedule, processes=200) == ()
     (told,) = share_reasons(shares(ticks), schedule)
-    assert told.kind is ReasonKind.LATE
+    assert told.kind is ReasonKind.CLIENT_LATE
     assert told.text.startswith("engine 199: client late")
 
 
@@ -51,14 +52,14 @@ IDLE = Tick(0, 0, TICK_NS, cpu_ns=MS)
     ("one", "kinds"),
     [
         # Also where all of them together used half of what they may.
-        pytest.param(tick(cpu_share=0.99), [ReasonKind.SATURATED], id="saturated"),
+        pytest.param(tick(cpu_share=0.99), [ReasonKind.CLIENT_SATURATED], id="saturated"),
         # However well the other does.
         pytest.param(
-            replace(IDLE, sent=4, due=4, in_flight_ns=4 * TICK_NS), [ReasonKind.NOTHING], id="sends and hears nothing"
+            replace(IDLE, sent=4, due=4, in_flight_ns=4 * TICK_NS), [ReasonKind.NOTHING_MEASURED], id="sends and hears nothing"
         ),
-        pytest.param(replace(IDLE, errors={"refused": 2}), [ReasonKind.NOTHING], id="cannot send: refused"),
-        pytest.param(replace(IDLE, opening=3), [ReasonKind.NOTHING], id="cannot send: swallowed"),
-        pytest.param(replace(IDLE, due=5), [ReasonKind.NOTHING], id="cannot send: late"),
+        pytest.param(replace(IDLE, errors={"refused": 2}), [ReasonKind.NOTHING_MEASURED], id="cannot send: refused"),
+        pytest.param(replace(IDLE, opening=3), [ReasonKind.NOTHING_MEASURED], id="cannot send: swallowed"),
+        pytest.param(replace(IDLE, due=5), [ReasonKind.NOTHING_MEASURED], id="cannot send: late"),
         # Of a few requests over many workers some get none.
         pytest.param(IDLE, [], id="had nothing to do"),
     ],
@@ -80,13 +81,13 @@ def test_workers_that_use_up_their_nodes_cores_are_told_with_its_name() -> None:
     """Sixteen at 12 % of a core each fill two cores, and nobody else's; at 11 % they leave a tenth of them."""
     nodes = ["10.0.0.1"] * 16 + ["fd00::2"] * 2
     (told,) = share_reasons(shares(on_nodes(0.12, 2, *nodes)), Closed(18))
-    assert told.kind is ReasonKind.SATURATED
+    assert told.kind is ReasonKind.CLIENT_SATURATED
     assert told.text.startswith("10.0.0.1: client saturated: its 16 workers together used 96 % of the 2 cores")
     assert share_reasons(shares(on_nodes(0.11, 2, *nodes)), Closed(18)) == ()
     assert share_reasons(shares(on_nodes(0.12, 4, *nodes)), Closed(18)) == ()
     # One worker on a node whose cores are not known has a core at least; two may have to share it, which is no pass.
     (told,) = share_reasons(shares(on_nodes(0.1, 0, "a", "b", "b")), Closed(8))
-    assert (told.kind, told.text.partition(":")[0]) == (ReasonKind.UNKNOWN, "cores of b not known")
+    assert (told.kind, told.text.partition(":")[0]) == (ReasonKind.NOT_COUNTED, "cores of b not known")
 
 
 def test_workers_that_share_this_host_are_judged_as_a_whole_and_not_twice() -> None:

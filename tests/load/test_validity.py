@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
 from pytest_gpuserve.load.totals import Durations, Totals, total
 from pytest_gpuserve.load.validity import (
     LATE_SHARE,
     TIMER_SECONDS,
     WINDOW_LATE_SHARE,
-    ReasonKind,
     disturbances,
     one_line,
     reasons,
@@ -28,9 +28,9 @@ USERS = 4
 
 CLOSED = Closed(USERS)
 OPEN = Poisson(1000.0)
-ERRORS, NOTHING, UNKNOWN = ReasonKind.ERRORS, ReasonKind.NOTHING, ReasonKind.UNKNOWN
-SATURATED, LATE = ReasonKind.SATURATED, ReasonKind.LATE
-RATE, IN_FLIGHT = ReasonKind.RATE, ReasonKind.IN_FLIGHT
+ERRORS, NOTHING, UNKNOWN = ReasonKind.REQUEST_ERRORS, ReasonKind.NOTHING_MEASURED, ReasonKind.NOT_COUNTED
+SATURATED, LATE = ReasonKind.CLIENT_SATURATED, ReasonKind.CLIENT_LATE
+RATE, IN_FLIGHT = ReasonKind.RATE_NOT_REACHED, ReasonKind.STUCK_REQUESTS
 OPEN_SCHEDULES = (OPEN, Constant(1000.0), Gamma(1000.0, 2.0), Trace(((0.0, 0),)), Burst(1000))
 
 

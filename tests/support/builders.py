@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.device import Device, Host
 from pytest_gpuserve.experiment.environment import Revision, RunEnvironment
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Session, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.store.schema import Entry
+from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,7 +66,7 @@ def session(*starts: Start, at: str = "2025-01-02T03:04:05+00:00", problems: tup
     return Session(
         starts or (start(), start()),
         at,
-        problems=problems,
+        problems=because(*problems),
         batch_sizes={"4": 80},
         answers=80,
         answers_checked=80,
@@ -102,11 +104,12 @@ def judgement(
     metric: str = "throughput",
     *,
     kind: ReferenceKind = "baseline",
-    reasons: tuple[str, ...] = (),
+    reasons: tuple[Reason | str, ...] = (),
 ) -> Judgement:
-    """A judgement with all its numbers, or with none where the verdict has none."""
+    """A judgement with all its numbers, or with none where the verdict has none; a text is a remark."""
+    typed = tuple(Reason(ReasonKind.REMARK, reason) if isinstance(reason, str) else reason for reason in reasons)
     if verdict in (Verdict.MISSING, Verdict.INVALID):
-        return Judgement(METRICS[metric], verdict, kind, reasons=reasons or ("a reason",))
+        return Judgement(METRICS[metric], verdict, kind, reasons=typed or because("a reason"))
     return Judgement(
         METRICS[metric],
         verdict,
@@ -118,7 +121,7 @@ def judgement(
         tolerance=0.05,
         detectable=0.06,
         rounds=2,
-        reasons=reasons,
+        reasons=typed,
     )
 
 

@@ -1,0 +1,20 @@
+"""Reasons in tests: their texts, and some that are about nothing in particular."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def said(reasons: Iterable[Reason]) -> tuple[str, ...]:
+    """What people read of them."""
+    return tuple(map(str, reasons))
+
+
+def because(*texts: str, kind: ReasonKind = ReasonKind.REMARK) -> tuple[Reason, ...]:
+    """Reasons of one kind with these texts."""
+    return tuple(Reason(kind, text) for text in texts)
