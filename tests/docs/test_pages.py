@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cogapp import Cog
+from cogapp import Cog  # type: ignore[import-untyped]
 from markdown_it import MarkdownIt
 
 import pytest_gpuserve

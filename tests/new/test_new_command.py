@@ -97,7 +97,7 @@ def test_a_written_suite_measures_its_app(project: Path, capfd: pytest.CaptureFi
             env={**os.environ, "PYTHONPATH": str(REPOSITORY), LOCKS_VARIABLE: str(project)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
             check=False,
         )
         (test,) = json.loads((project / "result.json").read_text())["tests"]

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
+from pytest_gpuserve.experiment.telemetry import TelemetrySource
 from pytest_gpuserve.plugin import opening
-from pytest_gpuserve.plugin.opening import Equipment, Folders, Opened, open_session
+from pytest_gpuserve.plugin.opening import Equipment, Folders, Opened
 from pytest_gpuserve.plugin.options import Settings, Update
-from pytest_gpuserve.plugin.session import explained
 from tests.support.builders import here
 
 if TYPE_CHECKING:
@@ -61,39 +60,6 @@ class Temporary:
         made = self.folder / f"{name}{len(self.made)}"
         made.mkdir(parents=True)
         return made
-
-
-# -- before the first test
-
-
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The devices that are taken, which costs nobody anything."""
-    names: list[str] = []
-
-    def take(devices: Any, **_: object) -> tuple[Any, Any]:  # noqa: ANN401 -- passed through
-        names.append(devices[0].name)
-        return devices[0], Part("lock", [])
-
-    monkeypatch.setattr(opening, "take_device", take)
-    return names
-
-
-def test_a_mistake_is_told_before_a_device_is_waited_for(tmp_path: Path, taken: list[str]) -> None:
-    """A revision that nobody knows is told at once, whoever measures on the device meanwhile."""
-    with pytest.raises(UsageProblem):
-        open_session(NEVER, asked(tmp_path, against="no-such-branch"), measuring=True)
-    assert taken == []
-
-
-def test_who_measures_takes_the_device(tmp_path: Path, taken: list[str]) -> None:
-    """It is that of the baselines; who measures nothing only knows it, whatever it was to be compared with."""
-    opened = open_session(NEVER, asked(tmp_path, against="no-such-branch"), measuring=False)
-    assert (opened.here.device.name, opened.against_name, taken) == ("cpu", "", [])
-    opened.close()
-    opened = open_session(SimpleNamespace(), asked(tmp_path), measuring=True)  # type: ignore[arg-type]
-    assert taken == [opened.here.device.name]
-    assert opened.baseline_store.place("test_x.py::test_a", "").path.is_relative_to(tmp_path / "baselines" / "cpu")
 
 
 # -- its folders
@@ -146,12 +112,6 @@ def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeyp
     assert logged == [("001-mosec.log", given), ("002-my-server-2.log", given)]
 
 
-def test_nobody_looks_where_there_is_no_card(tmp_path: Path) -> None:
-    """On ``cpu`` a sampler would use a part of what is measured."""
-    made = Equipment(here().device, engine=None, logs=lambda _: tmp_path, logged=lambda *_: None, note=lambda _: None)
-    assert made.telemetry_source(NEVER) is NOBODY
-
-
 # -- its end
 
 
@@ -173,12 +133,3 @@ def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path, monke
     with pytest.raises(UsageProblem, match="engine cannot be ended"):
         made.close()
     assert ended[3:] == ["engine", "telemetry_source"]
-
-
-# -- in the middle of it
-
-
-@pytest.mark.parametrize(("left", "right"), [(1, 2), ("a", "b"), (None, 0.5)])
-def test_others_comparisons_are_explained_by_others(left: object, right: object) -> None:
-    """What is no metric of ours is left to pytest."""
-    assert explained(left, right, gpu="cpu", stored=True, before="HEAD") is None

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import pytest
 from _pytest.config import default_plugins
@@ -166,7 +166,7 @@ def _fork_workers(arguments: Sequence[str]) -> None:
     counts = [int(found[1]) for argument in arguments if (found := re.fullmatch(r"-n(\d+)", argument))]
     if not counts or not counts[-1]:
         return
-    from execnet import gateway_io
+    from execnet import gateway_base, gateway_io
 
     workers: list[_Worker] = []
     for _ in range(counts[-1] + SPARE_WORKERS):
@@ -174,7 +174,7 @@ def _fork_workers(arguments: Sequence[str]) -> None:
 
     def taken(self: Any, args: object, execmodel: Any) -> None:  # noqa: ANN401 -- execnet's
         self.popen = worker = workers.pop(0)
-        gateway_io.Popen2IO.__init__(self, worker.stdin, worker.stdout, execmodel=execmodel)
+        gateway_base.Popen2IO.__init__(self, worker.stdin, worker.stdout, execmodel=execmodel)
 
     gateway_io.Popen2IOMaster.__init__ = taken  # type: ignore[method-assign]
 
@@ -185,6 +185,9 @@ class _Worker:
     Args:
         others: Those that were made before, whose pipes it may not keep open.
     """
+
+    stdin: BinaryIO
+    stdout: BinaryIO
 
     def __init__(self, others: Sequence[_Worker]) -> None:
         its_stdin, stdin = os.pipe()
