@@ -55,7 +55,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(0.002)
+        time.sleep(0.01)
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -66,7 +66,7 @@ class Answer(BaseHTTPRequestHandler):
 
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
 """
-"""A server that is up at once."""
+"""A server that is up at once, and slow enough that loads of it cost little."""
 
 
 BUSY = (

@@ -299,10 +299,10 @@ def test_it(server, load, baseline):
 def test_a_real_server_three_times_slower(real_project: Project) -> None:
     """Two real servers side by side, the candidate not committed and three times slower: REGRESSED, all gone."""
     web = real_project.test_file.with_name("web.py")
-    web.write_text(WEB.replace("sleep(0.002)", "sleep(0.02)"))
+    web.write_text(WEB.replace("sleep(0.01)", "sleep(0.02)"))
     real_project.test_file.write_text(REAL)
     checkout = Checkout(real_project, None)
-    web.write_text(WEB.replace("sleep(0.002)", "sleep(0.06)"))
+    web.write_text(WEB.replace("sleep(0.01)", "sleep(0.06)"))
     result = real_project.run("--against=HEAD", "--gpuserve-budget=1", JSON)
     result.assert_outcomes(failed=1)
     if not busy_machine(real_project.result()["run"]):

@@ -121,7 +121,13 @@ def test_what_spoils_a_run_is_its_reason(real_project: Project, library: Path, t
 def test_a_killed_run_leaves_no_sampler(real_project: Project, library: Path, tmp_path: Path) -> None:
     """Even where pytest itself is killed while it measures."""
     on_card(real_project, library, tmp_path / "machine", cards.T4, seconds=60)
+    text = real_project.test_file.read_text()
+    until = 'until=lambda windows: open("window", "w").close()'
+    real_project.test_file.write_text(text.replace("seconds=60", until))
     run = real_project.start("--gpu=T4", "-p", "no:cacheprovider")
-    eventually(lambda: bool(samplers(tmp_path)), "a sampler runs", seconds=60)
-    run.kill()
+    try:
+        eventually(lambda: run.ended or (real_project.path / "window").exists(), "a window has ended", seconds=60)
+        assert samplers(tmp_path)
+    finally:
+        run.kill()
     eventually(lambda: not samplers(tmp_path), "it has ended", seconds=60)
