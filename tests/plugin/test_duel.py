@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.units import format_ratio
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
 
@@ -67,11 +68,13 @@ def test_equal_servers_are_not_faster(project: Project, checkout: Checkout) -> N
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     (verdict,) = project.result()["verdicts"]
     assert verdict["verdict"] == "REGRESSED"
+    assert verdict["value"] == pytest.approx(1.0, abs=0.02)
+    ratio = format_ratio(verdict["value"])
     result.stdout.fnmatch_lines(
         [
-            "*assert REGRESSED: throughput is 1.00*1.05*",
+            f"*assert REGRESSED: throughput is {ratio} *1.05*",
             "E*interval *from * round*",
-            "*test_it*throughput*1.00*>= 1.05*REGRESSED",
+            f"*test_it*throughput*{ratio}*>= 1.05*REGRESSED",
         ]
     )
     assert "--baseline-update" not in text_of(result)
@@ -172,6 +175,16 @@ def test_a_duel_that_breaks_off_leaves_nothing_running(project: Project, checkou
     project.script = Script(interrupted_turn=3)
     assert project.run().ret == pytest.ExitCode.INTERRUPTED
     assert checkout.left_behind() == []
+
+
+def test_servers_that_do_not_fit_duel_by_turns(project: Project, checkout: Checkout) -> None:
+    """By the marker, starts alternate and never two servers run."""
+    write(project, "assert d.throughput >= 1.05", speed=1.3)
+    marked = project.test_file.read_text().replace("def test", "@pytest.mark.gpuserve(one_at_a_time=True)\ndef test")
+    project.test_file.write_text(marked)
+    project.run().assert_outcomes(passed=1)
+    servers = [line.split()[0] for line in checkout.servers()]
+    assert servers == ["start", "end"] * (len(servers) // 2) != []
 
 
 def test_a_duel_outside_of_git_is_not_remembered(project: Project) -> None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.telemetry import TelemetrySource
+from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
 from pytest_gpuserve.plugin import opening
 from pytest_gpuserve.plugin.opening import Equipment, Folders, Opened
 from pytest_gpuserve.plugin.options import Settings, Update
+from pytest_gpuserve.plugin.session import explained
 from tests.support.builders import here
 
 if TYPE_CHECKING:
@@ -112,6 +113,12 @@ def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeyp
     assert logged == [("001-mosec.log", given), ("002-my-server-2.log", given)]
 
 
+def test_nobody_looks_where_there_is_no_card(tmp_path: Path) -> None:
+    """On ``cpu`` a sampler would use a part of what is measured."""
+    made = Equipment(here().device, engine=None, logs=lambda _: tmp_path, logged=lambda *_: None, note=lambda _: None)
+    assert made.telemetry_source(NEVER) is NOBODY
+
+
 # -- its end
 
 
@@ -133,3 +140,12 @@ def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path, monke
     with pytest.raises(UsageProblem, match="engine cannot be ended"):
         made.close()
     assert ended[3:] == ["engine", "telemetry_source"]
+
+
+# -- in the middle of it
+
+
+@pytest.mark.parametrize(("left", "right"), [(1, 2), ("a", "b"), (None, 0.5)])
+def test_others_comparisons_are_explained_by_others(left: object, right: object) -> None:
+    """What is no metric of ours is left to pytest."""
+    assert explained(left, right, gpu="cpu", stored=True, before="HEAD") is None
