@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from cogapp import Cog  # type: ignore[import-untyped]
 from markdown_it import MarkdownIt
 
 import pytest_gpuserve
@@ -78,22 +79,28 @@ def test_every_python_snippet_compiles(file: Path) -> None:
         compile(source, named(file), "exec")
 
 
+HELPS = """
+import runpy, sys
+for sys.argv in [[name, "--help"] for name in sys.argv[1:]]:
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        assert not ended.code, sys.argv
+"""
+"""Prints the help of many programs."""
+
+
 def test_every_option_that_a_snippet_names_is_there() -> None:
     """Of pytest with the plugin, or of one of the package's own programs."""
     own = (f"pytest_gpuserve.{name}" for name in ("compare", "doctor", "history", "load", "merge", "new"))
     benchmarks = (f"tests.benchmarks.{name}" for name in ("paired_runs", "ray_scaling", "merged_p99"))
-    known = OTHERS.union(*map(options_of, ("pytest", *own, "pytest_gpuserve.store.elsewhere", *benchmarks)))
+    argv = [sys.executable, "-Wignore", "-c", HELPS, "pytest", *own, "pytest_gpuserve.store.elsewhere", *benchmarks]
+    said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    known = OTHERS.union(re.findall(r"--[a-z][a-z-]+", said))
     for file in FILES:
         texts = fences_of(file, "bash", "sh")
         wanted = {option for text in texts for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)}
         assert wanted <= known, named(file)
-
-
-def options_of(module: str) -> set[str]:
-    """The long options that a program's help names."""
-    argv = [sys.executable, "-m", module, "--help"]
-    said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return set(re.findall(r"--[a-z][a-z-]+", said))
 
 
 def test_the_readme_is_read_in_one_go() -> None:
@@ -126,14 +133,10 @@ def test_pytest_says_where_the_pages_are(pytester: pytest.Pytester) -> None:
     assert plugin.DOCS == DOCS
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "[[[cog" in page.read_text(encoding="utf-8")], ids=named)
-def test_what_is_made_of_the_code_is_what_the_code_says(page: Path) -> None:
+def test_what_is_made_of_the_code_is_what_the_code_says(capsys: pytest.CaptureFixture[str]) -> None:
     """Tables and signatures of the reference; what renews them is said."""
-    done = subprocess.run(
-        [sys.executable, "-m", "cogapp", "--check", "-I", str(ROOT), str(page)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    pages = [str(page) for page in PAGES if "[[[cog" in page.read_text(encoding="utf-8")]
+    assert pages
+    assert Cog().main(["cog", "--check", "-I", str(ROOT), *pages]) == 0, (
+        f"{capsys.readouterr()}\nrenew it: python -m cogapp -r -I . pytest_gpuserve/docs/reference/*.md"
     )
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}renew it: python -m cogapp -r -I . {named(page)}"

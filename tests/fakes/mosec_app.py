@@ -19,7 +19,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--work-ms", type=float, default=4.0, help="time of a batch")
     parser.add_argument("--max-batch-size", type=int, default=8)
     parser.add_argument("--wrong-every", type=int, default=0, help="every so many answers one is wrong")
-    parser.add_argument("--mix-up", type=int, default=0, help="1 gives the answers of a batch to each other's requests")
     parser.add_argument("--die-after", type=int, default=0, help="kill the server after so many items")
     parser.add_argument("--exit-at-start", type=int, default=None, help="leave at once with this exit code")
     parser.add_argument("--start-seconds", type=float, default=0.0, help="time that a worker takes to start")
@@ -54,7 +53,7 @@ class Work(Worker):
                 time.sleep(60)
             wrong = options().wrong_every and self.items % options().wrong_every == 0
             answers.append(b"nonsense" if wrong else body.upper())
-        return answers[::-1] if options().mix_up else answers
+        return answers
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
-"""A terminal: runs a command on one, and keeps the screen as a person would see it."""
+"""A terminal: keeps what a program writes there, and the screen as a person would see it."""
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
 import re
 import struct
-import subprocess
 import termios
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from typing_extensions import Self
 
 SAVE: Final = "\x1b7"
 RESTORE: Final = "\x1b8"
@@ -97,38 +97,36 @@ class Screen:
             self.lines.append([])
 
 
-def in_a_terminal(
-    argv: Sequence[str], cwd: Path, environment: dict[str, str], *, columns: int = 100, seconds: float = 120
-) -> str:
-    """Run a command on a terminal of its own and return all that it wrote there; it has ended then.
+class Terminal:
+    """A terminal on which a program runs; as a context it is open.
 
     Args:
-        argv: The command.
-        cwd: Where it runs.
-        environment: Its environment, from which the terminal's size is not taken.
-        columns: Of the terminal.
-        seconds: After so many it is killed.
+        columns: Of it.
+
+    Attributes:
+        path: By which a program opens it.
+        text: All that was written there, so far.
     """
-    owner, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    chunks: list[bytes] = []
 
-    def read() -> None:
-        while True:
-            try:
-                chunks.append(os.read(owner, 1 << 16))
-            except OSError:
-                return
+    def __init__(self, columns: int = 100) -> None:
+        self.text = ""
+        self._owner, self._held = pty.openpty()
+        fcntl.ioctl(self._held, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.path = os.ttyname(self._held)
+        self._reader = threading.Thread(target=self._read)
 
-    kept = {name: value for name, value in environment.items() if name not in {"COLUMNS", "LINES"}}
-    reader = threading.Thread(target=read)
-    with subprocess.Popen(argv, cwd=cwd, env=kept, stdin=terminal, stdout=terminal, stderr=terminal) as process:
-        reader.start()
-        try:
-            process.wait(seconds)
-        finally:
-            process.kill()
-            os.close(terminal)
-            reader.join()
-            os.close(owner)
-    return b"".join(chunks).decode()
+    def __enter__(self) -> Self:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # What is still on its way is read, for Linux says that nobody holds the other end when that is empty.
+        os.close(self._held)
+        self._reader.join()
+        os.close(self._owner)
+
+    def _read(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with suppress(OSError):
+            while data := os.read(self._owner, 1 << 16):
+                self.text += decoder.decode(data)

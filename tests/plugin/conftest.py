@@ -18,8 +18,8 @@ from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
 from tests.fakes.nvml import cards
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.fakes.scripted_sessions import SCRIPT_NAME, STARTS_NAME, Script
-from tests.fakes.terminal import in_a_terminal
-from tests.support.forked_pytest import ForkedPytest
+from tests.fakes.terminal import Terminal
+from tests.support.forked_pytest import ForkedPytest, Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(0.002)
+        time.sleep(0.01)
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -66,7 +66,7 @@ class Answer(BaseHTTPRequestHandler):
 
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
 """
-"""A server that is up at once."""
+"""A server that is up at once, and slow enough that loads of it cost little."""
 
 
 BUSY = (
@@ -92,24 +92,15 @@ class Project:
 
     Args:
         path: Where it lives.
-        pytester: Runs pytest where loads are real, or the library is another; None where neither is ever so.
-        monkeypatch: For its environment.
         temporary: For its locks, and for what all projects remember of this host, as those of a user do.
-        forked: Runs pytest where loads are scripted, and no library is another.
+        forked: Runs pytest.
         script: What its loads measure (tests/fakes/scripted_sessions.py); None to load real servers.
     """
 
     def __init__(
-        self,
-        path: Path,
-        pytester: pytest.Pytester | None,
-        monkeypatch: pytest.MonkeyPatch,
-        temporary: pytest.TempPathFactory,
-        forked: ForkedPytest,
-        *,
-        script: Script | None,
+        self, path: Path, temporary: pytest.TempPathFactory, forked: ForkedPytest, *, script: Script | None
     ) -> None:
-        self._pytester, self._forked = pytester, forked
+        self._forked = forked
         self.path = path
         self.test_file = self.path / "suites" / "perf" / "test_perf.py"
         self.app_file = self.path / "suites" / "perf" / "app.py"
@@ -117,14 +108,14 @@ class Project:
         self.script = script
         self.environment: dict[str, str | None] = {
             **dict.fromkeys(LEFT_OUT),
+            "COLUMNS": "160",
             "PYTHONPATH": str(REPOSITORY),
             "GPUSERVE_HOST": "test-host",
             "XDG_CACHE_HOME": str(temporary.getbasetemp() / "cache"),
             LOCKS_VARIABLE: str(temporary.mktemp("locks")),
-            # Whose installed plugins go on with ours is seen by real projects; to start them takes a third of a run.
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": None if script is None else "1",
+            # That installed plugins go on with ours is seen by `run_anew`; to start them takes a third of a run.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }
-        self._monkeypatch = monkeypatch
         self._runs = 0
         self.ini()
         self.write()
@@ -160,19 +151,26 @@ class Project:
 
     def run(self, *arguments: str, seconds: float = 180) -> pytest.RunResult:
         """Run pytest in the project, in a process of its own; each run has noise of its own."""
-        options = self.options()
-        for name, value in self.environment.items():
-            if value is None:
-                self._monkeypatch.delenv(name, raising=False)
-            else:
-                self._monkeypatch.setenv(name, value)
-        self._monkeypatch.setenv("COLUMNS", "160")
-        # The loader reads where libraries lie once, as a program begins: a fork knows no other NVML.
-        if self.script is None or "LD_LIBRARY_PATH" in self.environment:
-            assert self._pytester is not None
-            return self._pytester.runpytest_subprocess(*options, *arguments, timeout=seconds)
+        return self.start(*arguments).result(seconds)
+
+    def start(self, *arguments: str, terminal: str = "", **more: str | None) -> Run:
+        """Begin such a run, with these variables besides; where there is a terminal, on that."""
+        # What a terminal says itself: what its size is, and that it has colours.
+        less = dict.fromkeys(("BUILD_NUMBER", "NO_COLOR", "PY_COLORS", "FORCE_COLOR", "COLUMNS", "LINES"))
+        environment = self.variables(**{**({**less, "TERM": "xterm"} if terminal else {}), **more})
+        given = [*self.options(), *arguments]
         temporary = f"--basetemp={self.path / f'runpytest-{self._runs}'}"
-        return self._forked.run([temporary, *options, *arguments], folder=self.path, seconds=seconds)
+        return self._forked.start([temporary, *given], folder=self.path, environment=environment, terminal=terminal)
+
+    def run_anew(self, *arguments: str) -> pytest.RunResult:
+        """Run it by an interpreter that begins, with all plugins that are installed."""
+        environment = self.variables(PYTEST_DISABLE_PLUGIN_AUTOLOAD=None)
+        done = subprocess.run(
+            self.command(*arguments), cwd=self.path, env=environment, capture_output=True, text=True, check=False
+        )
+        sys.stdout.write(done.stdout)
+        sys.stderr.write(done.stderr)
+        return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0.0)
 
     def options(self) -> list[str]:
         """Write the script of the next run, and return what pytest has to be called with."""
@@ -187,16 +185,16 @@ class Project:
         """What runs pytest in the project by hand, with the script of the next run."""
         return [sys.executable, "-m", "pytest", *self.options(), *arguments]
 
-    def variables(self, **more: str) -> dict[str, str]:
-        """The whole environment of a run that is started by hand."""
+    def variables(self, **more: str | None) -> dict[str, str]:
+        """The whole environment of a run."""
         ours = {**os.environ, **self.environment, **more}
         return {name: value for name, value in ours.items() if value is not None}
 
     def on_a_terminal(self, *arguments: str, columns: int = 100, **more: str) -> str:
         """All that a run writes to a terminal."""
-        unset = ("BUILD_NUMBER", "NO_COLOR", "PY_COLORS", "FORCE_COLOR")
-        environment = {name: value for name, value in self.variables(TERM="xterm", **more).items() if name not in unset}
-        return in_a_terminal(self.command(*arguments), self.path, environment, columns=columns, seconds=180)
+        with Terminal(columns) as terminal:
+            self.start(*arguments, terminal=terminal.path, **more).result(180)
+        return terminal.text
 
     def entry(self) -> dict[str, Any]:
         """The one entry of the baseline file."""
@@ -210,7 +208,10 @@ class Project:
         return result
 
 
-IGNORED = (".pytest_cache", "__pycache__", SCRIPT_NAME, STARTS_NAME, "/out.json", "/stdout", "/stderr", "/runpytest-*")
+IGNORED = (
+    *(".pytest_cache", "__pycache__", SCRIPT_NAME, STARTS_NAME),
+    *("/out.json", "/stdout-*", "/stderr-*", "/runpytest-*"),
+)
 """What runs of these tests write into a project; a user's own would ignore the first two."""
 
 
@@ -292,26 +293,27 @@ def forked_pytest() -> ForkedPytest:
     return ForkedPytest()
 
 
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing depends on who runs these tests."""
+    for name in LEFT_OUT:
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def project(
-    pytester: pytest.Pytester,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path_factory: pytest.TempPathFactory,
-    forked_pytest: ForkedPytest,
+    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, forked_pytest: ForkedPytest
 ) -> Project:
     """A fresh project whose loads are scripted: no server is started, and nothing depends on the machine."""
-    return Project(pytester.path, pytester, monkeypatch, tmp_path_factory, forked_pytest, script=Script())
+    return Project(pytester.path, tmp_path_factory, forked_pytest, script=Script())
 
 
 @pytest.fixture
 def real_project(
-    pytester: pytest.Pytester,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path_factory: pytest.TempPathFactory,
-    forked_pytest: ForkedPytest,
+    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, forked_pytest: ForkedPytest
 ) -> Project:
     """A fresh project that really loads servers, for tests that are about just that."""
-    return Project(pytester.path, pytester, monkeypatch, tmp_path_factory, forked_pytest, script=None)
+    return Project(pytester.path, tmp_path_factory, forked_pytest, script=None)
 
 
 @pytest.fixture
@@ -323,11 +325,8 @@ def checkout(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Chec
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory, forked_pytest: ForkedPytest) -> Path:
     """A baseline file, recorded once for all tests that only need one to start from."""
-    with pytest.MonkeyPatch.context() as patch:
-        project = Project(
-            tmp_path_factory.mktemp("recorded"), None, patch, tmp_path_factory, forked_pytest, script=Script()
-        )
-        result = project.run("--baseline-update")
+    project = Project(tmp_path_factory.mktemp("recorded"), tmp_path_factory, forked_pytest, script=Script())
+    result = project.run("--baseline-update")
     assert result.ret == pytest.ExitCode.OK, text_of(result)
     return project.baseline
 

@@ -13,7 +13,7 @@ from tests.plugin.conftest import text_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.plugin.conftest import Checkout, Project
+    from tests.plugin.conftest import Project
 
 JSON = "--gpuserve-json=out.json"
 
@@ -88,17 +88,3 @@ def test_of_a_test_that_ctrl_c_cut_short_nothing_is_told(project: Project, recor
     assert project.run(JSON).ret == pytest.ExitCode.INTERRUPTED
     assert told(project) == [("throughput", "PASS", True)]
     assert (project.path / "heard").read_text() == "throughput True\n"
-
-
-def test_side_by_side_the_rest_is_judged_by_the_rounds(project: Project, checkout: Checkout) -> None:
-    """Against a revision too; asked for in a second run, the same rounds go on, for nothing was remembered of it."""
-    project.write(f"{THROUGHPUT}\n    assert run.latency.p50 <= baseline.latency.p50")
-    project.speed(0.7)
-    project.run("--against=HEAD", JSON).assert_outcomes(failed=1)
-    assert told(project) == [("throughput", "REGRESSED", True), ("latency.p50", "REGRESSED", False)]
-    checkout.servers()
-    project.run("--against=HEAD", JSON).assert_outcomes(failed=1)
-    assert told(project) == [("throughput", "REGRESSED", True), ("latency.p50", "REGRESSED", False)]
-    kept = [any("kept" in reason for reason in row["reasons"]) for row in project.result()["verdicts"]]
-    assert kept == [True, False]
-    assert checkout.servers() == []

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.device import DeviceLock
+from tests.fakes.own_locks import LOCKS_VARIABLE
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import WEB, Checkout, busy_machine, says_no_traceback, text_of
 
@@ -201,14 +203,22 @@ def test_servers_that_do_not_fit_run_by_turns(project: Project, checkout: Checko
 
 
 def test_an_unknown_revision_is_exit_4(project: Project, checkout: Checkout) -> None:
-    """It is told before anything is measured or waited for, with what git says; without git, what would do."""
-    for revision in ("nothing", "--help"):
-        result = project.run(f"--against={revision}")
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert f"git does not know the revision '{revision}'" in text_of(result)
-        assert "test_perf.py" not in result.stdout.str()
-        assert says_no_traceback(result)
-        assert checkout.left_behind() == []
+    """It is told before anything is measured or waited for, with what git says; without git, what would do.
+
+    Who measures nothing is compared with nothing, and waits for nobody.
+    """
+    lock = DeviceLock("cpu", command="another", folder=Path(project.environment[LOCKS_VARIABLE] or ""))
+    with lock.acquire(wait_seconds=0, on_wait=lambda *notice: None):
+        for revision in ("nothing", "--help"):
+            result = project.run(f"--against={revision}")
+            assert result.ret == pytest.ExitCode.USAGE_ERROR
+            assert f"git does not know the revision '{revision}'" in text_of(result)
+            assert "test_perf.py" not in result.stdout.str()
+            assert says_no_traceback(result)
+            assert checkout.left_behind() == []
+        besides = project.test_file.with_name("test_plain.py")
+        besides.write_text("def test_plain(device):\n    assert device.name == 'cpu'\n")
+        project.run("--against=nothing", str(besides)).assert_outcomes(passed=1)
     shutil.rmtree(project.path / ".git")
     project.environment["GIT_CEILING_DIRECTORIES"] = str(project.path.parent)
     result = project.run("--against=HEAD")
@@ -244,6 +254,7 @@ def test_an_undecided_comparison_says_what_to_do(project: Project, checkout: Che
     result.assert_outcomes(failed=1)
     assert the_verdict(project)["verdict"] == "INCONCLUSIVE"
     result.stdout.fnmatch_lines(["E*INCONCLUSIVE: throughput is */s, base */s*", "E*--gpuserve-budget=SECONDS*"])
+    assert "run it again: it goes on where this run ends" in text_of(result)
     project.run("--against=HEAD", UNDECIDED, "--on-inconclusive=skip", "--cache-clear").assert_outcomes(skipped=1)
 
 
@@ -288,10 +299,10 @@ def test_it(server, load, baseline):
 def test_a_real_server_three_times_slower(real_project: Project) -> None:
     """Two real servers side by side, the candidate not committed and three times slower: REGRESSED, all gone."""
     web = real_project.test_file.with_name("web.py")
-    web.write_text(WEB.replace("sleep(0.002)", "sleep(0.02)"))
+    web.write_text(WEB.replace("sleep(0.01)", "sleep(0.02)"))
     real_project.test_file.write_text(REAL)
     checkout = Checkout(real_project, None)
-    web.write_text(WEB.replace("sleep(0.002)", "sleep(0.06)"))
+    web.write_text(WEB.replace("sleep(0.01)", "sleep(0.06)"))
     result = real_project.run("--against=HEAD", "--gpuserve-budget=1", JSON)
     result.assert_outcomes(failed=1)
     if not busy_machine(real_project.result()["run"]):

@@ -1,4 +1,4 @@
-"""Baselines that cannot creep: what `--baseline-update` says and refuses, and what a gate tells of many small steps."""
+"""Baselines that cannot creep: what `--baseline-update` says and refuses."""
 
 from __future__ import annotations
 
@@ -24,78 +24,29 @@ def anchor(project: Project) -> dict[str, Any]:
     return {**line, "commit": recorded["commit"]}
 
 
-def build(project: Project, checkout: Checkout, speed: float) -> None:
-    """Commit a build."""
-    project.speed(speed)
-    checkout.git("add", "--all")
-    checkout.git("commit", "--quiet", "--allow-empty", "--message", f"speed {speed}")
-
-
-def update(project: Project, checkout: Checkout, speed: float, *arguments: str) -> pytest.RunResult:
-    """Commit a build and record it; its baseline is committed with the next one."""
-    build(project, checkout, speed)
-    return project.run("--baseline-update", *arguments)
-
-
 def test_an_update_says_what_it_does(project: Project, checkout: Checkout) -> None:
-    """In plain words: set, within tolerance, tightened (which is proposed before), loosened (which is shown later)."""
-    first = update(project, checkout, 1.0)
+    """In plain words: an anchor is set, or loosened for a reason, which later runs show."""
+    first = project.run("--baseline-update")
     first.stdout.fnmatch_lines(["test_it: recorded (2 sessions) in *", "test_it: throughput */s, anchor set here"])
     recorded_at = anchor(project)["commit"]
-
-    update(project, checkout, 0.98).stdout.fnmatch_lines(
-        [f"test_it: throughput */s -> */s (-*.? %), within tolerance, anchor stays at */s of {recorded_at[:12]}"]
-    )
+    project.speed(0.8)
+    checkout.commit("slower")
+    refused = project.run("--baseline-update")
+    refused.assert_outcomes(failed=1)
+    refused.stdout.fnmatch_lines(["*would loosen throughput*--reason=*"])
     assert anchor(project)["commit"] == recorded_at
 
-    build(project, checkout, 1.3)
-    proposal = "to tighten its baseline: pytest suites/perf/test_perf.py::test_it --gpu=cpu --baseline-update"
-    project.run().stdout.fnmatch_lines([f"test_it: throughput IMPROVED */s -> */s (+*.? %); {proposal}"])
-
-    update(project, checkout, 1.3).stdout.fnmatch_lines(
-        [f"test_it: throughput */s -> */s (+*.? %), tightened (its anchor was */s of {recorded_at[:12]})"]
-    )
-    assert anchor(project)["how"] == "tightened"
-    assert anchor(project)["commit"] == project.entry()["commit"] != recorded_at
-
-    update(project, checkout, 1.0, "--reason=a larger model").stdout.fnmatch_lines(
+    project.run("--baseline-update", "--reason=a larger model").stdout.fnmatch_lines(
         ["test_it: throughput */s -> */s (-*.? %), loosened: a larger model (its anchor was */s of *)"]
     )
     loosened = anchor(project)
     assert (loosened["how"], loosened["reason"]) == ("loosened", "a larger model")
-    assert [(move["how"], move.get("reason")) for move in project.entry()["moves"]] == [
-        ("tightened", None),
-        ("loosened", "a larger model"),
-    ]
-
+    assert [(move["how"], move["reason"]) for move in project.entry()["moves"]] == [("loosened", "a larger model")]
     gated = project.run(JSON)
     gated.assert_outcomes(passed=1)
     shown = f"throughput was loosened at {loosened['commit'][:12]}: a larger model"
     assert shown in text_of(gated)
     assert any(shown in verdict["reasons"] for verdict in project.result()["verdicts"])
-
-
-def test_small_steps_are_told_when_they_come_together(project: Project, checkout: Checkout) -> None:
-    """About 3 % a step is let pass each time; what that adds up to is REGRESSED beside the anchor's commit."""
-    for speed in (1.0, 0.965, 0.935):
-        update(project, checkout, speed).assert_outcomes(passed=1)
-    accepted_at = anchor(project)["commit"]
-    assert accepted_at != project.entry()["commit"]
-    build(project, checkout, 0.915)
-    result = project.run(JSON)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([f"*drift: the baseline here is the anchor, */s accepted at {accepted_at[:12]} on *"])
-    assert f"side by side with the anchor's commit ({accepted_at[:12]}) it is REGRESSED too" in text_of(result)
-    assert says_no_traceback(result)
-    verdicts = [(verdict["reference_kind"], verdict["verdict"]) for verdict in project.result()["verdicts"]]
-    assert verdicts[-1] == ("against", "REGRESSED")
-    assert checkout.left_behind() == []
-
-    before = project.baseline.read_bytes()
-    refused = project.run("--baseline-update")
-    refused.assert_outcomes(failed=1)
-    refused.stdout.fnmatch_lines(["*would loosen throughput*--reason=*", "*drift: the baseline here is the anchor*"])
-    assert project.baseline.read_bytes() == before
 
 
 def test_anchors_of_a_file_are_checked(project: Project, recorded: Path) -> None:

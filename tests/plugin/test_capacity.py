@@ -139,20 +139,3 @@ def test_two_revisions_are_searched_by_turns(checkout: Checkout) -> None:
     (verdict,) = project.result()["verdicts"]
     assert (verdict["metric"], verdict["reference_kind"]) == ("capacity", "against")
     assert verdict["rounds"] >= 1
-
-
-def test_a_regression_is_confirmed_by_turns(checkout: Checkout) -> None:
-    """What a stored capacity calls REGRESSED is settled beside the commit that recorded it."""
-    project = checkout.project
-    write(project)
-    checkout.commit("a search")
-    project.run("--baseline-update").assert_outcomes(passed=1)
-    checkout.commit("its baseline")
-    project.speed(0.6)
-    checkout.commit("slower")
-    result = project.run("--gpuserve-json=out.json")
-    result.assert_outcomes(failed=1)
-    beside = [each for each in project.result()["verdicts"] if each["reference_kind"] == "against"]
-    assert [each["verdict"] for each in beside] == ["REGRESSED"]
-    assert beside[0]["value"] / beside[0]["reference"] == pytest.approx(0.6, rel=0.05)
-    assert checkout.left_behind() == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -122,19 +121,8 @@ def test_two_runs_take_a_card_each(machine: Machine, tmp_path_factory: pytest.Te
     machine.script(cards.T4, SECOND_T4)
     project.test_file.write_text(MEETING)
     meeting = tmp_path_factory.mktemp("meeting")
-    command = project.command("--gpu=T4", "-p", "no:cacheprovider")
-    environment = project.variables(MEETING=str(meeting))
-    runs = [
-        subprocess.Popen(command, cwd=project.path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for _ in range(2)
-    ]
-    try:
-        texts = [run.communicate(timeout=90)[0].decode() for run in runs]
-    finally:
-        for run in runs:
-            run.kill()
-            run.communicate()
-    assert [run.returncode for run in runs] == [0, 0], texts
+    runs = [project.start("--gpu=T4", "-p", "no:cacheprovider", MEETING=str(meeting)) for _ in range(2)]
+    assert [run.result(90).ret for run in runs] == [0, 0]
     assert {path.read_text() for path in meeting.iterdir()} == {cards.T4.uuid, SECOND_T4.uuid}
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.units import format_ratio
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
 
@@ -67,11 +68,13 @@ def test_equal_servers_are_not_faster(project: Project, checkout: Checkout) -> N
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     (verdict,) = project.result()["verdicts"]
     assert verdict["verdict"] == "REGRESSED"
+    assert verdict["value"] == pytest.approx(1.0, abs=0.02)
+    ratio = format_ratio(verdict["value"])
     result.stdout.fnmatch_lines(
         [
-            "*assert REGRESSED: throughput is 1.00*1.05*",
+            f"*assert REGRESSED: throughput is {ratio} *1.05*",
             "E*interval *from * round*",
-            "*test_it*throughput*1.00*>= 1.05*REGRESSED",
+            f"*test_it*throughput*{ratio}*>= 1.05*REGRESSED",
         ]
     )
     assert "--baseline-update" not in text_of(result)
@@ -89,26 +92,29 @@ def test_a_ratio_at_its_limit_is_undecided(project: Project, checkout: Checkout)
     project.run("--on-inconclusive=skip").assert_outcomes(skipped=1)
 
 
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        ("assert d.latency.p99 >= 1.05", "write `assert duel.latency.p99 <= 0.95`"),
-        ("assert d.throughput > 1.05", "write `assert duel.throughput >= 1.05`"),
-        ("assert d.throughput >= baseline.throughput", "baseline is for what load(...) returns"),
-        ("assert d.throughput >= 0", "a number above 0"),
-        ("assert d.throughput", "neither true nor false"),
-        ("d.throughput >= 3.0", "nothing asserted it"),
-    ],
-)
-def test_what_gates_nothing_is_told_at_its_line(project: Project, checkout: Checkout, body: str, told: str) -> None:
+GATES_NOTHING = {
+    "assert d.latency.p99 >= 1.05": "write `assert duel.latency.p99 <= 0.95`",
+    "assert d.throughput > 1.05": "write `assert duel.throughput >= 1.05`",
+    "assert d.throughput >= baseline.throughput": "baseline is for what load(...) returns",
+    "assert d.throughput >= 0": "a number above 0",
+    "assert d.throughput": "neither true nor false",
+    "d.throughput >= 3.0": "nothing asserted it",
+}
+
+
+def test_what_gates_nothing_is_told_at_its_line(project: Project, checkout: Checkout) -> None:
     """What makes no sense names the user's line and shows how to write it; a forgotten assert fails all the same."""
-    write(project, body, speed=1.0)
+    write(project, "pass", speed=1.0)
+    head, test = project.test_file.read_text().split("def test_it")
+    tests = (f"def test_{n}{test.replace('pass', body)}" for n, body in enumerate(GATES_NOTHING))
+    project.test_file.write_text(head + "".join(tests))
     result = project.run()
-    result.assert_outcomes(failed=1)
-    assert told in text_of(result)
-    if body.startswith("assert"):
-        line = project.test_file.read_text().splitlines().index(f"    {body}") + 1
-        assert f"test_perf.py:{line}: " in text_of(result)
+    result.assert_outcomes(failed=len(GATES_NOTHING))
+    lines = project.test_file.read_text().splitlines()
+    for body, told in GATES_NOTHING.items():
+        assert told in text_of(result)
+        if body.startswith("assert"):
+            assert f"test_perf.py:{lines.index(f'    {body}') + 1}: " in text_of(result)
     assert says_no_traceback(result)
     assert checkout.left_behind() == []
 

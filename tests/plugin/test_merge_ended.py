@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.merge.command import main
-from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import text_of
 
@@ -22,9 +21,8 @@ WELL = {"exit_status": 0, "complete": True, "unlisted_failures": 0}
 
 
 @pytest.fixture
-def gated(project: Project, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def gated(project: Project, recorded: Path) -> Project:
     """A project whose one test that measures passes."""
-    monkeypatch.delenv(STEP_SUMMARY, raising=False)
     project.store(recorded)
     return project
 

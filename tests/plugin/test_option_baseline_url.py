@@ -85,9 +85,8 @@ def then(project: Project, *command: str, **environment: str) -> None:
 def send_later(project: Project, text: str) -> str:
     """Send what a run kept, by the command that it told; what that says."""
     (command,) = set(re.findall(r"to send it later: python (-m pytest_gpuserve\.store\.elsewhere [^\s;]*)", text))
-    sent = subprocess.run(
-        [sys.executable, *shlex.split(command)], cwd=project.path, capture_output=True, text=True, check=False
-    )
+    argv = [sys.executable, *shlex.split(command)]
+    sent = subprocess.run(argv, cwd=project.path, env=project.variables(), capture_output=True, text=True, check=False)
     assert sent.returncode == 0, sent.stderr
     return sent.stdout
 

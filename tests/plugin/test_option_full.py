@@ -91,7 +91,7 @@ def test_workers_leave_out_alike(real_project: Project) -> None:
     """Workers of pytest-xdist deselect the same ones, and the controller tells it once."""
     pytest.importorskip("xdist")
     real_project.test_file.write_text(SIZES.format(wanted=False))
-    result = real_project.run("-n2")
+    result = real_project.run("-p", "xdist.plugin", "-n2")
     result.assert_outcomes(passed=2)
     assert text_of(result).count(ONE) == 1
 

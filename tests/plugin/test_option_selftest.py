@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import re
-import select
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +16,11 @@ from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.plugin.options import SELFTEST_MINUTES, read_settings
 from tests.fakes.children.toolkit import eventually
 from tests.fakes.own_locks import LOCKS_VARIABLE
+from tests.fakes.terminal import Terminal
 from tests.plugin.conftest import says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
-
-SHORT = ("--gpu=cpu", "--gpuserve-selftest=0.6", "--gpuserve-budget=10")
-"""One look at each comparison, and so little time that not all are reached."""
 
 
 @pytest.fixture
@@ -49,26 +42,6 @@ def left_behind(folder: Path) -> list[str]:
     return found
 
 
-def test_a_short_one(real_project: Project, own_folder: Path) -> None:
-    """It counts, says what was not reached, collects nothing, finds wrong answers, and leaves nothing behind."""
-    real_project.test_file.write_text("raise RuntimeError('this file is collected')")
-    result = real_project.run(*SHORT)
-    text = text_of(result)
-    assert result.ret in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
-    assert says_no_traceback(result)
-    assert "this file is collected" not in text
-    assert re.search(r"7 comparisons of two small servers on \d+ cores", text)
-    assert re.search(r"^1/7 wrong answers: INVALID, .+ \(1 made, .+ left\)$", text, re.MULTILINE)
-    assert re.search(r"^ +identical +1/1 ", text, re.MULTILINE)
-    assert re.search(r"^ +wrong answers +1/1 +0 +0 +0 +1 +3 \.\. 100 %$", text, re.MULTILINE)
-    assert "  wrong answers: " not in text
-    assert re.search(r"^not reached in the time: .*tail only 1", text, re.MULTILINE)
-    assert re.search(r"^ throughput +1 +", text, re.MULTILINE)
-    assert ("self-test FAILED" in text) == (result.ret == pytest.ExitCode.TESTS_FAILED)
-    assert ("self-test passed" in text) == (result.ret == pytest.ExitCode.OK)
-    assert left_behind(own_folder) == []
-
-
 def serves(pid: int) -> bool:
     """Whether a process below this one listens, as a server does."""
     for process in psutil.Process(pid).children(recursive=True):
@@ -78,83 +51,71 @@ def serves(pid: int) -> bool:
     return False
 
 
+def test_a_short_one(real_project: Project, own_folder: Path) -> None:
+    """It finds wrong answers, collects nothing, fails for what was not reached in the time, and leaves nothing behind.
+
+    The first comparison is made however short the time is.
+    """
+    real_project.test_file.write_text("raise RuntimeError('this file is collected')")
+    result = real_project.run("--gpu=cpu", "--gpuserve-selftest=0.01", "--gpuserve-budget=10")
+    text = text_of(result)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert says_no_traceback(result)
+    assert "this file is collected" not in text
+    assert re.search(r"7 comparisons of two small servers on \d+ cores", text)
+    assert re.search(r"^1/7 wrong answers: INVALID, .+ \(1 made, .+ left\)$", text, re.MULTILINE)
+    assert re.search(r"^ +wrong answers +1/1 +0 +0 +0 +1 +3 \.\. 100 %$", text, re.MULTILINE)
+    assert "  wrong answers: " not in text
+    assert re.search(r"^not reached in the time: identical 1, .*tail only 1", text, re.MULTILINE)
+    assert "self-test FAILED" in text
+    assert "self-test passed" not in text
+    assert left_behind(own_folder) == []
+
+
 def test_killed_it_leaves_nothing_behind(real_project: Project, own_folder: Path) -> None:
     """After kill -9 of pytest, while a server runs, neither a temporary file is left nor a process."""
-    command = real_project.command("--gpu=cpu", "--gpuserve-selftest=5")
-    with subprocess.Popen(
-        command,
-        cwd=real_project.path,
-        env=real_project.variables(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        try:
-            # Another run may measure on this device, for which it waits.
-            eventually(lambda: process.poll() is not None or serves(process.pid), "a server listens", seconds=150)
-            assert process.poll() is None
-        finally:
-            process.kill()
+    run = real_project.start("--gpu=cpu", "--gpuserve-selftest=5")
+    try:
+        eventually(lambda: run.ended or serves(run.pid), "a server listens", seconds=150)
+        assert not run.ended
+    finally:
+        run.kill()
     eventually(lambda: left_behind(own_folder) == [], "all is gone")
 
 
 def test_ctrl_c_on_a_terminal(real_project: Project, own_folder: Path) -> None:
     """One line says how it gets on; cut short it prints what is known, decides nothing and leaves nothing behind."""
-    leader, follower = pty.openpty()
-    environment = real_project.variables(TERM="xterm", PY_COLORS="1", COLUMNS="100")
-    command = real_project.command("--gpu=cpu", "--gpuserve-selftest=5", "--gpuserve-budget=10")
-    with subprocess.Popen(
-        command, cwd=real_project.path, env=environment, stdin=follower, stdout=follower, stderr=follower
-    ) as process:
-        os.close(follower)
+    options = ("--gpu=cpu", "--gpuserve-selftest=5", "--gpuserve-budget=10")
+    with Terminal() as terminal:
+        run = real_project.start(*options, terminal=terminal.path, PY_COLORS="1")
+        third = re.compile(r"\r\x1b\[K3/14 20 % slower  .+/s")
         try:
-            text = read_until(leader, r"\r\x1b\[K3/14 20 % slower  .+/s")
-            process.send_signal(signal.SIGINT)
-            text += read_until(leader, None)
-            assert process.wait(60) == pytest.ExitCode.INTERRUPTED
+            eventually(lambda: run.ended or bool(third.search(terminal.text)), "the third one is loaded", seconds=150)
+            run.interrupt()
+            assert run.result(60).ret == pytest.ExitCode.INTERRUPTED
         finally:
-            process.kill()
-            os.close(leader)
+            run.kill()
+    text = terminal.text
     assert re.search(r"\r\x1b\[K1/14 wrong answers  ", text)
     assert "1 made," not in text
     assert re.search(r"\r\x1b\[K2/14 identical  \S+/s  p99 ", text)
     assert re.search(r"wrong answers +1/2 ", text)
+    assert re.search(r"^ +identical +1/2 ", text, re.MULTILINE)
+    assert re.search(r"^ throughput +1 +", text, re.MULTILINE)
     assert "not reached before Ctrl-C: wrong answers 1, identical 1, 20 % slower 2" in text
     assert "self-test interrupted: not decided" in text
     assert "Traceback" not in text
     assert left_behind(own_folder) == []
 
 
-def read_until(terminal: int, pattern: str | None) -> str:
-    """Read what is written on a terminal until it matches, or where there is nothing to match, until it is closed."""
-    text = ""
-    deadline = time.monotonic() + 150
-    while pattern is None or not re.search(pattern, text):
-        assert select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0], text
-        try:
-            data = os.read(terminal, 1 << 16)
-        except OSError:
-            # How Linux says that nobody holds the other end any more.
-            data = b""
-        if not data:
-            assert pattern is None, text
-            break
-        text += data.decode(errors="replace")
-    return text
-
-
-@pytest.mark.parametrize("value", ["soon", "0", "-1", "nan", "inf", ""])
-def test_a_length_that_is_none_is_exit_4(project: Project, value: str) -> None:
-    """A positive number of minutes, told at once, before any server is started."""
-    result = project.run(f"--gpuserve-selftest={value}", seconds=30)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"--gpuserve-selftest={value}: it is a number of minutes" in text_of(result)
-    assert says_no_traceback(result)
+LENGTH = "--gpuserve-selftest={}: it is a number of minutes"
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("suites",), "--gpuserve-selftest=suites: it is a number of minutes above 0, and no test"),
+        *((("--gpuserve-selftest=" + text,), LENGTH.format(text)) for text in ("soon", "0", "-1", "nan", "inf", "")),
+        (("suites",), f"{LENGTH.format('suites')} above 0, and no test"),
         (("--baseline-update",), "does not go together with an update of baselines"),
         (("--baseline-update-new",), "does not go together with an update of baselines"),
         (("--against=HEAD",), "does not go together with --against"),
@@ -172,7 +133,7 @@ def test_a_length_that_is_none_is_exit_4(project: Project, value: str) -> None:
 )
 def test_what_does_not_go_with_it_is_exit_4(project: Project, arguments: tuple[str, ...], named: str) -> None:
     """Told at once, before any server is started."""
-    result = project.run("--gpuserve-selftest", *arguments, seconds=60)
+    result = project.run("--gpuserve-selftest", *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert named in text_of(result)
     assert says_no_traceback(result)

@@ -24,7 +24,7 @@ def fox(remote_server):
     return remote_server(URLS).post("/infer", body=b"fox", expect=b"FOX")
 
 def test_it(fox, load):
-    run = load(fox, concurrency=4, seconds=2, warmup_seconds=0.5)
+    run = load(fox, concurrency=4, seconds=1, warmup_seconds=0.3)
     assert run.throughput >= 1
 
 def test_workers(fox, load):

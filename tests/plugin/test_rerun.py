@@ -128,43 +128,6 @@ def test_without_a_cache_nothing_is_remembered(project: Project, checkout: Check
     assert not (project.path / ".pytest_cache").exists()
 
 
-def test_an_undecided_run_goes_on_with_the_next_look(project: Project, checkout: Checkout) -> None:
-    """Each run takes a look more on top of what there is, until it is decided, as one long run would."""
-    project.speed(0.957)
-    windows = [0]
-    for _ in range(9):
-        result = project.run("--against=HEAD", UNDECIDED, JSON)
-        windows.append(verdict(project)["windows"])
-        if verdict(project)["verdict"] != "INCONCLUSIVE":
-            break
-        assert "run it again: it goes on where this run ends" in text_of(result)
-        assert windows[-1] > windows[-2]
-        assert checkout.servers() != []
-    assert len(windows) > 3
-    assert verdict(project)["verdict"] in {"REGRESSED", "PASS"}
-    # The change is below the tolerance: a reader of REGRESSED is told why all the same.
-    assert ("by its estimate, but not shown to be within it" in text_of(result)) is (
-        verdict(project)["verdict"] == "REGRESSED"
-    )
-
-
-def test_another_tolerance_asks_anew_of_the_same_data(decided: Project, checkout: Checkout) -> None:
-    """A wider tolerance is another question: what was decided does not answer it, what was measured may.
-
-    The test file is ignored by git here, for with another tracked file it would be another candidate.
-    """
-    checkout.git("rm", "--quiet", "--cached", "suites/perf/test_perf.py")
-    (decided.path / ".gitignore").write_text((decided.path / ".gitignore").read_text() + "\ntest_perf.py\n")
-    checkout.commit("suite apart")
-    decided.run("--against=HEAD~1").assert_outcomes(failed=1)
-    assert checkout.servers() != []
-    text = decided.test_file.read_text()
-    decided.test_file.write_text(text.replace("\ndef test_it", "\n@pytest.mark.gpuserve(throughput=0.6)\ndef test_it"))
-    result = decided.run("--against=HEAD~1", JSON)
-    result.assert_outcomes(passed=1)
-    assert verdict(decided)["tolerance"] == pytest.approx(0.6)
-
-
 def test_what_was_interrupted_goes_on(project: Project, checkout: Checkout) -> None:
     """Of a run that Ctrl-C ended in its second round the next one has the first, and measures the second again."""
     project.speed(0.94)

@@ -33,7 +33,7 @@ def test_unused_plugin_imports_nothing_heavy(real_project: Project) -> None:
     )
     # Other plugins import what they like.
     others = ("tests.fakes.own_locks", "benchmark", "hypothesispytest", "xdist")
-    result = real_project.run("--collect-only", *(f"-pno:{name}" for name in others))
+    result = real_project.run_anew("--collect-only", *(f"-pno:{name}" for name in others))
     assert result.ret == 0
     (heavy,) = re.findall(r"HEAVY (.*)", result.stdout.str())
     assert heavy == "[]"
@@ -51,11 +51,11 @@ def test_measuring_on_the_cpu_under_xdist_is_refused(real_project: Project) -> N
         "@pytest.fixture\ndef device():\n    return 2\n\n"
         "def test_own(load, device):\n    assert load + device == 3\n"
     )
-    result = real_project.run("-n", "1")
+    result = real_project.run("-p", "xdist.plugin", "-n1")
     result.assert_outcomes(passed=2, errors=1)
     assert "cannot run under pytest-xdist" in text_of(result)
     assert "-n0" in text_of(result)
-    result = real_project.run("-n", "1", "--baseline-update")
+    result = real_project.run("-p", "xdist.plugin", "-n1", "--baseline-update")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "-n0" in text_of(result)
     assert says_no_traceback(result)

@@ -11,7 +11,7 @@ import pytest
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
 from pytest_gpuserve.plugin import opening
-from pytest_gpuserve.plugin.opening import Equipment, Folders, Opened, open_session
+from pytest_gpuserve.plugin.opening import Equipment, Folders, Opened
 from pytest_gpuserve.plugin.options import Settings, Update
 from pytest_gpuserve.plugin.session import explained
 from tests.support.builders import here
@@ -61,39 +61,6 @@ class Temporary:
         made = self.folder / f"{name}{len(self.made)}"
         made.mkdir(parents=True)
         return made
-
-
-# -- before the first test
-
-
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The devices that are taken, which costs nobody anything."""
-    names: list[str] = []
-
-    def take(devices: Any, **_: object) -> tuple[Any, Any]:  # noqa: ANN401 -- passed through
-        names.append(devices[0].name)
-        return devices[0], Part("lock", [])
-
-    monkeypatch.setattr(opening, "take_device", take)
-    return names
-
-
-def test_a_mistake_is_told_before_a_device_is_waited_for(tmp_path: Path, taken: list[str]) -> None:
-    """A revision that nobody knows is told at once, whoever measures on the device meanwhile."""
-    with pytest.raises(UsageProblem):
-        open_session(NEVER, asked(tmp_path, against="no-such-branch"), measuring=True)
-    assert taken == []
-
-
-def test_who_measures_takes_the_device(tmp_path: Path, taken: list[str]) -> None:
-    """It is that of the baselines; who measures nothing only knows it, whatever it was to be compared with."""
-    opened = open_session(NEVER, asked(tmp_path, against="no-such-branch"), measuring=False)
-    assert (opened.here.device.name, opened.against_name, taken) == ("cpu", "", [])
-    opened.close()
-    opened = open_session(SimpleNamespace(), asked(tmp_path), measuring=True)  # type: ignore[arg-type]
-    assert taken == [opened.here.device.name]
-    assert opened.baseline_store.place("test_x.py::test_a", "").path.is_relative_to(tmp_path / "baselines" / "cpu")
 
 
 # -- its folders

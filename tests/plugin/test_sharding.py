@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.merge.command import main
-from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
 from pytest_gpuserve.plugin.sharding import Part, part_of
 from tests.plugin.conftest import text_of
 
@@ -73,7 +72,6 @@ class Suite:
 def suite(project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Suite:
     """The suite, without baselines."""
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.delenv(STEP_SUMMARY, raising=False)
     return Suite(project, capsys)
 
 

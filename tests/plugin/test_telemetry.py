@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +11,8 @@ import pytest
 
 from tests.fakes.children.toolkit import eventually
 from tests.fakes.nvml import cards
-from tests.fakes.nvml.build import build_fake_nvml
 from tests.fakes.nvml.cards import HW_THERMAL, Course, Event, Moment, Process, Script, Step
-from tests.plugin.conftest import busy_machine
+from tests.plugin.conftest import WEB, busy_machine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +25,8 @@ LOADS = """
 import pytest
 
 @pytest.fixture(scope="module")
-def fox(mosec_server):
-    return mosec_server("app.py", work_ms=2).post("/inference", body=b"fox", expect=b"FOX")
+def fox(command_server):
+    return command_server(["{{python}}", "web.py", "{{port}}"]).post("/inference", body=b"fox", expect=b"FOX")
 
 @pytest.mark.parametrize("number", {numbers})
 def test_it(fox, load, number):
@@ -38,13 +35,16 @@ def test_it(fox, load, number):
 """
 
 
-def on_card(project: Project, folder: Path, card: cards.FakeCard, *, seconds: float, tests: int = 1) -> None:
+def on_card(
+    project: Project, library: Path, folder: Path, card: cards.FakeCard, *, seconds: float, tests: int = 1
+) -> None:
     """Let the project load a server, so many times, on a machine with this card."""
     folder.mkdir()
-    environment = cards.write(Script((card,)), folder, library=build_fake_nvml(folder).parent)
+    environment = cards.write(Script((card,)), folder, library=library)
     for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
         project.environment[name] = environment[name]
     project.environment["CUDA_VISIBLE_DEVICES"] = None
+    project.test_file.with_name("web.py").write_text(WEB)
     project.test_file.write_text(LOADS.format(numbers=list(range(tests)), seconds=seconds))
 
 
@@ -69,12 +69,12 @@ def pulses(value: int, *, every_ms: int, length_ms: int) -> Course:
     return Course(0, tuple(steps))
 
 
-def test_hot_windows_are_measured_again(real_project: Project, tmp_path: Path) -> None:
+def test_hot_windows_are_measured_again(real_project: Project, library: Path, tmp_path: Path) -> None:
     """A card that is hot for a moment every few seconds costs windows, visibly, and the run gets its verdict."""
     card = replace(
         cards.T4, clock_reasons=pulses(HW_THERMAL, every_ms=4500, length_ms=300), utilization=60, power_watts=50
     )
-    on_card(real_project, tmp_path / "machine", card, seconds=4)
+    on_card(real_project, library, tmp_path / "machine", card, seconds=4)
     result = real_project.run("--gpu=T4", "--gpuserve-json=out.json")
     run = real_project.result()["run"]
     again = run["windows_measured_again"]
@@ -99,7 +99,7 @@ def test_hot_windows_are_measured_again(real_project: Project, tmp_path: Path) -
     assert not samplers(tmp_path)
 
 
-def test_what_spoils_a_run_is_its_reason(real_project: Project, tmp_path: Path) -> None:
+def test_what_spoils_a_run_is_its_reason(real_project: Project, library: Path, tmp_path: Path) -> None:
     """Somebody else on the card and an XID make the first test INVALID, heat that does not end the second one."""
     card = replace(
         cards.T4,
@@ -107,7 +107,7 @@ def test_what_spoils_a_run_is_its_reason(real_project: Project, tmp_path: Path) 
         events=(Event(79, Moment(from_ms=500)),),
         clock_reasons=HW_THERMAL,
     )
-    on_card(real_project, tmp_path / "machine", card, seconds=2, tests=2)
+    on_card(real_project, library, tmp_path / "machine", card, seconds=2, tests=2)
     result = real_project.run("--gpu=T4", "--gpuserve-json=out.json", "-p", "no:randomly", "-p", "no:xdist")
     result.assert_outcomes(failed=2)
     first, second = (
@@ -118,20 +118,16 @@ def test_what_spoils_a_run_is_its_reason(real_project: Project, tmp_path: Path) 
     result.stdout.fnmatch_lines(["INVALID: XID 79 on *", "INVALID: foreign process on *", "INVALID: throttled: *"])
 
 
-def test_a_killed_run_leaves_no_sampler(real_project: Project, tmp_path: Path) -> None:
+def test_a_killed_run_leaves_no_sampler(real_project: Project, library: Path, tmp_path: Path) -> None:
     """Even where pytest itself is killed while it measures."""
-    on_card(real_project, tmp_path / "machine", cards.T4, seconds=60)
-    run = subprocess.Popen(
-        real_project.command("--gpu=T4", "-p", "no:cacheprovider"),
-        cwd=real_project.path,
-        env=real_project.variables(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    on_card(real_project, library, tmp_path / "machine", cards.T4, seconds=60)
+    text = real_project.test_file.read_text()
+    until = 'until=lambda windows: open("window", "w").close()'
+    real_project.test_file.write_text(text.replace("seconds=60", until))
+    run = real_project.start("--gpu=T4", "-p", "no:cacheprovider")
     try:
-        eventually(lambda: bool(samplers(tmp_path)), "a sampler runs", seconds=60)
-        run.send_signal(signal.SIGKILL)
+        eventually(lambda: run.ended or (real_project.path / "window").exists(), "a window has ended", seconds=60)
+        assert samplers(tmp_path)
     finally:
         run.kill()
-        run.wait()
     eventually(lambda: not samplers(tmp_path), "it has ended", seconds=60)

@@ -1,33 +1,91 @@
 """Runs of pytest in a user's project, each a process of its own, forked from one that has imported what they need.
 
 To import pytest and the plugin takes longer than most of these runs do. What is forked is multiprocessing's fork
-server, in which no test has run.
+server, in which no test has run. Workers of pytest-xdist are forked too, by the run that they are of.
 """
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import re
+import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import pytest
 from _pytest.config import default_plugins
 
+from tests.fakes.nvml.build import LIBRARY
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from multiprocessing.context import ForkServerProcess
 
 IMPORTED: Final = (
     *(f"_pytest.{name}" for name in default_plugins),
+    "execnet",
     "pytest_gpuserve.plugin.server_factory",
+    "pytest_gpuserve.servers.command",
     "pytest_gpuserve.servers.mosec",
     "pytest_gpuserve.plugin.session",
     "pytest_gpuserve.comparison.capacity_run",
     "pytest_gpuserve.plugin.xdist",
 )
 """Modules that are not imported anew. The plugins' own are: pytest rewrites their assertions."""
+
+SPARE_WORKERS: Final = 2
+"""So many workers that are killed can be replaced."""
+
+
+class Run:
+    """A run that has begun.
+
+    Args:
+        process: Its process.
+        outputs: Where it writes its standard output and its standard error.
+    """
+
+    def __init__(self, process: ForkServerProcess, outputs: tuple[Path, Path]) -> None:
+        self.process = process
+        self._outputs = outputs
+        self._began = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """Of pytest's own process."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has."""
+        return self.process.exitcode is not None
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        os.kill(self.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """End it as ``kill -9`` does, unless it has ended."""
+        self.process.kill()
+        self.process.join()
+
+    def result(self, seconds: float) -> pytest.RunResult:
+        """Wait for its end, so many seconds at most, after which it is killed."""
+        self.process.join(max(0.0, seconds))
+        late = not self.ended
+        self.kill()
+        printed, errors = (output.read_text(encoding="utf-8", errors="replace") for output in self._outputs)
+        sys.stdout.write(printed)
+        sys.stderr.write(errors)
+        assert not late, f"killed after {seconds:g} s"
+        assert self.process.exitcode is not None
+        lasted = time.monotonic() - self._began
+        return pytest.RunResult(self.process.exitcode, printed.splitlines(), errors.splitlines(), lasted)
 
 
 class ForkedPytest:
@@ -36,39 +94,37 @@ class ForkedPytest:
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(IMPORTED))
+        self._runs = 0
         # From now on it is there, and for as long as this process is.
         first = self._context.Process(target=os.getpid)
         first.start()
         first.join()
 
-    def run(self, arguments: Sequence[str], *, folder: Path, seconds: float) -> pytest.RunResult:
-        """Run pytest as ``python -m pytest`` does, with this process's variables.
+    def start(
+        self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], terminal: str = ""
+    ) -> Run:
+        """Begin a run of pytest as ``python -m pytest`` would be one.
 
         Args:
             arguments: Of pytest.
-            folder: In which it runs; what it prints is left there in the files ``stdout`` and ``stderr``.
-            seconds: After which it is killed.
+            folder: In which it runs; what it prints is left there, in the files ``stdout-*`` and ``stderr-*``.
+            environment: All its variables.
+            terminal: The path of a terminal, on which it runs instead.
         """
-        outputs = folder / "stdout", folder / "stderr"
-        began = time.perf_counter()
-        process = self._context.Process(target=_run, args=(tuple(arguments), folder, dict(os.environ), outputs))
+        self._runs += 1
+        outputs = (folder / f"stdout-{self._runs}", folder / f"stderr-{self._runs}")
+        for output in outputs:
+            output.touch()
+        files = (terminal, terminal, terminal) if terminal else (os.devnull, *map(str, outputs))
+        process = self._context.Process(target=_run, args=(tuple(arguments), folder, dict(environment), files))
         process.start()
-        process.join(seconds)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        printed, errors = (output.read_text(encoding="utf-8", errors="replace") for output in outputs)
-        sys.stdout.write(printed)
-        sys.stderr.write(errors)
-        assert process.exitcode is not None
-        assert time.perf_counter() - began < seconds, f"killed after {seconds:g} s"
-        seconds = time.perf_counter() - began
-        return pytest.RunResult(process.exitcode, printed.splitlines(), errors.splitlines(), seconds)
+        return Run(process, outputs)
 
 
-def _run(arguments: tuple[str, ...], folder: Path, environment: dict[str, str], outputs: tuple[Path, Path]) -> None:
-    for number, output in enumerate(outputs, start=1):
-        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+def _run(arguments: tuple[str, ...], folder: Path, environment: dict[str, str], files: tuple[str, str, str]) -> None:
+    for number, file in enumerate(files):
+        _take(number, os.open(file, os.O_RDWR | os.O_NOCTTY))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -78,5 +134,91 @@ def _run(arguments: tuple[str, ...], folder: Path, environment: dict[str, str], 
         *searched,
         *(path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))),
     ]
+    _load_fake_nvml(environment)
+    _fork_workers(arguments)
     sys.argv = [str(Path(pytest.__file__).with_name("__main__.py")), *arguments]
     sys.exit(pytest.console_main())
+
+
+def _take(number: int, file: int) -> None:
+    """Let a standard stream be this file; Python's own object for it is made anew, for it knows what a terminal is."""
+    if file != number:
+        os.dup2(file, number)
+        os.close(file)
+    name, mode = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))[number]
+    stream = open(number, mode, closefd=False, buffering=1, encoding="utf-8")  # noqa: SIM115 -- a descriptor
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
+
+
+def _load_fake_nvml(environment: Mapping[str, str]) -> None:
+    # Where libraries lie the loader reads but once, as a program begins.
+    for folder in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep):
+        library = Path(folder, LIBRARY)
+        if folder and library.exists() and any(name.startswith("FAKE_NVML_") for name in environment):
+            import pynvml
+
+            pynvml.nvmlLib = ctypes.CDLL(str(library))
+
+
+def _fork_workers(arguments: Sequence[str]) -> None:
+    """Fork the workers of pytest-xdist that these options ask for, before there is anything of the controller's."""
+    counts = [int(found[1]) for argument in arguments if (found := re.fullmatch(r"-n(\d+)", argument))]
+    if not counts or not counts[-1]:
+        return
+    from execnet import gateway_base, gateway_io
+
+    workers: list[_Worker] = []
+    for _ in range(counts[-1] + SPARE_WORKERS):
+        workers.append(_Worker(workers))
+
+    def taken(self: Any, args: object, execmodel: Any) -> None:  # noqa: ANN401 -- execnet's
+        self.popen = worker = workers.pop(0)
+        gateway_base.Popen2IO.__init__(self, worker.stdin, worker.stdout, execmodel=execmodel)
+
+    gateway_io.Popen2IOMaster.__init__ = taken  # type: ignore[method-assign]
+
+
+class _Worker:
+    """Stands for the ``subprocess.Popen`` of a worker of pytest-xdist.
+
+    Args:
+        others: Those that were made before, whose pipes it may not keep open.
+    """
+
+    stdin: BinaryIO
+    stdout: BinaryIO
+
+    def __init__(self, others: Sequence[_Worker]) -> None:
+        its_stdin, stdin = os.pipe()
+        stdout, its_stdout = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            for file in (stdin, stdout, *(end.fileno() for other in others for end in (other.stdin, other.stdout))):
+                os.close(file)
+            _work(its_stdin, its_stdout)
+        os.close(its_stdin)
+        os.close(its_stdout)
+        self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
+
+    def wait(self) -> int:
+        """Wait for its end."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def kill(self) -> None:
+        """End it."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def _work(stdin: int, stdout: int) -> None:
+    """What the interpreter does that execnet starts: run the line that it reads; an end without one is no work."""
+    status = 1
+    try:
+        _take(0, stdin)
+        _take(1, stdout)
+        line = sys.stdin.readline()
+        if line:
+            exec(eval(line), {"__name__": "__main__"})
+        status = 0
+    finally:
+        os._exit(status)
