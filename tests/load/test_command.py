@@ -652,7 +652,8 @@ def test_streams_are_timed_by_their_tokens(run: Command) -> None:
     assert values["tokens_per_second"] == pytest.approx(4 * TOKENS / values["seconds"])
     last = values["first_token"]["mean"] + (TOKENS - 1) * values["between_tokens"]["mean"]
     assert values["first_token"]["mean"] >= FIRST_SECONDS
-    assert FIRST_SECONDS + (TOKENS - 1) * GAP_SECONDS <= last <= values["latency"]["mean"]
+    # With the last token ends an answer that is a moment longer, or as long but for the last digit.
+    assert FIRST_SECONDS + (TOKENS - 1) * GAP_SECONDS <= last <= values["latency"]["mean"] * (1 + 1e-6)
 
 
 def test_a_load_that_ctrl_c_cuts_short_tells_what_was_measured() -> None:

@@ -128,7 +128,7 @@ def test_a_server_that_is_killed_and_comes_back_is_loaded_again() -> None:
     assert by_arrivals.requests >= arrivals.requests - before
     # What was due and is neither answered nor failed was in flight, or waited for a connection, at the last tick.
     open_at_end = arrivals.due - arrivals.ended
-    assert arrivals.in_flight <= open_at_end <= arrivals.in_flight + USERS
+    assert arrivals.in_flight <= open_at_end <= arrivals.in_flight + arrivals.ticks[-1].opening
     assert arrivals.sent == arrivals.ended - arrivals.errors["connection refused"] + arrivals.in_flight
 
 
