@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tests.plugin.conftest import Project
 
 
+UNSTEADY = Reason(ReasonKind.NO_STEADY_STATE, "no steady state: it rose")
+
+
 def test_recorded_file_is_reviewable(recorded: Path) -> None:
     """A recorded file has its summary on top, one metric a line, sorted keys, and all that a comparison needs."""
     text = recorded.read_text()
@@ -77,7 +80,7 @@ def test_what_cannot_be_trusted_is_not_recorded(project: Project, recorded: Path
     project.write()
     project.ini(gpuserve_foreign_cores="0.25")
     for script, said in (
-        (Script(problems=("no steady state: it rose",)), "no steady state: it rose"),
+        (Script(problems=(UNSTEADY,)), UNSTEADY.text),
         (Script(speed=0.3, foreign_cores=1000), "the host was shared: others took 1000"),
     ):
         project.script = script

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.window import Start
 
@@ -72,7 +73,7 @@ class Heard(Unseen):
         self.texts.append(text)
 
 
-def searched(target: Target, how: SearchShape) -> tuple[Start, Search, list[str], Heard]:
+def searched(target: Target, how: SearchShape) -> tuple[Start, Search, list[Reason], Heard]:
     """Start it, search it, end it; what was found, what is wrong with it, and what a person would have seen."""
     check = AnswerCheck((request.expect for request in target.requests), wants_all=True)
     heard = Heard()
@@ -84,7 +85,7 @@ def searched(target: Target, how: SearchShape) -> tuple[Start, Search, list[str]
     return start, start.search, searching.problems, heard
 
 
-def check_sound(start: Start, search: Search, problems: list[str]) -> None:
+def check_sound(start: Start, search: Search, problems: list[Reason]) -> None:
     """What a search finds on a machine that is shown to do other work says nothing of the search."""
     clients = [probe.client for probe in search.probes if probe.client]
     if problems and (start.foreign_cores > FOREIGN_CORES or clients):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import ServerHandle, Target
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.instance import Instance
@@ -71,7 +72,7 @@ def seen(server: Instance) -> dict[str, dict[str, int]]:
         return found
 
 
-def loaded(target: Target, schedule: Schedule | None = None) -> tuple[Start, list[str]]:
+def loaded(target: Target, schedule: Schedule | None = None) -> tuple[Start, list[Reason]]:
     """Load them for two seconds, or as long as a schedule takes; what is wrong besides what a busy machine does."""
     seconds = None if isinstance(schedule, Burst) else 2.0
     shape = LoadShape(schedule or Closed(USERS), seconds=seconds, warmup_seconds=0.5)
