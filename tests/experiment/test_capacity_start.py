@@ -45,7 +45,7 @@ NOT_SHOWN, MISSED = (ReasonKind.OBJECTIVE_NOT_SHOWN, ""), (ReasonKind.OBJECTIVE_
 
 def replica(name: str) -> tuple[ReasonKind, str]:
     """What is wrong is one of several."""
-    return ReasonKind.REPLICA, name
+    return ReasonKind.REPLICA, f"{name}:8000"
 
 
 def shape(**arguments: Any) -> SearchShape:  # noqa: ANN401 -- wrong types too

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import text_of
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.plugin.conftest import Project
-
 
 UNSTEADY = Reason(ReasonKind.NO_STEADY_STATE, "no steady state: it rose")
 

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuserve.experiment.capacity.shape import SearchShape, search_shape
 from pytest_gpuserve.experiment.capacity.start import SearchedStart
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.measure.capacity import Finding, Objective
@@ -126,4 +127,4 @@ def test_a_server_that_dies_is_no_overload(tmp_path: Path) -> None:
     """Its death ends the search, and is what is told."""
     how = replace(shape(), warmup_seconds=0.1)
     _, _, problems, _ = searched(fox(tmp_path, "model_server.py", "die=400"), how)
-    assert any("ended" in problem or "died" in problem or "killed" in problem for problem in problems), problems
+    assert ReasonKind.SERVER_FAILED in [problem.kind for problem in problems], problems

@@ -16,6 +16,7 @@ from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.replicas import for_replicas
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant
 from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
@@ -181,7 +182,7 @@ def test_some_may_speak_tls(tmp_path: Path) -> None:
     with serving() as plain, serving(certificate=certificates.server_file) as tls:
         urls = [f"http://127.0.0.1:{plain.port}", f"https://localhost:{tls.port}"]
         start, problems = loaded(FACTORY.remote(urls, ca_file=certificates.ca_file).get("/ok?ms=20", expect=BODY))
-    assert not [problem for problem in problems if "replica" in problem or "errors" in problem]
+    assert not {problem.kind for problem in problems} & {ReasonKind.REPLICA, ReasonKind.REQUEST_ERRORS}
     assert all(replica.requests > 50 for replica in replicas_of(start.windows))
 
 
