@@ -22,8 +22,8 @@ from pytest_gpuserve.experiment.capacity.times import (
     settle_seconds,
 )
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
-from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
+from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.capacity import Finding, Objective
 from pytest_gpuserve.measure.histogram import bucket_of
@@ -35,7 +35,12 @@ if TYPE_CHECKING:
 
 P99 = Objective(0.99, 0.050)
 FAST, SLOW = bucket_of(10_000_000), bucket_of(80_000_000)
-NEVER_MET = (ReasonKind.STUCK_REQUESTS, ReasonKind.NOTHING_MEASURED, ReasonKind.CLIENT_SATURATED, ReasonKind.NOT_COUNTED)
+NEVER_MET = (
+    ReasonKind.STUCK_REQUESTS,
+    ReasonKind.NOTHING_MEASURED,
+    ReasonKind.CLIENT_SATURATED,
+    ReasonKind.NOT_COUNTED,
+)
 LOOKS = Looks.within(SECONDS)
 
 
@@ -196,7 +201,12 @@ def test_what_is_not_clear_takes_more_looks() -> None:
         (lambda number: tick(number, oldest_ns=round(1e8 * (number + 1))), {}, Finding.UNDECIDED, "stuck requests"),
         # A server that answers quickly what it answers, and leaves a tenth, or all.
         (lambda number: tick(number, due=230), {}, Finding.MISSED, "overloaded: only "),
-        (lambda number: tick(number, 0, due=200), {"reasons": [reason(ReasonKind.NOTHING_MEASURED)]}, Finding.MISSED, ""),
+        (
+            lambda number: tick(number, 0, due=200),
+            {"reasons": [reason(ReasonKind.NOTHING_MEASURED)]},
+            Finding.MISSED,
+            "",
+        ),
         # Within what may fail a request that failed is one that was too slow; beyond it the rate is missed.
         (
             lambda number: tick(number, failed=number == 7),
@@ -274,7 +284,9 @@ def test_a_little_lateness_does_not_make_a_sample_the_clients(lag_ns: int, *, cl
 def test_a_little_lateness_is_not_why_a_server_is_slow(lag_ns: int | None, service: int, *, client: bool) -> None:
     """A late client is told of a missed rate, unless it missed it from the sends on, and by far more than the lag."""
     lag: dict[str, Any] = {} if lag_ns is None else {"lag": lagging(lag_ns)}
-    found, _ = probed(lambda number: tick(number, slow=40, service=taken(service), **lag), [reason(ReasonKind.CLIENT_LATE)])
+    found, _ = probed(
+        lambda number: tick(number, slow=40, service=taken(service), **lag), [reason(ReasonKind.CLIENT_LATE)]
+    )
     assert (found.finding, bool(found.client)) == (Finding.MISSED, client)
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.experiment.capacity.outcome import problem_of
 from pytest_gpuserve.experiment.capacity.planning import ABOVE, BELOW, MOST_PROBES, Planner, Try, search_for
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.measure.capacity import SAMPLES, Finding, Objective, Probe, Search
 from tests.comparison.vocabulary import cases
 
@@ -35,6 +36,13 @@ def probe(rate: float, finding: Finding, *, share: float | None = None, client: 
 def found(*probes: Probe) -> Search:
     """A search of these probes."""
     return Search(P99, probes)
+
+
+def told(search: Search) -> tuple[ReasonKind, str]:
+    """Why it has found no capacity, or one that may be the client's."""
+    reason = problem_of(search)
+    assert reason is not None
+    return reason.kind, reason.text
 
 
 def ends(search: Search) -> tuple[float, float, float]:
@@ -65,7 +73,7 @@ def test_a_search_ends_around_the_capacity(capacity: float, guess: float, precis
     assert low < capacity <= high
     assert low <= value <= high
     assert high / low <= (1 + precision) * (1 + 1e-9)
-    assert problem_of(search) == ""
+    assert problem_of(search) is None
 
 
 def test_where_nothing_is_decided_samples_are_taken() -> None:
@@ -187,9 +195,10 @@ def test_an_objective_that_is_never_met_is_told_with_its_rate() -> None:
         tried.append(which)
         return probe(which.rate, MISSED)
 
-    text = problem_of(search_for(P99, Planner(100.0, 0.05, 20.0), take))
+    kind, text = told(search_for(P99, Planner(100.0, 0.05, 20.0), take))
     assert [each.is_last_resort for each in tried] == [False] * (len(tried) - 1) + [True]
     assert tried[-1].rate == 20.0
+    assert kind is ReasonKind.OBJECTIVE_MISSED
     assert text.startswith("objective missed: at 20.0/s, the lowest rate that was tried, p99 is 40.0 ms")
     assert "p99 <= 50.0 ms" in text
     assert "allow more time" not in text
@@ -197,27 +206,29 @@ def test_an_objective_that_is_never_met_is_told_with_its_rate() -> None:
 
 def test_an_objective_that_is_not_shown_is_told_how_long_it_takes() -> None:
     """With a number of seconds that is longer than what did not do."""
-    text = problem_of(found(probe(20, UNDECIDED, share=0.0)))
+    kind, text = told(found(probe(20, UNDECIDED, share=0.0)))
+    assert kind is ReasonKind.OBJECTIVE_NOT_SHOWN
     assert text.startswith("objective not shown to be met: at 20.0/s")
     (seconds,) = re.findall(r"load\.capacity\(\.\.\., seconds=(\d+)\)", text)
     assert int(seconds) >= 20
-    contradictory = problem_of(found(probe(20, MISSED), probe(30, MET), probe(40, MISSED)))
-    assert contradictory.startswith("contradictory: ")
-    assert "seconds=20)" in contradictory
+    kind, text = told(found(probe(20, MISSED), probe(30, MET), probe(40, MISSED)))
+    assert kind is ReasonKind.CONTRADICTORY
+    assert "seconds=20)" in text
 
 
 def test_a_client_is_told_where_the_limit_may_be_its_own() -> None:
     """At the upper end whenever that was tried, and at an undecided rate; below, its lateness is in the latencies."""
     saturated = probe(105, MISSED, client="client saturated: it used 99 % of a core")
     alone = found(probe(100, MET), saturated)
-    text = problem_of(alone)
+    kind, text = told(alone)
+    assert kind is ReasonKind.CAPACITY_OF_CLIENT
     assert text.startswith("client saturated: it used 99 % of a core; so it was at 105/s")
     assert "processes=" in text
     # Once more without it, the rate is the server's.
-    assert problem_of(alone.with_probe(probe(105, MISSED))) == ""
+    assert problem_of(alone.with_probe(probe(105, MISSED))) is None
     undecided = probe(102, UNDECIDED, client="client late: by 3 ms")
-    assert problem_of(found(probe(100, MET), undecided, probe(105, MISSED))).startswith("client late")
-    assert problem_of(found(probe(100, MET, client="client late"), probe(105, MISSED))) == ""
+    assert told(found(probe(100, MET), undecided, probe(105, MISSED)))[0] is ReasonKind.CAPACITY_OF_CLIENT
+    assert problem_of(found(probe(100, MET, client="client late"), probe(105, MISSED))) is None
 
 
 def sampled(shares: list[float], *, rate: float = 100.0, effective: float = 5000.0) -> Search:

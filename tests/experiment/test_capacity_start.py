@@ -15,6 +15,7 @@ from pytest_gpuserve.experiment.capacity.planning import BELOW
 from pytest_gpuserve.experiment.capacity.shape import SearchShape, check_searchable, search_shape
 from pytest_gpuserve.experiment.capacity.start import _answered
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.driver import check_users, most_under_way
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.progress import ANY_WIDTH, Standing, progress_line
@@ -29,6 +30,7 @@ from pytest_gpuserve.servers.command import CommandServer
 from tests.comparison.vocabulary import a_run, cases
 from tests.fakes.simulated_deployment import Deployment, search_deployment
 from tests.fakes.simulated_queue import Queue
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from pytest_gpuserve.measure.capacity import Search
@@ -37,7 +39,13 @@ if TYPE_CHECKING:
 QUEUE = Queue(lambda random: random.expovariate(100.0), workers=2)
 """Of two workers who can do 100 a second each."""
 
-NOT_SHOWN, MISSED = "objective not shown to be met", "objective missed"
+COMPILED = ReasonKind.COMPILED_UNDER_LOAD, ""
+NOT_SHOWN, MISSED = (ReasonKind.OBJECTIVE_NOT_SHOWN, ""), (ReasonKind.OBJECTIVE_MISSED, "")
+
+
+def replica(name: str) -> tuple[ReasonKind, str]:
+    """What is wrong is one of several."""
+    return ReasonKind.REPLICA, f"{name}:8000"
 
 
 def shape(**arguments: Any) -> SearchShape:  # noqa: ANN401 -- wrong types too
@@ -192,20 +200,32 @@ def test_a_sound_server_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     "queues, state, asked, told, words",
     {
         # A fifth of all requests fail, and the others meet p50; there is no capacity of 5.
-        "dead, of 5": (5, {"dead": frozenset({2})}, (0.25, "p50"), ["replica host2", NOT_SHOWN], "it answered nothing"),
+        "dead, of 5": (
+            5,
+            {"dead": frozenset({2})},
+            (0.25, "p50"),
+            [replica("host2"), NOT_SHOWN],
+            "it answered nothing",
+        ),
         # Among the requests of all its errors would be few enough.
-        "failing": (5, {"failing": {3: 0.2}}, (0.08, "p90"), ["replica host3"], "8 % may: status 503"),
+        "failing": (5, {"failing": {3: 0.2}}, (0.08, "p90"), [replica("host3")], "8 % may: status 503"),
         # Each rate is missed: the replica is told before the objective.
-        "dead, of 2": (2, {"dead": frozenset({1})}, (0.0, "p90"), ["replica host1", MISSED], "it answered nothing"),
+        "dead, of 2": (
+            2,
+            {"dead": frozenset({1})},
+            (0.0, "p90"),
+            [replica("host1"), MISSED],
+            "it answered nothing",
+        ),
         "a third more answers than requests": (
             1,
             {"counts": True, "others": 0.33},
             (0.0, "p90"),
-            ["another client"],
+            [(ReasonKind.ANOTHER_CLIENT, "")],
             "",
         ),
         # The lowest rate that missed did so whenever it was tried, and each time models were compiled.
-        "compiled": (1, {"counts": True, "compiles": 0}, (0.0, "p90"), ["compiled under load"], ""),
+        "compiled": (1, {"counts": True, "compiles": 0}, (0.0, "p90"), [COMPILED], ""),
         "compiled much later": (1, {"counts": True, "compiles": 99}, (0.0, "p90"), [], ""),
     },
 )
@@ -213,7 +233,7 @@ def test_what_is_wrong_with_a_server_is_told(  # noqa: PLR0917 -- columns of a t
     queues: int,
     state: dict[str, Any],
     asked: tuple[float, str],
-    told: list[str],
+    told: list[tuple[ReasonKind, str]],
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -221,8 +241,8 @@ def test_what_is_wrong_with_a_server_is_told(  # noqa: PLR0917 -- columns of a t
     allowed, objective = asked
     wanted = short(allowed_errors=allowed, **{"p90": None, objective: 0.1})
     start, problems = search_deployment(Deployment((QUEUE,) * queues, **state), wanted, monkeypatch)
-    assert [problem.split(":")[0] for problem in problems] == told
-    assert words in "".join(problems)
+    assert [(problem.kind, problem.about) for problem in problems] == told
+    assert words in "".join(said(problems))
     if "dead" in state:
         assert search_of(start).value is None
     if problems:
@@ -234,7 +254,7 @@ def test_a_disturbed_sample_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     start, _ = search_deployment(Deployment((QUEUE,), counts=True), short(), monkeypatch)
     late = Deployment((QUEUE,), counts=True, compiles=len(search_of(start).probes) - 2)
     _, problems = search_deployment(late, short(), monkeypatch)
-    assert [problem.split(":")[0] for problem in problems] == ["compiled under load"]
+    assert [(problem.kind, problem.about) for problem in problems] == [COMPILED]
 
 
 def test_a_later_start_is_searched_around_what_an_earlier_one_was_found_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +275,7 @@ def test_a_later_start_is_searched_around_what_an_earlier_one_was_found_to_do(mo
 def test_a_search_that_is_lost_is_a_problem_once_it_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that fails after something was measured makes it INVALID; before, it is an error of the test."""
 
-    def searched(lost_at: int) -> list[str]:
+    def searched(lost_at: int) -> list[Reason]:
         def lost(load: int, _: object, tick: Tick) -> Tick:
             if load == lost_at:
                 raise LoadFailed("a load engine ended", found="killed by a test")
@@ -265,14 +285,15 @@ def test_a_search_that_is_lost_is_a_problem_once_it_has_begun(monkeypatch: pytes
 
     with pytest.raises(LoadFailed):
         searched(lost_at=1)
-    assert searched(lost_at=4) == ["lost in mid-load: a load engine ended: killed by a test"]
+    text = "lost in mid-load: a load engine ended: killed by a test"
+    assert searched(lost_at=4) == [Reason(ReasonKind.LOAD_LOST, text)]
 
 
 def test_replicas_of_which_nothing_is_known_are_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where ticks do not tell whose requests they count."""
     deployment = Deployment((QUEUE,) * 2, changed=lambda _, __, tick: msgspec.structs.replace(tick, workers={}))
     _, problems = search_deployment(deployment, short(), monkeypatch)
-    assert any(problem.startswith("replicas: what each of the 2 did is not known") for problem in problems)
+    assert any(text.startswith("replicas: what each of the 2 did is not known") for text in said(problems))
 
 
 def test_the_limit_on_open_files_is_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +307,8 @@ def test_the_limit_on_open_files_is_the_clients(monkeypatch: pytest.MonkeyPatch)
     start, problems = search_deployment(Deployment((QUEUE,), changed=held), short(), monkeypatch)
     assert any("28 requests under way at most" in probe.client for probe in search_of(start).probes)
     (problem,) = problems
-    assert "hard limit on open files" in problem
+    assert problem.kind is ReasonKind.CAPACITY_OF_CLIENT
+    assert "hard limit on open files" in problem.text
     assert any(probe.finding is Finding.MISSED for probe in search_of(start).probes)
 
 

@@ -11,6 +11,7 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.capacity import rounds
 from pytest_gpuserve.experiment.capacity.shape import search_shape
 from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Poisson, Steps
 from pytest_gpuserve.load.source import LOCAL
@@ -18,6 +19,7 @@ from pytest_gpuserve.measure.rounds import ARMS
 from pytest_gpuserve.measure.window import Start
 from tests.experiment.stage import LOG, LOST, USERS, Stage, either_arm, either_way, told
 from tests.support.builders import window
+from tests.support.reasons import because, said
 
 if TYPE_CHECKING:
     from pytest_gpuserve.measure.rounds import Arm
@@ -51,7 +53,8 @@ def test_a_load_that_is_lost_makes_its_round_invalid(
     both.measure(BLOCKS)
     (measured,) = both.rounds
     assert stage.is_lost
-    assert measured.problems == (told(arm, LOST),)
+    assert [problem.kind for problem in measured.problems] == [ReasonKind.LOAD_LOST]
+    assert said(measured.problems) == (told(arm, LOST),)
     assert len(measured.blocks) == (0 if alone else len(stage.turns) // 4) < BLOCKS
     assert set(measured.sides) == set(ARMS)
     assert (stage.running, both.blocks_of_open_round) == ([], 0)
@@ -90,11 +93,12 @@ def test_a_load_that_never_began_is_an_error(
 @either_arm
 def test_a_search_that_is_lost_makes_its_round_invalid(stage: Stage, monkeypatch: pytest.MonkeyPatch, arm: Arm) -> None:
     """As a load is, whichever server is searched first."""
+    lost = because(LOST, kind=ReasonKind.LOAD_LOST)
 
     def search(_: Instance, *__: object) -> SimpleNamespace:
         is_lost = stage.starts[-1] == arm
         found = Start(() if is_lost else (window((0.01,)),), 1.0)
-        return SimpleNamespace(problems=[LOST] if is_lost else [], interrupted=False, measure=lambda: found)
+        return SimpleNamespace(problems=[*lost] if is_lost else [], interrupted=False, measure=lambda: found)
 
     monkeypatch.setattr(rounds, "SearchedStart", search)
     shape = search_shape(
@@ -112,4 +116,5 @@ def test_a_search_that_is_lost_makes_its_round_invalid(stage: Stage, monkeypatch
         source=LOCAL,
     )
     measured = stage.round(shape)
-    assert (measured.problems, measured.blocks, stage.starts[-1]) == ((told(arm, LOST),), (), arm)
+    assert measured.problems == (lost[0].with_text(told(arm, LOST)),)
+    assert (measured.blocks, stage.starts[-1]) == ((), arm)

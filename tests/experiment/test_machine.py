@@ -15,6 +15,7 @@ from pytest_gpuserve.experiment import machine
 from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.machine import Machine, speed_text
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.store.schema import SCHEMA
@@ -106,7 +107,8 @@ def test_what_cannot_be_settled_there_is_inconclusive(world: World, without: str
     final = loaded(world)
     assert (final.verdict, final.reference_kind) == (Verdict.INCONCLUSIVE, "baseline")
     assert (final.change, final.tolerance) == (None, None)
-    assert final.reasons[0].startswith("this machine is 2 times as fast as when the baseline was recorded")
+    assert final.reasons[0].kind is ReasonKind.MACHINE_SPEED
+    assert final.reasons[0].text.startswith("this machine is 2 times as fast as when the baseline was recorded")
     assert ("recorded outside of git" in text_of(final)) is (without == "git")
 
 

@@ -19,6 +19,7 @@ from pytest_gpuserve.experiment.server_arm import (
     _overload,
 )
 from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson
 from pytest_gpuserve.load.totals import total
@@ -29,7 +30,10 @@ from tests.fakes.scripted_engines import TICK_NS
 from tests.fakes.scripted_eyes import MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pytest_gpuserve.experiment.watch import Watch
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Arm, Round
 
@@ -37,7 +41,7 @@ HOT = {"clock_reasons": 0x40}
 LATE, HELD_UP = 2, 5
 """Late beats in half a second: so many disturb the whole of a start, and so many each window by itself."""
 
-LATE_TEXT, COMPILED = "client held up", "compiled under load"
+LATE_TEXT = "client held up"
 
 
 # -- pace and overload
@@ -111,9 +115,9 @@ def rejected(measured: Round) -> list[str]:
     return [text for arm in ARMS for text in measured.sides[arm].rejected]
 
 
-def kinds(problems: tuple[str, ...]) -> list[str]:
-    """How the candidate's problems begin."""
-    return [problem.partition(":")[0] for problem in problems]
+def kinds(problems: Iterable[Reason]) -> list[ReasonKind]:
+    """What problems are about."""
+    return [problem.kind for problem in problems]
 
 
 def test_a_round_goes_on_in_the_same_servers(stage: Stage) -> None:
@@ -194,10 +198,11 @@ def test_a_round_that_drifts_on_is_taken_again_once(stage: Stage, *, fresh_are_s
     both.measure(BLOCKS)
     (measured,) = both.rounds
     assert (len(stage.starts), stage.running, len(measured.blocks)) == (4, [], BLOCKS)
-    assert kinds(measured.problems) == ([] if fresh_are_steady else ["no steady state"])
+    assert kinds(measured.problems) == ([] if fresh_are_steady else [ReasonKind.NO_STEADY_STATE])
     assert measured.rejected == (2 if fresh_are_steady else 3) * BLOCKS
     for arm in ARMS:
-        assert kinds(measured.sides[arm].rejected) == ["no steady state"] * 4 * BLOCKS
+        told_of = measured.sides[arm].rejected
+        assert [text.partition(":")[0] for text in told_of] == ["no steady state"] * 4 * BLOCKS
 
 
 def test_each_round_may_be_taken_again(stage: Stage) -> None:
@@ -223,7 +228,7 @@ def test_a_late_client_disturbs_what_is_measured_again(stage: Stage, *, alone: b
     assert all(LATE_TEXT in text for text in rejected(measured))
     stage.late = lambda *_: LATE
     both.measure(BLOCKS)
-    assert any(LATE_TEXT in problem for problem in both.rounds[-1].problems)
+    assert ReasonKind.CLIENT_HELD_UP in kinds(both.rounds[-1].problems)
     assert not stage.running
 
 
@@ -238,7 +243,8 @@ def test_what_is_wrong_with_the_measurement_is_told_at_every_look(
     both = stage.pair()
     both.measure(blocks)
     (measured,) = both.rounds
-    assert any(problem.startswith(told(arm, COMPILED)) for problem in measured.problems)
+    (compiled,) = (problem for problem in measured.problems if problem.kind is ReasonKind.COMPILED_UNDER_LOAD)
+    assert compiled.text.startswith(told(arm, "compiled under load: "))
     assert (len(measured.problems) > 1, len(measured.blocks), len(stage.starts)) == (late > 0, blocks, 2)
     assert not stage.running
 
@@ -321,8 +327,8 @@ def test_what_is_disturbed_again_and_again_makes_a_round_invalid(stage: Stage, *
         stage.late = lambda *_: HELD_UP
     measured = stage.round(alone=alone, on_card=hot)
     (problem,) = measured.problems
-    assert problem.startswith("throttled: " if hot else LATE_TEXT)
-    assert hot or "; disturbed were " in problem
+    assert problem.kind is (ReasonKind.THROTTLED if hot else ReasonKind.CLIENT_HELD_UP)
+    assert hot or "; disturbed were " in problem.text
     assert (measured.rejected, measured.blocks) == (MOST_AGAIN + 1, ())
     assert len(stage.turns) == (MOST_AGAIN + 1) * (1 if alone else 4)
 
@@ -358,7 +364,7 @@ def test_memory_that_is_not_given_back_makes_a_round_invalid(stage: Stage, block
         assert both.rounds[0].problems == ()
         both.close()
     ((problem,),) = (measured.problems for measured in both.rounds)
-    assert problem.startswith("memory not given back")
+    assert problem.kind is ReasonKind.MEMORY_NOT_GIVEN_BACK
 
 
 def test_what_a_failed_start_left_behind_spoils_the_round_after_it(stage: Stage) -> None:
@@ -368,5 +374,5 @@ def test_what_a_failed_start_left_behind_spoils_the_round_after_it(stage: Stage)
     measured = stage.round(on_card=True)
     assert measured.by_turns
     (problem,) = measured.problems
-    assert problem.startswith("memory not given back")
-    assert stage.notes == [problem]
+    assert problem.kind is ReasonKind.MEMORY_NOT_GIVEN_BACK
+    assert stage.notes == [problem.text]

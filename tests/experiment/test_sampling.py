@@ -11,18 +11,23 @@ import pytest
 from pytest_gpuserve.experiment import sampling
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.telemetry import NOBODY
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import Session, Start
 from tests.support.builders import window
+from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.gate.reason import Reason
 
 LATE = "client late: by 3 ms"
+DELAYED = because(LATE, kind=ReasonKind.CLIENT_LATE)
+STOPPED = because("stopped", kind=ReasonKind.INTERRUPTED)
 MOST_FOREIGN = 0.25
 
 
@@ -38,8 +43,8 @@ class Load:
     """
 
     foreign: float = 0.0
-    problems: tuple[str, ...] = ()
-    disturbances: tuple[str, ...] = ()
+    problems: tuple[Reason, ...] = ()
+    disturbances: tuple[Reason, ...] = ()
     interrupted: bool = False
 
     def measure(self) -> Start:
@@ -65,8 +70,8 @@ class FakeTarget:
         yield load
 
 
-GOOD, WRONG = Load(), ("wrong answers",)
-DISTURBED = Load(disturbances=(LATE,))
+GOOD, WRONG = Load(), because("wrong answers", kind=ReasonKind.WRONG_ANSWERS)
+DISTURBED = Load(disturbances=DELAYED)
 
 
 def took(cores: float) -> str:
@@ -81,13 +86,11 @@ def took(cores: float) -> str:
         pytest.param(
             [GOOD, None],
             [(0.0,)],
-            ("interrupted by Ctrl-C after 1 starts: not decided",),
+            because("interrupted by Ctrl-C after 1 starts: not decided", kind=ReasonKind.INTERRUPTED),
             True,
             id="Ctrl-C between two starts keeps the first",
         ),
-        pytest.param(
-            [Load(problems=("stopped",), interrupted=True)], [(0.0,)], ("stopped",), True, id="Ctrl-C under load"
-        ),
+        pytest.param([Load(problems=STOPPED, interrupted=True)], [(0.0,)], STOPPED, True, id="Ctrl-C under load"),
         pytest.param([Load(problems=WRONG)], [(0.0,)], WRONG, False, id="trouble ends a session early"),
         pytest.param(
             [Load(0.1), Load(0.9), Load(0.2)], [(0.1,), (0.2, took(0.9))], (), False, id="a busy host is waited for"
@@ -106,18 +109,18 @@ def took(cores: float) -> str:
         pytest.param(
             [DISTURBED] * 3,
             [(0.0, LATE, LATE)],
-            (LATE,),
+            DELAYED,
             False,
             id="a client that is late again and again",
         ),
-        pytest.param([Load(0.0, WRONG, (LATE,))], [(0.0,)], (*WRONG, LATE), False, id="trouble beside it"),
+        pytest.param([Load(0.0, WRONG, DELAYED)], [(0.0,)], (*WRONG, *DELAYED), False, id="trouble beside it"),
     ],
 )
 def test_a_session_is_the_starts_that_were_not_disturbed(
     monkeypatch: pytest.MonkeyPatch,
     loads: list[Load | None],
     starts: list[tuple[object, ...]],
-    problems: tuple[str, ...],
+    problems: tuple[Reason, ...],
     *,
     interrupted: bool,
 ) -> None:

@@ -16,6 +16,7 @@ from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.sharing import lanes
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.kserve import decode_http
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Steps, Trace
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Start
@@ -71,7 +73,7 @@ def ours() -> list[Path]:
     return list(FOLDER.glob(f"{PREFIX}{os.getpid()}-*"))
 
 
-def sound(problems: list[str]) -> bool:
+def sound(problems: list[Reason]) -> bool:
     """Whether nothing is wrong but what a busy machine does."""
     return all(map(is_busy, problems))
 
@@ -126,7 +128,8 @@ def test_a_wrong_answer_is_told(habit: Any, expect: Any, words: str) -> None:  #
     """Whatever is expected: what was in its place before, or came by another way, was not measured."""
     with memory_server(habit) as server:
         load, _, _ = loaded(doubling(server, expect=expect), shape_of(Burst(3, max_in_flight=1)))
-        assert any("wrong answers" in problem and words in problem for problem in load.problems), load.problems
+        wrong = [problem.text for problem in load.problems if problem.kind is ReasonKind.WRONG_ANSWERS]
+        assert any(words in text for text in wrong), load.problems
         assert not server.regions
 
 

@@ -17,6 +17,7 @@ from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Steps
@@ -26,12 +27,14 @@ from tests.comparison.vocabulary import cases
 from tests.fakes.scripted_engines import TICK_NS, TICK_REQUESTS, ScriptedEngines, scripted_instance
 from tests.fakes.scripted_eyes import MIB, QUIET, UUID, ScriptedEyes
 from tests.servers.pairs import Seen
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.wire import Plan
     from pytest_gpuserve.measure.window import Start
@@ -44,12 +47,13 @@ SERVER_PID, MEMBER_PID, ENGINE_PID = 71, 72, 81
 HOT = {"clock_reasons": 0x40}
 BLANK = dict.fromkeys(("energy_joules", *QUIET))
 FOREIGN = DeviceProcess(99, "other", 5 * MIB, ours=False)
+CLOCK_UNKNOWN = ReasonKind.CARD_UNKNOWN, f"SM clock of {UUID}"
 OURS = DeviceProcess(SERVER_PID, "server", 5 * MIB, ours=True)
 
 
-def kinds(problems: list[str]) -> list[str]:
-    """How problems begin."""
-    return [problem.partition(":")[0] for problem in problems]
+def kinds(problems: list[Reason]) -> list[ReasonKind]:
+    """What problems are about."""
+    return [problem.kind for problem in problems]
 
 
 @dataclass
@@ -116,7 +120,7 @@ class Alone:
         baseline_mhz: float | None = None,
         remote: bool = False,
         telemetry_source: TelemetrySource | None = None,
-    ) -> tuple[Start, list[str]]:
+    ) -> tuple[Start, list[Reason]]:
         """Load the server; what was measured, and why nothing may be concluded from it."""
         shape = LoadShape(schedule, warmup_seconds=WARMUP_TICKS / 10, baseline_clock_mhz=baseline_mhz)
         target = Target(cast("ServerHandle", None), (Request("GET", "/"),))
@@ -169,7 +173,8 @@ def test_an_engine_that_is_lost_makes_the_load_invalid_or_an_error(server: Alone
     """In mid-load what was measured is kept, with the last words of its log; before its begin nothing could be."""
     server.lost_after_ticks = 20
     measured, problems = server.measure()
-    assert problems == ["node-b/worker-1 was lost"]
+    assert kinds(problems) == [ReasonKind.LOAD_LOST]
+    assert said(problems) == ("node-b/worker-1 was lost",)
     assert measured.windows
     server.ticks = server.lost_after_ticks = 0
     with pytest.raises(LoadFailed):
@@ -192,7 +197,7 @@ def test_disturbed_windows_are_measured_again(
     """They are gone with their requests and counts; when more than a third is lost anyway the run ends as invalid."""
     server.eyes.card = server.since_load(begin, end, **HOT)
     measured, problems = server.measure()
-    assert kinds(problems) == ([] if left == 8 else ["throttled"])
+    assert kinds(problems) == ([] if left == 8 else [ReasonKind.THROTTLED])
     assert (len(measured.rejected), len(measured.windows)) == (rejected, left)
     assert all(f"{UUID}: thermal slowdown by the hardware" in text for text in measured.rejected)
     assert server.ticks == WARMUP_TICKS + (left + rejected) * WINDOW_TICKS
@@ -210,7 +215,7 @@ def test_a_schedule_that_ends_by_itself_cannot_be_measured_again(server: Alone, 
     if hot:
         server.eyes.card = server.since_load(0.7, 0.8, **HOT)
     measured, problems = server.measure(schedule=Steps(((4, 2.0),)))
-    assert kinds(problems) == ["throttled"] * hot
+    assert kinds(problems) == [ReasonKind.THROTTLED] * hot
     assert len(measured.windows) == (3 if hot else 4)
 
 
@@ -234,38 +239,46 @@ def since(begin: float, **values: object) -> Callable[[Alone], Callable[[float],
 
 
 @cases(
-    "card, words",
+    "card, kind, words",
     {
         "another's process": (
             since(1.0, processes=(OURS, FOREIGN)),
+            ReasonKind.FOREIGN_PROCESS,
             f"foreign process on {UUID}: process 99 (other, 5 MiB)",
         ),
         # Also where pids do not tell ours from theirs: nobody who is on the card before the start is ours.
         "one before the start": (
             lambda _: lambda at: {"processes": (FOREIGN,) if at < 0.3 else ()},
+            ReasonKind.FOREIGN_PROCESS,
             f"foreign process on {UUID}: process 99",
         ),
-        "memory errors": (since(1.0, uncorrected_ecc=2), f"uncorrected ECC errors on {UUID}"),
-        "a blind driver": (lambda _: lambda _: BLANK, f"nothing is known of {UUID}: NVML told none of its values"),
+        "memory errors": (since(1.0, uncorrected_ecc=2), ReasonKind.CARD_ERROR, f"uncorrected ECC errors on {UUID}"),
+        "a blind driver": (
+            lambda _: lambda _: BLANK,
+            ReasonKind.CARD_UNKNOWN,
+            f"nothing is known of {UUID}: NVML told none of its values",
+        ),
     },
 )
 def test_what_spoils_a_run_makes_it_invalid_at_once(
-    server: Alone, card: Callable[[Alone], Callable[[float], Mapping[str, object]]], words: str
+    server: Alone, card: Callable[[Alone], Callable[[float], Mapping[str, object]]], kind: ReasonKind, words: str
 ) -> None:
     """Once, in words, and the load ends with it; also where the card may have been hot, slow or shared."""
     server.eyes.card = card(server)
     server.eyes.unknown = [Unknown("", "NVML", "Driver Not Loaded")]
     _, (problem,) = server.measure()
-    assert problem.startswith(words)
+    assert problem.kind is kind
+    assert problem.text.startswith(words)
     assert server.ticks <= WARMUP_TICKS + 4 * WINDOW_TICKS
     assert "telemetry unknown: NVML: Driver Not Loaded" in server.notes
 
 
-@pytest.mark.parametrize(("at_seconds", "problems"), [(-1, []), (1, [f"XID 79 on {UUID}"])])
-def test_errors_of_the_card_make_a_run_invalid(server: Alone, at_seconds: int, problems: list[str]) -> None:
+@pytest.mark.parametrize(("at_seconds", "befell"), [(-1, []), (1, [f"XID 79 on {UUID}"])])
+def test_errors_of_the_card_make_a_run_invalid(server: Alone, at_seconds: int, befell: list[str]) -> None:
     """Those of the time of this start; older ones befell another."""
     server.eyes.events = [CardEvent(at_seconds * NS, UUID, "xid", 79)]
-    assert kinds(server.measure()[1]) == problems
+    _, problems = server.measure()
+    assert [(problem.kind, problem.about) for problem in problems] == [(ReasonKind.CARD_ERROR, each) for each in befell]
 
 
 def test_whose_processes_are_there_may_be_unknown(server: Alone) -> None:
@@ -298,7 +311,7 @@ def test_a_dead_sampler_makes_a_run_invalid(server: Alone) -> None:
 
     server.eyes.card = card
     _, (problem,) = server.measure()
-    assert problem.startswith("telemetry unknown: the sampler has ended")
+    assert problem.text.startswith("telemetry unknown: the sampler has ended")
 
 
 def test_unknown_reasons_are_said_and_the_run_goes_on(server: Alone) -> None:
@@ -339,7 +352,7 @@ def test_an_unknown_clock_makes_a_run_invalid_where_the_baseline_has_one(
     """Whether the card was slower than the baseline's is asked there, and here not answered, if only at the end."""
     server.eyes.card = lambda at: {"sm_clock_mhz": None} if at >= since_seconds else {}
     _, problems = server.measure(baseline_mhz=baseline_mhz)
-    assert kinds(problems) == [f"SM clock of {UUID} unknown"] * invalid
+    assert [(problem.kind, problem.about) for problem in problems] == [CLOCK_UNKNOWN] * invalid
 
 
 def test_what_is_not_known_is_noted_once_a_session(server: Alone) -> None:
@@ -356,14 +369,14 @@ def test_what_is_not_known_is_noted_once_a_session(server: Alone) -> None:
 
 @pytest.mark.parametrize("tenths", range(0, 10, 3))
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "kind"),
     [
-        ({"processes": (OURS, FOREIGN)}, f"foreign process on {UUID}"),
-        ({"uncorrected_ecc": 1}, f"uncorrected ECC errors on {UUID}"),
+        ({"processes": (OURS, FOREIGN)}, ReasonKind.FOREIGN_PROCESS),
+        ({"uncorrected_ecc": 1}, ReasonKind.CARD_ERROR),
     ],
 )
 def test_what_comes_in_the_last_moment_is_seen(
-    server: Alone, values: Mapping[str, object], words: str, tenths: int
+    server: Alone, values: Mapping[str, object], kind: ReasonKind, tenths: int
 ) -> None:
     """What the sampler reads once a second is looked at once more after the end: the errors are this start's."""
     late: list[float] = []
@@ -379,7 +392,7 @@ def test_what_comes_in_the_last_moment_is_seen(
         late.append(server.eyes.now_ns / NS - 0.01)
         monitor.judge([], wait=False)
         assert monitor.problems() == []
-    assert kinds(monitor.problems()) == [words]
+    assert kinds(monitor.problems()) == [kind]
 
 
 def test_the_look_after_an_end_is_the_one_before_the_next_start(server: Alone) -> None:
@@ -416,7 +429,7 @@ def test_memory_has_to_be_given_back(server: Alone, kept_mib: int, given_back_se
     with server.start() as monitor:
         back = server.eyes.now_ns / NS + given_back_seconds
         server.eyes.card = lambda at: {"memory_used_bytes": (400 + (kept_mib if at < back else 0)) * MIB}
-    assert kinds(monitor.problems()) == ["memory not given back"] * invalid
+    assert kinds(monitor.problems()) == [ReasonKind.MEMORY_NOT_GIVEN_BACK] * invalid
 
 
 def test_a_failed_start_is_not_asked_for_its_memory(server: Alone) -> None:

@@ -15,6 +15,7 @@ from pytest_gpuserve.experiment.another_client import Reading
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.watch import Watch, client_of
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.request import Request
@@ -27,11 +28,13 @@ from pytest_gpuserve.measure.window import COMPILING, COMPUTE, Client
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from tests.servers.pairs import Seen
 from tests.support.builders import window
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pytest_gpuserve.experiment.handle import ServerHandle
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.servers.instance import Instance
 
@@ -141,10 +144,10 @@ def test_more_answers_than_we_sent_requests_are_somebody_elses(
     assert made is not None
     watch.problems.clear()
     watch.judge([tick], [made], None)
-    said = [problem for problem in watch.problems if problem.startswith("another client")]
-    assert len(said) == accused
+    told = [problem.text for problem in watch.problems if problem.kind is ReasonKind.ANOTHER_CLIENT]
+    assert len(told) == accused
     if counted and accused and not how:
-        assert f"answered {counted / 4:.0f} requests a second, we sent it 250" in said[0]
+        assert f"answered {counted / 4:.0f} requests a second, we sent it 250" in told[0]
 
 
 def test_we_are_late_where_the_machine_stalls(server: _Server) -> None:
@@ -173,7 +176,7 @@ def test_readings_that_two_windows_share_count_once(server: _Server) -> None:
         windows.append(made)
         before = after
     watch.judge([tick], windows, None)
-    assert [problem for problem in watch.problems if problem.startswith("another client")]
+    assert ReasonKind.ANOTHER_CLIENT in kinds(watch.problems)
 
 
 def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Server) -> None:
@@ -189,10 +192,10 @@ def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Serve
     ticks = watch.ticks(engines(*told), 2)
     assert not any(tick.workers for tick in ticks)
     watch.judge(ticks, [], None)
-    assert any(problem.startswith("b: client late") for problem in watch.disturbances)
+    assert any(text.startswith("b: client late") for text in said(watch.disturbances))
     watch.disturbances.clear()
     watch.judge(ticks[1:], [], None)
-    assert not [problem for problem in watch.disturbances if "client late" in problem]
+    assert ReasonKind.CLIENT_LATE not in kinds(watch.disturbances)
 
 
 def test_where_errors_are_allowed_they_hold_nobody_up(server: _Server) -> None:
@@ -203,7 +206,7 @@ def test_where_errors_are_allowed_they_hold_nobody_up(server: _Server) -> None:
     watch.ticks(engines(*[failing] * 5), 5)
     assert (server.looked_seconds, watch.problems) == ([0.0] * 5, [])
     watch.judge([failing], [], None)
-    assert "it died" in watch.problems
+    assert "it died" in said(watch.problems)
 
 
 def test_what_repeats_a_request_is_shown_without_its_secret(server: _Server) -> None:
@@ -212,7 +215,7 @@ def test_what_repeats_a_request_is_shown_without_its_secret(server: _Server) -> 
     failing = Tick(0, 0, SECOND_NS, errors={"status 500": 1}, error_samples={"status 500": f"b'who is {TOKEN}?\n'"})
     watch.ticks(engines(failing), 1)
     watch.lose(LoadFailed("the load engine died", log_tail=f"noise\nValueError: b'Bearer {TOKEN}'\n"))
-    answer, loss = watch.problems
+    answer, loss = said(watch.problems)
     assert "status 500: b'who is <Authorization>?" in answer
     assert "\n" not in answer
     assert loss == "lost in mid-load: the load engine died: ValueError: b'Bearer <Authorization>'"
@@ -224,7 +227,8 @@ def test_a_reset_is_a_problem_and_no_ratio(server: _Server) -> None:
     before = Reading(Counters(items=8, batches=2), 0.0, 0.0)
     assert watch.counted(before, Reading(Counters(items=3, batches=1), 1.0, 0.0)) is None
     (problem,) = watch.problems
-    assert "items fell from 8 to 3" in problem
+    assert problem.kind is ReasonKind.COUNTERS_WENT_BACK
+    assert "items fell from 8 to 3" in problem.text
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -233,7 +237,12 @@ def test_compiling_in_the_measured_time_is_told(server: _Server, *, kept: bool) 
     watch = watch_of(server)
     compiling = replace(window(), stages={COMPILING: StageTime(9.0, 2), COMPUTE: StageTime(9.0, 2)})
     watch.judge([Tick(0, 0, SECOND_NS, requests=100)], [compiling] if kept else [window()], None)
-    assert any("in 2 executions" in problem for problem in watch.problems) is kept
+    assert any("in 2 executions" in text for text in said(watch.problems)) is kept
+
+
+def kinds(reasons: Iterable[Reason]) -> list[ReasonKind]:
+    """What they are about."""
+    return [reason.kind for reason in reasons]
 
 
 def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Tick:
@@ -255,31 +264,31 @@ def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Ti
     )
 
 
-def disturbed(server: _Server, *ticks: Tick, shape: LoadShape = USERS) -> list[str]:
-    """How what is said of windows of five ticks each begins, where anything is."""
+def disturbed(server: _Server, *ticks: Tick, shape: LoadShape = USERS) -> list[list[ReasonKind]]:
+    """What disturbed windows of five ticks each."""
     watch = watch_of(server, shape)
     taken = watch.ticks(engines(*ticks), len(ticks))
     windows = [taken[begin : begin + 5] for begin in range(0, len(taken), 5)]
-    return ["; ".join(watch.disturbed(each)).partition(":")[0] for each in windows]
+    return [kinds(watch.disturbed(each)) for each in windows]
 
 
 def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: _Server) -> None:
     """Of two windows the one in which it used up its core, and of two engines none that used one core together."""
     ticks = [load_tick(number, cpu_share=0.95 if number < 5 else 0.5) for number in range(10)]
-    assert disturbed(server, *ticks) == ["client saturated", ""]
-    assert disturbed(server, *ticks, shape=LoadShape(Closed(4), processes=2)) == ["", ""]
+    assert disturbed(server, *ticks) == [[ReasonKind.CLIENT_SATURATED], []]
+    assert disturbed(server, *ticks, shape=LoadShape(Closed(4), processes=2)) == [[], []]
 
 
 @pytest.mark.parametrize(
     ("late_in", "expected"),
-    [(2, ["client held up", ""]), (4, ["client held up"] * 2), (9, ["", "client held up"])],
+    [(2, [True, False]), (4, [True, True]), (9, [False, True])],
 )
 def test_what_was_under_way_in_a_standstill_is_answered_in_the_next_window(
-    server: _Server, late_in: int, expected: list[str]
+    server: _Server, late_in: int, expected: list[bool]
 ) -> None:
     """Where an engine did not run at the end of a window, the next one has answers that waited for it, and goes too."""
     ticks = [load_tick(number, late_beats=10 if number == late_in else 0) for number in range(10)]
-    assert disturbed(server, *ticks) == expected
+    assert disturbed(server, *ticks) == [[ReasonKind.CLIENT_HELD_UP] * held_up for held_up in expected]
 
 
 def test_a_client_that_is_late_disturbs_and_is_no_problem_yet(server: _Server) -> None:
@@ -287,5 +296,5 @@ def test_a_client_that_is_late_disturbs_and_is_no_problem_yet(server: _Server) -
     watch = watch_of(server)
     ticks = [load_tick(number, late_beats=2) for number in range(10)]
     watch.judge([*ticks, Tick(10, SECOND_NS, SECOND_NS, errors={"reset": 1})], [], None)
-    assert [text.partition(":")[0] for text in watch.disturbances] == ["client held up"]
-    assert [text.partition(":")[0] for text in watch.problems] == ["request errors"]
+    assert kinds(watch.disturbances) == [ReasonKind.CLIENT_HELD_UP]
+    assert kinds(watch.problems) == [ReasonKind.REQUEST_ERRORS]

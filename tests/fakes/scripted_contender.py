@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.instance import Instance
@@ -107,8 +108,8 @@ class ScriptedContender:
     noise: Noise
     progress: Progress
     varies: bool = False
-    problems: list[str] = field(default_factory=list)
-    disturbances: tuple[str, ...] = ()
+    problems: list[Reason] = field(default_factory=list)
+    disturbances: tuple[Reason, ...] = ()
     _windows: list[Window] = field(default_factory=list)
 
     def warm_up(self, stack: ExitStack) -> None:
@@ -137,7 +138,7 @@ class ScriptedContender:
         self._windows.append(window)
         return window
 
-    def disturbed(self, window: Window) -> tuple[str, ...]:
+    def disturbed(self, window: Window) -> tuple[Reason, ...]:
         """Nothing disturbs it."""
         del window
         return ()

@@ -22,6 +22,7 @@ from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Block, Round, Side
 from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.store.history import History, Past
 from pytest_gpuserve.store.sequence import KeptSequence, SequenceKey, Subject
+from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +62,7 @@ class ScriptedPairing:
         seed: Of the noise; rounds of one seed are the same ones, whoever measures them.
         rounds: Measured before; grows.
         by_turns: Whether only one server runs at a time.
-        problems: Why nothing may be concluded, by the number of the round, from 0.
+        problems: Why nothing may be concluded, in words, by the number of the round, from 0.
         failures: What is raised instead of a round, by its number.
         measured: How often `measure` was called.
         closed: How often `close` was.
@@ -113,7 +114,7 @@ class ScriptedPairing:
             dict.fromkeys(ARMS, side),
             AT,
             by_turns=self.by_turns,
-            problems=self.problems.get(number, ()),
+            problems=because(*self.problems.get(number, ())),
         )
 
 

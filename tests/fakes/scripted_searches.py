@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
     from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.answers import AnswerCheck
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.servers.instance import Instance
@@ -120,7 +121,7 @@ class ScriptedSearch:
     """
 
     found: Start
-    problems: list[str]
+    problems: list[Reason]
     interrupted: bool = False
 
     def measure(self) -> Start:

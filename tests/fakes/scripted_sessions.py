@@ -29,6 +29,7 @@ import msgspec
 import pytest
 
 from pytest_gpuserve import units
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.totals import RunningTotals
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
@@ -56,6 +57,8 @@ SPREAD: Final = 0.1
 
 LAG_NS: Final = 20_000
 CEILING: Final = 20_000.0
+
+INTERRUPTED: Final = Reason(ReasonKind.INTERRUPTED, "interrupted by Ctrl-C after 1 starts: not decided")
 
 _SPEED: Final = re.compile(r"^SPEED = (.+)$", re.MULTILINE)
 
@@ -87,13 +90,13 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: float = 4.0
     noise: float = 0.003
     requests: int = 800
-    problems: tuple[str, ...] = ()
+    problems: tuple[Reason, ...] = ()
     foreign_cores: float = 0.0
     interrupted_session: int = 0
     pythons: dict[str, float] = {}
     fails: dict[str, str] = {}
     memory_for_one: bool = False
-    paired_problems: tuple[str, ...] = ()
+    paired_problems: tuple[Reason, ...] = ()
     interrupted_turn: int = 0
     lost_turn: int = 0
     yardstick: float = 1.0
@@ -130,7 +133,7 @@ class ScriptedSessions:
             Session(
                 starts=starts,
                 at=units.utc_now(),
-                problems=("interrupted by Ctrl-C after 1 starts: not decided",) if interrupted else script.problems,
+                problems=(INTERRUPTED,) if interrupted else script.problems,
                 batch_sizes={str(math.ceil(script.batch)): sum(w.batches or 0 for s in starts for w in s.windows)},
                 answers=requests,
                 answers_checked=requests if any(request.expect is not None for request in target.requests) else 0,

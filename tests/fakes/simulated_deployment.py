@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_gpuserve.experiment.capacity.shape import SearchShape
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.wire import Plan, Tick
     from pytest_gpuserve.measure.window import Start
     from tests.fakes.simulated_queue import Queue
@@ -134,7 +135,7 @@ class SimulatedEngines:
         self.deployment.answered += self.deployment.under_way
 
 
-def search_deployment(deployment: Deployment, shape: SearchShape, monkeypatch: Any) -> tuple[Start, list[str]]:  # noqa: ANN401 -- pytest.MonkeyPatch
+def search_deployment(deployment: Deployment, shape: SearchShape, monkeypatch: Any) -> tuple[Start, list[Reason]]:  # noqa: ANN401 -- pytest.MonkeyPatch
     """Search it; what was found, and why nothing may be concluded from it."""
     monkeypatch.setattr(
         "pytest_gpuserve.experiment.capacity.start.Engines",

@@ -14,9 +14,9 @@ from pytest_gpuserve.experiment.capacity.planning import Planner, Try, search_fo
 from pytest_gpuserve.experiment.capacity.probing import Probing
 from pytest_gpuserve.experiment.capacity.times import Looks, least_rate, settle_seconds
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Poisson
 from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.validity import reasons
 from pytest_gpuserve.load.wire import Latencies, Tick
 from pytest_gpuserve.measure.histogram import bucket_of

@@ -24,6 +24,8 @@ from tests.support.forked_pytest import ForkedPytest, Run
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_gpuserve.gate.reason import Reason
+
 REPOSITORY = Path(__file__).parents[2]
 
 LEFT_OUT = frozenset({"CI", "PYTEST_ADDOPTS", STEP_SUMMARY})
@@ -82,9 +84,9 @@ BUSY = (
 """How the problems begin that other work on the machine can give a sound load of a sound server."""
 
 
-def is_busy(problem: str) -> bool:
+def is_busy(problem: Reason | str) -> bool:
     """Whether other work on the machine alone can be the cause; of which side or worker it is told stands before it."""
-    return any(problem.split(": ", said)[-1].startswith(BUSY) for said in range(3))
+    return any(str(problem).split(": ", said)[-1].startswith(BUSY) for said in range(3))
 
 
 class Project:

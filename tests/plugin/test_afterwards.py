@@ -34,7 +34,7 @@ def pytest_gpuserve_judged(judgement):
 def told(project: Project) -> list[tuple[str, str, bool]]:
     """Metric, verdict and whether it was asserted, of each row in their order."""
     rows = project.result()["verdicts"]
-    assert all(row["asserted"] is (NOT_ASSERTED not in row["reasons"]) for row in rows)
+    assert all(row["asserted"] is (str(NOT_ASSERTED) not in row["reasons"]) for row in rows)
     return [(row["metric"], row["verdict"], row["asserted"]) for row in rows]
 
 

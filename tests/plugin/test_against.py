@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.device import DeviceLock
+from pytest_gpuserve.gate.reason import ReasonKind
 from tests.fakes.own_locks import LOCKS_VARIABLE
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import WEB, Checkout, busy_machine, says_no_traceback, text_of
+from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
@@ -177,7 +179,7 @@ def test_what_cannot_be_trusted_is_invalid(project: Project, checkout: Checkout)
     assert says_no_traceback(result)
     assert checkout.left_behind() == []
     project.test_file.with_name("test_second.py").unlink()
-    project.script = Script(paired_problems=("wrong answers: 3 of 90",))
+    project.script = Script(paired_problems=because("wrong answers: 3 of 90", kind=ReasonKind.WRONG_ANSWERS))
     result = project.run("--against=HEAD", "--cache-clear", JSON)
     result.assert_outcomes(failed=1)
     assert the_verdict(project)["verdict"] == "INVALID"

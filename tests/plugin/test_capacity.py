@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.gate.reason import ReasonKind
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
+from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Checkout, Project
@@ -118,7 +120,7 @@ def test_what_cannot_be_trusted_is_no_pass(project: Project) -> None:
     result.assert_outcomes(failed=1)
     assert "INVALID" in text_of(result)
     assert "load.capacity(" in text_of(result)
-    project.script = Script(problems=("client saturated: by a test",))
+    project.script = Script(problems=because("client saturated: by a test", kind=ReasonKind.CLIENT_SATURATED))
     write(project, "assert run.capacity >= 1")
     result = project.run()
     result.assert_outcomes(failed=1)

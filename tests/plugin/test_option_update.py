@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import text_of
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.plugin.conftest import Project
+
+UNSTEADY = Reason(ReasonKind.NO_STEADY_STATE, "no steady state: it rose")
 
 
 def test_recorded_file_is_reviewable(recorded: Path) -> None:
@@ -77,7 +80,7 @@ def test_what_cannot_be_trusted_is_not_recorded(project: Project, recorded: Path
     project.write()
     project.ini(gpuserve_foreign_cores="0.25")
     for script, said in (
-        (Script(problems=("no steady state: it rose",)), "no steady state: it rose"),
+        (Script(problems=(UNSTEADY,)), UNSTEADY.text),
         (Script(speed=0.3, foreign_cores=1000), "the host was shared: others took 1000"),
     ):
         project.script = script

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.plugin.outputs import EXPORTS, STEP_SUMMARY, Form, Output, read_outputs
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
 from tests.support.html_page import Page
+from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,7 +210,7 @@ def test_the_files_of_a_recording_say_what_its_terminal_says(project: Project) -
     files = ("--gpuserve-markdown=out.md", "--gpuserve-report=report.html")
     assert project.run("--baseline-update-new", *files).ret == 0
     assert "comparisons: 1 recorded" in Page((project.path / "report.html").read_text(encoding="utf-8")).text
-    project.script = Script(problems=("client late: 3 ms",))
+    project.script = Script(problems=because("client late: 3 ms", kind=ReasonKind.CLIENT_LATE))
     result = project.run("--baseline-update", *files)
     result.assert_outcomes(failed=1)
     totals, step = re.findall(r"^(?:comparisons|next): .*$", text_of(result), re.MULTILINE)

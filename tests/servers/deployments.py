@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
@@ -67,7 +68,7 @@ class Starts:
 
 def loaded(
     target: Target, *, users: int = 4, seconds: float = 2.0, schedule: Schedule | None = None
-) -> tuple[Start, list[str], Instance]:
+) -> tuple[Start, list[Reason], Instance]:
     """Start it, load it with a closed loop (or a schedule that ends by itself), end it.
 
     Returns:

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuserve.experiment.capacity.shape import SearchShape, search_shape
 from pytest_gpuserve.experiment.capacity.start import SearchedStart
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.measure.capacity import Finding, Objective
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.window import Start
 
@@ -72,7 +74,7 @@ class Heard(Unseen):
         self.texts.append(text)
 
 
-def searched(target: Target, how: SearchShape) -> tuple[Start, Search, list[str], Heard]:
+def searched(target: Target, how: SearchShape) -> tuple[Start, Search, list[Reason], Heard]:
     """Start it, search it, end it; what was found, what is wrong with it, and what a person would have seen."""
     check = AnswerCheck((request.expect for request in target.requests), wants_all=True)
     heard = Heard()
@@ -84,7 +86,7 @@ def searched(target: Target, how: SearchShape) -> tuple[Start, Search, list[str]
     return start, start.search, searching.problems, heard
 
 
-def check_sound(start: Start, search: Search, problems: list[str]) -> None:
+def check_sound(start: Start, search: Search, problems: list[Reason]) -> None:
     """What a search finds on a machine that is shown to do other work says nothing of the search."""
     clients = [probe.client for probe in search.probes if probe.client]
     if problems and (start.foreign_cores > FOREIGN_CORES or clients):
@@ -125,4 +127,4 @@ def test_a_server_that_dies_is_no_overload(tmp_path: Path) -> None:
     """Its death ends the search, and is what is told."""
     how = replace(shape(), warmup_seconds=0.1)
     _, _, problems, _ = searched(fox(tmp_path, "model_server.py", "die=400"), how)
-    assert any("ended" in problem or "died" in problem or "killed" in problem for problem in problems), problems
+    assert ReasonKind.SERVER_FAILED in [problem.kind for problem in problems], problems

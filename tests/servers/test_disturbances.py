@@ -18,6 +18,7 @@ import pytest
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.sampling import take_session
 from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Closed, Poisson
 from tests.fakes.http_server import BODY, Serving, serving
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
@@ -133,7 +135,7 @@ def undisturbed(server: Serving, what: Callable[[], object], schedule: Schedule 
     check = AnswerCheck((request.expect for request in target.requests), wants_all=False)
     shape = LoadShape(schedule, seconds=SECONDS, warmup_seconds=WARMUP_SECONDS)
 
-    def measured(what: Callable[[], object]) -> tuple[Start, list[str]]:
+    def measured(what: Callable[[], object]) -> tuple[Start, list[Reason]]:
         with target.started() as instance:
             load = LoadedStart(instance, target, shape, check, Planted(what, AT_TICK))
             start = load.measure()
@@ -213,4 +215,4 @@ def test_an_engine_that_is_stopped_again_and_again_is_invalid(server: Serving) -
         take_session(target, shape, kept.append, Planted(lambda: None))
     (session,) = kept
     (problem,) = session.problems
-    assert problem.startswith("client held up")
+    assert problem.kind is ReasonKind.CLIENT_HELD_UP

@@ -18,12 +18,14 @@ import pytest_gpuserve.servers.instance as instance_module
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.experiment.asking import Refused
 from pytest_gpuserve.experiment.watch import Watch
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Burst
 from pytest_gpuserve.servers.command import CommandServer
 from tests.fakes.children.toolkit import HERE, eventually, segments_of_nobody
 from tests.servers.deployments import Starts, loaded
 from tests.servers.processes import running
 from tests.servers.somebody import COUNTERS
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.another_client import Reading
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.servers.metric_names import MetricNames
 
 SECRETS = ("hf_abcdefghijkl", "mnopqrstuvwxyz")
@@ -91,8 +94,8 @@ def test_a_server_that_never_is_ready_is_given_up(make: Callable[..., Target], s
 def test_health_is_no_answer(make: Callable[..., Target]) -> None:
     """A server that says 200 while its model does not answer is found out under load."""
     _, problems, _ = loaded(make("hollow=50"))
-    assert any("status 503" in problem and "<SOME_TOKEN> Bearer <Authorization>" in problem for problem in problems)
-    assert not any(secret in problem for secret in SECRETS for problem in problems)
+    assert any("status 503" in text and "<SOME_TOKEN> Bearer <Authorization>" in text for text in said(problems))
+    assert not any(secret in text for secret in SECRETS for text in said(problems))
 
 
 def test_a_program_is_found_in_its_own_folder(make: Callable[..., Target], starts: Starts, tmp_path: Path) -> None:
@@ -134,10 +137,10 @@ def test_a_server_that_exits_is_not_waited_for(make: Callable[..., Target], star
     assert "modell" in problem.log_tail
 
 
-def only_death(problems: list[str]) -> bool:
+def only_death(problems: list[Reason]) -> bool:
     """Say whether it is the death that is told, and nothing else."""
     (problem,) = problems
-    return "died under load" in problem and "SIGKILL" in problem
+    return problem.kind is ReasonKind.SERVER_FAILED and "SIGKILL" in problem.text
 
 
 def test_a_server_that_dies_under_load_is_told(make: Callable[..., Target]) -> None:
@@ -211,7 +214,7 @@ def test_many_starts_in_a_row_leave_nothing(make: Callable[..., Target], count: 
 def test_a_second_client_is_seen(make: Callable[..., Target], starts: Starts) -> None:
     """Who loads the server beside us makes the run INVALID, for its batches are not of our load; nobody else does."""
     start, problems, _ = loaded(make(counters=COUNTERS), users=2)
-    assert not [problem for problem in problems if "another client" in problem]
+    assert not [problem for problem in problems if problem.kind is ReasonKind.ANOTHER_CLIENT]
     assert start.counters is not None
     assert start.counters.requests == pytest.approx(start.requests, rel=0.1)
     starts.instances.clear()
@@ -233,7 +236,7 @@ def test_a_second_client_is_seen(make: Callable[..., Target], starts: Starts) ->
             _, problems, _ = loaded(make(counters=COUNTERS), users=2)
         finally:
             over.set()
-    assert any(problem.startswith("another client: the server answered") for problem in problems), problems
+    assert any(problem.kind is ReasonKind.ANOTHER_CLIENT for problem in problems), problems
 
 
 def test_of_a_load_that_ends_by_itself_all_is_counted(
@@ -248,7 +251,7 @@ def test_of_a_load_that_ends_by_itself_all_is_counted(
 
     monkeypatch.setattr(Watch, "read_counters", slowly)
     start, problems, _ = loaded(make(counters=COUNTERS), schedule=Burst(200))
-    assert not [problem for problem in problems if "another client" in problem]
+    assert not [problem for problem in problems if problem.kind is ReasonKind.ANOTHER_CLIENT]
     assert start.requests == 200
     assert start.counters is not None
     assert start.counters.requests == 200

@@ -15,6 +15,7 @@ import pytest
 from pytest_gpuserve.experiment import by_turns, server_arm
 from pytest_gpuserve.experiment.server_arm import ServerArm
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Burst, Constant, Steps
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, round_point
@@ -22,6 +23,7 @@ from tests.fakes.children.toolkit import segments_of_nobody
 from tests.plugin.conftest import REPOSITORY, is_busy
 from tests.servers.pairs import USERS, Deployments, Seen, pairing, terms
 from tests.servers.processes import command_lines, descendants, end_and_look, listening
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +58,7 @@ def nothing_remains(folder: Path) -> Iterator[None]:
 
 def trouble(measured: Round) -> list[str]:
     """The problems of a round that do not stem from a busy machine."""
-    return [problem for problem in measured.problems if not is_busy(problem)]
+    return [problem for problem in said(measured.problems) if not is_busy(problem)]
 
 
 # -- a round
@@ -211,7 +213,7 @@ def test_an_open_loop_over_the_servers_rate_is_told(folder: Path, monkeypatch: p
     with pairing(there.target("base", "alone"), there.target("candidate", "alone"), terms(Constant(300.0))) as pair:
         pair.measure(1)
     (measured,) = pair.rounds
-    assert any("overloaded" in problem for problem in measured.problems), measured.problems
+    assert any(problem.kind is ReasonKind.OVERLOADED for problem in measured.problems), measured.problems
 
 
 # -- the end

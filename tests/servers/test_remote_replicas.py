@@ -16,6 +16,7 @@ from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.replicas import for_replicas
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant
 from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import ServerHandle, Target
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.instance import Instance
@@ -71,7 +73,7 @@ def seen(server: Instance) -> dict[str, dict[str, int]]:
         return found
 
 
-def loaded(target: Target, schedule: Schedule | None = None) -> tuple[Start, list[str]]:
+def loaded(target: Target, schedule: Schedule | None = None) -> tuple[Start, list[Reason]]:
     """Load them for two seconds, or as long as a schedule takes; what is wrong besides what a busy machine does."""
     seconds = None if isinstance(schedule, Burst) else 2.0
     shape = LoadShape(schedule or Closed(USERS), seconds=seconds, warmup_seconds=0.5)
@@ -180,7 +182,7 @@ def test_some_may_speak_tls(tmp_path: Path) -> None:
     with serving() as plain, serving(certificate=certificates.server_file) as tls:
         urls = [f"http://127.0.0.1:{plain.port}", f"https://localhost:{tls.port}"]
         start, problems = loaded(FACTORY.remote(urls, ca_file=certificates.ca_file).get("/ok?ms=20", expect=BODY))
-    assert not [problem for problem in problems if "replica" in problem or "errors" in problem]
+    assert not {problem.kind for problem in problems} & {ReasonKind.REPLICA, ReasonKind.REQUEST_ERRORS}
     assert all(replica.requests > 50 for replica in replicas_of(start.windows))
 
 

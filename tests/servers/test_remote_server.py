@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.process.ports import free_port, is_here
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import Relocation
@@ -15,6 +16,7 @@ from tests.fakes.http_server import BODY, serving
 from tests.servers.deployments import loaded
 from tests.servers.somebody import FACTORY
 from tests.servers.test_remote_replicas import replicas
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +46,9 @@ def test_counters_that_cannot_be_reached_are_told(somebody: Instance) -> None:
     names = MetricNames(items="nv_count", batches="nv_exec")
     remote = FACTORY.remote(f"http://127.0.0.1:{somebody.site.port}", counters=names)
     _, (problem,), _ = loaded(remote.post("/infer", body=b"fox", expect=b"FOX"))
-    assert "no metric nv_count" in problem
-    assert "items_total" in problem
+    assert problem.kind is ReasonKind.SERVER_FAILED
+    assert "no metric nv_count" in problem.text
+    assert "items_total" in problem.text
 
 
 def test_somebody_elses_machine_has_no_processes_here(somebody: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +77,7 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
         assert "ca_file=" in str(caught.value)
         trusted = FACTORY.remote(url, ca_file=certificates.ca_file)
         start, problems, _ = loaded(trusted.get("/ok?ms=20", expect=BODY))
-        assert not [problem for problem in problems if "tls" in problem or "errors" in problem]
+        assert not [text for text in said(problems) if "tls" in text or "errors" in text]
         assert start.requests > 100
 
 

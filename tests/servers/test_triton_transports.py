@@ -22,6 +22,7 @@ from pytest_gpuserve.servers.remote import Remote, reached
 from tests.plugin.conftest import is_busy
 from tests.servers.deployments import loaded
 from tests.servers.triton_server import Triton, running_triton
+from tests.support.reasons import said
 
 np = pytest.importorskip("numpy")
 grpc = pytest.importorskip("grpc")
@@ -30,6 +31,7 @@ pytest.importorskip("tritonclient.grpc")
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
 
 X = np.array([[1.5, -2.0, 4.0], [0.0, 0.25, 1e6]], dtype=np.float32)
@@ -78,7 +80,7 @@ def send_grpc(server: Triton, message: bytes) -> bytes:
         return answer
 
 
-def trouble(problems: list[str]) -> list[str]:
+def trouble(problems: list[Reason]) -> list[Reason]:
     """What a busy machine does not explain."""
     return [problem for problem in problems if not is_busy(problem)]
 
@@ -163,5 +165,5 @@ def test_a_place_that_is_too_small_is_told(handle: ServerHandle) -> None:
     """In the server's words: no tensor is cut."""
     target = echo(handle, "http", shared_memory={"Y": 4, "SUM": 8})
     _, problems, _ = loaded(target, schedule=Burst(4, max_in_flight=2))
-    assert any("status 400" in problem or "status 500" in problem for problem in problems), problems
-    assert any("(4 bytes) should be at least 24 bytes" in problem for problem in problems), problems
+    assert any("status 400" in text or "status 500" in text for text in said(problems)), problems
+    assert any("(4 bytes) should be at least 24 bytes" in text for text in said(problems)), problems
