@@ -84,7 +84,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by_turns: bool
     rejected: Count
     foreign_cores: NotNegative
-    problems: tuple[()] = ()
+    problems: Annotated[tuple[str, ...], msgspec.Meta(max_length=0)] = ()
 
 
 def round_record(measured: Round) -> RoundRecord:
@@ -97,6 +97,7 @@ def round_record(measured: Round) -> RoundRecord:
         by_turns=measured.by_turns,
         rejected=measured.rejected,
         foreign_cores=measured.foreign_cores,
+        problems=tuple(map(str, measured.problems)),
     )
 
 

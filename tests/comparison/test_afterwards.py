@@ -12,11 +12,13 @@ from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.comparison.stored import UNSETTLED
 from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.verdict import NOT_ASSERTED, Verdict
 from tests.comparison.world import SAME, SHAPE, THROUGHPUT, WORSE, World, ask, target, text_of
 from tests.fakes.scripted_pairing import Build, KeptInMemory
 from tests.support.builders import COMMIT
+from tests.support.reasons import because, said
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +93,7 @@ def test_it_is_what_the_assertion_would_have_come_to(
     assert told[0].verdict is verdict
     assert words in text_of(told[0])
     # That a budget ended it is said of what was asked for.
-    reasons = [reason for reason in told[0].reasons if "--gpuserve-budget" not in reason]
+    reasons = [reason for reason in told[0].reasons if reason.kind is not ReasonKind.BUDGET_SPENT]
     assert told[1] == replace(told[0], asserted=False, reasons=(NOT_ASSERTED, *reasons))
 
 
@@ -178,11 +180,12 @@ def test_a_base_that_failed_leaves_the_rest_missing(world: World) -> None:
     world.next_run(world.against)
     judge = world.judge()
     ask(judge.measure(target(), SHAPE, None), THROUGHPUT)
-    judge.measurements[0].absent = "it did not start again"
+    (gone,) = because("it did not start again", kind=ReasonKind.NOT_SIDE_BY_SIDE)
+    judge.measurements[0].absent = gone
     end(judge)
     (told,) = rows(judge)
     assert (told.metric, told.verdict) == (P50, Verdict.MISSING)
-    assert told.reasons == (NOT_ASSERTED, "it did not start again")
+    assert told.reasons == (NOT_ASSERTED, gone)
 
 
 def test_trouble_at_the_servers_end_is_still_a_problem_of_the_test(world: World) -> None:
@@ -192,7 +195,7 @@ def test_trouble_at_the_servers_end_is_still_a_problem_of_the_test(world: World)
     judge = ended(world, THROUGHPUT)
     assert rows(judge, asserted=True)[0].verdict.passes
     (told,) = rows(judge)
-    assert (told.verdict, told.reasons) == (Verdict.INVALID, (NOT_ASSERTED, world.leak))
+    assert (told.verdict, said(told.reasons)) == (Verdict.INVALID, (str(NOT_ASSERTED), world.leak))
     assert judge.unjudged_problems() == [world.leak]
 
 

@@ -16,6 +16,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.store.baseline import Stored
 from tests.comparison.world import FakeOpponents
 from tests.support.builders import COMMIT, entry, here, judgement
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +39,7 @@ def test_which_of_the_two_verdicts_counts(stored: Verdict, paired: Verdict, chan
     Without a verdict beside the commit the stored one stays: nothing passes that did not pass there, and all is told.
     """
     final = settled(judgement(stored), judgement(paired, kind="against", reasons=("as measured",)), changed)
-    text = " ".join(final.reasons)
+    text = " ".join(said(final.reasons))
     # Of another host's baseline the code decides.
     counts = paired is Verdict.REGRESSED or (paired.passes and (not changed or stored is Verdict.MISSING))
     assert (final.verdict, final.reference_kind) == ((paired, "against") if counts else (stored, "baseline"))
@@ -50,8 +51,8 @@ def test_which_of_the_two_verdicts_counts(stored: Verdict, paired: Verdict, chan
     elif paired.passes:
         assert all(part in text for part in (str(paired), *CHANGED, "--against-python="))
     elif not counts:
-        assert any(str(paired) in reason and "not settled" in reason for reason in final.reasons)
-        assert "as measured" in final.reasons
+        assert any(str(paired) in reason and "not settled" in reason for reason in said(final.reasons))
+        assert "as measured" in said(final.reasons)
 
 
 # -- what has changed since

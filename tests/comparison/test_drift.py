@@ -24,6 +24,7 @@ from pytest_gpuserve.report.results import SessionResult, TestResult
 from tests.comparison.world import SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build, KeptInMemory
 from tests.support.builders import here
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -319,7 +320,7 @@ def test_a_reason_is_shown_though_it_moved_no_anchor(world: Creeping) -> None:
     world.record_build(world.at("4" * 40, 4), STEP, reason="the new tokenizer is safer")
     final, _ = world.gate(world.at(NOW, 5), STEP, confirm=False)
     assert final.verdict is Verdict.PASS
-    assert "the baseline was recorded with the reason: the new tokenizer is safer" in final.reasons
+    assert "the baseline was recorded with the reason: the new tokenizer is safer" in said(final.reasons)
 
 
 def test_what_got_better_is_proposed(world: Creeping) -> None:

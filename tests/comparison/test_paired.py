@@ -18,6 +18,7 @@ from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.store.history import History
 from tests.comparison.world import BETWEEN, SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -213,7 +214,7 @@ def test_trouble_at_the_servers_end_is_a_problem_of_a_test_that_passed(world: Wo
     if kind == "confirmation":
         assert run.sessions == before
     else:
-        assert [session.problems for session in judge.measurements[0].result().sessions] == [(LATE,)]
+        assert [said(session.problems) for session in judge.measurements[0].result().sessions] == [(LATE,)]
 
 
 # -- memory

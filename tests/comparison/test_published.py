@@ -25,6 +25,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Steps
@@ -34,6 +35,7 @@ from pytest_gpuserve.store.published import NothingPublished, PublishedEntry
 from tests.comparison.vocabulary import ALL, Listener, entry, side
 from tests.support.builders import result_of, session, start, window
 from tests.support.published_files import published_file, record
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +118,7 @@ def test_it_passes_up_to_the_tolerance(number: PublishedEntry, metric: Metric, v
     assert found.change == pytest.approx(found.value / reference - 1)
     assert (found.interval, found.detectable, found.p_regressed) == (None, None, None)
     assert found.reference_kind == "published"
-    assert NO_CLAIM in found.reasons
+    assert NO_CLAIM in said(found.reasons)
 
 
 def test_all_sessions_are_pooled() -> None:
@@ -129,23 +131,23 @@ def test_all_sessions_are_pooled() -> None:
 def test_it_says_where_the_number_is_from_and_what_is_wrong_with_it(bias: list[str]) -> None:
     """Document, line, tool, load and bias are told with a pass and with a failure, and so is what else was printed."""
     found = judged(entry(printed={"throughput": 320.0, "unit": "inferences/s"}, bias=bias))
-    assert "published: someone/bench results/bert.md, line 79; hey: hey -c 50" in found.reasons
-    assert "throughput is printed as 320 inferences/s" in found.reasons
-    assert [reason for reason in found.reasons if reason.startswith("bias")] == [f"bias: {each}" for each in bias]
-    assert "printed as" not in " ".join(judged(printed(20)).reasons)
+    assert "published: someone/bench results/bert.md, line 79; hey: hey -c 50" in said(found.reasons)
+    assert "throughput is printed as 320 inferences/s" in said(found.reasons)
+    assert [reason for reason in said(found.reasons) if reason.startswith("bias")] == [f"bias: {each}" for each in bias]
+    assert "printed as" not in " ".join(said(judged(printed(20)).reasons))
 
 
 def test_what_cannot_be_judged_is_no_pass() -> None:
     """A run that went wrong, before what is wrong with the comparison; a metric that it lacks; too few requests."""
     found = judged(printed(20), session(problems=("it died",)), card=None)
-    assert (found.verdict, found.reasons) == (Verdict.INVALID, ("it died",))
+    assert (found.verdict, said(found.reasons)) == (Verdict.INVALID, ("it died",))
     # A server that counts no batches has not reached a printed batching ratio.
     uncounted = start(window(items=None, batches=None))
     ratio = entry(values={"batching_ratio": 4.0}, printed=None)
     assert judged(ratio, session(uncounted, uncounted), metric=METRICS["batching_ratio"]).verdict is Verdict.INVALID
     found = judged(entry(values={"latency.p99": 1.0}, printed=None), metric=METRICS["latency.p99"])
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert "latency.p99 needs 1000 requests, there are 80" in found.reasons[0]
+    assert "latency.p99 needs 1000 requests, there are 80" in found.reasons[0].text
 
 
 @pytest.mark.parametrize(
@@ -169,8 +171,9 @@ def test_what_is_not_alike_is_not_compared(changes: dict[str, Any], reason: str)
     """Another device, load or size of a request: MISSING with that reason, and never a pass, however good the run."""
     found = judged(printed(0.001), **changes)
     assert found.verdict is Verdict.MISSING
-    assert found.reasons[0].endswith(reason)
-    assert found.reasons[-1].startswith("published: someone/bench")
+    assert found.reasons[0].text.endswith(reason)
+    assert found.reasons[-1].text.startswith("published: someone/bench")
+    assert [each.kind for each in found.reasons] == [ReasonKind.NOT_COMPARABLE, ReasonKind.PUBLISHED]
     assert found.value == pytest.approx(20.0)
 
 
@@ -191,7 +194,7 @@ def test_a_peak_is_compared_with_the_best_step() -> None:
     run = Run("", Listener(), [session(start(slow, slow, quick, quick))], T4, steps)
     found = judge_published(measured(run, steps), THROUGHPUT, entry(schedule="steps"), tolerance=0.05)
     assert found.value == pytest.approx(100.0)
-    assert any("best step is compared with a peak" in reason for reason in found.reasons)
+    assert any("best step is compared with a peak" in reason for reason in said(found.reasons))
 
 
 def kserve(

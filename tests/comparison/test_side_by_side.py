@@ -15,6 +15,7 @@ from pytest_gpuserve.comparison.side_by_side import session_of
 from pytest_gpuserve.gate import verdict as verdict_module
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.paired import Prior
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.sequential import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.rounds import ARMS, Side
@@ -22,6 +23,7 @@ from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.store.sequence import KeptMetric
 from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison, round_of
+from tests.support.reasons import because, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +95,7 @@ def run_on(paired: SideBySide, tolerance: float = TOLERANCE, *, looks: int = len
 
 def says(judgement: Judgement, words: str) -> bool:
     """Whether a reason has these words."""
-    return any(words in reason for reason in judgement.reasons)
+    return any(words in reason for reason in said(judgement.reasons))
 
 
 # -- looks
@@ -189,7 +191,7 @@ def test_trouble_in_a_round_is_invalid_for_every_metric() -> None:
     paired.more()
     for metric in METRICS.values():
         judgement = paired.judge(metric, TOLERANCE)
-        assert (judgement.verdict, judgement.reasons) == (Verdict.INVALID, ("wrong answers",))
+        assert (judgement.verdict, said(judgement.reasons)) == (Verdict.INVALID, ("wrong answers",))
         assert paired.judge_limit(metric, 1.0).verdict is Verdict.INVALID
 
 
@@ -251,7 +253,8 @@ def test_a_kept_decision_is_told_without_measuring(history: History, change: flo
     paired = a_comparison(pairing, history=history)
     again = run_on(paired)
     assert (again.verdict, pairing.measured) == (decided.verdict, 0)
-    assert any("kept" in reason and "--cache-clear" in reason for reason in again.reasons)
+    assert [reason.kind for reason in again.reasons].count(ReasonKind.KEPT) == 1
+    assert says(again, "--cache-clear")
     # A metric that is first asked now is decided now, though by remembered rounds.
     for _ in range(2):
         first_asked = paired.judge(P50, TOLERANCE)
@@ -334,8 +337,8 @@ def test_a_claim_that_the_family_does_not_uphold_is_measured_on() -> None:
     while place(paired) < (alone.rounds, 6):
         held = look(paired)
     assert held.verdict is Verdict.INCONCLUSIVE
-    (reason,) = [reason for reason in held.reasons if "by itself" in reason]
-    assert "32 comparisons" in reason
+    (reason,) = [reason for reason in held.reasons if reason.kind is ReasonKind.CHANCE]
+    assert "32 comparisons" in reason.text
     assert run_on(paired).verdict is Verdict.REGRESSED
 
 
@@ -401,7 +404,7 @@ def test_a_round_in_a_starved_hour_teaches_nothing_about_starts() -> None:
 
 # -- trouble that shows late
 
-NOT_GIVEN_BACK = "memory not given back"
+NOT_GIVEN_BACK = because("memory not given back", kind=ReasonKind.MEMORY_NOT_GIVEN_BACK)
 
 
 class Leaking(ScriptedPairing):
@@ -412,7 +415,7 @@ class Leaking(ScriptedPairing):
         was_open = self.blocks_of_open_round > 0
         super().close()
         if was_open:
-            self.rounds[-1] = replace(self.rounds[-1], problems=(NOT_GIVEN_BACK,))
+            self.rounds[-1] = replace(self.rounds[-1], problems=NOT_GIVEN_BACK)
 
 
 class Interrupted(Leaking):
@@ -430,7 +433,7 @@ class Dying(ScriptedPairing):
     """Servers that die after the first look of a round."""
 
     def _round(self, number: int, blocks: int) -> Round:
-        return replace(super()._round(number, blocks), problems=("it died",) if blocks == 6 else ())
+        return replace(super()._round(number, blocks), problems=because("it died") if blocks == 6 else ())
 
 
 @pytest.mark.parametrize("is_interrupted", [False, True])
@@ -444,7 +447,7 @@ def test_a_pass_is_not_remembered_of_servers_that_left_memory_behind(*, is_inter
         with pytest.raises(KeyboardInterrupt):
             first.more()
     first.rest()
-    assert first.judge(THROUGHPUT, TOLERANCE).reasons == (NOT_GIVEN_BACK,)
+    assert first.judge(THROUGHPUT, TOLERANCE).reasons == NOT_GIVEN_BACK
     (kept,) = history.kept.values()
     assert kept.rounds == ()
     assert kept.metrics == {name: KeptMetric(TOLERANCE) for name in ("throughput", "latency.p50")}

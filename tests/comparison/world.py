@@ -21,11 +21,13 @@ from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.worktree import ReferenceBuild, ReferenceBuilds
 from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.measure.window import CardUse, Session, Start
 from pytest_gpuserve.servers.relocation import Relocation
 from tests.fakes.scripted_pairing import AT, Build, ScriptedPairing, window_at
 from tests.support.builders import COMMIT, here
+from tests.support.reasons import because, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -209,7 +211,9 @@ class World:
             def close(self) -> None:
                 super().close()
                 if world.leak and self.rounds:
-                    self.rounds[-1] = replace(self.rounds[-1], problems=(world.leak,))
+                    self.rounds[-1] = replace(
+                        self.rounds[-1], problems=because(world.leak, kind=ReasonKind.MEMORY_NOT_GIVEN_BACK)
+                    )
 
         made = Timed(
             self.paired,
@@ -311,4 +315,4 @@ def loaded(
 
 def text_of(judgement: Judgement) -> str:
     """All its reasons."""
-    return "\n".join(judgement.reasons)
+    return "\n".join(said(judgement.reasons))

@@ -22,7 +22,9 @@ def test_a_room_has_a_readme_of_one_screen_that_names_what_is_there(room: Path) 
     assert len(text.splitlines()) <= MOST_LINES
     modules = re.findall(r"`([\w/]+\.py)`", text)
     missing = [
-        name for name in modules if not ((room / name).is_file() or [*room.rglob(name)] or (PACKAGE.parent / name).is_file())
+        name
+        for name in modules
+        if not ((room / name).is_file() or [*room.rglob(name)] or (PACKAGE.parent / name).is_file())
     ]
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not (room / link).exists()]
     assert (missing, links) == ([], [])

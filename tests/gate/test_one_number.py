@@ -24,6 +24,7 @@ from pytest_gpuserve.measure.rounds import Side, paired_value, round_point
 from tests.fakes.scripted_pairing import ScriptedPairing, a_comparison, round_of
 from tests.support.builders import session, start
 from tests.support.counting import short_and_long
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -268,7 +269,7 @@ def test_memory_of_servers_that_shared_the_card_is_invalid_and_says_what_helps()
     comparison.more()
     judged = comparison.judge(METRICS["gpu_memory"], 0.02)
     assert judged.verdict is Verdict.INVALID
-    assert "gpuserve(one_at_a_time=True)" in " ".join(judged.reasons)
+    assert "gpuserve(one_at_a_time=True)" in " ".join(said(judged.reasons))
 
 
 def test_a_session_knows_how_well_it_knows_a_capacity() -> None:

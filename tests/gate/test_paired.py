@@ -27,6 +27,7 @@ from pytest_gpuserve.gate.paired import (
 )
 from pytest_gpuserve.gate.priors import MOST_DOF, learn_prior
 from pytest_gpuserve.gate.verdict import Verdict
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +200,7 @@ def test_one_round_decides_only_what_it_can(
     )
     assert found is verdict
     assert len(reasons) == bool(reason)
-    assert reason in "".join(reasons)
+    assert reason in "".join(said(reasons))
 
 
 ONE = points(around(0))
@@ -276,7 +277,7 @@ def test_a_limit_is_kept_or_broken_for_sure(
     )
     assert found is verdict
     assert len(reasons) == bool(reason)
-    assert reason in "".join(reasons)
+    assert reason in "".join(said(reasons))
 
 
 CAPACITY = METRICS["capacity"]

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS, Growth, Metric
 from pytest_gpuserve.gate.occasions import withstand_drift
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.stored import SessionPoint, StoredResult, judge_stored
 from pytest_gpuserve.gate.verdict import Evidence, Verdict
 from tests.support.counting import chance, short_and_long
+from tests.support.reasons import said
 
 THROUGHPUT = METRICS["throughput"]
 GROWTH = Growth(0.05)
@@ -136,7 +138,7 @@ def test_an_unseen_host_beside_a_single_stored_one_is_missing() -> None:
     assert result.verdict is Verdict.MISSING
     judgement = result.judgement()
     assert judgement.verdict is Verdict.MISSING
-    assert judgement.reasons == ("the baseline was only recorded on 'there', this host is 'here'",)
+    assert said(judgement.reasons) == ("the baseline was only recorded on 'there', this host is 'here'",)
     assert judgement.value == pytest.approx(1.0)
     assert judgement.reference is None
 
@@ -304,8 +306,9 @@ def test_a_claim_that_is_held_back_says_why() -> None:
     result = judged(monday, [0.08, 0.081])
     assert result.verdict is Verdict.INCONCLUSIVE
     (reason,) = result.judgement().reasons
-    assert "worse by 7.7 %" in reason
-    assert "2 % (sd)" in reason
+    assert reason.kind is ReasonKind.OTHER_HOUR
+    assert "worse by 7.7 %" in reason.text
+    assert "2 % (sd)" in reason.text
     assert judged(monday, [-0.06, -0.061]).verdict is Verdict.PASS
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS, Growth, Metric, log_cost, metric_by_option, requests_needed
 from pytest_gpuserve.gate.verdict import Evidence, Judgement, Verdict
+from tests.support.reasons import because, said
 
 THROUGHPUT = METRICS["throughput"]
 P99 = METRICS["latency.p99"]
@@ -67,7 +68,7 @@ def test_a_small_certain_slowdown_passes_with_a_remark() -> None:
     seen = evidence(math.log(1.03), 0.002)
     assert seen.verdict is Verdict.PASS
     assert seen.slower_within_tolerance
-    assert judge(seen).reasons == ("worse by 2.9 %, within the tolerance of 4.8 %",)
+    assert said(judge(seen).reasons) == ("worse by 2.9 %, within the tolerance of 4.8 %",)
 
 
 @given(seen=EVIDENCE)
@@ -114,7 +115,7 @@ def test_a_change_whose_interval_is_within_the_tolerance_passes(metric: Metric, 
     if metric is THROUGHPUT:
         assert shown.interval == pytest.approx((-0.25, -0.179), abs=1e-3)
     remark = "worse by 21.6 %, within the tolerance of 30 %"
-    assert (shown.verdict, shown.tolerance, shown.reasons) == (Verdict.PASS, 0.3, (remark,))
+    assert (shown.verdict, shown.tolerance, said(shown.reasons)) == (Verdict.PASS, 0.3, (remark,))
 
 
 def test_an_undecided_judgement_says_what_could_be_decided() -> None:
@@ -123,25 +124,25 @@ def test_an_undecided_judgement_says_what_could_be_decided() -> None:
     assert not undecided.verdict.passes
     assert undecided.decidable is not None
     assert undecided.decidable > 0.05
-    assert undecided.reasons == ("this evidence decides a tolerance of 12.2 %, not of 4.8 %",)
+    assert said(undecided.reasons) == ("this evidence decides a tolerance of 12.2 %, not of 4.8 %",)
     nothing = judge(evidence(0.1, 0.1, df=0.01))
     assert nothing.verdict is Verdict.INCONCLUSIVE
     assert (nothing.interval, nothing.detectable, nothing.decidable) == (None, None, None)
-    assert nothing.reasons == ("the evidence is too thin to decide any tolerance",)
+    assert said(nothing.reasons) == ("the evidence is too thin to decide any tolerance",)
     # The verdict told is the method's, also where the bare zone test says more.
     assert judge(evidence(0.3), verdict=Verdict.INCONCLUSIVE).verdict is Verdict.INCONCLUSIVE
 
 
 def test_missing_and_invalid_carry_their_reasons_and_no_numbers() -> None:
     """What is unknown is None, and the outcome is never a pass."""
-    missing = Judgement.missing(THROUGHPUT, "baseline", "no entry for this test", value=90.0)
-    invalid = Judgement.invalid(P99, "duel", "client saturated", "GPU throttled")
+    missing = Judgement.missing(THROUGHPUT, "baseline", *because("no entry for this test"), value=90.0)
+    invalid = Judgement.invalid(P99, "duel", *because("client saturated", "GPU throttled"))
     for judgement in (missing, invalid):
         assert not judgement.verdict.passes
         assert (judgement.change, judgement.interval, judgement.p_pass) == (None, None, None)
     assert missing.value == 90.0
-    assert missing.reasons == ("no entry for this test",)
-    assert invalid.reasons == ("client saturated", "GPU throttled")
+    assert said(missing.reasons) == ("no entry for this test",)
+    assert said(invalid.reasons) == ("client saturated", "GPU throttled")
 
 
 def test_an_impossible_judgement_cannot_be_made() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.lost import lost_in_mid_load
 
 
@@ -22,7 +23,8 @@ from pytest_gpuserve.load.lost import lost_in_mid_load
 )
 def test_a_loss_here_is_told_with_how_the_engine_ended(found: str, log: str, told: str) -> None:
     """Once, after what was lost."""
-    assert lost_in_mid_load(LoadFailed("it died", found=found, log_tail=log)) == f"lost in mid-load: {told}"
+    reason = lost_in_mid_load(LoadFailed("it died", found=found, log_tail=log))
+    assert (reason.kind, reason.text) == (ReasonKind.LOAD_LOST, f"lost in mid-load: {told}")
 
 
 @pytest.mark.parametrize(
@@ -39,12 +41,12 @@ def test_a_loss_here_is_told_with_how_the_engine_ended(found: str, log: str, tol
 def test_a_worker_elsewhere_that_failed_is_all_that_is_told(before: str, last: str) -> None:
     """Neither that it was lost again, nor that the engine here, which told of it, has ended."""
     died = LoadFailed("the load engine died", found="exit status 1", log_tail=f"noise\n\n{last}\n")
-    assert lost_in_mid_load(died) == f"{before}{last}"
+    assert lost_in_mid_load(died).text == f"{before}{last}"
 
 
 @given(st.text(), st.text())
 def test_whatever_was_written_it_is_one_line(found: str, log: str) -> None:
     """With nothing that a terminal would act on, and never empty."""
-    told = lost_in_mid_load(LoadFailed("it died", found=found, log_tail=log))
+    told = lost_in_mid_load(LoadFailed("it died", found=found, log_tail=log)).text
     assert told
     assert told.isprintable()

@@ -20,6 +20,7 @@ from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.replicas import ReplicaShares, for_replicas, warmup_of
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.watch import Watch
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.request import Request
@@ -33,6 +34,7 @@ from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.remote import Remote, Replicas
 from tests.load.ticks import tick_of
 from tests.support.builders import histogram, window
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Starter
@@ -171,7 +173,8 @@ def test_what_nobody_knows_is_not_made_up(tick: Tick) -> None:
     """A tick of one engine alone, or of a worker of which nobody knows where it went."""
     shares = heard(NAMES, together({"w": part(), "x": part()}))
     assert shares.window([msgspec.structs.replace(tick, number=1)]) == ()
-    assert shares.problems([window()], allowed_errors=0.5) == ["replicas: what each of the 2 did is not known"]
+    (told,) = shares.problems([window()], allowed_errors=0.5)
+    assert (told.kind, told.text) == (ReasonKind.NOT_COUNTED, "replicas: what each of the 2 did is not known")
     # One server has no replicas, also where several workers load it.
     alone = heard((), together({"w": part(), "x": part(s503=1)}))
     assert (alone.window([tick]), alone.failing(tick)) == ((), "")
@@ -202,8 +205,9 @@ def of(name: str, requests: int = 100, **errors: int) -> ReplicaWindow:
 )
 def test_a_replica_that_fails_makes_all_of_it_invalid(second: ReplicaWindow, allowed: float, words: str) -> None:
     """Named; among many requests of the others its own errors may be fewer than are allowed of all."""
-    (said,) = ReplicaShares(NAMES).problems([shared(of("a:1", 1000), second)], allowed_errors=allowed)
-    assert said.endswith(words)
+    (told,) = ReplicaShares(NAMES).problems([shared(of("a:1", 1000), second)], allowed_errors=allowed)
+    assert told.kind is ReasonKind.REPLICA
+    assert told.text.endswith(words)
 
 
 def test_few_errors_are_no_failing_replica() -> None:
@@ -211,8 +215,8 @@ def test_few_errors_are_no_failing_replica() -> None:
     shares = ReplicaShares(NAMES)
     assert shares.problems([shared(of("a:1"), of("b:1", 90, timeout=10))], allowed_errors=0.1) == []
     assert shares.problems([shared(of("a:1"), of("b:1", 49, timeout=1))], allowed_errors=0.01) == []
-    (said,) = shares.problems([shared(of("a:1"), of("b:1", 980, timeout=25))], allowed_errors=0.01)
-    assert said.startswith("replica b:1: 25 of 1005 requests")
+    (told,) = shares.problems([shared(of("a:1"), of("b:1", 980, timeout=25))], allowed_errors=0.01)
+    assert told.text.startswith("replica b:1: 25 of 1005 requests")
     windows = [shared(of("a:1"), of("b:1", 0)), shared(of("a:1"), of("b:1", 1))]
     assert shares.problems(windows, allowed_errors=0.0) == []
 
@@ -253,12 +257,13 @@ def test_a_watched_load_knows_what_each_replica_did() -> None:
     assert made is not None
     assert [(each.name, each.requests) for each in made.replicas] == [("host0:8000", 50), ("host1:8000", 0)]
     watch.judge(measured, [made], None)
-    assert "replica host1:8000: it answered nothing" in watch.problems
+    assert "replica host1:8000: it answered nothing" in said(watch.problems)
     watch = watched(target_of(3), LoadShape(Closed(12), processes=3))
     watch.plan(Closed(12))
     watch.ticks(reporting(together({"w": part(), "x": part(s503=1), "y": part()})), 1)
     (problem,) = watch.problems
-    assert problem.startswith("request errors of host1:8000 (status 503: 1)")
+    assert problem.kind is ReasonKind.REQUEST_ERRORS
+    assert problem.text.startswith("request errors of host1:8000 (status 503: 1)")
 
 
 def counted(a: tuple[int, int], b: tuple[int, int]) -> Counters | None:
@@ -279,7 +284,7 @@ def test_a_replica_whose_counters_fell_is_named(before: Counters, after: Counter
     watch = watched(target_of(2))
     assert watch.counted(Reading(before, 0.0, 0.0), Reading(after, 1.0, 0.0)) is None
     (problem,) = watch.problems
-    assert f"went backwards ({told})" in problem
+    assert f"went backwards ({told})" in problem.text
 
 
 def test_what_each_counted_is_kept_apart() -> None:

@@ -8,11 +8,11 @@ from unittest import mock
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load import run
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import Outcome, run_load
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.wire import Answers, Endpoint, Plan, Tick
 from tests.load.ticks import TICK_NS, tick_of
 
@@ -93,7 +93,11 @@ def test_of_the_warm_up_only_errors_and_wrong_answers_count(monkeypatch: pytest.
             0,
             [ReasonKind.LOAD_LOST, ReasonKind.REQUEST_ERRORS, ReasonKind.WRONG_ANSWERS],
         ),
-        ([Tick(0, 0, TICK_NS, errors={"a": 1}, last=True)], 0, [ReasonKind.REQUEST_ERRORS, ReasonKind.NOTHING_MEASURED]),
+        (
+            [Tick(0, 0, TICK_NS, errors={"a": 1}, last=True)],
+            0,
+            [ReasonKind.REQUEST_ERRORS, ReasonKind.NOTHING_MEASURED],
+        ),
     ],
 )
 def test_a_load_that_is_cut_short_keeps_what_was_measured(
@@ -158,9 +162,9 @@ def test_the_first_wrong_answer_is_named_and_all_are_counted(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("expected", "checked", "wants_all", "found"),
     [
-        ([b"A", b"B"], 0, False, [ReasonKind.NOT_COUNTED]),
+        ([b"A", b"B"], 0, False, [ReasonKind.ANSWERS_UNCHECKED]),
         ([b"A", b"B"], REQUESTS - 1, False, []),
-        ([b"A", b"B"], REQUESTS - 1, True, [ReasonKind.NOT_COUNTED]),
+        ([b"A", b"B"], REQUESTS - 1, True, [ReasonKind.ANSWERS_UNCHECKED]),
         ([None, None], 0, False, []),
     ],
 )

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.merging import merge_ticks, together
 from pytest_gpuserve.load.schedule import Closed, Constant
 from pytest_gpuserve.load.shares import packed, share_reasons, shares
 from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.validity import reasons
 from pytest_gpuserve.load.wire import Answers, Tick
 from tests.load.ticks import TICK_NS, alike, tick_of
@@ -55,7 +55,9 @@ IDLE = Tick(0, 0, TICK_NS, cpu_ns=MS)
         pytest.param(tick(cpu_share=0.99), [ReasonKind.CLIENT_SATURATED], id="saturated"),
         # However well the other does.
         pytest.param(
-            replace(IDLE, sent=4, due=4, in_flight_ns=4 * TICK_NS), [ReasonKind.NOTHING_MEASURED], id="sends and hears nothing"
+            replace(IDLE, sent=4, due=4, in_flight_ns=4 * TICK_NS),
+            [ReasonKind.NOTHING_MEASURED],
+            id="sends and hears nothing",
         ),
         pytest.param(replace(IDLE, errors={"refused": 2}), [ReasonKind.NOTHING_MEASURED], id="cannot send: refused"),
         pytest.param(replace(IDLE, opening=3), [ReasonKind.NOTHING_MEASURED], id="cannot send: swallowed"),

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson, Schedule
 from pytest_gpuserve.load.summary import summary_json, summary_text
 from pytest_gpuserve.load.totals import Durations, Totals
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from tests.load.ticks import taken
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MS = 1_000_000
 CLOSED = Closed(4)
 REASON = Reason(ReasonKind.CLIENT_LATE, "client late: by much")
+SLOW = Reason(ReasonKind.RATE_NOT_REACHED, "too slow")
 UNKNOWN_TIMES = dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "max"))
 
 
@@ -152,7 +153,11 @@ VALID"""
         ),
         # Without answers no time, no bar and no quantile is made up.
         pytest.param(
-            text(Totals(errors={"refused": 4}), Burst(4), reasons=[REASON, Reason(ReasonKind.RATE_NOT_REACHED, "too slow")]),
+            text(
+                Totals(errors={"refused": 4}),
+                Burst(4),
+                reasons=[REASON, Reason(ReasonKind.RATE_NOT_REACHED, "too slow")],
+            ),
             [
                 "Slowest:       -\n",
                 "Requests/sec:  -\n",

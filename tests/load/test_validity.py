@@ -30,6 +30,7 @@ CLOSED = Closed(USERS)
 OPEN = Poisson(1000.0)
 ERRORS, NOTHING, UNKNOWN = ReasonKind.REQUEST_ERRORS, ReasonKind.NOTHING_MEASURED, ReasonKind.NOT_COUNTED
 SATURATED, LATE = ReasonKind.CLIENT_SATURATED, ReasonKind.CLIENT_LATE
+HELD_UP = ReasonKind.CLIENT_HELD_UP
 RATE, IN_FLIGHT = ReasonKind.RATE_NOT_REACHED, ReasonKind.STUCK_REQUESTS
 OPEN_SCHEDULES = (OPEN, Constant(1000.0), Gamma(1000.0, 2.0), Trace(((0.0, 0),)), Burst(1000))
 
@@ -135,8 +136,8 @@ CASES: dict[str, tuple[Totals, Schedule, list[ReasonKind]]] = {
     "thinking over a hundredth": (closed(lag=alike(125, 311_000)), Closed(USERS, 0.002), [LATE]),
     # Of a second with answers after 4 ms a standstill of 9 ms is less than a hundredth; a longer one, or many, more.
     "one short standstill": (closed(**beats(9.0)), CLOSED, []),
-    "one long standstill": (closed(**beats(12.0)), CLOSED, [LATE]),
-    "ten short standstills": (closed(**beats(*[5.0] * 10)), CLOSED, [LATE]),
+    "one long standstill": (closed(**beats(12.0)), CLOSED, [HELD_UP]),
+    "ten short standstills": (closed(**beats(*[5.0] * 10)), CLOSED, [HELD_UP]),
     "ten that are short beside a latency": (closed(**SLOW, **beats(*[5.0] * 10)), CLOSED, []),
     "a queue that grows in a closed loop": (closed(in_flight_course=GROWING), CLOSED, []),
     "a queue that is steady": (opened(in_flight_course=(96,) * 50), OPEN, []),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess, Sample
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.measure import conditions
 from pytest_gpuserve.measure.conditions import (
     SLOWDOWNS,
@@ -23,6 +24,7 @@ from pytest_gpuserve.measure.conditions import (
     judge_windows,
 )
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Spread, Telemetry
+from tests.support.reasons import because, said
 
 UUID = "GPU-1"
 MIB = 1 << 20
@@ -112,24 +114,30 @@ def test_the_bound_on_the_rejected_share(bad: int, good: int, share: float) -> N
     assert bool(found.invalid) == (bad > share * (bad + good))
     assert found.unknown == ()
     if found.invalid:
-        assert found.invalid[0].startswith(f"throttled: {bad} of {bad + good} windows")
-        assert "hot" in found.invalid[0]
-        assert "never for how fast they were" in found.invalid[0]
+        assert found.invalid[0].text.startswith(f"throttled: {bad} of {bad + good} windows")
+        assert "hot" in found.invalid[0].text
+        assert "never for how fast they were" in found.invalid[0].text
     found = judge_windows([WindowCondition(unknown=("x",)), WindowCondition(), WindowCondition()])
     assert found == RunCondition(unknown=("telemetry unknown in 1 of 3 windows, first: x",))
 
 
 def test_what_disturbed_the_client_is_told_as_that() -> None:
     """In its own words, where no card was disturbed; and a window in which both were counts once."""
-    late = WindowCondition(client=("client held up: for 9 % of the time",))
-    assert late.again == late.client
+    late = WindowCondition(client=because("client held up: for 9 % of the time", kind=ReasonKind.CLIENT_HELD_UP))
+    assert late.again == said(late.client)
     assert not late.good
     assert judge_windows([late, WindowCondition(), WindowCondition()]).invalid == ()
-    (text,) = judge_windows([late, late, WindowCondition()]).invalid
-    assert text.startswith("client held up: for 9 % of the time; disturbed were 2 of 3 windows, more than 33.3 %")
+    (reason,) = judge_windows([late, late, WindowCondition()]).invalid
+    assert reason.kind is ReasonKind.CLIENT_HELD_UP
+    assert reason.text.startswith(
+        "client held up: for 9 % of the time; disturbed were 2 of 3 windows, more than 33.3 %"
+    )
     both = WindowCondition(rejected=("GPU-1: hot",), client=late.client)
-    (text,) = judge_windows([late, both, WindowCondition()]).invalid
-    assert text.startswith("throttled: 2 of 3 windows, more than 33.3 % of them; first: GPU-1: hot; client held up")
+    (reason,) = judge_windows([late, both, WindowCondition()]).invalid
+    assert reason.kind is ReasonKind.THROTTLED
+    assert reason.text.startswith(
+        "throttled: 2 of 3 windows, more than 33.3 % of them; first: GPU-1: hot; client held up"
+    )
 
 
 def test_no_rule_can_see_how_fast_the_server_was() -> None:
@@ -146,13 +154,13 @@ def test_a_run_needs_something_to_be_known_of_its_card() -> None:
     assert judge_known([blank, power], [UUID], needs_clock=False) == RunCondition()
     assert judge_known([], [], needs_clock=True) == RunCondition()
     for samples, uuid in (([blank, blank], UUID), ([power], "GPU-2"), ([], UUID)):
-        (text,) = judge_known(samples, [uuid], needs_clock=False).invalid
-        assert text.startswith(f"nothing is known of {uuid}: ")
+        (reason,) = judge_known(samples, [uuid], needs_clock=False).invalid
+        assert reason.text.startswith(f"nothing is known of {uuid}: ")
     clocks = [Sample(0, 1, 0.0, cards=(CardSample(UUID, 1.0, sm_clock_mhz=mhz),)) for mhz in (1500, None)]
     assert judge_known(clocks[:1], [UUID], needs_clock=True) == RunCondition()
     assert judge_known(clocks, [UUID], needs_clock=False) == RunCondition()
-    (text,) = judge_known(clocks, [UUID], needs_clock=True).invalid
-    assert text.startswith(f"SM clock of {UUID} unknown: ")
+    (reason,) = judge_known(clocks, [UUID], needs_clock=True).invalid
+    assert reason.text.startswith(f"SM clock of {UUID} unknown: ")
 
 
 # -- processes
@@ -205,10 +213,10 @@ def test_processes_of_others_are_named(
     """By pid, name and memory, with what helps; where nobody can tell whose one is it is unknown, and no pass."""
     samples = [Sample(number, 1, 0.0, cards=(CardSample(UUID, processes=each),)) for number, each in enumerate(looks)]
     found = judge_processes(samples, [UUID], server_began_ns=server_began, allowed_names={"nvidia-cuda-mps-server"})
-    for texts, words in ((found.invalid, invalid), (found.unknown, unknown)):
+    for texts, words in ((said(found.invalid), invalid), (found.unknown, unknown)):
         assert len(texts) == bool(words)
         assert all(words in text for text in texts)
-    assert all("end it" in text for text in found.invalid)
+    assert all("end it" in reason.text for reason in found.invalid)
     assert all("process 30" in text or text == NOT_SEEN for text in found.unknown)
 
 
@@ -231,10 +239,10 @@ def test_memory_that_was_not_given_back(before: int, after: int, tolerance: int)
 
 def test_memory_is_told_in_numbers_or_unknown() -> None:
     """Both amounts and the difference; without one of them nobody knows."""
-    (text,) = judge_memory(UUID, 450 * MIB, 1450 * MIB).invalid
-    assert text.startswith(f"memory not given back: on {UUID} 1000 MiB more")
-    assert "(1450 MiB)" in text
-    assert "(450 MiB)" in text
+    (reason,) = judge_memory(UUID, 450 * MIB, 1450 * MIB).invalid
+    assert reason.text.startswith(f"memory not given back: on {UUID} 1000 MiB more")
+    assert "(1450 MiB)" in reason.text
+    assert "(450 MiB)" in reason.text
     for before, after in ((None, 1), (1, None), (None, None)):
         found = judge_memory(UUID, before, after)
         assert (found.invalid, len(found.unknown)) == ((), 1)
@@ -252,10 +260,10 @@ def test_memory_is_told_in_numbers_or_unknown() -> None:
 def test_an_event_is_told_with_its_meaning(event: CardEvent, begin: str, words: str) -> None:
     """Or where to find that; of a hundred alike once, with their number; those of other cards are left out."""
     for times in (1, 100):
-        (text,) = judge_events([event] * times + [CardEvent(1, "GPU-2", "lost")], [UUID]).invalid
-        assert text.startswith(begin)
-        assert words in text
-        assert text.endswith("(100 times)") is (times == 100)
+        (reason,) = judge_events([event] * times + [CardEvent(1, "GPU-2", "lost")], [UUID]).invalid
+        assert reason.text.startswith(begin)
+        assert words in reason.text
+        assert reason.text.endswith("(100 times)") is (times == 100)
     assert judge_events([], [UUID]) == RunCondition()
 
 
@@ -266,13 +274,13 @@ def test_ecc_errors_are_those_that_came_meanwhile() -> None:
         return [Sample(0, 1, 0.0, cards=(CardSample(UUID, uncorrected_ecc=count),)) for count in counts]
 
     assert judge_ecc(ecc(7, None, 7), [UUID]) == RunCondition()
-    (text,) = judge_ecc(ecc(7, None, 8, 7), [UUID]).invalid
-    assert ": 1 in this run (8 since" in text
+    (reason,) = judge_ecc(ecc(7, None, 8, 7), [UUID]).invalid
+    assert ": 1 in this run (8 since" in reason.text
     assert judge_ecc(ecc(None, None), [UUID]) == RunCondition(unknown=(f"{UUID}: its ECC errors",))
     assert judge_ecc(ecc(None, None), [UUID], without_ecc={UUID}) == RunCondition()
 
 
 def test_conditions_together_keep_each_text_once() -> None:
     """In order, whichever rule said it first."""
-    parts = [RunCondition(("a",), ("x",)), RunCondition(("b", "a")), RunCondition(unknown=("x", "y"))]
-    assert RunCondition.together(parts) == RunCondition(("a", "b"), ("x", "y"))
+    parts = [RunCondition(because("a"), ("x",)), RunCondition(because("b", "a")), RunCondition(unknown=("x", "y"))]
+    assert RunCondition.together(parts) == RunCondition(because("a", "b"), ("x", "y"))

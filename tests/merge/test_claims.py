@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.family import Family
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.merge.claims import USUAL, claims_that_do_not_stand, planned_of_all
 from pytest_gpuserve.merge.joining import Joined, Measured
@@ -50,8 +51,9 @@ def test_a_claim_of_a_shard_has_to_stand_among_all(p_values: list[float | None],
     assert not both.has_passed
     if verdicts[0] == "INCONCLUSIVE":
         (reason,) = both.tests[0].runs[0].judgements[0].reasons
-        assert "p = 0.03 of 0.05" in reason
-        assert "2 comparisons of all shards" in reason
+        assert reason.kind is ReasonKind.CHANCE
+        assert "p = 0.03 of 0.05" in reason.text
+        assert "2 comparisons of all shards" in reason.text
 
 
 def test_a_claim_without_a_p_value_does_not_stand_among_more() -> None:
@@ -59,7 +61,7 @@ def test_a_claim_without_a_p_value_does_not_stand_among_more() -> None:
     claim, other = shard(regressed("test_a")), shard(a_test("test_b"), began=1)
     both = merged(claim, other)
     assert verdicts_of(both)["test_a"] == "INCONCLUSIVE"
-    assert "not in the file" in both.tests[0].runs[0].judgements[0].reasons[0]
+    assert "not in the file" in both.tests[0].runs[0].judgements[0].reasons[0].text
     assert verdicts_of(merged(claim)) == {"test_a": "REGRESSED"}
     knowing = shard(regressed("test_a"), comparisons={"planned": 1, "among": 2})
     assert verdicts_of(merged(knowing, other))["test_a"] == "REGRESSED"

@@ -55,7 +55,7 @@ def load_of(
 def overruled_and_last_word() -> tuple[Judgement, Judgement]:
     """What a baseline said of a throughput, and what counts: that of its commit side by side, which let it pass."""
     paired = replace(judgement(Verdict.PASS, kind="against", reasons=("that counts",)), change=-0.01, interval=None)
-    return judgement(Verdict.REGRESSED), paired
+    return judgement(Verdict.REGRESSED).overrule(), paired
 
 
 def result_of(*tests: TestResult, commit: str | None = COMMIT) -> SessionResult:

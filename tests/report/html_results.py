@@ -9,6 +9,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.histogram import LOG_BASE, Histogram, bucket_of, seconds_of
@@ -16,6 +17,7 @@ from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Telemetry
 from pytest_gpuserve.measure.window import COMPUTE, PER_REQUEST, QUEUE, SERVER, CardUse, Client, Session, Start, Window
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
+from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -132,6 +134,11 @@ _VERDICTS: Final = (
 )
 
 
+_ABSENT = because("there is no baseline of this test: record one", kind=ReasonKind.NO_ENTRY)
+_THROTTLED = because("throttled: 3 of 8 windows, thermal slowdown", kind=ReasonKind.THROTTLED)
+_UNDECIDED = because("this evidence decides a tolerance of 14 %, not of 5 %", kind=ReasonKind.UNDECIDED)
+
+
 def judgements_of(number: int, kind: ReferenceKind) -> tuple[Judgement, ...]:
     """Judgements of four metrics, of which one is by no means as the others."""
     names = ("throughput", "latency.p50", "latency.p99", "batching_ratio")
@@ -146,9 +153,13 @@ def judgement_of(name: str, verdict: Verdict, kind: ReferenceKind, number: int) 
     """A judgement with numbers that fit its verdict."""
     metric = METRICS[name]
     if verdict is Verdict.MISSING:
-        return Judgement.missing(metric, kind, "there is no baseline of this test: record one")
+        return Judgement.missing(
+            metric, kind, *_ABSENT
+        )
     if verdict is Verdict.INVALID:
-        return Judgement.invalid(metric, kind, "throttled: 3 of 8 windows, thermal slowdown")
+        return Judgement.invalid(
+            metric, kind, *_THROTTLED
+        )
     worse = {Verdict.REGRESSED: 0.22, Verdict.IMPROVED: -0.12, Verdict.INCONCLUSIVE: 0.05}.get(verdict, 0.002)
     worse += 0.003 * (number % 7)
     reference = {"throughput": 2047.0, "latency.p50": 0.0051, "latency.p99": 0.0093}.get(name, 15.8)
@@ -167,7 +178,7 @@ def judgement_of(name: str, verdict: Verdict, kind: ReferenceKind, number: int) 
         detectable=0.04,
         rounds=2,
         windows=32,
-        reasons=("this evidence decides a tolerance of 14 %, not of 5 %",) if verdict is Verdict.INCONCLUSIVE else (),
+        reasons=_UNDECIDED if verdict is Verdict.INCONCLUSIVE else (),
     )
 
 

@@ -14,6 +14,7 @@ from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 from tests.support.builders import judgement, result_of, session, start, window
+from tests.support.reasons import because
 
 RUN_FIELDS = (
     "requests errors seconds throughput latency batching_ratio batch_sizes breakdown send_lag_p99 telemetry load server"
@@ -55,11 +56,11 @@ def test_a_verdict_that_was_not_asserted_or_overruled_says_so() -> None:
     paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
     kept = judgement(Verdict.INCONCLUSIVE, "latency.p99", reasons=("not settled side by side",))
     late = judgement(Verdict.PASS, "latency.p50").unasserted()
-    (test,) = read(result_of("t", judgement(), paired, kept, late))["tests"]
+    (test,) = read(result_of("t", judgement().overrule(), paired, kept, late))["tests"]
     told = [(each["verdict"], each["asserted"], each["overruled"]) for each in test["verdicts"]]
     assert told[:3] == [("REGRESSED", True, True), ("PASS", True, False), ("INCONCLUSIVE", True, False)]
     assert told[3:] == [("PASS", False, False)]
-    assert [each["reasons"] for each in test["verdicts"]][::3] == [[], [NOT_ASSERTED]]
+    assert [each["reasons"] for each in test["verdicts"]][::3] == [[], [str(NOT_ASSERTED)]]
 
 
 def test_a_verdict_has_every_promised_field() -> None:
@@ -133,7 +134,7 @@ def test_without_energy_there_is_none_of_an_inference() -> None:
     "sessions",
     [
         pytest.param((), id="no session"),
-        pytest.param((Session((), "2025-01-02T03:04:05+00:00", ("the server died",)),), id="no start"),
+        pytest.param((Session((), "2025-01-02T03:04:05+00:00", because("the server died")),), id="no start"),
         pytest.param((session(*[start(window((), items=0, batches=0))] * 2),), id="no answer"),
     ],
 )
@@ -142,7 +143,7 @@ def test_a_run_of_nothing_has_no_numbers(sessions: tuple[Session, ...]) -> None:
     plain = read(result_of("t", sessions=sessions))["tests"][0]["run"]
     assert (plain["requests"], plain["throughput"], plain["batching_ratio"]) == (0, None, None)
     assert set(plain["latency"].values()) == {None}
-    assert plain["problems"] == [problem for each in sessions for problem in each.problems]
+    assert plain["problems"] == [str(problem) for each in sessions for problem in each.problems]
 
 
 def test_a_number_that_is_none_is_refused() -> None:

@@ -61,8 +61,6 @@ def test_a_metric_has_all_that_is_known_of_it() -> None:
     [
         (["baseline", "limit"], "baseline", ["limit"]),
         (["limit", "baseline"], "baseline", ["limit"]),
-        # A stored verdict without a reason was settled side by side.
-        (["baseline", "against"], "against", ["baseline"]),
         (["limit"], "limit", []),
         (["published", "published", "published"], "published", ["published", "published.2"]),
     ],
@@ -81,8 +79,9 @@ def test_a_stored_verdict_that_stays_counts() -> None:
     The verdict on what the test did not come to decides nothing, so that what was asked has the plain name.
     """
     paired = judgement(Verdict.PASS, kind="against")
-    settled, stays = judgement(), judgement(reasons=("side by side it is PASS, but",))
+    settled, stays = judgement().overrule(), judgement(reasons=("side by side it is PASS, but",))
     assert of(settled, paired)["gpuserve.throughput.verdict"] == "PASS"
+    assert of(settled, paired)["gpuserve.throughput.baseline.verdict"] == "REGRESSED"
     assert of(stays, paired)["gpuserve.throughput.verdict"] == "REGRESSED"
     assert of(stays, paired)["gpuserve.throughput.against.verdict"] == "PASS"
     named = of(judgement().unasserted(), judgement(Verdict.PASS, kind="limit"))

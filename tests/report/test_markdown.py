@@ -74,7 +74,7 @@ def test_what_fails_comes_first_and_the_worst_of_it_at_once() -> None:
     tests = (
         a_test("t.py::test_pass", "passed", judgement(Verdict.PASS)),
         # Side by side with the baseline's commit it passed, and that counted.
-        a_test("t.py::test_settled", "passed", judgement(), judgement(Verdict.PASS, kind="against")),
+        a_test("t.py::test_settled", "passed", judgement().overrule(), judgement(Verdict.PASS, kind="against")),
         a_test("t.py::test_skipped", "skipped", judgement(Verdict.INCONCLUSIVE)),
         a_test("t.py::test_missing", "failed", judgement(Verdict.MISSING)),
         a_test(

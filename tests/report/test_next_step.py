@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
 from pytest_gpuserve.measure.capacity import Objective, Search
 from pytest_gpuserve.report.commands import (
@@ -34,12 +35,9 @@ SETTLED = judgement(Verdict.REGRESSED, kind="against", reasons=("that counts",))
 """A regression that was settled side by side with the baseline's commit."""
 
 
-def spent(seconds: int) -> str:
+def spent(seconds: float) -> Reason:
     """The reason of what was not decided within a budget."""
-    return (
-        f"not decided after 2 sessions, and another of about 30 s would exceed the test's budget of {seconds} s; raise"
-        " it with --gpuserve-budget=SECONDS"
-    )
+    return Reason(ReasonKind.BUDGET_SPENT, "not decided, the budget is spent", seconds=seconds)
 
 
 SPENT = spent(300)
@@ -65,17 +63,20 @@ def words(line: str) -> list[str]:
 # -- what is said of one test
 
 
-UNSTEADY = "no steady state: after 30 windows of 0.5 s the throughput still changed; run `rm -rf /` --now"
-LAST_LOOK = judgement(Verdict.INCONCLUSIVE, reasons=("not decided after 6 sessions, which is the last look",))
-DRIFT = (
-    "drift: the baseline here is the anchor, 1601/s accepted at 86559212ec23 on 2026-11-22. What has come since"
-    " adds up to -9.1 %, in steps that were let pass one by one; the tolerance is 5 %"
+UNSTEADY = Reason(ReasonKind.NO_STEADY_STATE, "the throughput still changed; run `rm -rf /` --now")
+LAST_LOOK = judgement(
+    Verdict.INCONCLUSIVE, reasons=(Reason(ReasonKind.LAST_LOOK, "not decided after 6 sessions, the last look"),)
 )
+DRIFT = Reason(ReasonKind.DRIFT, "drift: the baseline here is the anchor", commit="86559212ec23")
 SHALLOW = (
-    "this machine is 1.4 times as fast as when the baseline was recorded",
-    "it could not be settled side by side: git does not know the revision 'df11ab42e5e2'",
+    Reason(ReasonKind.MACHINE_SPEED, "this machine is 1.4 times as fast as when the baseline was recorded"),
+    Reason(ReasonKind.COMMIT_UNKNOWN, "git does not know the revision 'df11ab42e5e2'"),
 )
-FEW = "latency.p99 at a tolerance of 20 % needs 1000 requests a server start\n  found: 300 requests in 2.00 s"
+FEW = Reason(ReasonKind.TOO_FEW_REQUESTS, "latency.p99 needs 1000 requests")
+NO_ENTRY = Reason(ReasonKind.NO_ENTRY, "/b/x.json has no entry 'test_z'")
+OTHER_WORKLOAD = Reason(ReasonKind.NOT_COMPARABLE, "/b/x.json has another workload under 'test_z'")
+LATE = Reason(ReasonKind.CLIENT_LATE, "client late: 3 ms")
+LOOSENS = Reason(ReasonKind.NEEDS_REASON, "would loosen")
 SEARCHED = (session(replace(start(), search=Search(Objective(0.9, 0.05)))),)
 
 
@@ -84,13 +85,13 @@ def one(*judgements: Judgement, outcome: str = "failed", base: tuple[str, ...] =
     return run_of(named("test_z", *judgements, outcome=outcome, base=base), **of_run)
 
 
-def searched(reason: str) -> SessionResult:
+def searched(kind: ReasonKind) -> SessionResult:
     """A run of a search of which no capacity is known."""
-    test = named("test_z", judgement(Verdict.INVALID, "capacity", reasons=(reason,)))
+    test = named("test_z", judgement(Verdict.INVALID, "capacity", reasons=(Reason(kind, "none is known"),)))
     return run_of(replace(test, runs=[replace(test.runs[0], sessions=SEARCHED)]))
 
 
-def because(*reasons: str, verdict: Verdict = Verdict.INVALID, metric: str = "throughput") -> Judgement:
+def because(*reasons: Reason, verdict: Verdict = Verdict.INVALID, metric: str = "throughput") -> Judgement:
     """A judgement that gives these reasons."""
     return judgement(verdict, metric, reasons=reasons)
 
@@ -115,7 +116,7 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
     ),
     # The run was asked to accept it, so that nothing has to be looked at closer.
     "a recording that would loosen lacks a reason": (
-        one(judgement(reasons=("would loosen",)), update=UPDATE),
+        one(judgement(reasons=(LOOSENS,)), update=UPDATE),
         ACCEPTING,
     ),
     "a limit is not recorded": (one(judgement(kind="limit")), MENDED),
@@ -129,23 +130,26 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
         one(judgement(kind="against"), stored=False),
         "",
     ),
-    "how a reason begins says what to mend; the rest of it is not repeated": (one(because(UNSTEADY)), STEADIER),
-    "so does that of the base": (one(because(f"the base: {UNSTEADY}")), STEADIER),
-    "an unknown reason stands above": (one(because("XID 79 on GPU-1")), f"mend what its reason says, {AGAIN}"),
+    "the kind of a reason says what to mend; its text is not repeated": (one(because(UNSTEADY)), STEADIER),
+    "so does that of the base": (one(because(UNSTEADY.of("the base"))), STEADIER),
+    "what nobody can mend by a command stands above": (
+        one(because(Reason(ReasonKind.CARD_ERROR, "XID 79 on GPU-1"))),
+        f"mend what its reason says, {AGAIN}",
+    ),
     # There HEAD~1 cannot be looked beside either.
     "a shallow clone lacks the commit": (
         one(because(*SHALLOW, verdict=Verdict.INCONCLUSIVE)),
         f"fetch the commit of the baseline, {AGAIN}",
     ),
-    "a search chooses its rates, and has arguments of its own": (searched("client late: 3 ms"), KEEPS_UP),
-    "so that none is lowered": (searched("rate not reached: 1 of 2"), KEEPS_UP),
+    "a search chooses its rates, and has arguments of its own": (searched(ReasonKind.CLIENT_LATE), KEEPS_UP),
+    "so that none is lowered": (searched(ReasonKind.RATE_NOT_REACHED), KEEPS_UP),
     "what is missing is recorded, and what is there stays": (
-        one(because("/b/x.json has no entry 'test_z'", verdict=Verdict.MISSING), outcome="skipped"),
+        one(because(NO_ENTRY, verdict=Verdict.MISSING), outcome="skipped"),
         f"record what is missing: {RECORD}-new",
     ),
     # An update of what is new would not touch it.
     "an entry of another workload is replaced": (
-        one(because("/b/x.json has another workload under 'test_z'", "concurrency: 8", verdict=Verdict.MISSING)),
+        one(because(OTHER_WORKLOAD, replace(OTHER_WORKLOAD, text="concurrency: 8"), verdict=Verdict.MISSING)),
         f"record what is missing: {RECORD}",
     ),
     "what the other revision has not cannot be recorded": (
@@ -176,33 +180,11 @@ def test_a_single_test_has_its_next_step(run: SessionResult, said: str) -> None:
     assert next_step(run) == (f"next: {said}" if said else "")
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "client saturated: 1 engine used 95 % of a core",
-        "client late: requests were sent with a lag p99 of 3 ms",
-        "client held up: the load engine did not run",
-        "rate not reached: 1 of 2",
-        "overloaded: the requests under way grew",
-        "stuck requests: at the end",
-        "in flight: 3 requests",
-        "compiled under load: in 3 executions",
-        "the host was shared: others took 1.2",
-        "foreign process on GPU-1: 1",
-        "another client: the server answered",
-        "throttled: 3 of 4",
-        "wrong answers: 1 of 2 checked",
-        "request errors (reset: 3); first",
-        "objective missed: at 20.0/s",
-        "objective not shown to be met: at 20.0/s",
-        "contradictory: 20.0/s met",
-        "replica 127.0.0.1:8000: it answered nothing",
-        "latency.p99 at a tolerance of 20 % needs 1000 requests a server start",
-    ],
-)
-def test_reasons_that_are_known(reason: str) -> None:
-    """Each has advice of its own."""
-    assert any(next_step(one(because(reason))).startswith(f"next: {advice}, then") for _, advice in MENDED_BY)
+@pytest.mark.parametrize("kind", MENDED_BY)
+def test_what_can_be_mended_has_its_advice(kind: ReasonKind) -> None:
+    """By its kind, whatever its text, and though a reason stands before it that nobody can do anything about."""
+    reasons = (Reason(ReasonKind.REMARK, "throttled"), Reason(kind, "client late"))
+    assert next_step(one(because(*reasons))).startswith(f"next: {MENDED_BY[kind]}, then run it again: ")
 
 
 # -- of several
@@ -239,12 +221,12 @@ def test_the_worst_is_spoken_of() -> None:
 
 
 RECORDING = [
-    (judgement(Verdict.MISSING, reasons=("x has no entry 'y'",)), "failed", ""),
-    (judgement(Verdict.MISSING, reasons=("x has another workload",)), "failed", ""),
+    (judgement(Verdict.MISSING, reasons=(NO_ENTRY,)), "failed", ""),
+    (judgement(Verdict.MISSING, reasons=(OTHER_WORKLOAD,)), "failed", ""),
     (judgement(Verdict.IMPROVED), "passed", ""),
-    (judgement(reasons=("would loosen",)), "failed", UPDATE),
-    (judgement(Verdict.INVALID, reasons=("client late: 3 ms",)), "failed", UPDATE),
-    (judgement(Verdict.INVALID, reasons=("client late: 3 ms",)), "failed", UPDATE_NEW),
+    (judgement(reasons=(LOOSENS,)), "failed", UPDATE),
+    (judgement(Verdict.INVALID, reasons=(LATE,)), "failed", UPDATE),
+    (judgement(Verdict.INVALID, reasons=(LATE,)), "failed", UPDATE_NEW),
     (judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,)), "failed", UPDATE),
 ]
 """Judgements, outcomes, and how the run records, after which a recording comes next."""
@@ -317,9 +299,9 @@ def test_nothing_of_the_run_becomes_a_command(name: str, device: str, reason: st
 
 
 CASES = [
-    (Verdict.REGRESSED, "", ["--baseline-update", "--reason=why it is worth it"]),
-    (Verdict.MISSING, "/b/x.json has no entry 'test_z'", ["--baseline-update-new"]),
-    (Verdict.MISSING, "/b/x.json has another workload under 'test_z'", ["--baseline-update"]),
+    (Verdict.REGRESSED, Reason(ReasonKind.REMARK, ""), ["--baseline-update", "--reason=why it is worth it"]),
+    (Verdict.MISSING, NO_ENTRY, ["--baseline-update-new"]),
+    (Verdict.MISSING, OTHER_WORKLOAD, ["--baseline-update"]),
     (Verdict.INCONCLUSIVE, spent(300), ["--gpuserve-budget=1200"]),
     (Verdict.INCONCLUSIVE, spent(90), ["--gpuserve-budget=360"]),
     (Verdict.INCONCLUSIVE, spent(0), ["--gpuserve-budget=4"]),
@@ -327,7 +309,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("verdict", "reason", "options"), CASES)
-def test_the_command_can_be_pasted(verdict: Verdict, reason: str, options: list[str]) -> None:
+def test_the_command_can_be_pasted(verdict: Verdict, reason: Reason, options: list[str]) -> None:
     """A shell splits it into the very test, the device and the options."""
     nodeid = "t.py::test_z['a b' $HOME;ü]"
     found = command_for(judgement(verdict, reasons=(reason,)), nodeid, "A100-SXM4-80GB", stored=True)
@@ -337,7 +319,7 @@ def test_the_command_can_be_pasted(verdict: Verdict, reason: str, options: list[
 @pytest.mark.parametrize(("clean", "before"), [(True, "HEAD~1"), (False, "HEAD")])
 def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
     """In git a regression that only a stored number shows is looked at first, by one command, whoever says it."""
-    judged = judgement(reasons=("it could not be settled side by side: git has no such commit",))
+    judged = judgement(reasons=(Reason(ReasonKind.COMMIT_UNKNOWN, "git has no such commit"),))
     run = replace(run_of(result_of("t.py::test_z[50]", judged)), commit="0123456789ab", clean=clean)
     found = closer_command(judged, "t.py::test_z[50]", "T4", before=code_before("0123456789ab", clean=clean))
     assert found == (
@@ -350,8 +332,7 @@ def test_a_drift_is_looked_at_beside_its_anchor() -> None:
     """Beside the code before, what has come in small steps is one of them, and passes."""
     found = closer_command(judgement(reasons=(DRIFT,)), "t", "cpu", before="HEAD~1")
     assert found == "look closer, beside the code of its anchor: pytest t --gpu=cpu --against=86559212ec23"
-    unknown = DRIFT.replace("86559212ec23", "code without a commit")
-    assert closer_command(judgement(reasons=(unknown,)), "t", "cpu", before="HEAD~1") == ""
+    assert closer_command(judgement(reasons=(replace(DRIFT, commit=""),)), "t", "cpu", before="HEAD~1") == ""
 
 
 @pytest.mark.parametrize(
@@ -361,8 +342,10 @@ def test_a_drift_is_looked_at_beside_its_anchor() -> None:
         judgement(kind="limit"),
         judgement(Verdict.INCONCLUSIVE),
         judgement(Verdict.PASS),
-        judgement(reasons=("side by side with the baseline's commit it is PASS, but that cannot see: a driver",)),
-        judgement(reasons=("not settled side by side with the baseline's commit either: INCONCLUSIVE",)),
+        judgement(reasons=(Reason(ReasonKind.SIDE_BY_SIDE, "it is PASS, but that cannot see: a driver"),)),
+        # Of a drift also where it was only tried.
+        judgement(reasons=(DRIFT, Reason(ReasonKind.NOT_SIDE_BY_SIDE, "it could not be"))),
+        judgement(reasons=(DRIFT, Reason(ReasonKind.COMMIT_UNKNOWN, "git does not know it"))),
     ],
 )
 def test_what_was_looked_at_side_by_side_is_not_again(judged: Judgement) -> None:
@@ -382,8 +365,7 @@ def test_no_command_where_none_helps() -> None:
     """An invalid measurement must not be recorded, a pass needs nothing, and no time helps after the last look."""
     for verdict in (Verdict.PASS, Verdict.IMPROVED, Verdict.INVALID):
         assert command_for(judgement(verdict, reasons=(spent(300),)), "t", "cpu", stored=True) == ""
-    last = judgement(Verdict.INCONCLUSIVE, reasons=("not decided after 6 sessions, which is the last look",))
-    assert command_for(last, "t", "cpu", stored=True) == ""
+    assert command_for(LAST_LOOK, "t", "cpu", stored=True) == ""
 
 
 def test_a_limit_is_not_recorded_away() -> None:

@@ -66,17 +66,15 @@ def test_by_the_change_as_a_multiple_of_the_tolerance() -> None:
 
 
 def test_the_last_word_counts() -> None:
-    """A stored verdict that was settled side by side counts no more; one that gives its reasons does.
+    """A stored verdict that was settled side by side counts no more; one that was not does.
 
     Nor does it put its test above others: this one is as good as its pair says. What was not asserted decides nothing.
     """
-    stored = judgement(Verdict.REGRESSED)
+    stored = judgement(Verdict.REGRESSED).overrule()
     paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
     kept = judgement(Verdict.REGRESSED, reasons=("not settled side by side",))
-    other = judgement(Verdict.PASS, "latency.p50", kind="against")
     assert [row.counts for row in rows_of(named("t", stored, paired))] == [False, True]
     assert [row.counts for row in rows_of(named("t", kept, paired))] == [True, True]
-    assert [row.counts for row in rows_of(named("t", stored, other))] == [True, True]
     settled, fails = named("settled", stored, paired), named("fails", judgement(Verdict.INCONCLUSIVE))
     assert order(settled, fails) == ["fails", "settled"]
     (row,) = rows_of(named("t", judgement().unasserted()))
@@ -119,14 +117,13 @@ def test_names() -> None:
     assert some_of(["a", "b", "c", "d", "e"]) == "a, b, c and 2 others"
 
 
-def test_what_was_measured_to_settle_a_load_overrules_it() -> None:
-    """The stored verdict of that load and metric, told without reasons, has its last word in the other load's rows."""
+def test_what_was_measured_to_settle_a_load_is_beside_it() -> None:
+    """Of that load and metric the rows of another load, which was measured for it, are a look side by side too."""
     p50 = judgement(metric="latency.p50", reasons=("its own",))
     settling = RunResult("beside", (), (judgement(kind="against", reasons=("that counts",)),), {}, {}, settles="")
     other = RunResult("load 2", (), (judgement(reasons=()),), {}, {})
     test = named("t", judgement(reasons=()), p50)
     test = replace(test, runs=[*test.runs, other, settling])
-    assert [row.overruled for row in rows_of(test)] == [True, False, False, False]
     throughput = METRICS["throughput"]
     assert [is_side_by_side(test, run, throughput) for run in test.runs] == [True, False, True]
     assert not is_side_by_side(test, test.runs[0], p50.metric)

@@ -60,7 +60,7 @@ def test_a_reason_of_many_tests_is_said_once() -> None:
 def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:
     """In terminal, comment and page alike, unless it was settled side by side: then it is no last word."""
     small = replace(judgement(), change=-0.216, interval=(-0.35, -0.11), tolerance=0.3)
-    for judgements, said in (((small,), 1), ((small, judgement(Verdict.PASS, kind="against")), 0)):
+    for judgements, said in (((small,), 1), ((small.overrule(), judgement(Verdict.PASS, kind="against")), 0)):
         test = named("test_a", *judgements, outcome="failed" if said else "passed")
         assert sum("within the tolerance of 30 % by its estimate" in line for line in reason_lines([test])) == said
         for document in (comment, page):
@@ -203,7 +203,7 @@ def test_totals_count_last_words_and_tests_without_any() -> None:
     much_better = replace(judgement(Verdict.IMPROVED, "latency.p50"), change=-0.5)
     paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
     tests = [
-        named("test_a", judgement(), paired, outcome="passed"),
+        named("test_a", judgement().overrule(), paired, outcome="passed"),
         named("test_b", better, much_better, outcome="passed"),
         named("test_c", judgement(Verdict.IMPROVED), judgement(Verdict.INVALID)),
         named("test_d", judgement(Verdict.MISSING), outcome="skipped"),

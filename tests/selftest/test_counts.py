@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.rounds import ABBA, Block, Round
@@ -17,6 +18,7 @@ from pytest_gpuserve.selftest.plan import CASES, Planned, interleaved
 from pytest_gpuserve.selftest.run import Made
 from pytest_gpuserve.selftest.trials import Outcome, Trial
 from tests.support.builders import judgement, window
+from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Target
@@ -32,8 +34,12 @@ GOOD = {
 }
 """What lets the self-test pass; of all others REGRESSED does."""
 
+WRONG = Reason(ReasonKind.WRONG_ANSWERS, "wrong answers: 3 of 5")
+UNSTEADY = Reason(ReasonKind.NO_STEADY_STATE, "no steady state")
+LATE = Reason(ReasonKind.CLIENT_LATE, "client late")
 
-def a_round(*requests: tuple[int, int], problems: tuple[str, ...] = ()) -> Round:
+
+def a_round(*requests: tuple[int, int], problems: tuple[Reason, ...] = ()) -> Round:
     """A round with one block for each pair of requests of a base's and a candidate's window."""
     blocks = []
     for base, candidate in requests:
@@ -47,7 +53,7 @@ def made(
     verdict: Verdict | None = None,
     *,
     number: int = 1,
-    reason: str = "wrong answers: 3 of 5",
+    reason: Reason = WRONG,
     **outcome: Any,  # noqa: ANN401 -- fields of several types
 ) -> Made:
     """A comparison of a kind, with the verdict that is right for it, and other fields of its outcome."""
@@ -118,7 +124,7 @@ def test_all_well() -> None:
         (made("10 % slower", Verdict.INCONCLUSIVE), ["10 % slower: 0 of 1 found"]),
         (made("20 % slower", Verdict.INVALID), ["20 % slower: 0 of 1 found"]),
         (made("20 % slower", Verdict.PASS), ["20 % slower: 1 of 1 came to PASS", "20 % slower: 0 of 1 found"]),
-        (made("wrong answers", reason="no steady state"), ["wrong answers: 0 of 1 found"]),
+        (made("wrong answers", reason=UNSTEADY), ["wrong answers: 0 of 1 found"]),
         (made("wrong answers", Verdict.REGRESSED), ["wrong answers: 0 of 1 found"]),
         (made("tail only", Verdict.PASS), ["tail only: 1 of 1 came to PASS"]),
         (made("smaller batches", Verdict.IMPROVED), ["smaller batches: 1 of 1 came to PASS"]),
@@ -165,7 +171,7 @@ def test_times_are_of_comparisons_that_ended() -> None:
 
 def test_problems_are_told_once() -> None:
     """Why something was INVALID, but not of answers that are wrong on purpose; and no more than a few."""
-    late = [made("identical", Verdict.INVALID, reason="client late", number=number) for number in range(3)]
+    late = [made("identical", Verdict.INVALID, reason=LATE, number=number) for number in range(3)]
     assert result_of(*late, made("identical")).problems == ["INVALID: identical: client late"]
     broken = [made("tail only", Verdict.INVALID, error=f"it broke {number}") for number in range(8)]
     problems = result_of(*broken).problems
@@ -176,7 +182,7 @@ def test_problems_are_told_once() -> None:
 def test_rounds_of_identical_builds_are_put_together() -> None:
     """Four comparisons of one and two rounds give six single rounds, three pairs, and one of four."""
     one = a_round(*[(1000, 1000), (1010, 1000), (1000, 1010)] * 2)
-    broken = a_round(*[(1000, 2000)] * BLOCKS, problems=("no steady state",))
+    broken = a_round(*[(1000, 2000)] * BLOCKS, problems=because("no steady state", kind=ReasonKind.NO_STEADY_STATE))
     cut = a_round((1000, 2000))
     rounds = [(one,), (one, one), (one, broken), (one, one, cut)]
     alike = [made("identical", number=number, rounds=each) for number, each in enumerate(rounds, 1)]

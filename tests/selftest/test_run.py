@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.selftest import run
 from pytest_gpuserve.selftest.kind import BuiltIn
@@ -139,23 +140,28 @@ def test_ctrl_c_ends_it_with_what_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     assert watcher.cleared == 2
 
 
+WRONG = Reason(ReasonKind.WRONG_ANSWERS, "1 of 2")
+
+
 @pytest.mark.parametrize(
     ("name", "verdict", "reason", "alarmed"),
     [
-        ("identical", Verdict.REGRESSED, "", True),
-        ("identical", Verdict.INVALID, "wrong answers: 1 of 2", False),
-        ("10 % slower", Verdict.REGRESSED, "", True),
-        ("10 % slower", Verdict.PASS, "", False),
-        ("wrong answers", Verdict.INVALID, "wrong answers: 1 of 2", True),
-        ("wrong answers", Verdict.INVALID, "the base: wrong answers: 1 of 2", False),
-        ("wrong answers", Verdict.INVALID, "no steady state", False),
-        ("wrong answers", Verdict.REGRESSED, "", False),
+        ("identical", Verdict.REGRESSED, None, True),
+        ("identical", Verdict.INVALID, WRONG, False),
+        ("10 % slower", Verdict.REGRESSED, None, True),
+        ("10 % slower", Verdict.PASS, None, False),
+        ("wrong answers", Verdict.INVALID, WRONG, True),
+        ("wrong answers", Verdict.INVALID, WRONG.of("the base"), False),
+        ("wrong answers", Verdict.INVALID, Reason(ReasonKind.NO_STEADY_STATE, "wrong answers"), False),
+        ("wrong answers", Verdict.REGRESSED, None, False),
     ],
 )
-def test_what_counts_as_an_alarm(name: str, verdict: Verdict, *, reason: str, alarmed: bool) -> None:
+def test_what_counts_as_an_alarm(name: str, verdict: Verdict, *, reason: Reason | None, alarmed: bool) -> None:
     """REGRESSED; where the candidate's answers are wrong, INVALID for just that and for nothing else."""
     (planned,) = [planned for planned in interleaved(1) if planned.case.name == name]
     target = run._target(Options(turns=1), nowhere)
     trial = Trial(name, 1, target, target)
-    outcome = Outcome(trial, verdict, (judgement(verdict, reasons=(reason,) if reason else ()),), (), 1.0)
+    outcome = Outcome(
+        trial, verdict, (judgement(verdict, reasons=because("it is so", kind=reason) if reason else ()),), (), 1.0
+    )
     assert Made(planned, outcome).alarmed is alarmed

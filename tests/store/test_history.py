@@ -24,6 +24,7 @@ from tests.store.copies import ended, forked
 from tests.store.drawn_windows import COUNT, HISTOGRAMS, SECONDS, windows
 from tests.store.history_builders import SUBJECT, TODAY, days_later, pair, small_round, small_sequence
 from tests.support.builders import window
+from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,6 @@ ROUNDS = st.builds(
     by_turns=st.booleans(),
     rejected=COUNT,
     foreign_cores=st.floats(0, 1e3),
-    problems=st.lists(WORDS, max_size=2).map(tuple),
 )
 CHANCES = st.floats(0, 1)
 DIFFERENCES = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=6).map(tuple), max_size=8).map(tuple)
@@ -245,7 +245,8 @@ def of_round(**changes: object) -> KeptSequence:
     [
         pytest.param(of_round(foreign_cores=float("nan")), id="NaN"),
         pytest.param(of_round(at="today"), id="moment"),
-        pytest.param(of_round(problems=("\ud800",)), id="surrogate"),
+        pytest.param(of_round(problems=because("it died")), id="problems"),
+        pytest.param(replace(small_sequence(), metrics={"\ud800": KeptMetric(0.05)}), id="surrogate"),
         pytest.param(of_round(rejected=2**70), id="count"),
         pytest.param(of_round(sides={"base": Side((), Client(ceiling=float("nan")))}), id="NaN for none"),
         pytest.param(of_round(blocks=(Block(ABBA, (replace(window(), requests=3),) * 4),)), id="histogram"),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
+import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,7 +23,7 @@ from pytest_gpuserve.load.schedule import Constant
 from pytest_gpuserve.load.wire import frame
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import Serving, Totals, plan, serving
-from tests.fakes.load_processes import ENGINE, below, owner_of_engine
+from tests.fakes.load_processes import ENGINE, below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +49,27 @@ def stub(**environment: str) -> EngineSource:
     """Workers on a cluster that Ray's library only pretends."""
     joining = Joining("10.9.9.9:6379", {"PYTHONPATH": STUB, **environment})
     return RaySource("stub", is_here=True, join=lambda: joining)
+
+
+@contextmanager
+def owner_of_engine(program: str, *, quiet: bool = False) -> Iterator[tuple[subprocess.Popen[str], int, int]]:
+    """Run a process that owns an engine; yields it, the engine's pid and that of a fork of the owner (or 0).
+
+    Args:
+        program: Prints these two pids in a line.
+        quiet: Whether what it writes to its standard error is not shown.
+    """
+    argv = [sys.executable, "-c", program]
+    errors = subprocess.DEVNULL if quiet else None
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        engine, copy = map(int, process.stdout.readline().split())
+        try:
+            yield process, engine, copy
+        finally:
+            process.kill()
+            if copy:
+                os.kill(copy, signal.SIGKILL)
 
 
 def last_line(failure: LoadFailed) -> str:
