@@ -197,11 +197,13 @@ def test_workloads_differ_in_what_differs() -> None:
         (Constant(5.0, 2), {"load": "open loop, constant", "rate": "5", "max_in_flight": "2"}),
         (Poisson(0.5), {"load": "open loop, Poisson", "rate": "0.5"}),
         (Burst(12), {"load": "burst", "requests": "12"}),
+        (Gamma(5.0, 0.5), {"load": "open loop, gamma", "rate": "5", "shape": "0.5"}),
     ],
 )
 def test_a_workload_has_the_words_that_baselines_keep(schedule: Schedule, workload: dict[str, str]) -> None:
     """And that reports show."""
     assert schedule.workload() == workload
+    assert Trace(((0.0, 0), (1.5, 1))).workload()["load"] == "trace"
 
 
 NO_RATES: tuple[Any, ...] = (0, -1.0, math.nan, math.inf, -math.inf, True, "5", None, 10**400, 1e-300)
