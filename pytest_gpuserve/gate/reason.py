@@ -92,8 +92,8 @@ class Reason:
     Args:
         kind: What it is about.
         text: The same with its numbers, for people; usually one line.
-        about: Which one, where there are several of the kind: a card, or an error of it. Two reasons of one kind about
-            one thing are the same trouble, whatever their numbers.
+        about: Which one, where there are several of the kind: a card, or an error of it, or a server; empty of the
+            candidate. Two reasons of one kind about one thing are the same trouble, whatever their numbers.
         commit: The commit that it names, as git's abbreviated hash; empty where it names none that can be measured.
         seconds: The budget that was too small; None where it is not about one.
     """
@@ -109,7 +109,7 @@ class Reason:
 
     def of(self, whose: str) -> Reason:
         """The same, of one of several: ``the base: ...``."""
-        return replace(self, text=f"{whose}: {self.text}")
+        return replace(self, text=f"{whose}: {self.text}", about=f"{whose} {self.about}".strip())
 
     def with_text(self, text: str) -> Reason:
         """The same in other words."""

@@ -54,7 +54,9 @@ class Made:
         if self.planned.case.truth is not Truth.WRONG:
             return self.outcome.verdict is Verdict.REGRESSED
         return self.outcome.verdict is Verdict.INVALID and any(
-            judgement.has(ReasonKind.WRONG_ANSWERS) for judgement in self.outcome.judgements
+            reason.kind is ReasonKind.WRONG_ANSWERS and not reason.about  # Of the base it would say whose.
+            for judgement in self.outcome.judgements
+            for reason in judgement.reasons
         )
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 MS = 1_000_000
 CLOSED = Closed(4)
 REASON = Reason(ReasonKind.CLIENT_LATE, "client late: by much")
-SLOW = Reason(ReasonKind.RATE_NOT_REACHED, "too slow")
 UNKNOWN_TIMES = dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "max"))
 
 

@@ -153,13 +153,9 @@ def judgement_of(name: str, verdict: Verdict, kind: ReferenceKind, number: int) 
     """A judgement with numbers that fit its verdict."""
     metric = METRICS[name]
     if verdict is Verdict.MISSING:
-        return Judgement.missing(
-            metric, kind, *_ABSENT
-        )
+        return Judgement.missing(metric, kind, *_ABSENT)
     if verdict is Verdict.INVALID:
-        return Judgement.invalid(
-            metric, kind, *_THROTTLED
-        )
+        return Judgement.invalid(metric, kind, *_THROTTLED)
     worse = {Verdict.REGRESSED: 0.22, Verdict.IMPROVED: -0.12, Verdict.INCONCLUSIVE: 0.05}.get(verdict, 0.002)
     worse += 0.003 * (number % 7)
     reference = {"throughput": 2047.0, "latency.p50": 0.0051, "latency.p99": 0.0093}.get(name, 15.8)

@@ -161,7 +161,5 @@ def test_what_counts_as_an_alarm(name: str, verdict: Verdict, *, reason: Reason 
     (planned,) = [planned for planned in interleaved(1) if planned.case.name == name]
     target = run._target(Options(turns=1), nowhere)
     trial = Trial(name, 1, target, target)
-    outcome = Outcome(
-        trial, verdict, (judgement(verdict, reasons=because("it is so", kind=reason) if reason else ()),), (), 1.0
-    )
+    outcome = Outcome(trial, verdict, (judgement(verdict, reasons=(reason,) if reason else ()),), (), 1.0)
     assert Made(planned, outcome).alarmed is alarmed
