@@ -82,7 +82,7 @@ def test_every_option_that_a_snippet_names_is_there() -> None:
     """Of pytest with the plugin, or of one of the package's own programs."""
     own = (f"pytest_gpuserve.{name}" for name in ("compare", "doctor", "history", "load", "merge", "new"))
     benchmarks = (f"tests.benchmarks.{name}" for name in ("paired_runs", "ray_scaling", "merged_p99"))
-    known = OTHERS.union(*map(options_of, ("pytest", *own, "pytest_gpuserve.store.elsewhere", *benchmarks)))
+    known = OTHERS.union(*map(options_of, ("pytest", *own, *benchmarks)))
     for file in FILES:
         texts = fences_of(file, "bash", "sh")
         wanted = {option for text in texts for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)}
