@@ -233,7 +233,7 @@ def test_a_storage_that_fails_is_told(one: Runner, remote: MemoryRemote, monkeyp
     remote.fails = False
     assert one.records(1) == "recorded (1 session)"
     monkeypatch.setattr(remote, "fetch", Mock(side_effect=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt, match=f"{ADDRESS}/{FILE} may not be written"):
+    with pytest.raises(KeyboardInterrupt, match=f"while {ADDRESS}/{FILE} was written"):
         one.records(2)
 
 
