@@ -100,7 +100,7 @@ def replaced(anchors: Iterable[AnchorRecord], new: Sequence[AnchorRecord], host:
 
 
 def _joined(anchors: Iterable[AnchorRecord]) -> list[AnchorRecord]:
-    """The same with one anchor of each place and code, none empty, in the order in which they were recorded; checksummed."""
+    """The same with one anchor of each place and code, none empty, in the order of their recording; checksummed."""
     joined: list[AnchorRecord] = []
     for anchor in sorted(anchors, key=lambda one: one.at):
         place = msgspec.structs.replace(anchor, metrics=[])

@@ -176,7 +176,7 @@ class RemoteFolder:
                     info = self.filesystem.info(path, **self._bound)
                     self._check_size(name, info.get("size"))
                     version = _version_of(info)
-                data = self.filesystem.cat_file(path, **self._bound)
+                data = self._content(path)
             except FileNotFoundError as problem:
                 if not _is_absent(problem):
                     raise
@@ -242,6 +242,16 @@ class RemoteFolder:
                 raise self._too_much(f"more than {MOST_ITEMS} folders")
         return found
 
+    def _content(self, path: str) -> bytes:
+        """All of a file; asked for again, once, where the answer is cut off."""
+        try:
+            data: bytes = self.filesystem.cat_file(path, **self._bound)
+        except OSError:
+            raise
+        except Exception:  # noqa: BLE001 -- backends raise whatever they like
+            data = self.filesystem.cat_file(path, **self._bound)
+        return data
+
     def _check_size(self, name: str, size: int | None) -> None:
         """Refuse a file by its size, if that is known."""
         if size is not None and size > MOST_BYTES:
@@ -273,8 +283,8 @@ class S3Folder(RemoteFolder):
 
     def __init__(self, address: Address, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
         super().__init__(address, filesystem, root)
-        # botocore tries again by itself, and knows better when; of an answer that is cut off s3fs does.
-        filesystem.retries = ATTEMPTS
+        # botocore tries again by itself, and knows better when.
+        filesystem.retries = 1
 
     @staticmethod
     def options() -> dict[str, Any]:

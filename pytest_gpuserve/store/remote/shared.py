@@ -70,9 +70,9 @@ def shared_files(address: Address, device: str, *, needed: bool, updates: bool, 
     try:
         if needed:
             with closing(open_remote(address)) as remote:
-                cache.refresh(remote, device)
                 if updates:
                     remote.check_writable()
+                cache.refresh(remote, device)
     except StorageProblem as problem:
         stale = [f"--baseline-offline takes what was fetched at {before}"] if before and not updates else []
         raise UsageProblem(
