@@ -18,11 +18,9 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.store.baseline import Stored, read
-from pytest_gpuserve.store.elsewhere.address import Address, is_address, parse_address
-from pytest_gpuserve.store.elsewhere.filesystem import open_remote
-from pytest_gpuserve.store.elsewhere.names import SUFFIX
-from pytest_gpuserve.store.elsewhere.remote import StorageProblem
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
+from pytest_gpuserve.store.remote.address import Address, is_address, parse_address
+from pytest_gpuserve.store.remote.folder import SUFFIX, StorageProblem, open_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

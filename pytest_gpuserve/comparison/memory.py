@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.paired import RoundPoint
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.store.sealed import HistoryUnusable
+from pytest_gpuserve.store.checksummed import HistoryUnusable
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey
 from pytest_gpuserve.units import utc_now
 

@@ -117,17 +117,11 @@ class Recorder:
         """
         lines: list[str] = []
         problems: list[BaselineUnusable] = []
-        interrupts: list[str] = []
         for measurement in measurements:
             try:
                 lines += self._write(measurement)
             except BaselineUnusable as problem:
                 problems.append(problem)
-            except KeyboardInterrupt as interrupt:
-                interrupts.append(str(interrupt))
-        if interrupts:
-            said = [*filter(None, interrupts), *(problem.summary for problem in problems)]
-            raise KeyboardInterrupt("; ".join(said))
         if problems:
             raise _together(problems, lines)
         return lines

@@ -26,8 +26,8 @@ from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.servers.instance import Instance, started
 from pytest_gpuserve.servers.remote import Remote, reached
-from pytest_gpuserve.store.elsewhere.opening import shared_files
 from pytest_gpuserve.store.files import LocalFiles
+from pytest_gpuserve.store.remote.shared import shared_files
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
@@ -209,7 +209,6 @@ class Opened:
         """Remove the worktrees and give the device back; may be called again. Whoever uses the engine ends it."""
         with ExitStack() as stack:
             stack.callback(self.lock.release)
-            stack.callback(self.files.close)
             stack.callback(self.reference_builds.close)
 
 

@@ -13,14 +13,14 @@ import pytest
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.plugin.outputs import add_output_options, read_outputs, typed_flags
-from pytest_gpuserve.store.elsewhere.address import FILES, copy_folder, is_address, parse_address
+from pytest_gpuserve.store.remote.address import FILES, copy_folder, is_address, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpuserve.load.ray.address import EngineChoice
     from pytest_gpuserve.plugin.outputs import Output
-    from pytest_gpuserve.store.elsewhere.address import Address
+    from pytest_gpuserve.store.remote.address import Address
 
 
 class Update(Enum):

@@ -1,4 +1,4 @@
-"""The anchors of a baseline entry: found, put in order, sealed, and checked when they are read.
+"""The anchors of a baseline entry: found, put in order, checksummed, and checked when they are read.
 
 An anchor says what a metric was when it was last accepted deliberately. The sessions of an entry are replaced by every
 update, so that many small steps for the worse are each within the tolerance of the one before; the anchor stays, and is
@@ -85,7 +85,7 @@ def replaced(anchors: Iterable[AnchorRecord], new: Sequence[AnchorRecord], host:
 
     Args:
         anchors: As they were.
-        new: What the recording accepted, or knows better now; sealed here.
+        new: What the recording accepted, or knows better now; checksummed here.
         host: Which recorded.
     """
     taken = {line.metric for anchor in new for line in anchor.metrics}
@@ -100,7 +100,7 @@ def replaced(anchors: Iterable[AnchorRecord], new: Sequence[AnchorRecord], host:
 
 
 def _joined(anchors: Iterable[AnchorRecord]) -> list[AnchorRecord]:
-    """The same with one anchor of each place and code, none empty, in the order in which they were recorded; sealed."""
+    """The same with one anchor of each place and code, none empty, in the order of their recording; checksummed."""
     joined: list[AnchorRecord] = []
     for anchor in sorted(anchors, key=lambda one: one.at):
         place = msgspec.structs.replace(anchor, metrics=[])
@@ -108,11 +108,11 @@ def _joined(anchors: Iterable[AnchorRecord]) -> list[AnchorRecord]:
         if same:
             joined.remove(same[0])
         joined.append(msgspec.structs.replace(anchor, metrics=[*(same[0].metrics if same else ()), *anchor.metrics]))
-    return [sealed(anchor) for anchor in joined if anchor.metrics]
+    return [checksummed(anchor) for anchor in joined if anchor.metrics]
 
 
-def sealed(anchor: AnchorRecord) -> AnchorRecord:
-    """The same with its metrics in order and a seal on each."""
+def checksummed(anchor: AnchorRecord) -> AnchorRecord:
+    """The same with its metrics in order and a checksum on each."""
     lines = sorted(anchor.metrics, key=lambda line: line.metric)
     return msgspec.structs.replace(
         anchor, metrics=[msgspec.structs.replace(line, seal=_seal(anchor, line)) for line in lines]

@@ -47,9 +47,6 @@ class BaselineFiles(Protocol):
             BaselineUnusable: It cannot be read or written; it is as it was.
         """
 
-    def close(self) -> None:
-        """Give back what is held; may be called again."""
-
 
 class LocalFiles:
     """Files that are where they belong: in a checkout, or on a disk of this machine."""
@@ -69,9 +66,6 @@ class LocalFiles:
             write(path, changed(there, decide(there)))
             # Read back what was written, checks and all: a file that we could not read tomorrow must fail today.
             return read(path)
-
-    def close(self) -> None:
-        """See `BaselineFiles`."""
 
 
 def changed(there: Mapping[str, Stored], changes: Mapping[str, Entry | None]) -> dict[str, Entry]:

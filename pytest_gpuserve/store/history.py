@@ -24,7 +24,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.store.atomic import write_whole
-from pytest_gpuserve.store.sealed import HistoryUnusable, read_sealed, unusable
+from pytest_gpuserve.store.checksummed import HistoryUnusable, read_checksummed, unusable
 from pytest_gpuserve.store.sequence import (
     PAST_SCHEMA,
     ROUNDS_SCHEMA,
@@ -104,7 +104,7 @@ class History:
                 has to say; the next save replaces the file.
         """
         path = self._path(key, "rounds")
-        file = read_sealed(path, RoundsFile, schema=ROUNDS_SCHEMA)
+        file = read_checksummed(path, RoundsFile, schema=ROUNDS_SCHEMA)
         if file is None:
             return None
         if file.key != key:
@@ -159,7 +159,7 @@ class History:
             if path == left_out or not path.name.endswith(".past.json"):
                 continue
             try:
-                file = read_sealed(path, PastFile, schema=PAST_SCHEMA)
+                file = read_checksummed(path, PastFile, schema=PAST_SCHEMA)
                 if file and file.key.subject != subject:
                     notes.append(unusable(path, "it is of another test").line)
                 elif file and self._days_since(file.added) <= PAST_DAYS:

@@ -15,6 +15,7 @@ from pytest_gpuserve.gate.verdict import Verdict  # noqa: TC001 -- as above
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.rounds import Arm, Block, Round, Side
 from pytest_gpuserve.measure.window import Client, Window
+from pytest_gpuserve.store.checksummed import HistoryUnusable, encode, with_checksum
 from pytest_gpuserve.store.schema import (
     Count,
     CountersRecord,
@@ -33,7 +34,6 @@ from pytest_gpuserve.store.schema import (
     window_of,
     window_record,
 )
-from pytest_gpuserve.store.sealed import HistoryUnusable, encode, seal
 
 HISTOGRAMS = ("lag", "service", "first_token", "between_tokens")
 """Fields of a ``Client`` that are histograms."""
@@ -357,7 +357,7 @@ def checked_bytes(file: RoundsFile | PastFile) -> bytes:
             remedies=["a re-run begins anew; this is a mistake of pytest-gpuserve, please report it"],
         )
     # What came back, not what went in: there a whole number may stand in the place of a fraction.
-    return seal(encode(back), schema=ROUNDS_SCHEMA if isinstance(back, RoundsFile) else PAST_SCHEMA)
+    return with_checksum(encode(back), schema=ROUNDS_SCHEMA if isinstance(back, RoundsFile) else PAST_SCHEMA)
 
 
 def _digest(value: Subject | SequenceKey) -> str:

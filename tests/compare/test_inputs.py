@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.compare.result_file import is_result, key_of, read_result
 from pytest_gpuserve.comparison.baseline_store import BaselineStore
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.store.elsewhere.filesystem import ReadFolder
+from pytest_gpuserve.store.remote.folder import RemoteFolder
 from tests.compare.conftest import SAME, SLOWER
 from tests.support.baseline_repository import (
     FILE,
@@ -186,7 +186,7 @@ def test_a_storage_that_fails_is_told(bucket: str, said: Said, monkeypatch: pyte
         status, text = said("baselines", bucket)
     assert status == 2
     assert f"{bucket} cannot be listed\n  found: ConnectionResetError: by peer" in text
-    monkeypatch.setattr(ReadFolder, "fetch", lambda *_: None)
+    monkeypatch.setattr(RemoteFolder, "fetch", lambda *_: None)
     status, text = said(bucket, "baselines")
     assert status == 2
     assert f"{bucket}/cpu/{FILE} was removed while {bucket} was read" in text

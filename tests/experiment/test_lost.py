@@ -15,7 +15,7 @@ from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Poisson, Steps
 from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.measure.rounds import ARMS
+from pytest_gpuserve.measure.rounds import ARMS, of_arm
 from pytest_gpuserve.measure.window import Start
 from tests.experiment.stage import LOG, LOST, USERS, Stage, either_arm, either_way, told
 from tests.support.builders import window
@@ -116,5 +116,5 @@ def test_a_search_that_is_lost_makes_its_round_invalid(stage: Stage, monkeypatch
         source=LOCAL,
     )
     measured = stage.round(shape)
-    assert measured.problems == (lost[0].with_text(told(arm, LOST)),)
+    assert measured.problems == tuple(of_arm(arm, lost))
     assert (measured.blocks, stage.starts[-1]) == ((), arm)

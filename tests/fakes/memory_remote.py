@@ -1,18 +1,18 @@
-"""A storage in memory, in the place of ``store.elsewhere.remote.Remote``, to which a test can do what others would."""
+"""A storage in memory, in the place of a `RemoteFolder`, to which a test can do what others would."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.store.elsewhere.remote import Changed, Held, StorageProblem
+from pytest_gpuserve.store.remote.folder import Changed, Held, RemoteFolder, StorageProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 @dataclass
-class MemoryRemote:
+class MemoryRemote(RemoteFolder):
     """A storage.
 
     Args:
@@ -21,10 +21,8 @@ class MemoryRemote:
         after_listing: The same, after the listings to come.
         fails: Whether it does not answer.
         fails_after: How many requests it answers before that, if so.
-        loses: Whether the next write is done, and then not known to be.
+        loses: Called, once each, after writes that are done, and then not known to be.
         fetched: Names of what was fetched.
-        asked: How many requests there were.
-        closed: How often it was closed.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -32,32 +30,30 @@ class MemoryRemote:
     after_listing: list[Callable[[], object]] = field(default_factory=list)
     fails: bool = False
     fails_after: int | None = None
-    loses: bool = False
+    loses: list[Callable[[], object]] = field(default_factory=list)
     fetched: list[str] = field(default_factory=list)
-    asked: int = 0
-    closed: int = 0
 
     def listing(self) -> dict[str, str]:
-        """See ``Remote``."""
+        """See `RemoteFolder`."""
         self._answer()
         found = {name: version_of(data) for name, data in self.files.items()}
         while self.after_listing:
             self.after_listing.pop()()
         return found
 
-    def fetch(self, name: str) -> Held | None:
-        """See ``Remote``."""
+    def fetch(self, name: str, version: str | None = None) -> Held | None:
+        """See `RemoteFolder`."""
         self._answer()
         self.fetched.append(name)
         data = self.files.get(name)
-        return None if data is None else Held(data, version_of(data))
+        return None if data is None else Held(data, version_of(data) if version is None else version)
 
     def check_writable(self) -> None:
-        """See ``Remote``: they may be."""
+        """See `RemoteFolder`: they may be."""
         self._answer()
 
     def put(self, name: str, data: bytes, *, over: str | None) -> str:
-        """See ``Remote``."""
+        """See `RemoteFolder`."""
         self._answer()
         if self.before_put:
             self.before_put.pop(0)()
@@ -66,16 +62,14 @@ class MemoryRemote:
             raise Changed
         self.files[name] = data
         if self.loses:
-            self.loses = False
+            self.loses.pop(0)()
             raise Changed
         return version_of(data)
 
     def close(self) -> None:
-        """See ``Remote``."""
-        self.closed += 1
+        """See `RemoteFolder`."""
 
     def _answer(self) -> None:
-        self.asked += 1
         if self.fails_after is not None:
             self.fails, self.fails_after = self.fails_after <= 0, self.fails_after - 1
         if self.fails:

@@ -69,7 +69,9 @@ def test_a_server_is_loaded_over_tls(server: Serving, certificates: Certificates
     totals = load(server.port, "/ok", tls=tls)
     assert (totals.requests, totals.errors, totals.answers) == (EACH, {}, {BODY: EACH})
     seen = server.seen("/ok")
-    assert (seen.requests, seen.connections) == (before.requests + EACH, before.connections + USERS)
+    assert seen.requests == before.requests + EACH
+    # Whose connection opens late may find that the others have sent all.
+    assert before.connections < seen.connections <= before.connections + USERS
 
 
 def test_requests_and_answers_arrive_whole_over_tls(server: Serving, tls: Tls) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -82,15 +79,6 @@ def then(project: Project, *command: str, **environment: str) -> None:
     project.test_file.write_text(project.test_file.read_text() + text)
 
 
-def send_later(project: Project, text: str) -> str:
-    """Send what a run kept, by the command that it told; what that says."""
-    (command,) = set(re.findall(r"to send it later: python (-m pytest_gpuserve\.store\.elsewhere [^\s;]*)", text))
-    argv = [sys.executable, *shlex.split(command)]
-    sent = subprocess.run(argv, cwd=project.path, env=project.variables(), capture_output=True, text=True, check=False)
-    assert sent.returncode == 0, sent.stderr
-    return sent.stdout
-
-
 def test_baselines_are_gated_at_an_address(project: Project, s3: S3, url: str, recorded: Path) -> None:
     """All is as with a folder, but named by its address; a run that records nothing writes nothing."""
     s3.put(path_of(url), recorded.read_bytes())
@@ -160,47 +148,18 @@ def test_two_runs_do_not_overwrite_each_other(project: Project, s3: S3, url: str
     assert entries(s3, url) == ["test_it", "test_mine", "test_other"]
 
 
-def test_what_cannot_be_written_is_kept_and_sent_later(project: Project, s3: S3, url: str) -> None:
-    """Access that is denied at the end fails the test that was not recorded, and loses nothing."""
+def test_what_cannot_be_written_fails_its_test(project: Project, s3: S3, url: str) -> None:
+    """Access that is denied at the end is told with the file, the cause and what helps."""
     deny = f'import urllib.request as u; u.urlopen(u.Request({s3.endpoint + "/-faults"!r}, b\'{{"denied": ["PUT"]}}\'))'
     then(project, sys.executable, "-c", deny)
     result = project.run("--baseline-update", f"--baseline-dir={url}")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     text = text_of(result)
+    assert f"{url}/{FILE} cannot be written" in text
     assert "PermissionError" in text
+    assert "is not kept: run it again" in text
     assert says_no_traceback(result)
     assert SECRET not in text
-    assert s3.get(path_of(url)) is None
-    s3.faults()
-    assert send_later(project, text) == f"test_it: sent to {url}/{FILE}\n"
-    assert entries(s3, url) == ["test_it"]
-
-
-INTERRUPTED = """
-
-@pytest.fixture(autouse=True)
-def interrupted(monkeypatch):
-    from pytest_gpuserve.store.elsewhere.filesystem import S3Folder
-
-    def hangs(self, name):
-        raise KeyboardInterrupt
-
-    yield
-    S3Folder.fetch = hangs
-"""
-"""Ctrl-C while the storage is asked, when a test is recorded."""
-
-
-def test_what_is_measured_outlives_ctrl_c(project: Project, s3: S3, url: str) -> None:
-    """The run ends, and says how to send what its last test has measured with all its loads."""
-    few = 'load(server.post("/inference", body=b"fox"), concurrency=4, seconds=2, warmup_seconds=0.5, name="few")'
-    held = "assert {}.throughput >= baseline.throughput"
-    project.write(f"{held.format('run')}\n    few = {few}\n    {held.format('few')}")
-    project.test_file.write_text(project.test_file.read_text() + INTERRUPTED)
-    result = project.run("--baseline-update", f"--baseline-dir={url}")
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    send_later(project, text_of(result))
-    assert entries(s3, url) == ["test_it", "test_it few"]
 
 
 def test_a_half_written_file_fails_its_test(project: Project, s3: S3, url: str, recorded: Path) -> None:

@@ -16,13 +16,10 @@ import pytest
 
 from pytest_gpuserve.comparison.baseline_store import BaselineStore, Workload
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.store.elsewhere.address import Address
-from pytest_gpuserve.store.elsewhere.filesystem import MARKER, S3Folder, open_remote
-from pytest_gpuserve.store.elsewhere.mirror import BaselineCache
-from pytest_gpuserve.store.elsewhere.opening import shared_files
-from pytest_gpuserve.store.elsewhere.remote import Changed, StorageProblem
-from pytest_gpuserve.store.elsewhere.shared import SharedFiles
-from pytest_gpuserve.store.elsewhere.unsent import Unsent
+from pytest_gpuserve.store.remote.address import Address
+from pytest_gpuserve.store.remote.cache import BaselineCache
+from pytest_gpuserve.store.remote.folder import MARKER, Changed, S3Folder, StorageProblem, open_remote
+from pytest_gpuserve.store.remote.shared import SharedFiles, shared_files
 from tests.fakes.s3_server import S3, SECRET, s3_server
 from tests.support.builders import COMMIT, here, session
 
@@ -159,8 +156,8 @@ def test_a_file_is_read_whole_or_not_at_all(s3: S3, address: Address, monkeypatc
         s3.faults(cut="a.json")
         with pytest.raises(StorageProblem, match=r"cpu/a\.json"):
             remote.fetch("cpu/a.json")
-        assert sum("a.json" in each for each in s3.faults(cut="a.json")) == 2
-        monkeypatch.setattr("pytest_gpuserve.store.elsewhere.filesystem.MOST_BYTES", 3)
+        assert sum(each.startswith("GET") for each in s3.faults(cut="a.json")) == 2
+        monkeypatch.setattr("pytest_gpuserve.store.remote.folder.MOST_BYTES", 3)
         with pytest.raises(StorageProblem, match="too large: 1000 bytes"):
             remote.fetch("cpu/a.json")
         assert sum("a.json" in each for each in s3.faults()) == 1
@@ -218,15 +215,11 @@ def test_a_storage_that_never_answers_is_given_up(s3: S3, address: Address, monk
 
 def test_a_write_whose_answer_was_lost_is_found(s3: S3, address: Address, tmp_path: Path) -> None:
     """The library tries again and is refused by its own write, which is then found to be there; once."""
-    with opened(address) as remote:
-        mirror = BaselineCache(tmp_path / "copy")
-        mirror.refresh(remote, "cpu")
-        files = SharedFiles(remote.address, mirror, lambda: remote, Unsent(tmp_path / "unsent", address.url))
-        baseline_store = BaselineStore(mirror.files / "cpu", here(commit=COMMIT), files)
-        place = baseline_store.place("suites/x/test_y.py::test_z", "")
-        baseline_store.find(place)
-        s3.faults(lost=1)
-        baseline_store.record(place, Workload({"server": "mosec"}, {}), [session(at="2025-01-01T00:00:00+00:00")], None)
+    cache = BaselineCache(tmp_path / "copy")
+    baseline_store = BaselineStore(cache.files / "cpu", here(commit=COMMIT), SharedFiles(address, cache))
+    place = baseline_store.place("suites/x/test_y.py::test_z", "")
+    s3.faults(lost=1)
+    baseline_store.record(place, Workload({"server": "mosec"}, {}), [session(at="2025-01-01T00:00:00+00:00")], None)
     assert sum(each.startswith("PUT") for each in s3.faults()) == 2
     (entry,) = json.loads(s3.get(key(address, FILE)) or b"")["entries"].values()
     assert len(entry["sessions"]) == 1
@@ -252,5 +245,5 @@ def test_a_session_begins_with_what_it_needs(
     assert begin(needed=False, updates=True, offline=False).as_of == ""
     assert not s3.faults(silent=True)
     assert begin(needed=True, updates=False, offline=True).as_of.startswith("20")
-    (copied,) = tmp_path.rglob("a.json")
+    (copied,) = tmp_path.rglob("files/cpu/a.json")
     assert copied.read_bytes() == b"one"

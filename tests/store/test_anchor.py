@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.store.anchor import MOST_HOSTS, Anchored, check, find, is_of, is_since, replaced, sealed
+from pytest_gpuserve.store.anchor import MOST_HOSTS, Anchored, check, checksummed, find, is_of, is_since, replaced
 from pytest_gpuserve.store.baseline import read, render, write
 from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, Entry, MoveRecord
 from tests.store.damaged_baseline import edited, put, refusal
@@ -38,7 +38,7 @@ def line(metric: str = "throughput", value: float = 20.0, *, how: How = "recorde
 
 
 def anchor(*lines: AnchoredRecord, host: str = "host-a", at: str = BEFORE, commit: str | None = COMMIT) -> AnchorRecord:
-    """What a recording on a host accepted, not sealed yet."""
+    """What a recording on a host accepted, not checksummed yet."""
     where = here(host, commit=commit)
     return AnchorRecord(
         at=at,
@@ -62,7 +62,7 @@ def anchored() -> Entry:
     made = entry(session(start(window()), start(window())), commit=OTHER_COMMIT)
     lines = (line("throughput", how="loosened", reason="a larger model"), line("latency.p99", 0.01))
     return msgspec.structs.replace(
-        made, anchors=[sealed(anchor(*lines)), sealed(anchor(host="host-b", at=LATER))], moves=[move()]
+        made, anchors=[checksummed(anchor(*lines)), checksummed(anchor(host="host-b", at=LATER))], moves=[move()]
     )
 
 
@@ -125,7 +125,7 @@ RECORDS = st.builds(
 def test_any_anchor_survives_a_file(lines: list[AnchoredRecord]) -> None:
     """Whatever the numbers and the words of the reason."""
     with_units = [msgspec.structs.replace(each, unit=METRICS[each.metric].unit) for each in lines]
-    made = msgspec.structs.replace(entry(), anchors=[sealed(anchor(*with_units))])
+    made = msgspec.structs.replace(entry(), anchors=[checksummed(anchor(*with_units))])
     back = msgspec.json.decode(json.dumps(json.loads(render({"a": made}))["entries"]["a"]), type=Entry)
     assert back == made
     check(back.anchors, back.moves)
@@ -198,7 +198,7 @@ def test_a_changed_byte_is_refused_or_moves_no_anchor(path: Path, position: int,
 
 def test_a_metric_has_one_anchor_on_a_host() -> None:
     """A new one takes the place of the old one there, and leaves those of other metrics and of other hosts."""
-    old = [sealed(anchor(line(), line("latency.p50", 0.01))), sealed(anchor(host="host-b"))]
+    old = [checksummed(anchor(line(), line("latency.p50", 0.01))), checksummed(anchor(host="host-b"))]
     kept = replaced(old, [anchor(line(value=30.0), at=LATER, commit=OTHER_COMMIT)], "host-a")
     check(kept, [])
     throughput, p50 = find(kept, "host-a", "throughput"), find(kept, "host-a", "latency.p50")

@@ -17,8 +17,8 @@ from pytest_gpuserve.gate.sequential import LOOKS, Seen
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Block, Round, Side
 from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.store.checksummed import HistoryUnusable
 from pytest_gpuserve.store.history import KEPT, PAST_DAYS, ROUNDS_DAYS, History, Past
-from pytest_gpuserve.store.sealed import HistoryUnusable
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence
 from tests.store.copies import ended, forked
 from tests.store.drawn_windows import COUNT, HISTOGRAMS, SECONDS, windows

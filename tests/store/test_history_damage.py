@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.store import sealed
+from pytest_gpuserve.store import checksummed
+from pytest_gpuserve.store.checksummed import HistoryUnusable, with_checksum
 from pytest_gpuserve.store.history import History
-from pytest_gpuserve.store.sealed import HistoryUnusable, seal
 from pytest_gpuserve.store.sequence import PAST_SCHEMA, ROUNDS_SCHEMA
 from tests.store.damaged_baseline import NO_FILES_OF_OURS
 from tests.store.history_builders import SUBJECT, TODAY, pair, small_sequence
@@ -59,7 +59,9 @@ def content(path: Path) -> Any:  # noqa: ANN401 -- plain JSON
 
 def put_content(path: Path, plain: object) -> None:
     """Write a content with a checksum that fits."""
-    path.write_bytes(seal(json.dumps(plain, separators=(",", ":")).encode(), schema=SCHEMAS[path.name.split(".")[1]]))
+    path.write_bytes(
+        with_checksum(json.dumps(plain, separators=(",", ":")).encode(), schema=SCHEMAS[path.name.split(".")[1]])
+    )
 
 
 def test_every_changed_byte_is_noticed(history: History) -> None:
@@ -104,7 +106,7 @@ def test_rounds_that_are_changed_or_cut_anywhere_are_refused(history: History, p
         b'{"schema":0,"sha256":"\\ud800","content":{}}',
         b'{"schema":0,"sha256":"","content":{}}',
         b'{"schema":0,"sha256":"","content":{},"more":1}',
-        *[seal(content, schema=0) for content in (b"{}", b"3", b"[" * 500_000, b"")],
+        *[with_checksum(content, schema=0) for content in (b"{}", b"3", b"[" * 500_000, b"")],
     ],
     ids=range(22),
 )
@@ -237,7 +239,7 @@ def test_what_is_no_file_is_refused_without_waiting(history: History, make: Call
 
 def test_a_file_too_large_to_be_ours_is_not_read(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's gigabytes are read into memory."""
-    monkeypatch.setattr(sealed, "MAX_BYTES", 100)
+    monkeypatch.setattr(checksummed, "MAX_BYTES", 100)
     assert "too large" in refusal(history)
 
 

@@ -14,7 +14,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
-from pytest_gpuserve.store.anchor import sealed
+from pytest_gpuserve.store.anchor import checksummed
 from pytest_gpuserve.store.baseline import write
 from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, Entry
 from tests.support.builders import COMMIT, YARDSTICK, here, session, start, window
@@ -90,7 +90,7 @@ def anchored_on(entry: Entry, *metrics: str) -> Entry:
             for name in metrics
         ],
     )
-    return msgspec.structs.replace(entry, anchors=[sealed(anchor)])
+    return msgspec.structs.replace(entry, anchors=[checksummed(anchor)])
 
 
 def on_device(entry: Entry, **facts: object) -> Entry:

@@ -43,13 +43,13 @@ class _Head(msgspec.Struct):
     schema: int
 
 
-class _Sealed(msgspec.Struct, forbid_unknown_fields=True):
+class _Checksummed(msgspec.Struct, forbid_unknown_fields=True):
     schema: int
     sha256: str
     content: msgspec.Raw
 
 
-def seal(content: bytes, *, schema: int) -> bytes:
+def with_checksum(content: bytes, *, schema: int) -> bytes:
     """Put a checksum and the number of the schema around a content, which is JSON."""
     return b'{"schema":%d,"sha256":"%s","content":%s}\n' % (
         schema,
@@ -58,8 +58,8 @@ def seal(content: bytes, *, schema: int) -> bytes:
     )
 
 
-def read_sealed(path: Path, kind: type[Content], *, schema: int) -> Content | None:
-    """Read a file that ``seal`` made; None if there is none.
+def read_checksummed(path: Path, kind: type[Content], *, schema: int) -> Content | None:
+    """Read a file that ``with_checksum`` made; None if there is none.
 
     Args:
         path: The file.
@@ -75,15 +75,15 @@ def read_sealed(path: Path, kind: type[Content], *, schema: int) -> Content | No
             raise unusable(path, "it is no regular file")
         if status.st_size > MAX_BYTES:
             raise unusable(path, f"it is too large: {status.st_size} bytes")
-        return unseal(path, path.read_bytes(), kind, schema=schema)
+        return parse_checksummed(path, path.read_bytes(), kind, schema=schema)
     except FileNotFoundError:
         return None
     except OSError as problem:
         raise unusable(path, str(problem)) from None
 
 
-def unseal(path: Path, data: bytes, kind: type[Content], *, schema: int) -> Content:
-    """Read the bytes of a file; see `read_sealed`."""
+def parse_checksummed(path: Path, data: bytes, kind: type[Content], *, schema: int) -> Content:
+    """Read the bytes of a file; see `read_checksummed`."""
     try:
         written_as = msgspec.json.decode(data, type=_Head).schema
         if written_as > schema:
@@ -94,8 +94,8 @@ def unseal(path: Path, data: bytes, kind: type[Content], *, schema: int) -> Cont
             )
         if written_as < schema:
             raise unusable(path, f"an older pytest-gpuserve wrote it: schema {written_as}; this one reads {schema}")
-        content = bytes(msgspec.json.decode(data, type=_Sealed).content)
-        if seal(content, schema=schema) != data:
+        content = bytes(msgspec.json.decode(data, type=_Checksummed).content)
+        if with_checksum(content, schema=schema) != data:
             raise unusable(path, "it was changed since it was written")
         value = msgspec.json.decode(content, type=kind)
         if encode(value) != content:

@@ -27,19 +27,17 @@ FILES: Final = "files"
 _WHICH_STORE: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "FSSPEC_S3", "FSSPEC_S3_ENDPOINT_URL")
 """Variables with which the same address may lead to another store."""
 
-_LONGEST_SLUG: Final = 40
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.+)")
 _WITH_PASSWORD: Final = re.compile(r"(?!/).*:.*@")
 """However far behind the ``@`` is: a password may have slashes in it."""
 
-_BEFORE_AT: Final = re.compile(r"[^/]*@")
 _NAMES_A_USER: Final = frozenset({"abfs", "abfss", "ftp", "hdfs", "sftp", "smb", "ssh"})
 """Schemes in which a user or a container stands before an ``@``; in others it may be a token."""
 
 _TAKES_A_TOKEN: Final = frozenset({"dav", "davs", "http", "https", "webdav", "webdavs"})
 """Schemes in which a token before an ``@`` is usual, and may have slashes in it; nobody can tell it from a folder."""
 
-_EXAMPLE: Final = "an address is SCHEME://PLACE/FOLDER, such as s3://bucket/baselines"
+_EXAMPLE: Final = "an address is SCHEME://PLACE/FOLDER without ?, #, \\, . and .., such as s3://bucket/baselines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +76,31 @@ def parse_address(text: str, *, called: str = OPTION) -> Address | Path:
         UsageProblem: It is none that can be used. What may be a secret in it is not told.
     """
     found = _ADDRESS.fullmatch(text)
-    if found is None or "::" in found[2]:
-        raise UsageProblem(f"{called}...: this is no address of a folder", remedies=[_EXAMPLE])
-    scheme, place = found[1].lower(), found[2].rstrip("/")
-    shown = f"{called}{scheme}://..."
-    if _WITH_PASSWORD.match(place) or _may_have_a_token(scheme, place):
+    scheme, place = (found[1].lower(), found[2].rstrip("/")) if found else ("", "")
+    if _may_have_a_secret(scheme, place):
         raise UsageProblem(
-            f"{shown}: there is a password in the address, or what may be one before the @, which would be seen in"
-            " logs",
+            f"{called}{scheme}://...: there is a password in the address, or what may be one before the @, which would"
+            " be seen in logs",
             remedies=[
                 "leave it out: credentials come from where the storage's own tools take them",
                 *(["an @ in the name of a folder is written %40"] if scheme in _TAKES_A_TOKEN else []),
             ],
         )
-    if not text.isprintable() or set(text) & set("?#\\") or not place:
+    odd = not text.isprintable() or "::" in place or {*"?#\\"} & {*place} or {".", ".."} & {*place.split("/")}
+    is_folder = scheme == "file"
+    if not place or odd or (is_folder and not place.startswith("/")):
         raise UsageProblem(
-            f"{shown}: a folder's address has no ?, # or \\, and names a place",
+            f"{called}...: this is no address of a folder",
             remedies=[_EXAMPLE],
         )
-    if {".", ".."} & set(place.split("/")):
-        raise UsageProblem(f"{shown}: an address has no . and .. in it", remedies=[_EXAMPLE])
-    if scheme != "file":
-        return Address(scheme, f"{scheme}://{place}")
-    if not place.startswith("/"):
-        raise UsageProblem(f"{called}{text}: file:// is followed by an absolute path", remedies=[_EXAMPLE])
-    return Path(place)
+    return Path(place) if is_folder else Address(scheme, f"{scheme}://{place}")
+
+
+def _may_have_a_secret(scheme: str, place: str) -> bool:
+    if _WITH_PASSWORD.match(place):
+        return True
+    # A bucket's keys may have an @ in them, but not its name.
+    return scheme not in _NAMES_A_USER and "@" in (place if scheme in _TAKES_A_TOKEN else place.partition("/")[0])
 
 
 def copy_folder(address: Address, environment: Mapping[str, str]) -> Path:
@@ -115,33 +113,15 @@ def copy_folder(address: Address, environment: Mapping[str, str]) -> Path:
     Raises:
         UsageProblem: The user has no home, and nothing else says where caches are.
     """
-    return _cache(environment) / "baselines" / _slug(address, environment)
-
-
-def unsent_folder(address: Address, environment: Mapping[str, str]) -> Path:
-    """Where measurements are kept that could not be written into a folder; see `copy_folder`."""
-    return _cache(environment) / "unsent-baselines" / _slug(address, environment)
-
-
-def _may_have_a_token(scheme: str, place: str) -> bool:
-    if scheme in _TAKES_A_TOKEN:
-        return "@" in place
-    return scheme not in _NAMES_A_USER and _BEFORE_AT.match(place) is not None
-
-
-def _cache(environment: Mapping[str, str]) -> Path:
     try:
-        base = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        caches = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
         raise UsageProblem(
             "--baseline-dir: there is no folder for a copy of the baselines",
             found="this user has no home",
             remedies=["name a folder for caches with the variable XDG_CACHE_HOME"],
         ) from None
-    return base.absolute() / "pytest-gpuserve"
-
-
-def _slug(address: Address, environment: Mapping[str, str]) -> str:
-    which = "\0".join([address.url, *(environment.get(name, "") for name in _WHICH_STORE)])
-    readable = re.sub(r"[^A-Za-z0-9]+", "-", address.url)[:_LONGEST_SLUG].strip("-")
-    return f"{readable}-{hashlib.sha256(which.encode('utf-8', 'backslashreplace')).hexdigest()[:12]}"
+    store = "\0".join([address.url, *(environment.get(name, "") for name in _WHICH_STORE)])
+    digest = hashlib.sha256(store.encode("utf-8", "backslashreplace")).hexdigest()[:12]
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", address.url)[:40].strip("-")
+    return caches.absolute() / "pytest-gpuserve" / "baselines" / f"{readable}-{digest}"

@@ -17,11 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.store.elsewhere.address import Address, copy_folder, is_address, parse_address, unsent_folder
-from pytest_gpuserve.store.elsewhere.causes import cause_of, storage_problem
-from pytest_gpuserve.store.elsewhere.filesystem import MOST_BYTES, open_remote
-from pytest_gpuserve.store.elsewhere.names import MOST_FILES, is_baseline_name, is_for, versions_below
-from pytest_gpuserve.store.elsewhere.remote import StorageProblem
+from pytest_gpuserve.store.remote import folder as ours
+from pytest_gpuserve.store.remote.address import Address, copy_folder, is_address, parse_address
+from pytest_gpuserve.store.remote.folder import (
+    StorageProblem,
+    cause_of,
+    is_baseline_name,
+    is_for,
+    open_remote,
+    storage_problem,
+)
 from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
@@ -105,7 +110,6 @@ def test_copies_of_different_stores_are_apart() -> None:
         copy_folder(other, home),
         copy_folder(address, {**home, "AWS_ENDPOINT_URL": "http://127.0.0.1:9000"}),
         copy_folder(address, {**home, "AWS_PROFILE": "other"}),
-        unsent_folder(address, home),
     ]
     assert len(set(folders)) == len(folders)
     assert all(folder.is_relative_to("/caches/pytest-gpuserve") for folder in folders)
@@ -141,13 +145,6 @@ def test_no_name_leads_out_of_the_copy(name: str) -> None:
         assert ".." not in parts
 
 
-def test_a_folder_with_too_much_in_it_is_refused() -> None:
-    """Who names a whole bucket of data is told, and nothing is fetched."""
-    found: dict[str, dict[str, object]] = {f"bucket/cpu/{number}.json": {} for number in range(MOST_FILES + 1)}
-    with pytest.raises(UsageProblem, match="no folder of baselines"):
-        versions_below(found, "bucket", "s3://bucket")
-
-
 def test_secrets_are_kept_out_of_causes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Backends put URLs with users, and values of variables, into their errors."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret-value")
@@ -155,7 +152,7 @@ def test_secrets_are_kept_out_of_causes(monkeypatch: pytest.MonkeyPatch) -> None
     assert cause_of(problem) == "OSError: cannot reach http://...@host/x with <AWS_SECRET_ACCESS_KEY> at all"
     slashes = OSError("proxy http://to/ken77@proxy:3128, then http://me:hunt@er/22@host/x, not http://host/y")
     assert cause_of(slashes) == "OSError: proxy http://...@proxy:3128, then http://...@host/x, not http://host/y"
-    denied = storage_problem(Address("s3", "s3://b"), "cannot be listed", PermissionError("Forbidden"))
+    denied = storage_problem(Address("s3", "s3://b"), "", PermissionError("Forbidden"))
     assert "s3:PutObject" in str(denied)
 
 
@@ -166,10 +163,8 @@ def memory() -> Address:
 
 
 def test_any_scheme_of_fsspec_is_read(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Listing and content come through fsspec; a file that is not there is none, and one too large is refused."""
+    """Listing and content come through fsspec; a file that is not there is none; too large or too many are refused."""
     import fsspec
-
-    from pytest_gpuserve.store.elsewhere import filesystem as ours
 
     filesystem = fsspec.filesystem("memory")
     root = f"/{memory.url.removeprefix('memory://')}"
@@ -180,10 +175,14 @@ def test_any_scheme_of_fsspec_is_read(memory: Address, monkeypatch: pytest.Monke
         assert held is not None
         assert held.data == b"four"
         assert remote.fetch("cpu/y.json") is None
-        assert MOST_BYTES > 2**24
         monkeypatch.setattr(ours, "MOST_BYTES", 3)
-        with pytest.raises(StorageProblem, match="too large: 4 bytes"):
-            remote.fetch("cpu/x.json")
+        for ask in (remote.listing, partial(remote.fetch, "cpu/x.json"), partial(remote.fetch, "cpu/x.json", "")):
+            with pytest.raises(StorageProblem, match="too large: 4 bytes"):
+                ask()
+        monkeypatch.undo()
+        monkeypatch.setattr(ours, "MOST_ITEMS", 1)
+        with pytest.raises(StorageProblem, match="no folder of baselines"):
+            remote.listing()
     filesystem.rm(root, recursive=True)
 
 
@@ -294,12 +293,10 @@ def test_a_listing_that_is_not_whole_is_told(
     """Only the folder that was named may be absent, and only where the backend says no more than that."""
     from fsspec.implementations.memory import MemoryFileSystem
 
-    from pytest_gpuserve.store.elsewhere import filesystem as ours
-
     with closing(open_remote(memory)) as remote:
         assert remote.listing() == {}
         monkeypatch.setattr(MemoryFileSystem, "ls", ls)
-        monkeypatch.setattr(ours, "MOST_FOLDERS", 10)
+        monkeypatch.setattr(ours, "MOST_ITEMS", 10)
         with pytest.raises(StorageProblem, match=said):
             remote.listing()
 

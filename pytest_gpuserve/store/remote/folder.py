@@ -1,0 +1,396 @@
+"""A folder in shared storage, through fsspec: any scheme can be read, and S3 written too.
+
+To write only over what was read takes a condition that the storage itself checks. S3 has had it for writes since 2024
+(``If-None-Match: *`` and ``If-Match: ETag``, "Conditional requests" of its user guide). Other schemes have others or
+none, and fsspec has no call for it, so they are for reading.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuserve.errors import GpuserveError, UsageProblem
+from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.store.published import FOLDER as PUBLISHED
+from pytest_gpuserve.store.remote.address import OPTION, S3_SCHEMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_gpuserve.store.remote.address import Address
+
+CONNECT_SECONDS: Final = 5
+READ_SECONDS: Final = 15
+ATTEMPTS: Final = 2
+LONGEST_SECONDS: Final = 60
+"""Of one request, retries included, to an S3 that answers drop by drop; a large baseline file is a few megabytes."""
+
+MOST_BYTES: Final = 2**26
+"""A larger file is no baseline. Far larger ones s3fs writes in parts, to which a condition does not apply."""
+
+MOST_ITEMS: Final = 10_000
+"""A tree with more folders, or more files that could be baselines, holds something else, or leads back into itself."""
+
+SUFFIX: Final = ".json"
+
+MARKER: Final = ".pytest-gpuserve"
+MARKER_TEXT: Final = (
+    b"By this file pytest-gpuserve finds out whether this storage honours If-Match and If-None-Match.\n"
+    b"Without them two runners could overwrite each other's baselines. It may be removed at any time.\n"
+)
+
+_PAGES: Final = frozenset({"http", "https"})
+"""Schemes that have no folders but pages with links: that of a login, or of an error, looks like an empty folder."""
+
+_NO_VERSION: Final = f'"{"0" * 32}"'
+"""An ETag that no content has."""
+
+_CHANGED: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "409", "412"})
+_NO_CREDENTIALS: Final = frozenset({"NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"})
+_LONGEST_CAUSE: Final = 500
+_USER: Final = re.compile(r"://\S+@")
+"""As far as the last ``@`` of the word: a token may have slashes and a password anything in it."""
+
+
+class StorageProblem(GpuserveError):
+    """A storage did not do what it was asked for; says why in ``found``, without secrets."""
+
+
+class Changed(Exception):
+    """A file is no longer what it was when it was read, so nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A file as it was at one moment.
+
+    Args:
+        data: All of it.
+        version: Tells it from every other state of the file; empty where the storage has nothing that does.
+    """
+
+    data: bytes = field(repr=False)
+    version: str
+
+
+def is_baseline_name(name: str) -> bool:
+    """Whether a name below the folder is ``<device>/.../<file>.json``, and leads nowhere else."""
+    parts = name.split("/")
+    return len(parts) > 1 and name.endswith(SUFFIX) and "\0" not in name and not {"", ".", ".."} & {*parts}
+
+
+def is_for(name: str, device: str) -> bool:
+    """Whether a session on a device may need a file: its own baselines, and what was published of any device."""
+    first, second, *_ = name.split("/")
+    return first == device or second == PUBLISHED
+
+
+def open_remote(address: Address, *, called: str = OPTION) -> RemoteFolder:
+    """Make ready to ask a storage; whoever does closes it.
+
+    Args:
+        address: Of a folder there.
+        called: As for `parse_address`.
+
+    Raises:
+        UsageProblem: The scheme is unknown, or a library that it needs is not installed.
+        StorageProblem: The backend does not even begin.
+    """
+    kind, extra = (S3Folder, "s3") if address.scheme in S3_SCHEMES else (RemoteFolder, "storage")
+    try:
+        from fsspec.core import url_to_fs  # noqa: PLC0415 -- an extra, needed only for such an address
+
+        # Of our own, so that nobody else's settings are in it and it can be closed.
+        filesystem, root = url_to_fs(address.url, skip_instance_cache=True, **kind.options())
+    except ImportError as problem:
+        raise UsageProblem(
+            f"{called}{address}: a library that {address.scheme}:// needs is not installed",
+            found=str(problem),
+            remedies=[f"pip install 'pytest-gpuserve[{extra}]'"],
+        ) from None
+    except ValueError as problem:
+        raise UsageProblem(f"{called}{address}: fsspec cannot use it", found=cause_of(problem)) from None
+    except Exception as problem:  # noqa: BLE001 -- backends raise whatever they like
+        raise storage_problem(address, f"{address} cannot be opened", problem) from None
+    return kind(address, filesystem, root)
+
+
+class RemoteFolder:
+    """A folder behind any file system that fsspec knows, to be read alone. Names in it are relative, with ``/``.
+
+    Every method raises `StorageProblem` where the storage cannot be reached, refuses, or does not answer in time.
+
+    Args:
+        address: Of the folder.
+        filesystem: fsspec's.
+        root: Path of the folder there.
+    """
+
+    def __init__(self, address: Address, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
+        self.address = address
+        self.filesystem = filesystem
+        self.root = root.rstrip("/")
+        # Calls that fsspec makes from coroutines can be bounded in time.
+        self._bound = {"timeout": LONGEST_SECONDS} if getattr(filesystem, "async_impl", False) else {}
+
+    @staticmethod
+    def options() -> dict[str, Any]:
+        """What the file system is made with."""
+        return {}
+
+    def listing(self) -> dict[str, str]:
+        """Names of all baseline files with their versions, as `Held.version`."""
+        with self._told(f"{self.address} cannot be listed"):
+            self.filesystem.invalidate_cache()
+            below = {path.removeprefix(f"{self.root}/"): info for path, info in self._files().items()}
+            found = {name: info for name, info in below.items() if is_baseline_name(name)}
+            if len(found) > MOST_ITEMS:
+                raise self._too_much(f"{len(found)} files that could be some")
+            if not found and self.address.scheme in _PAGES:
+                raise StorageProblem(
+                    f"{self.address} cannot be listed",
+                    found="no page there has a link to a baseline file",
+                    remedies=["is the name right? the server has to list folders"],
+                )
+            for name, info in found.items():
+                self._check_size(name, info.get("size"))
+        return {name: _version_of(info) for name, info in found.items()}
+
+    def fetch(self, name: str, version: str | None = None) -> Held | None:
+        """A file; None if there is none.
+
+        Args:
+            name: Of the file.
+            version: What a listing has just said of it; asked for if not told.
+        """
+        path = f"{self.root}/{name}"
+        with self._told(f"{self.address.of(name)} cannot be read"):
+            try:
+                # The version first: a file that is replaced in between is not written over, and fetched again.
+                if version is None:
+                    info = self.filesystem.info(path, **self._bound)
+                    self._check_size(name, info.get("size"))
+                    version = _version_of(info)
+                data = self._content(path)
+            except FileNotFoundError as problem:
+                if not _is_absent(problem):
+                    raise
+                return None
+            self._check_size(name, len(data))
+            return Held(data, version)
+
+    def check_writable(self) -> None:
+        """Find out, before hours are measured, whether files may be written, and only over what was read.
+
+        Raises:
+            UsageProblem: The storage has no such writes.
+        """
+        raise self._unsafe(
+            f"{self.address.scheme}:// has no write that replaces only what was read, as far as is known here",
+            "record into s3://",
+            "record into a folder, --baseline-dir=DIR, and copy it there by other means",
+        )
+
+    def put(self, name: str, data: bytes, *, over: str | None) -> str:  # noqa: ARG002 -- S3 can
+        """Write a file, and return its version.
+
+        Args:
+            name: Of the file.
+            data: All of it.
+            over: The version that it replaces; None for a file that must not be there yet.
+
+        Raises:
+            Changed: It is another by now.
+            UsageProblem: See `check_writable`.
+        """
+        self.check_writable()
+        return ""
+
+    def close(self) -> None:
+        """Close connections; what other backends than S3's hold ends with the process."""
+
+    def _files(self) -> dict[str, Any]:
+        """What the file system says of each file, by its path.
+
+        fsspec's ``find`` leaves out each folder that it cannot list (``walk`` too: it forgets ``on_error`` below the
+        first); without them baselines would be MISSING.
+        """
+        found: dict[str, Any] = {}
+        folders, known = [self.root], {self.root}
+        while folders:
+            folder = folders.pop()
+            try:
+                infos = self.filesystem.ls(folder, detail=True, **self._bound)
+            except FileNotFoundError as problem:
+                # The folder itself may not have been made yet.
+                if folder != self.root or not _is_absent(problem):
+                    raise
+                return {}
+            for info in infos:
+                path = str(info["name"]).rstrip("/")
+                if info["type"] != "directory":
+                    found[path] = info
+                elif path not in known and not {".", ".."} & {*path.split("/")}:
+                    known.add(path)
+                    folders.append(path)
+            if len(known) > MOST_ITEMS:
+                raise self._too_much(f"more than {MOST_ITEMS} folders")
+        return found
+
+    def _content(self, path: str) -> bytes:
+        """All of a file; asked for again, once, where the answer is cut off."""
+        try:
+            data: bytes = self.filesystem.cat_file(path, **self._bound)
+        except OSError:
+            raise
+        except Exception:  # noqa: BLE001 -- backends raise whatever they like
+            data = self.filesystem.cat_file(path, **self._bound)
+        return data
+
+    def _check_size(self, name: str, size: int | None) -> None:
+        """Refuse a file by its size, if that is known."""
+        if size is not None and size > MOST_BYTES:
+            raise StorageProblem(f"{self.address.of(name)} is no baseline file", found=f"it is too large: {size} bytes")
+
+    def _too_much(self, found: str) -> StorageProblem:
+        return StorageProblem(
+            f"{self.address} is no folder of baselines alone",
+            found=found,
+            remedies=["name the folder that has those of the devices in it"],
+        )
+
+    def _unsafe(self, found: str, *remedies: str) -> UsageProblem:
+        summary = f"nothing is written to {self.address}: two runners could overwrite each other's baselines"
+        return UsageProblem(summary, found=found, remedies=remedies)
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (GpuserveError, Changed):
+            raise
+        except Exception as problem:  # noqa: BLE001 -- backends raise whatever they like
+            raise storage_problem(self.address, what, problem) from None
+
+
+class S3Folder(RemoteFolder):
+    """A folder in a bucket, to be read and written."""
+
+    def __init__(self, address: Address, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
+        super().__init__(address, filesystem, root)
+        # botocore tries again by itself, and knows better when.
+        filesystem.retries = 1
+
+    @staticmethod
+    def options() -> dict[str, Any]:
+        """See `RemoteFolder.options`; what fsspec's own configuration says of times counts."""
+        from fsspec.config import conf  # noqa: PLC0415 -- an extra
+
+        times = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
+        ours = {**times, "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS}}
+        asked = conf.get("s3", {}).get("config_kwargs", {})
+        config = {**ours, **(asked if isinstance(asked, dict) else {})}
+        # With more at once each file is asked for its size first.
+        return {"config_kwargs": config, "use_listings_cache": False, "max_concurrency": 1}
+
+    def check_writable(self) -> None:
+        """See `RemoteFolder.check_writable`. Where all is well, and was before, nothing is written."""
+        # The first may make the marker; the second has to find it there.
+        if not ((self._refuses(None) or self._refuses(None)) and self._refuses(_NO_VERSION)):
+            raise self._unsafe(
+                "the storage, or a proxy before it, or an old botocore, does not honour If-Match or If-None-Match on"
+                " writes",
+                "use a storage that does, as Amazon's S3",
+                "pip install --upgrade 'pytest-gpuserve[s3]'",
+            )
+
+    def put(self, name: str, data: bytes, *, over: str | None) -> str:
+        """See `RemoteFolder.put`."""
+        self._check_size(name, len(data))
+        condition = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over}
+        with self._told(f"{self.address.of(name)} cannot be written"):
+            try:
+                answer = self.filesystem.pipe_file(f"{self.root}/{name}", data, **self._bound, **condition)
+            except OSError as problem:
+                code = _error_code(problem)
+                if code in _CHANGED or (over is not None and code == "NoSuchKey"):
+                    raise Changed from None
+                raise
+        return str((answer or {}).get("ETag", ""))
+
+    def close(self) -> None:
+        """Close connections: s3fs does it when an instance is collected, which may be long after, or not at all."""
+        from fsspec.asyn import sync  # noqa: PLC0415 -- an extra
+
+        made_by = getattr(self.filesystem, "_s3creator", None)
+        if made_by is not None:
+            # All that was asked for is done: whatever goes wrong now is no reason to fail.
+            with suppress(Exception):
+                sync(self.filesystem.loop, made_by.__aexit__, None, None, None, timeout=CONNECT_SECONDS)
+
+    def _files(self) -> dict[str, Any]:
+        """One listing has them all; s3fs leaves out no error of it."""
+        found: dict[str, Any] = self.filesystem.find(self.root, detail=True, **self._bound)
+        return found
+
+    def _refuses(self, over: str | None) -> bool:
+        """Whether the marker is not written over a version that it has not."""
+        try:
+            self.put(MARKER, MARKER_TEXT, over=over)
+        except Changed:
+            return True
+        return False
+
+
+def storage_problem(address: Address, summary: str, problem: BaseException) -> StorageProblem:
+    """The error of a storage, from what its backend raised."""
+    remedies = []
+    if isinstance(problem, PermissionError) or type(problem).__name__ in _NO_CREDENTIALS:
+        remedies = [
+            "credentials come from where the storage's own tools take them: the environment, AWS_PROFILE, ~/.aws",
+            "to read takes s3:ListBucket and s3:GetObject, to record s3:PutObject too",
+        ]
+    elif isinstance(problem, FileNotFoundError):
+        remedies = ["is the name right? a bucket is never made here"]
+    elif address.scheme in S3_SCHEMES:
+        remedies = ["is it reachable from this machine? AWS_ENDPOINT_URL names an S3 that is not Amazon's"]
+    return StorageProblem(summary, found=cause_of(problem), remedies=remedies)
+
+
+def cause_of(problem: BaseException) -> str:
+    """The kind and the text of an error in one line, without secrets."""
+    text = " ".join(str(problem).split())
+    line = f"{type(problem).__name__}: {text}" if text else type(problem).__name__
+    return without_secrets(_USER.sub("://...@", line), os.environ)[:_LONGEST_CAUSE]
+
+
+def _is_absent(problem: FileNotFoundError) -> bool:
+    """Whether a backend says that there is no such file; some say so of every error, which they give as the cause."""
+    cause: BaseException | None = problem
+    while isinstance(cause, FileNotFoundError):
+        cause = cause.__cause__
+    # As the libraries for HTTP, for Azure and for S3 name it.
+    statuses = {getattr(cause, name, None) for name in ("status", "status_code")}
+    return cause is None or HTTPStatus.NOT_FOUND in statuses or _error_code(cause) in {"404", "NoSuchKey"}
+
+
+def _error_code(problem: BaseException) -> str:
+    """What an S3 calls an error, such as ``PreconditionFailed``; empty where it said nothing.
+
+    s3fs raises an error of Python's own, with botocore's as its cause.
+    """
+    for each in (problem, problem.__cause__):
+        response = getattr(each, "response", None)
+        if isinstance(response, dict):
+            return str(response.get("Error", {}).get("Code", ""))
+    return ""
+
+
+def _version_of(info: Mapping[str, Any]) -> str:
+    """What tells states of a file apart, by what fsspec says of it; empty where nothing does."""
+    return str(info.get("ETag") or info.get("etag") or "")

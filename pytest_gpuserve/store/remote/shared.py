@@ -1,0 +1,200 @@
+"""Baseline files of a session that are kept in shared storage: read from a copy, written only over what was read.
+
+A change fetches the file anew, so that of entries that others have written meanwhile none is lost. Of the entry that
+changes this session has judged one state; if another runner has replaced it since, the change is refused, but where
+both have measured the same build and the new entry holds the sessions of both. What is not written is not kept.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.errors import BaselineUnusable, GpuserveError, UsageProblem
+from pytest_gpuserve.store.baseline import Origin, checked_bytes, parse
+from pytest_gpuserve.store.files import changed
+from pytest_gpuserve.store.remote.address import copy_folder
+from pytest_gpuserve.store.remote.cache import BaselineCache
+from pytest_gpuserve.store.remote.folder import Changed, Held, StorageProblem, open_remote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.store.files import Decide
+    from pytest_gpuserve.store.remote.address import Address
+    from pytest_gpuserve.store.remote.folder import RemoteFolder
+    from pytest_gpuserve.store.schema import Entry
+
+MOST_TRIES: Final = 12
+"""Each is lost to another runner that wrote the same file in the second that a try takes."""
+
+FIRST_PAUSE_SECONDS: Final = 0.2
+LONGEST_PAUSE_SECONDS: Final = 5.0
+"""Longest pauses after the first try and after any: they double, and each is random, so that the same runner does not
+lose every time. Source: M. Brooker, "Exponential Backoff And Jitter" (2015), its "full jitter"."""
+
+NOT_KEPT: Final = "what was to be written is not kept: run it again, so that it is judged against what is there then"
+
+_SHOWN_DIGITS: Final = 12
+
+
+def shared_files(address: Address, device: str, *, needed: bool, updates: bool, offline: bool) -> SharedFiles:
+    """Fetch what a session needs, or take what was fetched before.
+
+    Args:
+        address: Of the folder.
+        device: That the session measures on.
+        needed: Whether baselines will be read or written; else the storage is not asked, and the copy is as it was.
+        updates: Whether it will write.
+        offline: Whether the storage is not asked, and what an earlier session fetched is read as it is.
+
+    Raises:
+        UsageProblem: The storage does not let it be read, or written, or has nothing that does so safely; or nothing
+            was fetched before.
+    """
+    cache = BaselineCache(copy_folder(address, os.environ))
+    before = cache.refreshed_at(device)
+    if needed and offline:
+        if before is None:
+            raise UsageProblem(
+                f"--baseline-offline: nothing was ever fetched from {address} for {device} on this machine",
+                looked=[str(cache.files)],
+                remedies=["run once without --baseline-offline"],
+            )
+        return SharedFiles(address, cache, as_of=before)
+    try:
+        if needed:
+            with closing(open_remote(address)) as remote:
+                if updates:
+                    remote.check_writable()
+                cache.refresh(remote, device)
+    except StorageProblem as problem:
+        stale = [f"--baseline-offline takes what was fetched at {before}"] if before and not updates else []
+        raise UsageProblem(
+            f"--baseline-dir: {problem.summary}",
+            found=problem.found,
+            remedies=[*problem.remedies, *stale, "--baseline-dir=DIR names a folder instead"],
+        ) from None
+    return SharedFiles(address, cache)
+
+
+class SharedFiles:
+    """See `BaselineFiles`.
+
+    Args:
+        address: Of the folder.
+        cache: Its copy, which has been refreshed.
+        as_of: Of when the copy is, where it was not refreshed for this session; empty else.
+    """
+
+    def __init__(self, address: Address, cache: BaselineCache, *, as_of: str = "") -> None:
+        self._address = address
+        self._cache = cache
+        self._random = random.SystemRandom()
+        self.as_of = as_of
+
+    def shown(self, path: Path) -> str:
+        """See `BaselineFiles`."""
+        return self._address.of(self._name(path))
+
+    def read(self, path: Path) -> dict[str, Stored]:
+        """See `BaselineFiles`."""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as problem:
+            raise BaselineUnusable(f"the copy of {self.shown(path)} cannot be read", found=str(problem)) from None
+        return self._parsed(data, path)
+
+    def change(self, path: Path, known: Mapping[str, Stored] | None, decide: Decide) -> dict[str, Stored]:
+        """See `BaselineFiles`; it may be written all the same where the storage's answer was lost."""
+        judged = self.read(path) if known is None else known
+        try:
+            with closing(open_remote(self._address)) as remote:
+                return self._change(remote, path, judged, decide)
+        except KeyboardInterrupt:
+            # The one line that pytest shows of it.
+            raise KeyboardInterrupt(f"while {self.shown(path)} was written") from None
+        except GpuserveError as problem:
+            raise BaselineUnusable(
+                problem.summary, found=problem.found, looked=problem.looked, remedies=[*problem.remedies, NOT_KEPT]
+            ) from None
+
+    def _change(
+        self, remote: RemoteFolder, path: Path, judged: Mapping[str, Stored], decide: Decide
+    ) -> dict[str, Stored]:
+        name, origin = self._name(path), self._origin(path)
+        tried: dict[str, Entry | None] = {}
+        for number in range(MOST_TRIES):
+            held = remote.fetch(name)
+            there = {} if held is None else self._parsed(held.data, path)
+            # Where the answer to a write was lost, the next try finds what that has written.
+            if held is None or not tried or tried != _of(there, tried):
+                changes = decide(there)
+                self._refuse_conflicts(path, judged, there, changes)
+                data = checked_bytes(changed(there, changes), origin)
+                then = parse(data, origin)
+                tried = _of(then, changes)
+                try:
+                    version = remote.put(name, data, over=None if held is None else held.version)
+                except Changed:
+                    longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number)
+                    time.sleep(self._random.uniform(0.0, longest))
+                    continue
+                held, there = Held(data, version), then
+            self._cache.keep(name, held)
+            return there
+        raise BaselineUnusable(
+            f"baseline file {origin.name} is not written", found=f"others wrote it between each of {MOST_TRIES} tries"
+        )
+
+    def _refuse_conflicts(
+        self,
+        path: Path,
+        judged: Mapping[str, Stored],
+        there: Mapping[str, Stored],
+        changes: Mapping[str, Entry | None],
+    ) -> None:
+        for key, entry in changes.items():
+            other = _of(there, [key])[key]
+            if other in (entry, _of(judged, [key])[key]):
+                continue
+            # Of one build, to whose sessions this run's were added.
+            if other is not None and entry is not None and other.sessions[-1] in entry.sessions:
+                continue
+            raise BaselineUnusable(
+                f"{key} in {self.shown(path)} is not {'removed' if entry is None else 'recorded'}:"
+                " it is no longer what this run was judged against",
+                found="it was removed meanwhile" if other is None else _by_whom(other),
+            )
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._cache.files).as_posix()
+
+    def _origin(self, path: Path) -> Origin:
+        return Origin(
+            self.shown(path),
+            "put an older version of it back, where the storage keeps them, or remove it and record it again with"
+            " --baseline-update",
+        )
+
+    def _parsed(self, data: bytes, path: Path) -> dict[str, Stored]:
+        return parse(data, self._origin(path))
+
+
+def _of(entries: Mapping[str, Stored], keys: Iterable[str]) -> dict[str, Entry | None]:
+    return {key: entries[key].entry if key in entries else None for key in keys}
+
+
+def _by_whom(entry: Entry) -> str:
+    """Who has recorded an entry, as far as it says."""
+    last = entry.sessions[-1]
+    of = f"of commit {entry.commit[:_SHOWN_DIGITS]}" if entry.commit else "of no commit"
+    why = f", because: {' '.join(entry.reason.split())}" if entry.reason else ""
+    return f"another runner has recorded it {of}, at {last.at} on host {last.host.id!r}{why}"
