@@ -293,12 +293,12 @@ def _against(config: pytest.Config) -> str | None:
 
 def _against_python(config: pytest.Config) -> str | None:
     """The interpreter to compare with, absolute and tried."""
-    from pytest_gpuserve.servers.relocation import find_python  # noqa: PLC0415 -- a project that measures nothing needs none
-
     name = _text(config, "against_python")
     typed = config.getoption("--against-python") is not None
     if not name and not typed:
         return None
+    from pytest_gpuserve.servers.relocation import find_python  # noqa: PLC0415 -- a project that measures nothing needs none
+
     try:
         return find_python(name, config.invocation_params.dir if typed else config.rootpath)
     except UsageProblem as problem:

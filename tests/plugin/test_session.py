@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 HEAVY = ("torch", "numpy", "httptools", "transformers", "mosec", "pynvml", "rich", "msgspec", "psutil")
 
 
-def test_unused_plugin_imports_nothing_heavy(real_project: Project) -> None:
-    """Collecting a project that uses no fixture of ours imports neither torch nor numpy nor httptools, nor the like."""
+IMPORTED = 25
+"""Modules and folders of ours that every run of pytest imports."""
+
+
+def test_an_unused_plugin_imports_little(real_project: Project) -> None:
+    """A project that uses no fixture of ours imports no library that ours need, and so many modules of ours."""
     real_project.test_file.write_text("def test_plain(): pass\n")
     (real_project.path / "conftest.py").write_text(
         "import sys\n"
@@ -38,8 +42,7 @@ def test_unused_plugin_imports_nothing_heavy(real_project: Project) -> None:
     (heavy,) = re.findall(r"HEAVY (.*)", result.stdout.str())
     assert heavy == "[]"
     (ours,) = re.findall(r"OURS (.*)", result.stdout.str())
-    assert "pytest_gpuserve.plugin.session" not in ours
-    assert "pytest_gpuserve.load" not in ours
+    assert len(ours.split(", ")) <= IMPORTED, ours
 
 
 def test_measuring_on_the_cpu_under_xdist_is_refused(real_project: Project) -> None:
