@@ -128,18 +128,18 @@ def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path, monke
     Who looks at the card is ended though engines cannot be.
     """
     ended: list[str] = []
-    parts: Any = [Part(name, ended, fails=name != "lock") for name in ("lock", "files", "opponents")]
-    lock, files, reference_builds = parts
-    opened = Opened(asked(tmp_path), here(), lock, files, NEVER, reference_builds, "", None, ())
-    with pytest.raises(UsageProblem, match="files cannot be ended"):
+    parts: Any = [Part(name, ended, fails=name != "lock") for name in ("lock", "opponents")]
+    lock, reference_builds = parts
+    opened = Opened(asked(tmp_path), here(), lock, NEVER, NEVER, reference_builds, "", None, ())
+    with pytest.raises(UsageProblem, match="opponents cannot be ended"):
         opened.close()
-    assert ended == ["opponents", "files", "lock"]
+    assert ended == ["opponents", "lock"]
     monkeypatch.setattr(TelemetrySource, "close", Part("telemetry_source", ended).close)
     engine: Any = Part("engine", ended, fails=True)
     made = Equipment(here().device, engine=engine, logs=NEVER, logged=NEVER, note=NEVER)
     with pytest.raises(UsageProblem, match="engine cannot be ended"):
         made.close()
-    assert ended[3:] == ["engine", "telemetry_source"]
+    assert ended[2:] == ["engine", "telemetry_source"]
 
 
 # -- in the middle of it
