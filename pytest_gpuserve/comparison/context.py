@@ -181,8 +181,8 @@ class ComparisonContext:
         paired_runner: Where builds are compared side by side.
         policy: What verdicts mean.
         tolerance_of: The tolerance of each metric.
-        told: Hears every judgement, with the label of its run.
-        looked: Hears of every look before it is taken.
+        on_verdict: Hears every judgement, with the label of its run.
+        on_look: Hears of every look before it is taken.
         loads: The loads.
     """
 
@@ -191,8 +191,8 @@ class ComparisonContext:
     paired_runner: PairedRunner
     policy: Policy
     tolerance_of: Callable[[Metric], float]
-    told: Callable[[str, Judgement], None]
-    looked: Callable[[Look], None]
+    on_verdict: Callable[[str, Judgement], None]
+    on_look: Callable[[Look], None]
     loads: TestMeasurements
 
     @property
@@ -215,4 +215,4 @@ class ComparisonContext:
             row: Of the metric; each kind of reference has one by itself.
         """
         measurement.judgements[judgement.metric.name, row or judgement.reference_kind] = judgement
-        self.told(measurement.run.label, judgement)
+        self.on_verdict(measurement.run.label, judgement)

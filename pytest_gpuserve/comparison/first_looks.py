@@ -134,7 +134,7 @@ class FirstLooks:
         measurement.run.sessions.extend(self._kept(measurement))
         while len(measurement.run.sessions) < sessions:
             if wanted:
-                self._case.looked(Look("session", len(measurement.run.sessions) + 1, sessions))
+                self._case.on_look(Look("session", len(measurement.run.sessions) + 1, sessions))
             else:
                 self._stored.tell_look(measurement)
             measurement.take(self._case.requests_wanted, policy.foreign_cores, clock_mhz)

@@ -47,9 +47,9 @@ class TestGate:
         tolerance_of: The tolerance of each metric.
         earlier: The judge of an earlier try of the same test, whose sessions are kept: a retry is more data under the
             same question, never another chance.
-        told: Hears every judgement, with the label of its run.
+        on_verdict: Hears every judgement, with the label of its run.
         progress: Told how loads get on.
-        looked: Hears of every look before it is taken.
+        on_look: Hears of every look before it is taken.
         card: On which servers of this session run; None where there is none.
 
     Attributes:
@@ -67,9 +67,9 @@ class TestGate:
         paired_runner: PairedRunner,
         policy: Policy,
         tolerance_of: Callable[[Metric], float],
-        told: Callable[[str, Judgement], None],
+        on_verdict: Callable[[str, Judgement], None],
         progress: Progress,
-        looked: Callable[[Look], None] = unwatched,
+        on_look: Callable[[Look], None] = unwatched,
         earlier: TestGate | None = None,
         card: Card | None = None,
     ) -> None:
@@ -82,8 +82,8 @@ class TestGate:
             paired_runner=paired_runner,
             policy=policy,
             tolerance_of=tolerance_of,
-            told=told,
-            looked=looked,
+            on_verdict=on_verdict,
+            on_look=on_look,
             loads=self._loads,
         )
         self._recorder = Recorder(self._case)

@@ -71,7 +71,7 @@ class PairedComparison:
             paired: Of what.
             judgement: What the last one said.
         """
-        self._case.looked(Look("round", paired.next_round, LOOKS[-1][0], judgement, self._case.left_seconds))
+        self._case.on_look(Look("round", paired.next_round, LOOKS[-1][0], judgement, self._case.left_seconds))
 
     def _why_not_more(self, paired: SideBySide) -> Reason | None:
         rounds = len(paired.rounds)

@@ -233,7 +233,7 @@ class StoredComparison:
             judgement: What the last one said.
         """
         number = len(measurement.run.sessions) + 1
-        self._case.looked(Look("session", number, LOOKS, judgement, self._case.left_seconds))
+        self._case.on_look(Look("session", number, LOOKS, judgement, self._case.left_seconds))
 
     def judge(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
         """Judge what has been measured so far."""

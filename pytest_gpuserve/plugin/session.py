@@ -220,8 +220,8 @@ class TestGates:
             card=self._here.device.card,
             earlier=self._judges.get(nodeid),
             progress=self._progress,
-            looked=self._progress.look,
-            told=lambda label, judgement: item.ihook.pytest_gpuserve_judged(
+            on_look=self._progress.look,
+            on_verdict=lambda label, judgement: item.ihook.pytest_gpuserve_judged(
                 nodeid=nodeid, label=label, judgement=judgement
             ),
         )

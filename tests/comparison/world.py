@@ -234,7 +234,7 @@ class World:
             paired_runner=self.paired_runner,
             policy=self.policy,
             tolerance_of=lambda metric: metric.default_tolerance,
-            told=lambda label, judgement: self.told.append(judgement),
+            on_verdict=lambda label, judgement: self.told.append(judgement),
             progress=cast("Progress", None),
             earlier=earlier,
         )
