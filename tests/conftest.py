@@ -46,8 +46,14 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what `-m` does not name; begin with what takes longest, so that no worker is left with it at the end."""
+    """Skip what `-m` does not name; begin with what takes longest, so that no worker is left with it at the end.
+
+    pytest-xdist gives each worker a stretch of the tests: files are dealt out, so that each stretch begins with long ones.
+    """
     items.sort(key=lambda item: min(LONGEST.get(folder.name, len(LONGEST)) for folder in item.path.parents))
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    dealt = {path: number % workers for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+    items.sort(key=lambda item: dealt[item.path])
     asked = config.getoption("-m", default="")
     for item in items:
         for marker in BY_NAME:
