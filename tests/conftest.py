@@ -48,7 +48,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what `-m` does not name; begin with what takes longest, so that no worker is left with it at the end.
 
-    pytest-xdist gives each worker a stretch of the tests: files are dealt out, so that each stretch begins with long ones.
+    pytest-xdist gives each worker a stretch of the tests. Files are dealt out, so that each begins with long ones.
     """
     items.sort(key=lambda item: min(LONGEST.get(folder.name, len(LONGEST)) for folder in item.path.parents))
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
