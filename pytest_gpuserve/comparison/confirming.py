@@ -103,18 +103,18 @@ def settled(stored: Judgement, paired: Judgement, changed: tuple[str, ...], *, d
     if not decides and not is_missing:
         # There is no other evidence: what the pair leaves open is open, and what of it cannot be trusted is INVALID.
         how = "settled" if is_settled else "looked at"
-        return paired.because(*stored.reasons, _beside(f"{how} side by side {name}"), *_shared(changed))
+        return paired.because(*stored.reasons, side_by_side(f"{how} side by side {name}"), *_shared(changed))
     if paired.verdict is Verdict.INVALID and stored.verdict.passes:
         # What showed beside its commit is of this build too: it must not pass by a number from before.
-        return paired.because(_beside(f"the stored baseline alone says {stored.verdict}"))
+        return paired.because(side_by_side(f"the stored baseline alone says {stored.verdict}"))
     if is_settled and is_missing:
-        return paired.because(_beside(f"settled side by side {name}"), *_shared(changed))
+        return paired.because(side_by_side(f"settled side by side {name}"), *_shared(changed))
     if paired.verdict is Verdict.REGRESSED or (paired.verdict.passes and not changed):
         told = f"the stored baseline alone says {stored.verdict}; side by side {name} it is {paired.verdict}"
-        return paired.because(_beside(f"{told}, and that counts"), *_shared(changed))
+        return paired.because(side_by_side(f"{told}, and that counts"), *_shared(changed))
     if paired.verdict.passes:
         return stored.because(
-            _beside(
+            side_by_side(
                 f"side by side {name} it is {paired.verdict}, but that cannot see what both sides share now:"
                 f" {'; '.join(changed)}"
             ),
@@ -123,7 +123,7 @@ def settled(stored: Judgement, paired: Judgement, changed: tuple[str, ...], *, d
                 "compare with the old packages: --against-python=EXE of an environment that has them, or record anew",
             ),
         )
-    return stored.because(_beside(f"not settled side by side {name} either: {paired.verdict}"), *paired.reasons)
+    return stored.because(side_by_side(f"not settled side by side {name} either: {paired.verdict}"), *paired.reasons)
 
 
 def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
@@ -158,7 +158,8 @@ def unsettled_by(changed: tuple[str, ...]) -> tuple[Reason, ...]:
     )
 
 
-def _beside(text: str) -> Reason:
+def side_by_side(text: str) -> Reason:
+    """What was seen side by side, whatever came of it."""
     return Reason(ReasonKind.SIDE_BY_SIDE, text)
 
 

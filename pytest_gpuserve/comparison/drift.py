@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.assertions import Run
-from pytest_gpuserve.comparison.confirming import Unconfirmed, base_failed, beside_commit
+from pytest_gpuserve.comparison.confirming import Unconfirmed, base_failed, beside_commit, side_by_side
 from pytest_gpuserve.comparison.drift_verdict import changes_since_anchor, named, screened, standing
 from pytest_gpuserve.comparison.stored import SHARED_CARD
 from pytest_gpuserve.experiment.pairing import BaseFailed
@@ -113,7 +113,7 @@ class DriftComparison:
             self._decided[key] = beside
             # Why it was not enough stands with the verdict that counts.
             self._case.tell(measurement, drift.claim.overrule())
-            told = _beside(f"{drift.beside} it is REGRESSED too, and that counts")
+            told = side_by_side(f"{drift.beside} it is REGRESSED too, and that counts")
             return paired.because(told, *drift.claim.reasons)
         unsettled = self._unsettled(drift, paired)
         if unsettled:
@@ -141,11 +141,11 @@ class DriftComparison:
         if not paired.verdict.passes and paired.verdict is not Verdict.REGRESSED:
             self._decided[key] = None
             return self._stored.final(
-                measurement, drift.claim.because(_beside(f"not settled {found}"), *paired.reasons)
+                measurement, drift.claim.because(side_by_side(f"not settled {found}"), *paired.reasons)
             )
         if paired.verdict is Verdict.REGRESSED and _is_beyond(paired):
             self._decided[key] = beside
-            return paired.because(_beside(f"{found}, and that counts"), *drift.claim.reasons)
+            return paired.because(side_by_side(f"{found}, and that counts"), *drift.claim.reasons)
         changed = changes_since_anchor(drift.anchored.of, self._case.paired_runner.here)
         if changed:
             text = f"no drift is judged: both sides share now {'; '.join(changed)}"
@@ -163,12 +163,12 @@ class DriftComparison:
     def _unsettled(self, drift: Drift, paired: Judgement) -> tuple[Reason, ...]:
         """Why a verdict side by side that is not REGRESSED leaves the drift as it is; empty where it clears it."""
         if not paired.verdict.passes:
-            return (_beside(f"not settled {drift.beside} either: {paired.verdict}"), *paired.reasons)
+            return (side_by_side(f"not settled {drift.beside} either: {paired.verdict}"), *paired.reasons)
         changed = changes_since_anchor(drift.anchored.of, self._case.paired_runner.here)
         if not changed:
             return ()
         told = f"{drift.beside} it is {paired.verdict}, but that cannot see what both sides share now"
-        return (_beside(f"{told}: {'; '.join(changed)}"),)
+        return (side_by_side(f"{told}: {'; '.join(changed)}"),)
 
     def _beside(self, measurement: Measurement, stored: Stored, anchor: AnchorRecord) -> Measurement:
         """The load once more, to be measured beside the anchor's commit; it notes why that cannot be."""
@@ -233,10 +233,6 @@ class DriftComparison:
         beside.show()
         beside.judgements[metric.name, paired.reference_kind] = paired
         return paired
-
-
-def _beside(text: str) -> Reason:
-    return Reason(ReasonKind.SIDE_BY_SIDE, text)
 
 
 def _is_beyond(judgement: Judgement) -> bool:

@@ -110,10 +110,11 @@ class Recorder:
     def write(self, measurements: Iterable[Measurement]) -> list[str]:
         """Write the baselines of what a test compared, if this is a recording; says what was written.
 
-        Every load is tried, also after one that could not be written.
+        Every load is tried, also after one that could not be written; Ctrl-C ends it.
 
         Raises:
             BaselineUnusable: A file cannot be read or written; says what was written all the same.
+            KeyboardInterrupt: By Ctrl-C; says what could not be written before it.
         """
         lines: list[str] = []
         problems: list[BaselineUnusable] = []
@@ -122,6 +123,9 @@ class Recorder:
                 lines += self._write(measurement)
             except BaselineUnusable as problem:
                 problems.append(problem)
+            except KeyboardInterrupt as interrupt:
+                said = (str(interrupt), *(problem.summary for problem in problems))
+                raise KeyboardInterrupt("; ".join(filter(None, said))) from None
         if problems:
             raise _together(problems, lines)
         return lines

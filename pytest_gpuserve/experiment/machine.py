@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.store.baseline import Stored
 
-NO_READING: Final = "how fast this machine is could not be measured"
+THIS_MACHINE: Final = "this machine"
 
 FEW_PERCENT: Final = 0.2
 """A smaller change of speed is told in percent."""
@@ -44,7 +44,7 @@ class Machine:
             if self._device.card is not None and python:
                 rates |= measure_card(python, self._device.environment())
         except YardstickFailed as problem:
-            self._note(f"{NO_READING}: {problem.found}")
+            self._note(f"{_no_reading(THIS_MACHINE)}: {problem.found}")
             return {}
         return rates
 
@@ -84,13 +84,13 @@ def why_other_than_anchor(rates: Mapping[str, list[float]], now: Yardstick) -> s
     return speed_text(yardstick_of(dict(rates)), now, "its anchor was recorded")
 
 
-def speed_text(then: Yardstick, now: Yardstick, when: str, machine: str = "this machine") -> str:
+def speed_text(then: Yardstick, now: Yardstick, when: str, machine: str = THIS_MACHINE) -> str:
     """``this machine is 1.9 times as fast as when the baseline was recorded``, or ``6 % faster than when ...``.
 
     By the kind of work that has moved furthest; of all kinds the JSON has the readings.
     """
     if not now.rates:
-        return f"how fast {machine} is could not be measured, so nobody knows whether it is as fast as when {when}"
+        return f"{_no_reading(machine)}, so nobody knows whether it is as fast as when {when}"
     ratio = speed_ratio(then, now)
     if ratio is None:
         return f"how fast the machine was when {when} is not known: it has no yardstick"
@@ -103,3 +103,7 @@ def speed_text(then: Yardstick, now: Yardstick, when: str, machine: str = "this 
         word = "faster" if ratio > 1 else "slower"
         return f"{machine} is {format_fraction(abs(round(ratio, 2) - 1))} {word} than when {when}"
     return f"{machine} is {ratio:.2g} times as fast as when {when}"
+
+
+def _no_reading(machine: str) -> str:
+    return f"how fast {machine} is could not be measured"

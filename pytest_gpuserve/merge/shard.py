@@ -28,7 +28,7 @@ class ShownWhy(msgspec.Struct, frozen=True):
 
     kind: str
     about: str = ""
-    commit: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{7,64})?$")] = ""
+    commit: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{7,64})?\Z")] = ""
     seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] | None = None
 
 
@@ -248,6 +248,8 @@ def canonical(plain: object) -> str:
 def held_back(verdict: Plain, reason: str) -> Plain:
     """A verdict as it stands in a file, made INCONCLUSIVE for a reason."""
     reasons, why = verdict.get("reasons", []), verdict.get("why", [])
+    # In a file of an earlier version reasons have no kinds.
+    why = why if len(why) == len(reasons) else [{"kind": str(ReasonKind.REMARK)} for _ in reasons]
     return {
         **verdict,
         "verdict": "INCONCLUSIVE",

@@ -55,7 +55,7 @@ MENDED_BY: Final[Mapping[ReasonKind, str]] = {
     ReasonKind.CONTRADICTORY: f"{_QUIET}, or allow more time, load.capacity(..., seconds=...)",
     ReasonKind.REPLICA: "mend that replica, or leave its URL out",
     ReasonKind.HOST_SHARED: _QUIET,
-    ReasonKind.COMMIT_UNKNOWN: "fetch the commit of the baseline",
+    ReasonKind.COMMIT_UNKNOWN: "fetch the commit that it names",
     ReasonKind.FOREIGN_PROCESS: "let nobody else use the card",
     ReasonKind.ANOTHER_CLIENT: "let nobody else use the server",
     ReasonKind.THROTTLED: "cool the card, or lower its clocks",

@@ -128,7 +128,7 @@ def _verdict(row: Row) -> dict[str, Any]:
 def _why(reason: Reason) -> dict[str, Any]:
     """What a program decides by of a reason: its kind, and those fields that it has."""
     fields = {"about": reason.about, "commit": reason.commit, "seconds": reason.seconds}
-    return {"kind": str(reason.kind), **{name: value for name, value in fields.items() if value}}
+    return {"kind": str(reason.kind), **{name: value for name, value in fields.items() if value not in {"", None}}}
 
 
 def _run(run: RunResult) -> dict[str, Any]:

@@ -61,7 +61,9 @@ def test_a_claim_without_a_p_value_does_not_stand_among_more() -> None:
     claim, other = shard(regressed("test_a")), shard(a_test("test_b"), began=1)
     both = merged(claim, other)
     assert verdicts_of(both)["test_a"] == "INCONCLUSIVE"
-    assert "not in the file" in both.tests[0].runs[0].judgements[0].reasons[0].text
+    last = both.tests[0].runs[0].judgements[0].reasons[-1]
+    assert "not in the file" in last.text
+    assert last.kind is ReasonKind.CHANCE
     assert verdicts_of(merged(claim)) == {"test_a": "REGRESSED"}
     knowing = shard(regressed("test_a"), comparisons={"planned": 1, "among": 2})
     assert verdicts_of(merged(knowing, other))["test_a"] == "REGRESSED"

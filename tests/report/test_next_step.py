@@ -139,7 +139,7 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
     # There HEAD~1 cannot be looked beside either.
     "a shallow clone lacks the commit": (
         one(because(*SHALLOW, verdict=Verdict.INCONCLUSIVE)),
-        f"fetch the commit of the baseline, {AGAIN}",
+        f"fetch the commit that it names, {AGAIN}",
     ),
     "a search chooses its rates, and has arguments of its own": (searched(ReasonKind.CLIENT_LATE), KEEPS_UP),
     "so that none is lowered": (searched(ReasonKind.RATE_NOT_REACHED), KEEPS_UP),

@@ -115,8 +115,10 @@ def test_a_whole_bucket_may_be_the_folder(s3: S3, address: Address) -> None:
 
 
 def test_a_write_replaces_only_what_was_read(s3: S3, address: Address) -> None:
-    """Compare and set: by the version that was read, or by there being none."""
+    """Compare and set: by the version that was read, or by there being none; what tells no version is not written."""
     with opened(address) as remote:
+        with pytest.raises(StorageProblem, match="tells no ETag"):
+            remote.put("cpu/a.json", b"mine", over="")
         first = remote.put("cpu/a.json", b"one", over=None)
         with pytest.raises(Changed):
             remote.put("cpu/a.json", b"mine", over=None)

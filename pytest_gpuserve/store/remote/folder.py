@@ -7,6 +7,7 @@ none, and fsspec has no call for it, so they are for reading.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from contextlib import contextmanager, suppress
@@ -157,8 +158,6 @@ class RemoteFolder:
                     found="no page there has a link to a baseline file",
                     remedies=["is the name right? the server has to list folders"],
                 )
-            for name, info in found.items():
-                self._check_size(name, info.get("size"))
         return {name: _version_of(info) for name, info in found.items()}
 
     def fetch(self, name: str, version: str | None = None) -> Held | None:
@@ -246,7 +245,7 @@ class RemoteFolder:
         """All of a file; asked for again, once, where the answer is cut off."""
         try:
             data: bytes = self.filesystem.cat_file(path, **self._bound)
-        except OSError:
+        except (OSError, asyncio.TimeoutError):  # which are one from Python 3.11 on
             raise
         except Exception:  # noqa: BLE001 -- backends raise whatever they like
             data = self.filesystem.cat_file(path, **self._bound)
@@ -312,6 +311,9 @@ class S3Folder(RemoteFolder):
     def put(self, name: str, data: bytes, *, over: str | None) -> str:
         """See `RemoteFolder.put`."""
         self._check_size(name, len(data))
+        if over == "":
+            # An empty condition may be taken for none.
+            raise StorageProblem(f"{self.address.of(name)} cannot be written", found="the storage tells no ETag of it")
         condition = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over}
         with self._told(f"{self.address.of(name)} cannot be written"):
             try:

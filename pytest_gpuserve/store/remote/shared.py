@@ -120,7 +120,7 @@ class SharedFiles:
                 return self._change(remote, path, judged, decide)
         except KeyboardInterrupt:
             # The one line that pytest shows of it.
-            raise KeyboardInterrupt(f"while {self.shown(path)} was written") from None
+            raise KeyboardInterrupt(f"while {self.shown(path)} was written: it may be there, or not") from None
         except GpuserveError as problem:
             raise BaselineUnusable(
                 problem.summary, found=problem.found, looked=problem.looked, remedies=[*problem.remedies, NOT_KEPT]
