@@ -134,6 +134,7 @@ class App:
         extra: More of its command line, as it is.
         environment: Variables for the server on top of the inherited ones.
         python: The interpreter that runs it, which has the server's library.
+        distributions: Those whose versions are told of an interpreter that is not the tests' own.
         moved_from: The app that this one is in another checkout; both are the same workload.
     """
 
@@ -144,6 +145,7 @@ class App:
     extra: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
+    distributions: tuple[str, ...] = DEFAULT_DISTRIBUTIONS
     moved_from: App | None = None
 
     def refuse(self, names: Collection[str]) -> None:
@@ -186,7 +188,7 @@ class App:
         """The hash of its file and, of an interpreter that is not the tests' own, its versions."""
         found = {"app_sha256": hashlib.sha256(self.file.read_bytes()).hexdigest()}
         if self.python != sys.executable:
-            versions = installed_versions(self.python, DEFAULT_DISTRIBUTIONS)
+            versions = installed_versions(self.python, self.distributions)
             found["interpreter"] = ", ".join(f"{name} {version}" for name, version in versions.items())
         return found
 
