@@ -33,11 +33,13 @@ class _Measured(NamedTuple):
         window: What happened.
         ticks: What it was made of.
         counted: What the server counted meanwhile; None where it does not count.
+        readings: Between which it did.
     """
 
     window: Window
     ticks: list[Tick]
     counted: Counters | None
+    readings: tuple[Reading | None, Reading | None]
 
 
 @dataclass
@@ -80,6 +82,10 @@ class LoadedStart(OneStart):
             steady=steady,
             counters=added([each.counted for each in self._measured[discard:] if each.counted is not None]),
         )
+
+    def readings(self, start: Start) -> list[tuple[Reading | None, Reading | None]]:
+        """Of each window of what was measured, the readings of the server's counters before and after it."""
+        return [each.readings for each in self._measured[start.discarded :]]
 
     @property
     def _windows(self) -> list[Window]:
@@ -147,7 +153,7 @@ class LoadedStart(OneStart):
         found = self._watch.counted(before, after)
         window = self._watch.window(ticks, found)
         if window is not None:
-            self._measured.append(_Measured(window, ticks, found))
+            self._measured.append(_Measured(window, ticks, found, (before, after)))
             # Of the one before, as a rule: to wait until this one was seen to its end would hold the load up.
             self._sift(wait=False)
         return after

@@ -5,9 +5,6 @@ Nothing heavy is imported here: a project that uses none of our fixtures pays fo
 
 from __future__ import annotations
 
-import os
-import sysconfig
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +12,7 @@ import pytest
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.plugin import hookspecs
+from pytest_gpuserve.plugin.callers import located
 from pytest_gpuserve.plugin.collection import COLLECTED, NODEID, measures, needs_device
 from pytest_gpuserve.plugin.fixtures import (
     SESSION_NAME,
@@ -36,9 +34,9 @@ from pytest_gpuserve.plugin.markers import FULL_HELP, MARKER_HELP, check_markers
 from pytest_gpuserve.plugin.options import Update, add_options, read_settings
 from pytest_gpuserve.plugin.outputs import clear_outputs
 from pytest_gpuserve.plugin.server_fixtures import (
-    _gpuserve_servers,
     command_server,
     count_flops,
+    gpuserve_servers,
     litserve_server,
     mosec_server,
     pytriton_server,
@@ -56,7 +54,6 @@ from pytest_gpuserve.plugin.xdist import (
     is_worker,
     worker_count,
 )
-from pytest_gpuserve.process.secrets import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -68,7 +65,6 @@ __all__ = [
     "_gpuserve_engine",
     "_gpuserve_judge",
     "_gpuserve_measuring",
-    "_gpuserve_servers",
     "_gpuserve_session",
     "_gpuserve_telemetry",
     "artifacts",
@@ -78,6 +74,7 @@ __all__ = [
     "device",
     "duel",
     "full_size",
+    "gpuserve_servers",
     "litserve_server",
     "load",
     "mosec_server",
@@ -115,6 +112,13 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hookspecs)
     pluginmanager.register(PublishedSizes())
     pluginmanager.register(BeforeTheyAreDealtOut())
+
+
+def pytest_gpuserve_distributions() -> Sequence[str]:
+    """Name those of the servers that we know."""
+    from pytest_gpuserve.device import DEFAULT_DISTRIBUTIONS
+
+    return DEFAULT_DISTRIBUTIONS
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -225,7 +229,7 @@ def pytest_runtest_setup() -> Generator[None, object, object]:
     try:
         return (yield)
     except GpuserveError as problem:
-        raise pytest.fail.Exception(_located(problem), pytrace=False) from None
+        raise pytest.fail.Exception(located(problem), pytrace=False) from None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -234,16 +238,7 @@ def pytest_pyfunc_call() -> Generator[None, object, object]:
     try:
         return (yield)
     except GpuserveError as problem:
-        raise pytest.fail.Exception(_located(problem), pytrace=False) from None
-
-
-def _located(problem: GpuserveError) -> str:
-    """The text of an error, with the line of the user's code that led to it."""
-    others = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<")
-    for frame in reversed(traceback.extract_tb(problem.__traceback__)):
-        if not frame.filename.startswith(others) and "site-packages" not in frame.filename:
-            return without_secrets(f"{Path(frame.filename).name}:{frame.lineno}: {problem}", os.environ)
-    return without_secrets(str(problem), os.environ)
+        raise pytest.fail.Exception(located(problem), pytrace=False) from None
 
 
 def _or_usage_error(call: Any) -> Any:  # noqa: ANN401 -- passes through whatever the call returns

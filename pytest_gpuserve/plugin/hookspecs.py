@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_gpuserve.gate.verdict import Judgement
 
 
@@ -13,3 +15,7 @@ def pytest_gpuserve_judged(nodeid: str, label: str, judgement: Judgement) -> Non
 
     Where a test ended early its other metrics follow at its end, with ``judgement.asserted`` false.
     """
+
+
+def pytest_gpuserve_distributions() -> Sequence[str]:  # type: ignore[empty-body]
+    """Called once: names of distributions, as on the package index, whose versions baselines keep where installed."""

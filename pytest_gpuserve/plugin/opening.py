@@ -24,6 +24,7 @@ from pytest_gpuserve.plugin.options import ENGINE_OPTION, Update
 from pytest_gpuserve.plugin.progress import say
 from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.process.secrets import secret_headers
+from pytest_gpuserve.servers.app import words
 from pytest_gpuserve.servers.instance import Instance, started
 from pytest_gpuserve.servers.remote import Remote, reached
 from pytest_gpuserve.store.files import LocalFiles
@@ -233,7 +234,7 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
     )
     engine = _engine_on_ray(settings, measuring=measuring)
     files, as_of = _baseline_files(settings, devices[0].name, measuring=measuring)
-    software, revision = read_software(), read_revision(settings.root, settings.baseline_dir)
+    software, revision = read_software(known_distributions(config)), read_revision(settings.root, settings.baseline_dir)
     device, lock = _taken(devices, config, settings, measuring=measuring)
     here = RunEnvironment(device, software, revision, occasion=utc_now())
     return Opened(
@@ -247,6 +248,17 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
         engine=engine,
         notes=(OFFLINE.format(as_of),) if as_of else (),
     )
+
+
+def known_distributions(config: pytest.Config) -> tuple[str, ...]:
+    """All whose versions can move a number, by all plugins: ours first, each once.
+
+    Raises:
+        UsageProblem: A plugin names something else.
+    """
+    hook = "pytest_gpuserve_distributions"
+    named = [words(hook, names) for names in getattr(config.hook, hook)()]
+    return tuple(dict.fromkeys(name for names in reversed(named) for name in names))
 
 
 def _engine_on_ray(settings: Settings, *, measuring: bool) -> RayEngine | None:

@@ -10,9 +10,11 @@ from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.device import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.replicas import RemoteOptions, remote_of
+from pytest_gpuserve.plugin.callers import calling_file
 from pytest_gpuserve.roofline import count_flops
 from pytest_gpuserve.servers.app import App, metric_names, named_arguments, seconds, variables, words
 from pytest_gpuserve.servers.command import CommandServer
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.base import Argument, ServerKind
     from pytest_gpuserve.servers.metric_names import MetricNames
 
+__tracebackhide__ = True
+"""Who calls from here is not the user; see `calling_file`."""
 
 NAME_IT: Final = "name it relative to the file that calls, or give an absolute path"
 
@@ -41,7 +45,7 @@ LIKE_NAMED: Final = 3
 
 @dataclass(frozen=True)
 class ServerFactory:
-    """Makes deployments of each kind.
+    """Makes deployments of each kind, and with ``deploy`` of any other one.
 
     All take ``start_timeout``: the seconds from launch to the model's first answer; and, but for a remote one,
     ``python``, the interpreter that has the server (this one by default), and ``env``, variables for it. Files are
@@ -52,11 +56,13 @@ class ServerFactory:
         starter_of: Makes what starts servers on this session's device, of a deadline in seconds.
         shown: Names a file as baselines do.
         root: The project's root folder, below which what is not where it was named is looked for.
+        distributions: Those whose versions can move a number.
     """
 
     starter_of: Callable[[float], Starter]
     shown: Callable[[Path], str]
     root: Path
+    distributions: tuple[str, ...] = DEFAULT_DISTRIBUTIONS
 
     def mosec(
         self,
@@ -83,8 +89,8 @@ class ServerFactory:
         Raises:
             UsageProblem: There is no such file, or an argument is one that the fixture sets.
         """
-        found = self._app("mosec_server", app, python=python, env=env, args=args, arguments=arguments)
-        return self._handle(Mosec(found, stage=stage), start_timeout)
+        found = self.app("mosec_server", app, python=python, env=env, args=args, arguments=arguments)
+        return self.deploy(Mosec(found, stage=stage), start_timeout)
 
     def litserve(
         self,
@@ -109,8 +115,8 @@ class ServerFactory:
         Raises:
             UsageProblem: There is no such file.
         """
-        return self._handle(
-            LitServe(self._app("litserve_server", app, python=python, env=env, args=args, arguments=arguments)),
+        return self.deploy(
+            LitServe(self.app("litserve_server", app, python=python, env=env, args=args, arguments=arguments)),
             start_timeout,
         )
 
@@ -139,8 +145,8 @@ class ServerFactory:
         Raises:
             UsageProblem: There is no such file, or the model has no name.
         """
-        found = self._app("pytriton_server", app, python=python, env=env, args=args, arguments=arguments)
-        return self._handle(PyTriton(found, model), start_timeout)
+        found = self.app("pytriton_server", app, python=python, env=env, args=args, arguments=arguments)
+        return self.deploy(PyTriton(found, model), start_timeout)
 
     def triton(
         self,
@@ -177,7 +183,7 @@ class ServerFactory:
         Raises:
             UsageProblem: There is no such repository or model, or an option is one that the fixture sets.
         """
-        repository = self._place(model_repository)
+        repository = self.place(model_repository)
         if not repository.is_dir():
             raise self._missing("triton_server: there is no model repository", repository, "triton_server", folder=True)
         kind = Triton(
@@ -189,12 +195,12 @@ class ServerFactory:
             arguments=named_arguments("triton_server", arguments),
             extra=words("triton_server(args=...)", args),
             environment=variables("triton_server", env),
-            python=self._interpreter(python),
+            python=self.interpreter(python),
             image=image,
             engine=None if engine is None else words("triton_server(engine=...)", engine),
             engine_options=words("triton_server(engine_options=...)", engine_options),
         )
-        return self._handle(kind, start_timeout)
+        return self.deploy(kind, start_timeout)
 
     def torch_worker(
         self,
@@ -248,9 +254,9 @@ class ServerFactory:
                 remedies=['args={"width": 64}'],
             )
         kind = TorchWorker(
-            self._app("torch_worker", file, f":{name}", python=python, env=env, args=(), arguments=args or {}),
+            self.app("torch_worker", file, f":{name}", python=python, env=env, args=(), arguments=args or {}),
             name,
-            weights=None if weights is None else self._place(weights),
+            weights=None if weights is None else self.place(weights),
             compile=compile,
             compile_backend=compile_backend,
             compile_mode=compile_mode,
@@ -260,7 +266,7 @@ class ServerFactory:
             max_wait_ms=max_wait_ms,
             seed=seed,
         )
-        return self._handle(kind, start_timeout)
+        return self.deploy(kind, start_timeout)
 
     def command(
         self,
@@ -290,20 +296,20 @@ class ServerFactory:
         Raises:
             UsageProblem: There is no command, or no ``{port}`` in it.
         """
-        folder = self._place(cwd)
+        folder = self.place(cwd)
         if not folder.is_dir():
             raise UsageProblem(f"command_server(cwd=...): there is no folder {folder}", remedies=[NAME_IT])
         kind = CommandServer(
             argv=words("command_server", argv),
             cwd=folder,
             shown=self.shown(folder),
-            python=self._interpreter(python),
+            python=self.interpreter(python),
             health=ready,
             counters=metric_names("command_server", counters),
             environment=variables("command_server", env),
             default_model=model,
         )
-        return self._handle(kind, start_timeout)
+        return self.deploy(kind, start_timeout)
 
     def remote(
         self,
@@ -340,10 +346,10 @@ class ServerFactory:
             counters=metric_names("remote_server", counters),
             metrics_port=metrics_port,
             grpc_port=grpc_port,
-            ca_file=str(self._place(ca_file)) if ca_file else "",
+            ca_file=str(self.place(ca_file)) if ca_file else "",
             model=model,
         )
-        return self._handle(remote_of(url, options), start_timeout)
+        return self.deploy(remote_of(url, options), start_timeout)
 
     def count_flops(
         self,
@@ -359,36 +365,73 @@ class ServerFactory:
         return count_flops(
             model,
             inputs,
-            folder=self._place("."),
+            folder=self.place("."),
             dtypes=dtypes,
             args=args,
-            python=self._interpreter(python),
+            python=self.interpreter(python),
             env=None if env is None else variables("count_flops", env),
         )
 
-    def _app(
+    def deploy(self, kind: ServerKind, start_timeout: float = 120.0) -> ServerHandle:
+        """Describe a deployment of a server of any kind.
+
+        Args:
+            kind: The server with its arguments.
+            start_timeout: Seconds from launch to the model's first answer.
+        """
+        return ServerHandle(kind, self.starter_of(seconds("start_timeout", start_timeout)))
+
+    def app(
         self,
         fixture: str,
         file: str | Path,
         inside: str = "",
         *,
-        python: str | None,
-        env: Mapping[str, str] | None,
-        args: Sequence[str],
-        arguments: Mapping[str, Argument],
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        args: Sequence[str] = (),
+        arguments: Mapping[str, Argument] | None = None,
     ) -> App:
-        path = self._place(file)
+        """A file of the user's that a kind of server runs, with its interpreter, command line and variables.
+
+        Args:
+            fixture: The fixture that was called, for messages.
+            file: The file.
+            inside: What follows it in what the user wrote, for messages.
+            python: The interpreter that runs it.
+            env: Variables for it.
+            args: More of its command line, as it is.
+            arguments: Its command line by name.
+
+        Raises:
+            UsageProblem: There is no such file or interpreter, or one of the others cannot be.
+        """
+        path = self.place(file)
         if not path.is_file():
             raise self._missing(f"{fixture}: there is no app file", path, fixture, inside, folder=False)
+        given = arguments or {}
         return App(
             fixture=fixture,
             file=path,
             shown=self.shown(path),
-            arguments=arguments if fixture == "torch_worker" else named_arguments(fixture, arguments),
+            arguments=given if fixture == "torch_worker" else named_arguments(fixture, given),
             extra=words(f"{fixture}(args=...)", args),
             environment=variables(fixture, env),
-            python=self._interpreter(python),
+            python=self.interpreter(python),
+            distributions=self.distributions,
         )
+
+    def interpreter(self, python: str | Path | None) -> str:
+        """An interpreter as a user names it, by its path or along the PATH; None for the tests' own.
+
+        Raises:
+            UsageProblem: There is none.
+        """
+        return sys.executable if python is None else find_python(fspath(python), self.place("."), "python")
+
+    def place(self, path: str | Path) -> Path:
+        """A path relative to the caller's file: the one place that means the same in a test, fixture and conftest."""
+        return (calling_file().parent / path).resolve()
 
     def _missing(self, summary: str, path: Path, fixture: str, inside: str = "", *, folder: bool) -> UsageProblem:
         """What to say where a path leads nowhere, with the calls that name what it may have meant.
@@ -400,21 +443,8 @@ class ServerFactory:
             inside: What follows the path in its argument.
             folder: Whether it was to be a folder.
         """
-        here = self._place(".")
+        here = self.place(".")
         like = like_named(self.root, path.name, folder=folder, most=LIKE_NAMED)
         calls = [f'{fixture}("{Path(relpath(each, here)).as_posix()}{inside}")' for each in like]
         there = [f"below the rootdir there is {' or '.join(calls)}"] if calls else []
         return UsageProblem(f"{summary} {path}", remedies=[*there, NAME_IT])
-
-    def _handle(self, kind: ServerKind, start_timeout: float) -> ServerHandle:
-        return ServerHandle(kind, self.starter_of(seconds("start_timeout", start_timeout)))
-
-    def _interpreter(self, python: str | Path | None) -> str:
-        return sys.executable if python is None else find_python(fspath(python), self._place("."), "python")
-
-    def _place(self, path: str | Path) -> Path:
-        """A path relative to the caller's file: the one place that means the same in a test, fixture and conftest."""
-        frame = sys._getframe()  # noqa: SLF001 -- the public way (inspect.stack) reads every file on the stack
-        while frame.f_code.co_filename == __file__ and frame.f_back is not None:
-            frame = frame.f_back
-        return (Path(frame.f_code.co_filename).parent / path).resolve()

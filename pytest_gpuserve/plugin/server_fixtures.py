@@ -17,57 +17,61 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def _gpuserve_servers(_gpuserve_session: GateSession, tmp_path_factory: pytest.TempPathFactory) -> ServerFactory:
-    """What makes deployments in this session."""
+def gpuserve_servers(
+    _gpuserve_session: GateSession, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> ServerFactory:
+    """What makes deployments of any kind of server, for fixtures of packages that bring one; see ``ServerFactory``."""
+    from pytest_gpuserve.plugin.opening import known_distributions
     from pytest_gpuserve.plugin.server_factory import ServerFactory
 
     session = _gpuserve_session
-    return ServerFactory(partial(session.starter, tmp_path_factory), session.shown_path, session.root)
+    starter_of = partial(session.starter, tmp_path_factory)
+    return ServerFactory(starter_of, session.shown_path, session.root, known_distributions(pytestconfig))
 
 
 @pytest.fixture(scope="session")
-def mosec_server(_gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
+def mosec_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
     """Factory of mosec deployments, for fixtures of any scope; see ``ServerFactory.mosec``."""
-    return _gpuserve_servers.mosec
+    return gpuserve_servers.mosec
 
 
 @pytest.fixture(scope="session")
-def litserve_server(_gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
+def litserve_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
     """Factory of LitServe deployments; see ``ServerFactory.litserve``."""
-    return _gpuserve_servers.litserve
+    return gpuserve_servers.litserve
 
 
 @pytest.fixture(scope="session")
-def triton_server(_gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
+def triton_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
     """Factory of Triton deployments; see ``ServerFactory.triton``."""
-    return _gpuserve_servers.triton
+    return gpuserve_servers.triton
 
 
 @pytest.fixture(scope="session")
-def pytriton_server(_gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
+def pytriton_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
     """Factory of pytriton deployments; see ``ServerFactory.pytriton``."""
-    return _gpuserve_servers.pytriton
+    return gpuserve_servers.pytriton
 
 
 @pytest.fixture(scope="session")
-def torch_worker(_gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
+def torch_worker(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
     """Factory of torch workers; see ``ServerFactory.torch_worker``."""
-    return _gpuserve_servers.torch_worker
+    return gpuserve_servers.torch_worker
 
 
 @pytest.fixture(scope="session")
-def command_server(_gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
+def command_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
     """Factory of deployments of any command with a port; see ``ServerFactory.command``."""
-    return _gpuserve_servers.command
+    return gpuserve_servers.command
 
 
 @pytest.fixture(scope="session")
-def remote_server(_gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
+def remote_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
     """Factory of handles of servers that somebody else runs; see ``ServerFactory.remote``."""
-    return _gpuserve_servers.remote
+    return gpuserve_servers.remote
 
 
 @pytest.fixture(scope="session")
-def count_flops(_gpuserve_servers: ServerFactory) -> Callable[..., Work]:
+def count_flops(gpuserve_servers: ServerFactory) -> Callable[..., Work]:
     """Counter of what a request to a torch model costs; see ``ServerFactory.count_flops``."""
-    return _gpuserve_servers.count_flops
+    return gpuserve_servers.count_flops

@@ -17,7 +17,7 @@ from pytest_gpuserve.process.logs import printable
 from pytest_gpuserve.process.secrets import without_secret_values, without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 _REACHED_BY_LOOPBACK = frozenset({"127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1"})  # noqa: S104 - compared, not bound
 
@@ -90,19 +90,20 @@ def _candidates() -> Iterator[int]:
         yield from chance.sample(ports, len(ports))
 
 
-def port_owner(port: int, *, besides: Collection[int] = ()) -> str | None:
+def port_owner(port: int, *, besides: Callable[[], Collection[int]] = frozenset) -> str | None:
     """Describe who listens where a connection to 127.0.0.1:port would arrive.
 
     Args:
         port: TCP port.
-        besides: Pids that do not count.
+        besides: Asked for the pids that do not count, after who listens was seen: a server may start workers meanwhile.
 
     Returns:
         Pid and command line, "an unknown process" if it cannot be looked at, None if there is nobody.
     """
     found = _listening(port)
+    known = besides() if found else ()
     for pid in found:
-        if pid not in besides:
+        if pid not in known:
             return describe_process(pid)
     return None if found or not _answers(port) else describe_process(None)
 

@@ -163,11 +163,15 @@ def owned_port_probe(process: Process, port: int, *, also: Callable[[], Collecti
 
     def probe() -> NotReady | None:
         others: Collection[int] = ()
-        stranger = port_owner(port, besides=[member.pid for member in process.tree()])
+
+        def own() -> Collection[int]:
+            return {*others, *(member.pid for member in process.tree())}
+
+        stranger = port_owner(port, besides=own)
         if stranger is not None:
-            # The tree is asked again, for a worker that it started in between is no stranger.
+            # Looked at again, for one of its own that has ended in between is no stranger.
             others = also()
-            stranger = port_owner(port, besides={*others, *(member.pid for member in process.tree())})
+            stranger = port_owner(port, besides=own)
         if stranger is not None:
             raise ServerFailed(
                 f"a foreign server answers on port {port}, which {process.command} was to use",

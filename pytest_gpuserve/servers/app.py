@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from pytest_gpuserve.servers.base import Argument
+    from typing_extensions import Self
+
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.servers.base import Argument, Site, Transport
     from pytest_gpuserve.servers.relocation import Relocation
 
 
@@ -134,6 +138,7 @@ class App:
         extra: More of its command line, as it is.
         environment: Variables for the server on top of the inherited ones.
         python: The interpreter that runs it, which has the server's library.
+        distributions: Those whose versions are told of an interpreter that is not the tests' own.
         moved_from: The app that this one is in another checkout; both are the same workload.
     """
 
@@ -144,6 +149,7 @@ class App:
     extra: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
+    distributions: tuple[str, ...] = DEFAULT_DISTRIBUTIONS
     moved_from: App | None = None
 
     def refuse(self, names: Collection[str]) -> None:
@@ -186,7 +192,7 @@ class App:
         """The hash of its file and, of an interpreter that is not the tests' own, its versions."""
         found = {"app_sha256": hashlib.sha256(self.file.read_bytes()).hexdigest()}
         if self.python != sys.executable:
-            versions = installed_versions(self.python, DEFAULT_DISTRIBUTIONS)
+            versions = installed_versions(self.python, self.distributions)
             found["interpreter"] = ", ".join(f"{name} {version}" for name, version in versions.items())
         return found
 
@@ -221,3 +227,51 @@ class App:
                 ],
             )
         return replace(moved, environment=environment, moved_from=self)
+
+
+@dataclass(frozen=True)
+class AppServer:
+    """What kinds of servers that run an app have in common: a subclass needs ``name`` and ``launch``.
+
+    Args:
+        app: The app.
+    """
+
+    app: App
+    name: str = field(default="", init=False)
+    ports: tuple[str, ...] = field(default=("http",), init=False)
+    transport: Transport = field(default="http", init=False)
+    health: str = field(default="", init=False)
+    default_model: str = field(default="", init=False)
+
+    @property
+    def python(self) -> str:
+        """See ``ServerKind``."""
+        return self.app.python
+
+    def read_counters(self, site: Site) -> Counters | None:
+        """See ``ServerKind``."""
+        del site
+        return None
+
+    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+        """See ``ServerKind``."""
+        del site
+        return {}
+
+    def read_cold_start(self, site: Site) -> Mapping[str, float]:
+        """See ``ServerKind``."""
+        del site
+        return {}
+
+    def workload(self) -> Mapping[str, str]:
+        """See ``ServerKind``."""
+        return {"server": self.name, **self.app.workload()}
+
+    def information(self) -> Mapping[str, str]:
+        """See ``ServerKind``."""
+        return self.app.information()
+
+    def relocated(self, relocation: Relocation) -> Self:
+        """See ``ServerKind``; an interpreter of its own is kept."""
+        return replace(self, app=self.app.relocated(relocation))

@@ -11,6 +11,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters, StageTime, added
 from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
+from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.facts import read_facts
 from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, Reading, read_tally
@@ -22,36 +23,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpuserve.servers.app import App
-    from pytest_gpuserve.servers.base import Argument, Site, Transport
-    from pytest_gpuserve.servers.relocation import Relocation
+    from pytest_gpuserve.servers.base import Argument, Site
 
 LONGEST_SOCKET_FOLDER = 65
 """Linux takes 107 bytes for a Unix socket's path; LitServe appends ``/zmq-``, 32 digits and ``.ipc``."""
 
 
 @dataclass(frozen=True)
-class LitServe:
+class LitServe(AppServer):
     """A LitServe app with its arguments.
 
     Its address and its port are the fixture's, whatever it says itself; it writes no client file, and no line for each
     request unless it passes ``access_log=True`` to ``run``.
-
-    Args:
-        app: The app.
     """
 
-    app: App
     name: str = field(default="litserve", init=False)
-    ports: tuple[str, ...] = field(default=("http",), init=False)
-    transport: Transport = field(default="http", init=False)
     health: str = field(default=READY_PATH, init=False)
-    default_model: str = field(default="", init=False)
-
-    @property
-    def python(self) -> str:
-        """See ``ServerKind``."""
-        return self.app.python
 
     def launch(self, site: Site) -> Launch:
         """See ``ServerKind``.
@@ -131,18 +118,6 @@ class LitServe:
         if setups:
             parts["setup"] = float(max(setups))
         return parts
-
-    def workload(self) -> Mapping[str, str]:
-        """See ``ServerKind``."""
-        return {"server": self.name, **self.app.workload()}
-
-    def information(self) -> Mapping[str, str]:
-        """See ``ServerKind``."""
-        return self.app.information()
-
-    def relocated(self, relocation: Relocation) -> LitServe:
-        """See ``ServerKind``; an interpreter of its own is kept."""
-        return replace(self, app=self.app.relocated(relocation))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER
+from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.instance import check_length
 from pytest_gpuserve.servers.metric_names import Sample, bucket_counts, is_count, scrape
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pytest_gpuserve.servers.app import App
-    from pytest_gpuserve.servers.base import Argument, Site, Transport
-    from pytest_gpuserve.servers.relocation import Relocation
+    from pytest_gpuserve.servers.base import Argument, Site
 
 NAMESPACE = "mosec_service"
 TOTAL = "total"
@@ -48,7 +47,7 @@ class _Config(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Mosec:
+class Mosec(AppServer):
     """A mosec app with its arguments.
 
     Args:
@@ -59,21 +58,11 @@ class Mosec:
         UsageProblem: An argument is set by the fixture.
     """
 
-    app: App
     stage: str | None = None
     name: str = field(default="mosec", init=False)
-    ports: tuple[str, ...] = field(default=("http",), init=False)
-    transport: Transport = field(default="http", init=False)
-    health: str = field(default="", init=False)
-    default_model: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         self.app.refuse(OURS)
-
-    @property
-    def python(self) -> str:
-        """See ``ServerKind``."""
-        return self.app.python
 
     def launch(self, site: Site) -> Launch:
         """See ``ServerKind``.
@@ -118,18 +107,6 @@ class Mosec:
         """See ``ServerKind``; mosec tells none of it."""
         del site
         return {}
-
-    def workload(self) -> Mapping[str, str]:
-        """See ``ServerKind``."""
-        return {"server": self.name, **self.app.workload()}
-
-    def information(self) -> Mapping[str, str]:
-        """See ``ServerKind``."""
-        return self.app.information()
-
-    def relocated(self, relocation: Relocation) -> Mosec:
-        """See ``ServerKind``; an interpreter of its own is kept."""
-        return replace(self, app=self.app.relocated(relocation))
 
 
 def settings_of(file: Path, arguments: Mapping[str, Argument]) -> dict[str, Setting]:

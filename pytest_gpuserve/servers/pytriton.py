@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.facts import read_facts
 from pytest_gpuserve.servers.inherited import inherited_environment
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.servers.app import App
-    from pytest_gpuserve.servers.base import Site, Transport
-    from pytest_gpuserve.servers.relocation import Relocation
+    from pytest_gpuserve.servers.base import Site
 
 TOKEN_HEADER = "triton-access-token"  # noqa: S105 - the header's name
 """In which Triton wants the token that pytriton made."""
@@ -34,7 +33,7 @@ LIBRARIES = "LD_LIBRARY_PATH"
 
 
 @dataclass(frozen=True)
-class PyTriton:
+class PyTriton(AppServer):
     """A pytriton app with its arguments.
 
     Its addresses, its ports and its workspace are the fixture's, whatever it says itself.
@@ -48,12 +47,9 @@ class PyTriton:
         UsageProblem: The model has no name.
     """
 
-    app: App
     model: str
     name: str = field(default="pytriton", init=False)
     ports: tuple[str, ...] = field(default=PORTS, init=False)
-    transport: Transport = field(default="http", init=False)
-    health: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -61,20 +57,11 @@ class PyTriton:
                 "pytriton_server: model= is empty", remedies=["give the name that the app binds: bind(model_name=...)"]
             )
         object.__setattr__(self, "health", f"{self._path}/ready")
+        object.__setattr__(self, "default_model", self.model)
 
     @property
     def _path(self) -> str:
         return f"/v2/models/{quote(self.model, safe='')}"
-
-    @property
-    def default_model(self) -> str:
-        """See ``ServerKind``."""
-        return self.model
-
-    @property
-    def python(self) -> str:
-        """See ``ServerKind``."""
-        return self.app.python
 
     def launch(self, site: Site) -> Launch:
         """See ``ServerKind``.
@@ -136,14 +123,6 @@ class PyTriton:
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""
         return {"server": self.name, "model": self.model, **self.app.workload()}
-
-    def information(self) -> Mapping[str, str]:
-        """See ``ServerKind``."""
-        return self.app.information()
-
-    def relocated(self, relocation: Relocation) -> PyTriton:
-        """See ``ServerKind``; an interpreter of its own is kept."""
-        return replace(self, app=self.app.relocated(relocation))
 
 
 def _folder(site: Site) -> Path:

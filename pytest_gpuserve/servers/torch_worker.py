@@ -11,6 +11,7 @@ from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
+from pytest_gpuserve.servers.app import App, AppServer
 from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.inside.torch_tally import read_tally
 from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pytest_gpuserve.servers.app import App
     from pytest_gpuserve.servers.base import Site, Transport
     from pytest_gpuserve.servers.relocation import Relocation
 
@@ -33,7 +33,7 @@ LONGEST_SOCKET: Final = 107
 
 
 @dataclass(frozen=True)
-class TorchWorker:
+class TorchWorker(AppServer):
     """A torch model in a process of its own.
 
     Args:
@@ -53,7 +53,6 @@ class TorchWorker:
         UsageProblem: An argument is out of range, or two do not go together.
     """
 
-    app: App
     callable: str
     weights: Path | None = None
     compile: bool = False
@@ -67,9 +66,9 @@ class TorchWorker:
     name: str = field(default="torch worker", init=False)
     ports: tuple[str, ...] = field(default=(), init=False)
     transport: Transport = field(default="queue", init=False)
-    health: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "default_model", self.callable)
         if not isinstance(self.compile, bool):
             raise UsageProblem(f"torch_worker(compile=...) is True or False, not {self.compile!r}")
         if self.app.extra:
@@ -107,16 +106,6 @@ class TorchWorker:
                 found=f"compile=True, workers={self.workers}",
                 remedies=["workers=1", "compile=False"],
             )
-
-    @property
-    def default_model(self) -> str:
-        """See ``ServerKind``; the callable, for there is no other."""
-        return self.callable
-
-    @property
-    def python(self) -> str:
-        """See ``ServerKind``."""
-        return self.app.python
 
     def launch(self, site: Site) -> Launch:
         """See ``ServerKind``.

@@ -27,9 +27,9 @@ from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.store.history import History
+from pytest_gpuserve.testing import Unseen
 from pytest_gpuserve.units import utc_now
 from tests.benchmarks.rows import parser_of, rich_table, show
-from tests.servers.deployments import Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Callable

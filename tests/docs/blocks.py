@@ -86,8 +86,10 @@ def servers() -> str:
         "command_server": ServerFactory.command,
         "remote_server": ServerFactory.remote,
         "count_flops": ServerFactory.count_flops,
+        "gpuserve_servers.deploy": ServerFactory.deploy,
+        "gpuserve_servers.app": ServerFactory.app,
     }
-    assert all(hasattr(server_fixtures, name) for name in factories)
+    assert all(hasattr(server_fixtures, name.partition(".")[0]) for name in factories)
     return "\n\n".join(_described(name, function) for name, function in factories.items())
 
 

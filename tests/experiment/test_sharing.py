@@ -21,9 +21,9 @@ from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.kserve import decode_http
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Steps, Trace
 from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX
+from pytest_gpuserve.testing import Unseen
 from tests.fakes.memory_server import MemoryServer, memory_server
 from tests.plugin.conftest import is_busy
-from tests.servers.deployments import Unseen
 
 np = pytest.importorskip("numpy")
 

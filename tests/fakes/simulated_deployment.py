@@ -20,8 +20,8 @@ from pytest_gpuserve.load.wire import Latencies
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.servers.remote import Remote, Replicas
+from pytest_gpuserve.testing import Unseen
 from tests.fakes.scripted_engines import scripted_instance
-from tests.servers.deployments import Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

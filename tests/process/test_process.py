@@ -204,15 +204,24 @@ def test_the_loss_of_the_keeper_is_made_up_for(tmp_path: Path) -> None:
 
 
 def test_a_port_owner_is_named_with_pid_and_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless its pid does not count; one that no list shows is an unknown process, and the port is not free."""
+    """Unless its pid does not count, which is asked after it was seen: a worker that was started since is known.
+
+    One that no list shows is an unknown process, and the port is not free.
+    """
     port = free_port()
     assert port_owner(port) is None
-    with socket.create_server(("127.0.0.1", port)):
+    with socket.create_server(("127.0.0.1", port)) as server:
         described = port_owner(port)
         assert described is not None
         assert described.startswith(f"pid {os.getpid()} (")
         assert Path(psutil.Process().cmdline()[0]).name in described
-        assert port_owner(port, besides=[os.getpid()]) is None
+        assert port_owner(port, besides=lambda: [os.getpid()]) is None
+
+        def closed() -> list[int]:
+            server.close()
+            return []
+
+        assert port_owner(port, besides=closed) == described
     with socket.create_server(("", 0)) as everywhere:
         assert port_owner(everywhere.getsockname()[1]) is not None
     with socket.create_server(("127.0.0.1", 0)) as hidden:

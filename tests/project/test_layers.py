@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("doctor", "history"),
     ("compare",),
     ("selftest",),
-    ("fixture_types",),
+    ("fixture_types", "testing"),
     ("comparison",),
     ("trial",),
     ("asking",),
@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 """Rooms from the top: each imports only from the layers below it, and a folder also from itself."""
 
-IMPORT_PYTEST = frozenset({"plugin"})
+IMPORT_PYTEST = frozenset({"plugin", "testing"})
 """All that know pytest; the rest could serve another tool."""
 
 NEVER = frozenset({"_pytest", "torch", "transformers", "mosec", "litserve", "tritonclient", "pytriton", "numpy"})

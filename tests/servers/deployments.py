@@ -12,6 +12,7 @@ from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.servers.instance import started
+from pytest_gpuserve.testing import Unseen
 from tests.fakes.children.toolkit import eventually
 
 if TYPE_CHECKING:
@@ -20,22 +21,10 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.totals import RunningTotals
-    from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
-
-
-class Unseen:
-    """A progress line that nobody looks at."""
-
-    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
-        """Hear of a tick."""
-
-    def clear(self) -> None:
-        """Hear of the end."""
 
 
 @dataclass

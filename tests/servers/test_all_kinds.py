@@ -11,24 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.experiment.loaded import LoadedStart
-from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.experiment.watch import Watch
-from pytest_gpuserve.load.answers import AnswerCheck
-from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.servers.metric_names import MetricNames
-from tests.fakes.doubling.doubling import COUNTS_VARIABLE, MOST_AT_ONCE, SECONDS_A_BATCH
-from tests.plugin.conftest import REPOSITORY, is_busy
-from tests.servers.deployments import Starts, Unseen
+from pytest_gpuserve.testing import check_server_kind
+from tests.fakes.doubling.doubling import COUNTS_VARIABLE, MOST_AT_ONCE
+from tests.plugin.conftest import REPOSITORY
+from tests.servers.deployments import Starts
 from tests.servers.triton_server import triton_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.experiment.another_client import Reading
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.measure.counters import Counters
 
     Env = dict[str, str]
 
@@ -92,66 +86,22 @@ NEEDS = {"mosec": "mosec", "litserve": "litserve", "torch": "torch", "command": 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_of_server(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every answer is right, and what it counts in the measured windows alone is what its model itself counted then.
-
-    Its batch limit is its own word, but for a command; the parts of its cold start are no more than the whole.
-    """
+def test_a_kind_of_server(kind: str, tmp_path: Path) -> None:
+    """It is as `check_server_kind` says; it batches, within a limit that is its own word, but for a command."""
     if kind in NEEDS:
         pytest.importorskip(NEEDS[kind])
-    env = {COUNTS_VARIABLE: str(tmp_path / "counts"), "DOUBLING_FOLDER": str(HERE), "PYTHONPATH": str(HERE)}
+    counts = tmp_path / "counts"
+    env = {COUNTS_VARIABLE: str(counts), "DOUBLING_FOLDER": str(HERE), "PYTHONPATH": str(HERE)}
     factory = ServerFactory(lambda seconds: Starts(tmp_path / "log", seconds).start, str, Path(__file__).parent)
-    target = KINDS[kind](factory, env)
-    read: list[tuple[Counters, Reading, Reading]] = []
-    between = Watch.counted
-
-    def noted(watch: Watch, before: Reading | None, after: Reading | None) -> Counters | None:
-        found = between(watch, before, after)
-        if found is not None and before is not None and after is not None:
-            read.append((found, before, after))
-        return found
-
-    monkeypatch.setattr(Watch, "counted", noted)
-    check = AnswerCheck((request.expect for request in target.requests), wants_all=True)
-    shape = LoadShape(Closed(12), seconds=2.0, warmup_seconds=0.5, check="all")
-    with target.started() as instance:
-        load = LoadedStart(instance, target, shape, check, Unseen())
-        start = load.measure()
-
-    assert all(map(is_busy, load.problems)), load.problems
-    assert check.checked == check.answers > 0
-    assert start.cold_start_seconds is not None
-    assert 0 <= sum(start.cold_start_parts.values()) <= start.cold_start_seconds
+    start = check_server_kind(KINDS[kind](factory, env), counts)
     limits = [setting.used for name, setting in start.settings.items() if name.endswith("max_batch_size")]
     assert limits == ([] if kind == "command" else [str(MOST_AT_ONCE)]), start.settings
     assert bool(start.settings) == (kind != "command")
-    if not start.windows:
-        pytest.skip(f"the machine is too busy: {load.problems}")
-
-    # Windows that were measured again, and those before the steady state, are none of the start's.
-    kept = [each for each in read if any(window.stages is each[0].stages for window in start.windows)]
-    assert len(kept) == len(start.windows)
-    own = [
-        int(size)
-        for size, done in map(str.split, (tmp_path / "counts").read_text().splitlines())
-        if any(before.at_seconds <= float(done) < after.at_seconds for _, before, after in kept)
-    ]
-    # What is executed at a reading, and while it takes its time, may be on either side of it; but between two windows
-    # it is in one of them.
-    readings = [reading for _, *both in kept for reading in both]
-    edges = [each for each in readings if sum(each is other for other in readings) == 1]
-    unsure = sum(2 + edge.took_seconds / SECONDS_A_BATCH for edge in edges)
     counted = start.counters
     assert counted is not None
-    assert counted.batches == pytest.approx(len(own), rel=0.02, abs=unsure)
-    assert counted.items / counted.batches == pytest.approx(sum(own) / len(own), rel=0.02 + unsure / len(own))
-    assert sum(counted.batch_sizes.values()) == counted.batches
-    assert max(map(float, counted.batch_sizes)) <= MOST_AT_ONCE
-    # In the warm-up 60 batches were executed that are not among them.
-    assert counted.items == pytest.approx(start.requests, rel=0.1, abs=MOST_AT_ONCE * unsure)
-    assert counted.requests == pytest.approx(start.requests, rel=0.1, abs=MOST_AT_ONCE * unsure)
-    if not load.problems:
-        assert counted.items / counted.batches >= 2
+    assert counted.requests is not None
+    assert 0 < max(map(float, counted.batch_sizes)) <= MOST_AT_ONCE
+    assert counted.items / counted.batches > 1
 
 
 FIXTURES = """

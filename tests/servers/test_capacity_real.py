@@ -15,9 +15,10 @@ from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.measure.capacity import Finding, Objective
 from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.testing import Unseen
 from tests.fakes.children.toolkit import HERE
 from tests.fakes.simulated_queue import capacity_of_exponential
-from tests.servers.deployments import Starts, Unseen
+from tests.servers.deployments import Starts
 
 if TYPE_CHECKING:
     from pathlib import Path

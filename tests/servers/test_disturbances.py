@@ -21,8 +21,8 @@ from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Closed, Poisson
+from pytest_gpuserve.testing import Unseen
 from tests.fakes.http_server import BODY, Serving, serving
-from tests.servers.deployments import Unseen
 from tests.servers.somebody import FACTORY
 
 if TYPE_CHECKING:

@@ -22,11 +22,12 @@ from pytest_gpuserve.load.schedule import Burst, Closed, Constant
 from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.testing import Unseen
 from tests.fakes.certificates import make_certificates
 from tests.fakes.children.toolkit import HERE
 from tests.fakes.http_server import BODY, serving
 from tests.plugin.conftest import is_busy
-from tests.servers.deployments import Starts, Unseen
+from tests.servers.deployments import Starts
 from tests.servers.somebody import COUNTERS, FACTORY
 
 if TYPE_CHECKING:

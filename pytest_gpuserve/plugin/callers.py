@@ -1,0 +1,40 @@
+"""Which code on the stack is the user's: what hides from pytest's tracebacks is not."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.process.secrets import without_secrets
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from pytest_gpuserve.errors import GpuserveError
+
+
+def calling_file() -> Path:
+    """The file that calls: that of the nearest function that does not hide, by ``__tracebackhide__``."""
+    frame: FrameType = sys._getframe(1)  # noqa: SLF001 -- the public way (inspect.stack) reads every file on the stack
+    while _hides(frame) and frame.f_back is not None:
+        frame = frame.f_back
+    return Path(frame.f_code.co_filename)
+
+
+def located(problem: GpuserveError) -> str:
+    """The text of an error, with the line of the user's code that led to it."""
+    others = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<")
+    for frame, line in reversed(list(traceback.walk_tb(problem.__traceback__))):
+        name = frame.f_code.co_filename
+        if not name.startswith(others) and "site-packages" not in name and not _hides(frame):
+            return without_secrets(f"{Path(name).name}:{line}: {problem}", os.environ)
+    return without_secrets(str(problem), os.environ)
+
+
+def _hides(frame: FrameType) -> bool:
+    """As pytest decides it: of a function, or of all functions of a module."""
+    return bool(frame.f_locals.get("__tracebackhide__") or frame.f_globals.get("__tracebackhide__"))

@@ -1,0 +1,130 @@
+"""For packages that bring a kind of server of their own: what their tests check it with."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+import pytest
+
+from pytest_gpuserve.errors import NotInRevision
+from pytest_gpuserve.experiment.loaded import LoadedStart
+from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.gate.reason import ReasonKind
+from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.load.validity import DISTURBANCES
+from pytest_gpuserve.servers.relocation import Relocation
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.experiment.another_client import Reading
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.load.totals import RunningTotals
+    from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.window import Start
+    from pytest_gpuserve.servers.base import ServerKind
+
+BUSY: Final = DISTURBANCES | {ReasonKind.STUCK_REQUESTS}
+"""What other work on the machine can make of a sound load of a sound server."""
+
+
+class Unseen:
+    """A progress line that nobody looks at."""
+
+    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
+        """Hear of a tick."""
+
+    def clear(self) -> None:
+        """Hear of the end."""
+
+
+def check_server_kind(target: Target, executed: Path | None = None, *, users: int = 12, seconds: float = 2.0) -> Start:
+    """Start a server, load it, end it, and see that all that its kind tells of it is so.
+
+    Every answer is right. What it counts in the measured windows alone is what its model itself counted then, and as
+    many as were sent. The parts of its cold start are no more than the whole. It is the same workload with another
+    interpreter. Nothing is left after its end. A machine that is too busy to tell skips the test.
+
+    Args:
+        target: A request with ``expect=...``, which the model executes as one item.
+        executed: The file to which the model, right after each batch, appends a line with its size and
+            ``time.monotonic()``; None for a kind that counts nothing.
+        users: Who send it at once.
+        seconds: How long.
+
+    Returns:
+        What was measured, of which settings and parts of the cold start are left to be asserted.
+    """
+    _check_description(target.server.kind)
+    check = AnswerCheck((request.expect for request in target.requests), wants_all=True)
+    shape = LoadShape(Closed(users), seconds=seconds, warmup_seconds=0.5, check="all")
+    with target.started() as instance:
+        load = LoadedStart(instance, target, shape, check, Unseen())
+        start = load.measure()
+        assert instance.process is not None, "it was not started here"
+        processes = [*instance.process.tree(), *map(psutil.Process, instance.members())]
+    assert not [process for process in processes if process.is_running()], "processes are left after its end"
+    assert not instance.site.folder.exists(), f"its folder is left after its end: {instance.site.folder}"
+
+    assert {problem.kind for problem in load.problems} <= BUSY, load.problems
+    assert check.checked == check.answers > 0
+    assert start.cold_start_seconds is not None
+    assert 0 <= sum(start.cold_start_parts.values()) <= start.cold_start_seconds, start.cold_start_parts
+    if not start.windows:
+        pytest.skip(f"the machine is too busy: {load.problems}")
+    if executed is None:
+        assert start.counters is None, "it counts, and nobody says what its model executed"
+    else:
+        readings = [(before, after) for before, after in load.readings(start) if before and after]
+        assert start.counters is not None, "read_counters() returns None"
+        assert len(readings) == len(start.windows)
+        _check_counters(start.counters, start.requests, readings, executed)
+    return start
+
+
+def _check_description(kind: ServerKind) -> None:
+    """It is told in texts, and is the same workload on the other side of a comparison."""
+    told = kind.workload()
+    texts = [*told.items(), *kind.information().items()]
+    assert all(isinstance(text, str) for pair in texts for text in pair), texts
+    assert told == kind.workload(), "workload() is another one each time"
+    with tempfile.TemporaryDirectory() as folder:
+        other = Path(folder, "python")
+        other.symlink_to(sys.executable)
+        try:
+            moved = kind.relocated(Relocation(Path.cwd(), python=str(other)))
+        except NotInRevision:
+            return
+    assert moved != kind, "relocated() changes nothing, and does not raise NotInRevision"
+    assert moved.workload() == told, "relocated() makes another workload of it"
+
+
+def _check_counters(counted: Counters, requests: int, readings: list[tuple[Reading, Reading]], executed: Path) -> None:
+    """What a server counted between these readings is what its model executed then, and what it was asked for."""
+    lines = (line.split() for line in executed.read_text().splitlines())
+    own = [
+        int(size)
+        for size, done in lines
+        if any(before.at_seconds <= float(done) < after.at_seconds for before, after in readings)
+    ]
+    assert own, f"its model notes no batch in {executed}"
+    batch_seconds = sum(after.at_seconds - before.at_seconds for before, after in readings) / len(own)
+    # What is executed at a reading, and while it takes its time, may be on either side of it; but between two windows
+    # it is in one of them.
+    each = [reading for both in readings for reading in both]
+    edges = [reading for reading in each if sum(reading is other for other in each) == 1]
+    unsure = sum(2 + edge.took_seconds / batch_seconds for edge in edges)
+    assert counted.batches == pytest.approx(len(own), rel=0.02, abs=unsure), "batches: counted, and by the model itself"
+    ratio = pytest.approx(sum(own) / len(own), rel=0.02 + unsure / len(own))
+    assert counted.items / counted.batches == ratio, "batching ratio: counted, and by the model itself"
+    if counted.batch_sizes:
+        assert sum(counted.batch_sizes.values()) == counted.batches, counted.batch_sizes
+    # In the warm-up batches were executed that are not among them.
+    sent = pytest.approx(requests, rel=0.1, abs=max(own) * unsure)
+    assert counted.items == sent, "items: counted, and sent in the same time"
+    if counted.requests is not None:
+        assert counted.requests == sent, "requests: counted, and sent in the same time"
