@@ -48,12 +48,13 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what `-m` does not name; begin with what takes longest, so that no worker is left with it at the end.
 
-    pytest-xdist gives each worker a stretch of the tests. Files are dealt out, so that each begins with long ones.
+    pytest-xdist gives each worker a stretch of the tests. Files are dealt out, so that each begins with long ones. What
+    has to be alone comes last, when nobody has to be waited for.
     """
     items.sort(key=lambda item: min(LONGEST.get(folder.name, len(LONGEST)) for folder in item.path.parents))
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     dealt = {path: number % workers for number, path in enumerate(dict.fromkeys(item.path for item in items))}
-    items.sort(key=lambda item: dealt[item.path])
+    items.sort(key=lambda item: (item.get_closest_marker("alone") is not None, dealt[item.path]))
     asked = config.getoption("-m", default="")
     for item in items:
         for marker in BY_NAME:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HEAVY = ("torch", "numpy", "httptools", "transformers", "mosec", "pynvml", "rich", "msgspec", "psutil")
 
 
-IMPORTED = 25
+IMPORTED = 26
 """Modules and folders of ours that every run of pytest imports."""
 
 

