@@ -97,7 +97,9 @@ class ReferenceBuilds:
             python=python,
             revision=name,
         )
-        options = [] if commit is None else [f"--against={commit[:SHOWN_DIGITS] if called else revision}"]
+        # What is relative is another commit as soon as the next one is made.
+        by_hash = called or not _MOVES.isdisjoint(revision or "")
+        options = [] if commit is None else [f"--against={commit[:SHOWN_DIGITS] if by_hash else revision}"]
         options += [] if python is None else [f"--against-python={python}"]
         return ReferenceBuild(name, f"{commit or 'this checkout'} {python or ''}".strip(), relocation, tuple(options))
 
@@ -119,6 +121,9 @@ FULL_HISTORY: Final = (
     "this clone is shallow: `git fetch --unshallow`, in GitHub Actions `fetch-depth: 0` of actions/checkout, in GitLab"
     " CI `GIT_DEPTH: 0`"
 )
+
+_MOVES: Final = frozenset("~^@")
+"""In a revision, what counts from another one: ``HEAD~1``."""
 
 _HASH: Final = re.compile(r"[0-9a-fA-F]{7,64}")
 

@@ -15,7 +15,7 @@ from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.device.telemetry import Sampling
 from pytest_gpuserve.experiment.environment import RunEnvironment, read_revision
 from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
-from pytest_gpuserve.experiment.worktree import ReferenceBuilds
+from pytest_gpuserve.experiment.worktree import ReferenceBuilds, resolve_revision
 from pytest_gpuserve.load.ray.address import ClusterAddress
 from pytest_gpuserve.load.ray.source import RayEngine
 from pytest_gpuserve.load.source import LOCAL
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuserve.device import Device, Holder
+    from pytest_gpuserve.experiment.environment import Revision
     from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.plugin.options import Settings
@@ -246,8 +247,21 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
         reference_builds=reference_builds,
         against_name=against_name,
         engine=engine,
-        notes=(OFFLINE.format(as_of),) if as_of else (),
+        notes=(
+            *([OFFLINE.format(as_of)] if as_of else []),
+            *(_one_build(settings, revision) if measuring else []),
+        ),
     )
+
+
+def _one_build(settings: Settings, revision: Revision) -> list[str]:
+    """Say that a commit would be compared with itself, which passes whatever it does."""
+    against = settings.against
+    if against is None or settings.against_python is not None or not revision.clean:
+        return []
+    if resolve_revision(settings.root, against) != revision.commit:
+        return []
+    return [f"--against={against}: this checkout is that commit, unchanged, so one build is compared with itself"]
 
 
 def known_distributions(config: pytest.Config) -> tuple[str, ...]:

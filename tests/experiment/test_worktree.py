@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.experiment.worktree import Worktree, checkout_of, resolve_revision
+from pytest_gpuserve.experiment.worktree import SHOWN_DIGITS, ReferenceBuilds, Worktree, checkout_of, resolve_revision
 from tests.fakes.children.toolkit import ROOT, eventually, report
 from tests.support.plain_git import git, only_below
 
@@ -213,6 +213,15 @@ def test_a_linked_worktree_is_a_checkout(root: Path, tmp_path: Path) -> None:
         assert git(root, "worktree", "list").count("\n") == 2
     assert (state(linked), state(root)) == before
     assert len(list((root / ".git" / "worktrees").iterdir())) == 1
+
+
+@pytest.mark.parametrize("revision", ["HEAD~1", "HEAD^", "HEAD"])
+def test_a_relative_revision_is_proposed_again_by_its_hash(kept: Path, revision: str) -> None:
+    """``HEAD~1`` is the slow commit as soon as its mend is committed; a name stays a name."""
+    with closing(ReferenceBuilds(kept)) as builds:
+        found = builds.find(revision=revision, python=None)
+    named = revision if revision == "HEAD" else git(kept, "rev-parse", "HEAD~1")[:SHOWN_DIGITS]
+    assert found.options == (f"--against={named}",)
 
 
 @pytest.mark.parametrize("name", ["mit Umlaut ä", "q\"uote's", "-dash", "new\nline"])

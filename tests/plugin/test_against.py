@@ -64,12 +64,18 @@ def test_a_slower_build_fails_and_names_its_base(project: Project, checkout: Che
     assert verdict["value"] == pytest.approx(run["throughput"])
     assert verdict["windows"] >= 12 * verdict["rounds"] > 0
     assert run["base"]["name"] == f"HEAD~1 ({base})"
+    assert run["base"]["options"] == [f"--against={base}"]
     assert run["base"]["latency"]["p99"] < run["latency"]["p99"]
 
 
 def test_the_same_build_passes_without_a_baseline(project: Project, checkout: Checkout) -> None:
-    """The base runs from a folder of its own, nothing is stored, and the change that would be seen is told."""
-    assert project.run("--against=HEAD", JSON).ret == pytest.ExitCode.OK
+    """The base runs from a folder of its own, nothing is stored, and the change that would be seen is told.
+
+    That a commit is compared with itself is said: whoever commits first compares nothing.
+    """
+    result = project.run("--against=HEAD", JSON)
+    assert result.ret == pytest.ExitCode.OK
+    assert "--against=HEAD: this checkout is that commit, unchanged" in text_of(result)
     assert the_verdict(project)["verdict"] == "PASS"
     assert the_verdict(project)["detectable"] > 0
     assert not project.baseline.parent.exists()
