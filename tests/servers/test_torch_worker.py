@@ -160,7 +160,9 @@ def test_how_it_started_and_is_set_up(doubling: Instance) -> None:
     assert differences(doubling.settings) == []
     used = [doubling.settings[name].used for name in ("compile", "precision", "max_batch_size")]
     assert used == ["False", "no parameters", "8"]
-    assert COMPILING not in settled(doubling).stages
+    counted = doubling.counters()
+    assert counted is not None
+    assert COMPILING not in counted.stages
     assert doubling.settings["torch"].used == torch.__version__
     assert doubling.process is not None
     assert [c for p in doubling.process.tree() for c in p.net_connections("inet")] == []
