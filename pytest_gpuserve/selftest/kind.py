@@ -10,21 +10,20 @@ from pytest_gpuserve.errors import NotInRevision, ServerFailed
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.selftest.server import METRICS, PREFIX, Options
-from pytest_gpuserve.servers.base import Launch
+from pytest_gpuserve.servers.base import Launch, TellsNothing
 from pytest_gpuserve.servers.metric_names import scrape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import NoReturn
 
-    from pytest_gpuserve.measure.settings import Setting
     from pytest_gpuserve.servers.base import Site, Transport
     from pytest_gpuserve.servers.metric_names import Sample
     from pytest_gpuserve.servers.relocation import Relocation
 
 
 @dataclass(frozen=True)
-class BuiltIn:
+class BuiltIn(TellsNothing):
     """The server of ``selftest/server.py``.
 
     Args:
@@ -47,16 +46,6 @@ class BuiltIn:
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``."""
         return counters_of(scrape(site.port, METRICS))
-
-    def read_settings(self, site: Site) -> Mapping[str, Setting]:
-        """See ``ServerKind``; it has none that it was not asked for."""
-        del site
-        return {}
-
-    def read_cold_start(self, site: Site) -> Mapping[str, float]:
-        """See ``ServerKind``; there is next to none."""
-        del site
-        return {}
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
+from pytest_gpuserve.servers.base import TellsNothing
 from pytest_gpuserve.servers.inherited import digests, inherited_environment
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import installed_versions, telling
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.settings import Setting
     from pytest_gpuserve.servers.base import Argument, Site, Transport
     from pytest_gpuserve.servers.relocation import Relocation
 
@@ -230,7 +230,7 @@ class App:
 
 
 @dataclass(frozen=True)
-class AppServer:
+class AppServer(TellsNothing):
     """What kinds of servers that run an app have in common: a subclass needs ``name`` and ``launch``.
 
     Args:
@@ -253,16 +253,6 @@ class AppServer:
         """See ``ServerKind``."""
         del site
         return None
-
-    def read_settings(self, site: Site) -> Mapping[str, Setting]:
-        """See ``ServerKind``."""
-        del site
-        return {}
-
-    def read_cold_start(self, site: Site) -> Mapping[str, float]:
-        """See ``ServerKind``."""
-        del site
-        return {}
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""

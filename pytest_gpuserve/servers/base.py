@@ -174,6 +174,20 @@ class ServerKind(Protocol):
         """
 
 
+class TellsNothing:
+    """Base of a kind whose servers tell neither how they are set up nor how they came up."""
+
+    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+        """See ``ServerKind``."""
+        del site
+        return {}
+
+    def read_cold_start(self, site: Site) -> Mapping[str, float]:
+        """See ``ServerKind``."""
+        del site
+        return {}
+
+
 @runtime_checkable
 class Guarded(Protocol):
     """A kind whose servers do some things only for their owner, such as to map shared memory."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
-from pytest_gpuserve.servers.base import Launch
+from pytest_gpuserve.servers.base import Launch, TellsNothing
 from pytest_gpuserve.servers.inherited import digests, inherited_environment
 from pytest_gpuserve.servers.relocation import PYTHONPATH
 from pytest_gpuserve.units import digest
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.settings import Setting
     from pytest_gpuserve.servers.base import Site, Transport
     from pytest_gpuserve.servers.metric_names import MetricNames
     from pytest_gpuserve.servers.relocation import Relocation
@@ -33,7 +32,7 @@ PYTHON: Final = "{python}"
 
 
 @dataclass(frozen=True)
-class CommandServer:
+class CommandServer(TellsNothing):
     """A command line with a port.
 
     Args:
@@ -96,16 +95,6 @@ class CommandServer:
         if self.counters is None:
             return None
         return self.counters.fetch(site.port)
-
-    def read_settings(self, site: Site) -> Mapping[str, Setting]:
-        """See ``ServerKind``; of just any server nothing is known."""
-        del site
-        return {}
-
-    def read_cold_start(self, site: Site) -> Mapping[str, float]:
-        """See ``ServerKind``; of just any server nothing is known."""
-        del site
-        return {}
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""

@@ -17,14 +17,13 @@ from pytest_gpuserve.process.ports import is_here, listeners
 from pytest_gpuserve.process.ready import HttpRequest, NotReady, http_probe, wait_for
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.process.tls import verified_tls
-from pytest_gpuserve.servers.base import Site
+from pytest_gpuserve.servers.base import Site, TellsNothing
 from pytest_gpuserve.servers.instance import Instance, verdict_on_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.settings import Setting
     from pytest_gpuserve.process.ready import Probe
     from pytest_gpuserve.servers.base import Ask, Transport
     from pytest_gpuserve.servers.metric_names import MetricNames
@@ -35,7 +34,7 @@ PROBE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Remote:
+class Remote(TellsNothing):
     """A server at an address.
 
     It cannot be started afresh, so all that is measured of it shares the luck of its one start, and a comparison cannot
@@ -109,16 +108,6 @@ class Remote:
         # Metrics at a port of their own are as a rule inside, without TLS.
         tls = verified_tls(self.ca_file) if self.tls and not self.metrics_port else None
         return self.counters.fetch(self.metrics_port or site.port, host=self.host, tls=tls)
-
-    def read_settings(self, site: Site) -> Mapping[str, Setting]:
-        """See ``ServerKind``; of just any server nothing is known."""
-        del site
-        return {}
-
-    def read_cold_start(self, site: Site) -> Mapping[str, float]:
-        """See ``ServerKind``; it was started by somebody else."""
-        del site
-        return {}
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``; its address is no part of it, so that a server may move."""
