@@ -17,6 +17,7 @@ from pytest_gpuserve.experiment.replicas import RemoteOptions, remote_of
 from pytest_gpuserve.plugin.callers import calling_file
 from pytest_gpuserve.roofline import count_flops
 from pytest_gpuserve.servers.app import App, metric_names, named_arguments, seconds, variables, words
+from pytest_gpuserve.servers.base import ServerKind
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.like_named import like_named
 from pytest_gpuserve.servers.litserve import LitServe
@@ -31,13 +32,15 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.roofline import Work
-    from pytest_gpuserve.servers.base import Argument, ServerKind
+    from pytest_gpuserve.servers.base import Argument
     from pytest_gpuserve.servers.metric_names import MetricNames
 
 __tracebackhide__ = True
 """Who calls from here is not the user; see `calling_file`."""
 
 NAME_IT: Final = "name it relative to the file that calls, or give an absolute path"
+
+DEPLOY: Final = "gpuserve_servers.deploy(...)"
 
 LIKE_NAMED: Final = 3
 """Of what has the name of a path that leads nowhere, so many are told."""
@@ -378,7 +381,17 @@ class ServerFactory:
         Args:
             kind: The server with its arguments.
             start_timeout: Seconds from launch to the model's first answer.
+
+        Raises:
+            UsageProblem: It lacks something that a kind has, or the time is none.
         """
+        lacking = [name for name in dir(ServerKind) if not name.startswith("_") and not hasattr(kind, name)]
+        if lacking:
+            raise UsageProblem(
+                f"{DEPLOY}: {type(kind).__name__} is no kind of server",
+                found=f"it lacks {', '.join(lacking)}",
+                remedies=["inherit from AppServer of pytest_gpuserve.servers.app: see how-to/add_a_server.md"],
+            )
         return ServerHandle(kind, self.starter_of(seconds("start_timeout", start_timeout)))
 
     def app(

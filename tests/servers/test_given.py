@@ -123,6 +123,12 @@ def test_where_there_is_no_grpc_is_told() -> None:
         assert "grpc_port=" in str(caught.value)
 
 
+def test_what_is_no_kind_of_server_is_told() -> None:
+    """What a kind has and this lacks is named, before anything is started."""
+    with pytest.raises(UsageProblem, match=r"str is no kind of server\n  found: it lacks default_model, health"):
+        FACTORY.deploy("serve app.py")  # type: ignore[arg-type]
+
+
 def test_names_of_metrics_are_checked() -> None:
     """Those that would never match, and those that would be counted as something else."""
     good = MetricNames(items="a", batches="b")
