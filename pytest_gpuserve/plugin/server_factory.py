@@ -40,8 +40,6 @@ __tracebackhide__ = True
 
 NAME_IT: Final = "name it relative to the file that calls, or give an absolute path"
 
-DEPLOY: Final = "gpuserve_servers.deploy(...)"
-
 LIKE_NAMED: Final = 3
 """Of what has the name of a path that leads nowhere, so many are told."""
 
@@ -388,7 +386,7 @@ class ServerFactory:
         lacking = [name for name in dir(ServerKind) if not name.startswith("_") and not hasattr(kind, name)]
         if lacking:
             raise UsageProblem(
-                f"{DEPLOY}: {type(kind).__name__} is no kind of server",
+                f"gpuserve_servers.deploy(...): {type(kind).__name__} is no kind of server",
                 found=f"it lacks {', '.join(lacking)}",
                 remedies=["inherit from AppServer of pytest_gpuserve.servers.app: see how-to/add_a_server.md"],
             )
