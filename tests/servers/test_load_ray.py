@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
+from functools import wraps
 from importlib.util import find_spec
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -34,12 +35,16 @@ from tests.fakes.load_processes import ACTOR, COORDINATOR, ENGINE, below
 from tests.fakes.ray_nodes import ray_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from typing_extensions import ParamSpec
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.totals import Totals as Measured
     from tests.fakes.ray_nodes import RayNodes
+
+    P = ParamSpec("P")
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
 
@@ -87,6 +92,28 @@ def engines_of(nodes: RayNodes) -> list[psutil.Process]:
     return below(nodes.pid, ENGINE)
 
 
+LATE = "heard of the begin too late"
+
+
+def told_in_time(test: Callable[P, None]) -> Callable[P, None]:
+    """Run a test again, three times at most, where the machine was so busy that a worker heard of its begin too late.
+
+    That is refused before anything is measured, as `tests/load/ray/test_coordinator.py` proves.
+    """
+
+    @wraps(test)
+    def again(*args: P.args, **kwargs: P.kwargs) -> None:
+        for _ in range(2):
+            try:
+                return test(*args, **kwargs)
+            except LoadFailed as problem:
+                if LATE not in problem.log_tail:
+                    raise
+        return test(*args, **kwargs)
+
+    return again
+
+
 # -- the same load
 
 
@@ -103,6 +130,7 @@ def test_a_closed_loop_comes_to_the_same(server: Serving, source: EngineSource) 
     assert latencies[1] / latencies[0] == pytest.approx(1, abs=0.25)
 
 
+@told_in_time
 def test_an_open_loop_comes_to_the_same(server: Serving, source: EngineSource) -> None:
     """All that is due is sent, once, and answered, and none of it before its time."""
     load = plan(server.port, schedule=Constant(500), requests=500)
@@ -122,6 +150,7 @@ def test_an_open_loop_comes_to_the_same(server: Serving, source: EngineSource) -
         pytest.param(Trace(tuple((at / 400, 199 - at) for at in range(200))), id="recorded", marks=pytest.mark.slow),
     ],
 )
+@told_in_time
 def test_workers_send_the_schedule_of_one_engine(server: Serving, schedule: Schedule, source: EngineSource) -> None:
     """Each of its requests once, by exactly one of three workers; and their ticks tell which worker did what."""
     bodies = [b"%d" % number for number in range(200)]
@@ -205,6 +234,7 @@ def client_server(nodes: RayNodes) -> Iterator[str]:
 # -- who is killed
 
 
+@told_in_time
 def test_a_killed_worker_ends_the_load_by_name(server: Serving, source: EngineSource, nodes: RayNodes) -> None:
     """The last line of the log says in plain words which was lost; engines and actors on this host were told."""
     with Engines(plan(server.port), 2, source) as engines:
@@ -219,6 +249,7 @@ def test_a_killed_worker_ends_the_load_by_name(server: Serving, source: EngineSo
     assert "Traceback" not in caught.value.log_tail
 
 
+@told_in_time
 def test_a_worker_that_is_killed_between_loads_is_replaced(
     server: Serving, source: EngineSource, nodes: RayNodes
 ) -> None:
@@ -233,6 +264,7 @@ def test_a_worker_that_is_killed_between_loads_is_replaced(
         assert Totals(engines).take_to_end().requests == 60
 
 
+@told_in_time
 def test_a_killed_coordinator_leaves_nothing(server: Serving, nodes: RayNodes, source: EngineSource) -> None:
     """Its workers end though nobody told them to, soon and not after minutes; see the fixture."""
     with Engines(plan(server.port), 2, source) as engines:
