@@ -133,7 +133,7 @@ HOST_RULES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Compatibility:
     """What two sets of facts come to, in words.
 
     Args:
@@ -151,7 +151,7 @@ def compare(
     rules: Sequence[Rule] = DEVICE_RULES,
     *,
     names: tuple[str, str] = ("the baseline", "this run"),
-) -> Comparison:
+) -> Compatibility:
     """Compare the facts of a baseline with those of a run.
 
     What one side does not know must match too, unless the baseline was recorded before it was asked for.
@@ -178,7 +178,7 @@ def compare(
         (incompatible if rule.kind is Kind.MUST_MATCH else warnings).append(found)
     if unrecorded:
         warnings.append(f"{earlier} was recorded before these facts were, so they may differ: {', '.join(unrecorded)}")
-    return Comparison(tuple(incompatible), tuple(warnings))
+    return Compatibility(tuple(incompatible), tuple(warnings))
 
 
 def kind_of(device: Mapping[str, object]) -> str:

@@ -86,7 +86,7 @@ class HostSample(msgspec.Struct, frozen=True):
     swapped_bytes: int
 
 
-class Sample(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class TelemetrySample(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Everything at one moment.
 
     Args:
@@ -112,7 +112,7 @@ class CardEvent(msgspec.Struct, frozen=True, tag=True):
     """What befell a card.
 
     Args:
-        at_ns: When it was heard of; the clock of ``Sample.at_ns``.
+        at_ns: When it was heard of; the clock of ``TelemetrySample.at_ns``.
         uuid: Of the watched card.
         kind: ``xid``, an error that the driver reports, or ``lost``: the card answers no more.
         number: Of the XID; 0 otherwise. Of several between two samples NVML gives the last one's number for each.
@@ -153,5 +153,5 @@ class Watched(msgspec.Struct, frozen=True):
     server: tuple[int, ...] = ()
 
 
-Record = Sample | CardEvent | Unknown
+SamplerRecord = TelemetrySample | CardEvent | Unknown
 """A line of the sampler's file, as JSON."""

@@ -24,12 +24,12 @@ import pynvml
 
 from pytest_gpuserve.device.card_probe import CardProbe
 from pytest_gpuserve.device.host import Trees, read_host_counters
-from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, SLOW_EVERY, CardSample, Sample, Unknown, Watched
+from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, SLOW_EVERY, CardSample, TelemetrySample, Unknown, Watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.device.sample import Record
+    from pytest_gpuserve.device.sample import SamplerRecord
 
 ORDERS: Final = "orders"
 
@@ -70,7 +70,7 @@ class Sampler:
         client, server = self._trees.count()
         host = read_host_counters() if turn == len(self._uuids) else None
         self._write(
-            Sample(
+            TelemetrySample(
                 at_ns=began_ns,
                 took_ns=time.perf_counter_ns() - began_ns,
                 sampler_cpu_seconds=time.process_time(),
@@ -135,7 +135,7 @@ class Sampler:
                 if lines:
                     self._trees.watch(msgspec.json.decode(lines[-1], type=Watched))
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: SamplerRecord) -> None:
         # In one piece, so that a line is there whole or, of a sampler that was killed, not at all.
         os.write(self._out, self._encode(record) + b"\n")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.device.sample import CardEvent, Record, Sample, Unknown, Watched
+from pytest_gpuserve.device.sample import CardEvent, SamplerRecord, TelemetrySample, Unknown, Watched
 from pytest_gpuserve.device.sampler import ORDERS, SAMPLES
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.child import Command, Process
@@ -46,7 +46,7 @@ _POLL_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SamplerOutput:
     """What a sampler has seen since it began, but for samples that were forgotten.
 
     Attributes:
@@ -57,7 +57,7 @@ class Seen:
             last sample, and no rule that needs telemetry may pass.
     """
 
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[TelemetrySample, ...] = ()
     events: tuple[CardEvent, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     problem: str = ""
@@ -68,7 +68,7 @@ class _Records:
     """The file, as far as it has been read."""
 
     path: Path
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[TelemetrySample] = field(default_factory=list)
     events: list[CardEvent] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
     problem: str = ""
@@ -96,8 +96,8 @@ class _Records:
         first = bisect_left(self.samples, at_ns, key=lambda sample: sample.at_ns)
         del self.samples[: max(0, first - 1)]
 
-    def _add(self, record: Record) -> None:
-        if isinstance(record, Sample):
+    def _add(self, record: SamplerRecord) -> None:
+        if isinstance(record, TelemetrySample):
             self.samples.append(record)
         elif isinstance(record, CardEvent):
             self.events.append(record)
@@ -105,7 +105,7 @@ class _Records:
             self.unknown.append(record)
 
 
-_DECODER: Final = msgspec.json.Decoder(Record)
+_DECODER: Final = msgspec.json.Decoder(SamplerRecord)
 
 
 class Sampling:
@@ -168,13 +168,13 @@ class Sampling:
             finally:
                 os.close(pipe)
 
-    def seen(self) -> Seen:
+    def seen(self) -> SamplerOutput:
         """Return all that has been seen so far and was not forgotten, and whether that goes on."""
         problem = self._look()
         records = self._records
-        return Seen(tuple(records.samples), tuple(records.events), tuple(records.unknown), problem)
+        return SamplerOutput(tuple(records.samples), tuple(records.events), tuple(records.unknown), problem)
 
-    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
+    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
         """Wait for the first sample at or after a moment, which a window that ends then needs, and return everything.
 
         Args:

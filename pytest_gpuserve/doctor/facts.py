@@ -198,7 +198,7 @@ class Driver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class MachineState:
     """All of it.
 
     Args:

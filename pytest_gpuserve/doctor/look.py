@@ -35,7 +35,17 @@ from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.device.names import CPU
 from pytest_gpuserve.device.sample import Unknown
 from pytest_gpuserve.device.select import select_devices, visible_cards
-from pytest_gpuserve.doctor.facts import BusyProcess, CardNow, CpuUse, Driver, HostNow, LockState, Seen, Space, Swap
+from pytest_gpuserve.doctor.facts import (
+    BusyProcess,
+    CardNow,
+    CpuUse,
+    Driver,
+    HostNow,
+    LockState,
+    MachineState,
+    Space,
+    Swap,
+)
 from pytest_gpuserve.doctor.host_conditions import SHARED_MEMORY
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.logs import printable
@@ -315,7 +325,7 @@ KERNEL_MODULE: Final = Path("/proc/driver/nvidia/version")
 """Is there while NVIDIA's driver is loaded, also in a container that its library was not given to."""
 
 
-def look(asked: str | None, environ: Mapping[str, str]) -> Seen:
+def look(asked: str | None, environ: Mapping[str, str]) -> MachineState:
     """Look at the machine and at its cards.
 
     Args:
@@ -335,7 +345,7 @@ def look(asked: str | None, environ: Mapping[str, str]) -> Seen:
             devices = tuple(device.lock_key for device in chosen)
         except GpuserveError as problem:
             devices, refused = (), words(problem)
-    return Seen(
+    return MachineState(
         host=host,
         driver=read_driver(answer),
         cards=cards,

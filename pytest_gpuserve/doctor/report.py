@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.device.host import Host
-    from pytest_gpuserve.doctor.facts import CardNow, Driver, Seen
+    from pytest_gpuserve.doctor.facts import CardNow, Driver, MachineState
     from pytest_gpuserve.doctor.finding import Finding
 
 UUID_SHOWN: Final = 12
@@ -210,7 +210,7 @@ class Report:
 
 
 def make_report(
-    seen: Seen, servers: Sequence[Finding], containers: Sequence[Finding], *, visible: str | None
+    seen: MachineState, servers: Sequence[Finding], containers: Sequence[Finding], *, visible: str | None
 ) -> Report:
     """Judge all that was seen.
 
@@ -245,7 +245,7 @@ def make_report(
     )
 
 
-def judged(seen: Seen, *, visible: str | None) -> list[Condition]:
+def judged(seen: MachineState, *, visible: str | None) -> list[Condition]:
     """Judge the machine, its driver, and each device.
 
     Args:
@@ -263,7 +263,7 @@ def judged(seen: Seen, *, visible: str | None) -> list[Condition]:
     return conditions
 
 
-def free_devices(seen: Seen, conditions: Sequence[Condition]) -> tuple[str, ...]:
+def free_devices(seen: MachineState, conditions: Sequence[Condition]) -> tuple[str, ...]:
     """Of the devices that may be measured on, those that nothing prevents it on."""
     prevented = {condition.subject for condition in conditions if condition.level is Level.PREVENTS}
     return tuple(key for key in seen.devices if key not in prevented)

@@ -39,7 +39,7 @@ _SECOND_ROUND: Final = LOOKS.index((2, BLOCKS))
 
 
 @dataclass(frozen=True)
-class Seen:
+class LookResult:
     """One look that was taken.
 
     Attributes:
@@ -65,7 +65,7 @@ class Seen:
                 raise ValueError(f"{name} must lie between 0 and 1, not {getattr(self, name)}")
 
     @classmethod
-    def of(cls, look: int, evidence: Evidence, claim: Evidence) -> Seen:
+    def of(cls, look: int, evidence: Evidence, claim: Evidence) -> LookResult:
         """What a look keeps: of the plain evidence how well it passes, of a claim's evidence the rest."""
         return cls(look, claim.p_regressed, evidence.p_pass, claim.p_improved)
 
@@ -108,7 +108,7 @@ def levels(alpha: float = ALPHA, looks: int = len(LOOKS)) -> tuple[float, ...]:
     return (alpha / looks,) * looks
 
 
-def adjusted_p(seen: Sequence[Seen], *, improved: bool = False) -> float:
+def adjusted_p(seen: Sequence[LookResult], *, improved: bool = False) -> float:
     """One p-value of REGRESSED for a whole sequence: the smallest alpha whose levels one of the looks was below.
 
     The levels of an alpha without a table are equal shares. To scale those of .05 down instead would not be valid:

@@ -46,7 +46,7 @@ LEAST_SQUARES: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchCounts:
     """The requests of a stretch of time.
 
     Args:
@@ -90,7 +90,7 @@ class Share:
         return 1.0 if beyond <= 0 else _beta(limit, beyond, self.effective - beyond + 1)
 
 
-def share_of(batches: Sequence[Batch], level: float) -> Share:
+def share_of(batches: Sequence[BatchCounts], level: float) -> Share:
     """Return the share of requests beyond the limit.
 
     Args:

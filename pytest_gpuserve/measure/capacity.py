@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.crossing import Crossing, Point, crossing
+from pytest_gpuserve.measure.crossing import Crossing, SharePoint, crossing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ LEAST_SD: Final = 0.002
 """Of the log of a capacity: samples that agree better do so by chance."""
 
 
-class Finding(str, Enum):
+class ProbeOutcome(str, Enum):
     """What a probe showed of its rate."""
 
     MET = "met"
@@ -87,7 +87,7 @@ class Probe:
     """
 
     rate: float
-    finding: Finding
+    finding: ProbeOutcome
     seconds: float
     requests: int
     slow: int
@@ -121,14 +121,16 @@ class Search:
         A rate that met it above one that missed it contradicts that one: neither is believed, and the interval is that
         around both.
         """
-        missed = self._rates(Finding.MISSED)
-        return max((rate for rate in self._rates(Finding.MET) if rate < min(missed, default=math.inf)), default=None)
+        missed = self._rates(ProbeOutcome.MISSED)
+        return max(
+            (rate for rate in self._rates(ProbeOutcome.MET) if rate < min(missed, default=math.inf)), default=None
+        )
 
     @property
     def high(self) -> float | None:
         """The lowest rate that was shown to miss the objective, above all that were shown to meet it; None for none."""
-        met = self._rates(Finding.MET)
-        return min((rate for rate in self._rates(Finding.MISSED) if rate > max(met, default=0.0)), default=None)
+        met = self._rates(ProbeOutcome.MET)
+        return min((rate for rate in self._rates(ProbeOutcome.MISSED) if rate > max(met, default=0.0)), default=None)
 
     @property
     def samples(self) -> tuple[Probe, ...]:
@@ -186,7 +188,7 @@ class Search:
         off = 0.0 if found is None else found.x - math.log(value)
         return max(statistics.variance(parts) / len(parts), LEAST_SD**2) + off**2
 
-    def at(self, rate: float | None, finding: Finding) -> list[Probe]:
+    def at(self, rate: float | None, finding: ProbeOutcome) -> list[Probe]:
         """The probes of a rate that showed this."""
         return [probe for probe in self.probes if probe.rate == rate and probe.finding is finding]
 
@@ -194,7 +196,7 @@ class Search:
         """The search with one probe more."""
         return Search(self.objective, (*self.probes, probe))
 
-    def _rates(self, finding: Finding) -> list[float]:
+    def _rates(self, finding: ProbeOutcome) -> list[float]:
         return [probe.rate for probe in self.probes if probe.finding is finding]
 
     def _crossing(self, low: float, high: float) -> Crossing | None:
@@ -205,7 +207,7 @@ class Search:
             low = high = middle
         others = self.probes[: len(self.probes) - len(samples)]
         points = [
-            Point(
+            SharePoint(
                 math.log(probe.rate), probe.share, min(probe.effective, FULL_WORTH if probe.share > FULL else math.inf)
             )
             for probe in others
@@ -214,7 +216,7 @@ class Search:
         # Alike as they are, so are their clusters. Weighed by its own, a sample with many slow requests, which cluster
         # more, would count for less, and the capacity be too high.
         worth = _worth(samples)
-        points += [Point(math.log(probe.rate), probe.share, worth * probe.requests) for probe in samples]
+        points += [SharePoint(math.log(probe.rate), probe.share, worth * probe.requests) for probe in samples]
         return crossing(points, self.objective.allowed)
 
 

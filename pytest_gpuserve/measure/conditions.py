@@ -23,7 +23,7 @@ from pytest_gpuserve.units import format_fraction
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.device.sample import CardEvent, DeviceProcess, Sample
+    from pytest_gpuserve.device.sample import CardEvent, DeviceProcess, TelemetrySample
     from pytest_gpuserve.measure.telemetry import CardTelemetry, Telemetry
 
 MIB: Final = 1 << 20
@@ -186,7 +186,7 @@ def judge_windows(
     return RunCondition((first[0].with_text(text),), unknown)
 
 
-def judge_known(samples: Iterable[Sample], uuids: Iterable[str], *, needs_clock: bool) -> RunCondition:
+def judge_known(samples: Iterable[TelemetrySample], uuids: Iterable[str], *, needs_clock: bool) -> RunCondition:
     """Say whether enough was seen of the cards for their rules to mean anything.
 
     Args:
@@ -214,7 +214,11 @@ def judge_known(samples: Iterable[Sample], uuids: Iterable[str], *, needs_clock:
 
 
 def judge_processes(
-    samples: Iterable[Sample], uuids: Iterable[str], *, server_began_ns: int, allowed_names: Collection[str] = ()
+    samples: Iterable[TelemetrySample],
+    uuids: Iterable[str],
+    *,
+    server_began_ns: int,
+    allowed_names: Collection[str] = (),
 ) -> RunCondition:
     """Say whether somebody else computed on the cards.
 
@@ -325,7 +329,9 @@ def judge_events(events: Iterable[CardEvent], uuids: Iterable[str]) -> RunCondit
     )
 
 
-def judge_ecc(samples: Iterable[Sample], uuids: Iterable[str], *, without_ecc: Collection[str] = ()) -> RunCondition:
+def judge_ecc(
+    samples: Iterable[TelemetrySample], uuids: Iterable[str], *, without_ecc: Collection[str] = ()
+) -> RunCondition:
     """Say whether cards had memory errors that could not be corrected, in the time of these samples.
 
     Args:

@@ -31,7 +31,7 @@ FARTHEST: Final = 500.0
 """Of the regression: where it begins and ends, and beyond which log odds are all the same."""
 
 
-class Point(NamedTuple):
+class SharePoint(NamedTuple):
     """A share that was seen.
 
     Args:
@@ -78,7 +78,7 @@ class _Curvature(NamedTuple):
         )
 
 
-def crossing(points: Sequence[Point], wanted: float) -> Crossing | None:
+def crossing(points: Sequence[SharePoint], wanted: float) -> Crossing | None:
     """Return where the share is the wanted one; None where it does not rise.
 
     Args:
@@ -87,7 +87,8 @@ def crossing(points: Sequence[Point], wanted: float) -> Crossing | None:
     """
     added = ADDED / len(points)
     known = [
-        Point(x, (weight * share + added * wanted) / (weight + added), weight + added) for x, share, weight in points
+        SharePoint(x, (weight * share + added * wanted) / (weight + added), weight + added)
+        for x, share, weight in points
     ]
     middle = math.fsum(x * weight for x, _, weight in known) / math.fsum(weight for _, _, weight in known)
     odds = math.log(wanted / (1 - wanted))
@@ -123,7 +124,7 @@ def _fitted(height: float, slope: float, away: float) -> float:
     return 1 / (1 + math.exp(-max(-FARTHEST, min(FARTHEST, height + slope * away))))
 
 
-def _curvature(known: Sequence[Point], middle: float, height: float, slope: float) -> _Curvature:
+def _curvature(known: Sequence[SharePoint], middle: float, height: float, slope: float) -> _Curvature:
     spreads = []
     for x, _, weight in known:
         fitted = _fitted(height, slope, x - middle)

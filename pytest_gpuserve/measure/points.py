@@ -43,7 +43,7 @@ class TooFewRequests(NotMeasured):
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CostPoint:
     """A session on the scale on which it is judged.
 
     Args:
@@ -55,7 +55,7 @@ class Point:
     u: float
 
 
-def point(metric: Metric, session: Session, tolerance: float) -> Point:
+def point(metric: Metric, session: Session, tolerance: float) -> CostPoint:
     """Reduce a session to a point.
 
     Raises:
@@ -74,8 +74,8 @@ def point(metric: Metric, session: Session, tolerance: float) -> Point:
     )
     if metric.own_error is not None and not all(inside):
         # Of starts that do not know their error the others say nothing.
-        return Point(y=y, u=0.0)
-    return Point(y=y, u=statistics.fmean(inside) / len(inside))
+        return CostPoint(y=y, u=0.0)
+    return CostPoint(y=y, u=statistics.fmean(inside) / len(inside))
 
 
 def pooled_value(metric: Metric, sessions: Sequence[Session]) -> float:

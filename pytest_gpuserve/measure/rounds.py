@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.measure.settings import ServerSetting
     from pytest_gpuserve.measure.telemetry import Telemetry
     from pytest_gpuserve.measure.window import Session, Window
 
@@ -31,7 +31,7 @@ class Reduced:
     """A session, as far as one metric goes.
 
     Args:
-        y: Mean over its starts of the log cost, see `points.Point`.
+        y: Mean over its starts of the log cost, see `points.CostPoint`.
         u: Squared standard error of ``y``, as the session's own windows show it.
         starts: Fresh server starts behind it.
         requests: Of the start that has the fewest, to be held against ``gate.metric.requests_needed``.
@@ -233,7 +233,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ArmResult:
     """What is known of one server in a round, beside its windows.
 
     Args:
@@ -258,7 +258,7 @@ class Side:
     answers: int = 0
     answers_checked: int = 0
     cold_start_parts: Mapping[str, float] = field(default_factory=dict)
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, ServerSetting] = field(default_factory=dict)
     counters: Counters | None = None
     telemetry: Telemetry | None = None
     idle_watts: float | None = None
@@ -289,7 +289,7 @@ class Round:
 
     blocks: tuple[Block, ...]
     first: Arm
-    sides: Mapping[Arm, Side]
+    sides: Mapping[Arm, ArmResult]
     at: str
     by_turns: bool = False
     rejected: int = 0

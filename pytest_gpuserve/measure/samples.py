@@ -11,7 +11,7 @@ from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Tel
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuserve.device.sample import CardSample, HostSample, Sample
+    from pytest_gpuserve.device.sample import CardSample, HostSample, TelemetrySample
     from pytest_gpuserve.measure.series import Point
 
 FAST_GAP_NS: Final = NS // 2
@@ -24,7 +24,7 @@ GPU_IDLE: Final = 0x1
 """Clock-event reason of a card that has nothing to do, nvml.h's nvmlClocksEventReasonGpuIdle: its clocks fall then."""
 
 
-def between(samples: Sequence[Sample], begin_ns: int, end_ns: int) -> Sequence[Sample]:
+def between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns: int) -> Sequence[TelemetrySample]:
     """Find the samples that lie in a stretch of time.
 
     Args:
@@ -36,7 +36,7 @@ def between(samples: Sequence[Sample], begin_ns: int, end_ns: int) -> Sequence[S
     return samples[first : bisect_left(samples, end_ns, key=_at_ns)]
 
 
-def telemetry_between(samples: Sequence[Sample], begin_ns: int, end_ns: int) -> Telemetry:
+def telemetry_between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns: int) -> Telemetry:
     """Sum up a stretch of time.
 
     Counters and power at its ends are interpolated from the samples before and after them, so that neighbouring
@@ -54,7 +54,7 @@ def telemetry_between(samples: Sequence[Sample], begin_ns: int, end_ns: int) -> 
     around = samples[first : bisect_right(samples, end_ns + SLOW_GAP_NS, key=_at_ns)]
     seconds = (end_ns - begin_ns) / NS
 
-    def rise(read: Callable[[Sample], float | None], gap_ns: int = FAST_GAP_NS) -> float | None:
+    def rise(read: Callable[[TelemetrySample], float | None], gap_ns: int = FAST_GAP_NS) -> float | None:
         return rise_between(points(around, read), begin_ns, end_ns, gap_ns)
 
     busy = rise(lambda sample: _host(sample, lambda host: host.busy_seconds), SLOW_GAP_NS)
@@ -75,14 +75,16 @@ def telemetry_between(samples: Sequence[Sample], begin_ns: int, end_ns: int) -> 
     )
 
 
-def _neighbours(samples: Sequence[Sample], at_ns: int) -> Sequence[Sample]:
+def _neighbours(samples: Sequence[TelemetrySample], at_ns: int) -> Sequence[TelemetrySample]:
     """Find the samples just before and after a moment; none where they are too far apart."""
     after = bisect_left(samples, at_ns, key=_at_ns)
     found = samples[max(0, after - 1) : after + 1]
     return found if after and len(found) > 1 and found[1].at_ns - found[0].at_ns <= FAST_GAP_NS else ()
 
 
-def _card(uuid: str, inside: Sequence[Sample], around: Sequence[Sample], begin_ns: int, end_ns: int) -> CardTelemetry:
+def _card(
+    uuid: str, inside: Sequence[TelemetrySample], around: Sequence[TelemetrySample], begin_ns: int, end_ns: int
+) -> CardTelemetry:
     seen = [card for card in (card_of(sample, uuid) for sample in inside) if card is not None]
     masks = [card.clock_reasons for card in seen if card.clock_reasons is not None]
     bits = {bit for mask in masks for bit in _bits(mask)}
@@ -105,18 +107,18 @@ def _card(uuid: str, inside: Sequence[Sample], around: Sequence[Sample], begin_n
     )
 
 
-def card_of(sample: Sample, uuid: str) -> CardSample | None:
+def card_of(sample: TelemetrySample, uuid: str) -> CardSample | None:
     """Find what a sample says of a card; None if nothing."""
     return next((card for card in sample.cards if card.uuid == uuid), None)
 
 
-def points(samples: Iterable[Sample], read: Callable[[Sample], float | None]) -> list[Point]:
+def points(samples: Iterable[TelemetrySample], read: Callable[[TelemetrySample], float | None]) -> list[Point]:
     """List a value of those samples that have it, with their times."""
     found = ((sample.at_ns, read(sample)) for sample in samples)
     return [(at_ns, value) for at_ns, value in found if value is not None]
 
 
-def energy_between(samples: Sequence[Sample], uuid: str, begin_ns: int, end_ns: int) -> Energy | None:
+def energy_between(samples: Sequence[TelemetrySample], uuid: str, begin_ns: int, end_ns: int) -> Energy | None:
     """Find the energy that a card took up: by its counter, else as the integral of its power, else None.
 
     A counter that was reset (the driver was loaded anew) is none for that stretch.
@@ -134,7 +136,7 @@ def energy_between(samples: Sequence[Sample], uuid: str, begin_ns: int, end_ns: 
     return None if joules is None else Energy(joules, "power")
 
 
-def _host(sample: Sample, read: Callable[[HostSample], float]) -> float | None:
+def _host(sample: TelemetrySample, read: Callable[[HostSample], float]) -> float | None:
     return None if sample.host is None else read(sample.host)
 
 
@@ -145,5 +147,5 @@ def _bits(mask: int) -> Iterable[int]:
         mask ^= bit
 
 
-def _at_ns(sample: Sample) -> int:
+def _at_ns(sample: TelemetrySample) -> int:
     return sample.at_ns

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ServerSetting:
     """One setting of a server, as text.
 
     Args:
@@ -27,7 +27,7 @@ class Setting:
         return self.asked is not None and self.used is not None and self.asked != self.used
 
 
-def moved(before: Mapping[str, Setting], after: Mapping[str, Setting]) -> list[str]:
+def moved(before: Mapping[str, ServerSetting], after: Mapping[str, ServerSetting]) -> list[str]:
     """Say in words what a server uses that it did not use before; what is not known on both sides has not moved."""
     return [
         f"setting {name}: {before[name].used} before, {setting.used} now"
@@ -36,7 +36,7 @@ def moved(before: Mapping[str, Setting], after: Mapping[str, Setting]) -> list[s
     ]
 
 
-def differences(settings: Mapping[str, Setting]) -> list[str]:
+def differences(settings: Mapping[str, ServerSetting]) -> list[str]:
     """Say in words where a server uses something else than what was asked for, in the order of the settings."""
     return [
         f"{name}: asked for {setting.asked}, the server uses {setting.used}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.counters import Counters, StageTime
-    from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.measure.settings import ServerSetting
     from pytest_gpuserve.measure.telemetry import Telemetry
 
 SERVER: Final = "server"
@@ -184,7 +184,7 @@ class Start:
     foreign_cores: float = 0.0
     client: Client = field(default_factory=Client)
     cold_start_parts: Mapping[str, float] = field(default_factory=dict)
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, ServerSetting] = field(default_factory=dict)
     counters: Counters | None = None
     telemetry: Telemetry | None = None
     idle_watts: float | None = None

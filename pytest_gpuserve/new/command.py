@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.new.asking import Given, ask
+from pytest_gpuserve.new.asking import RequestOptions, ask
 from pytest_gpuserve.new.files import IGNORED, ignore, suite_files, variable_of, write_missing
 from pytest_gpuserve.new.recognise import recognise, recognise_command, suite_name
 from pytest_gpuserve.process.command_line import masked, refused, run_command
@@ -19,7 +19,7 @@ from pytest_gpuserve.servers.relocation import find_python
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.new.asking import Asked
+    from pytest_gpuserve.new.asking import SampleExchange
     from pytest_gpuserve.new.recognise import Recognised
 
 SHOWN_CHARACTERS: Final = 300
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 def _make(given: argparse.Namespace, argv: Sequence[str]) -> None:
     root = Path.cwd()
     app = _app(given, argv, root)
-    question = Given(given.method, given.path, _body(given), _headers(given.header))
+    question = RequestOptions(given.method, given.path, _body(given), _headers(given.header))
     python = None if given.python is None else find_python(given.python, root, "--python")
     with tempfile.TemporaryDirectory(prefix="gpuserve-new-") as folder:
         log = Path(folder) / "server.log"
@@ -129,7 +129,7 @@ def _headers(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _told(app: Recognised, asked: Asked) -> str:
+def _told(app: Recognised, asked: SampleExchange) -> str:
     question = asked.question
     body = asked.body[:SHOWN_CHARACTERS].decode(errors="replace")
     more = f" ... ({len(asked.body)} bytes)" if len(asked.body) > SHOWN_CHARACTERS else ""

@@ -13,7 +13,7 @@ from pytest_gpuserve.process.secrets import secret_headers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpuserve.new.asking import Asked
+    from pytest_gpuserve.new.asking import SampleExchange
     from pytest_gpuserve.new.recognise import Recognised
 
 CONFTEST: Final = '''"""The deployment that the tests of this folder measure."""
@@ -119,7 +119,7 @@ _EXTRAS: Final = {"mosec": "mosec", "litserve": "litserve", "triton": "pytriton"
 IGNORED: Final = ("__pycache__/", ".pytest_cache/")
 
 
-def suite_files(app: Recognised, asked: Asked, *, root: Path, python: str) -> dict[Path, bytes]:
+def suite_files(app: Recognised, asked: SampleExchange, *, root: Path, python: str) -> dict[Path, bytes]:
     """What stands in the files of an app's suite, by their paths.
 
     Args:

@@ -18,7 +18,7 @@ from pytest_gpuserve.selftest.counts import summary
 from pytest_gpuserve.selftest.plan import BATCH, SERVICE_SECONDS, interleaved
 from pytest_gpuserve.selftest.run import METRICS, SHAPE, comparisons
 from pytest_gpuserve.selftest.server import Options, turns_of
-from pytest_gpuserve.selftest.trials import Setting
+from pytest_gpuserve.selftest.trials import TrialSettings
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.units import format_seconds
@@ -102,7 +102,7 @@ class SelftestCommand:
 
     def _run(self, device: Device, folder: Path) -> None:
         settings, plan = self._settings, self._plan
-        setting = Setting(
+        setting = TrialSettings(
             shape=SHAPE,
             metrics=METRICS,
             host=device.host.id,

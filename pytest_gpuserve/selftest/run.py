@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.selftest.plan import Planned
     from pytest_gpuserve.selftest.server import Options
-    from pytest_gpuserve.selftest.trials import Outcome, Setting
+    from pytest_gpuserve.selftest.trials import TrialResult, TrialSettings
 
 METRICS: Final = ("throughput", "latency.p99", "batching_ratio")
 """What every comparison gates, in the order in which a test would ask."""
@@ -46,7 +46,7 @@ class Made:
     """
 
     planned: Planned
-    outcome: Outcome
+    outcome: TrialResult
 
     @property
     def alarmed(self) -> bool:
@@ -63,7 +63,7 @@ class Made:
 def comparisons(
     plan: Sequence[Planned],
     base: Options,
-    setting: Setting,
+    setting: TrialSettings,
     starter: Starter,
     *,
     seconds: float,

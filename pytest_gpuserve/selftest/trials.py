@@ -46,7 +46,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialResult:
     """What a trial came to.
 
     Args:
@@ -72,7 +72,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrialSettings:
     """How all trials are made.
 
     Args:
@@ -92,7 +92,7 @@ class Setting:
     budget_seconds: float
 
 
-def run_trial(trial: Trial, setting: Setting, progress: Progress, note: Callable[[str], None]) -> Outcome:
+def run_trial(trial: Trial, setting: TrialSettings, progress: Progress, note: Callable[[str], None]) -> TrialResult:
     """Compare until every metric is decided, or one fails, or the budget is spent.
 
     Raises:
@@ -140,4 +140,4 @@ def run_trial(trial: Trial, setting: Setting, progress: Progress, note: Callable
         verdict, error = Verdict.INVALID, str(problem)
     finally:
         pairing.close()
-    return Outcome(trial, verdict, tuple(judgements), tuple(pairing.rounds), time.monotonic() - began, error)
+    return TrialResult(trial, verdict, tuple(judgements), tuple(pairing.rounds), time.monotonic() - began, error)

@@ -16,7 +16,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.store.anchor import check as check_anchors
 from pytest_gpuserve.store.atomic import write_whole
-from pytest_gpuserve.store.schema import READ_SCHEMAS, SCHEMA, Entry, Summary, Value, session_of
+from pytest_gpuserve.store.schema import READ_SCHEMAS, SCHEMA, Entry, FileHead, Summary, Value, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,11 +49,7 @@ class Origin:
         return cls(str(path), RESTORE.format(path=path))
 
 
-class _Head(msgspec.Struct):
-    schema: int
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _BaselineFile(msgspec.Struct, forbid_unknown_fields=True):
     # Decoded one by one, because msgspec's errors do not name the keys of a dictionary.
     schema: int
     summary: dict[str, dict[str, msgspec.Raw]]
@@ -104,7 +100,7 @@ def parse(data: bytes, origin: Origin) -> dict[str, Stored]:
         BaselineUnusable: They cannot be trusted; names file and field.
     """
     _check_schema(origin, data)
-    file = _decode(origin, data, _File, "")
+    file = _decode(origin, data, _BaselineFile, "")
     entries = {}
     for key, raw in file.entries.items():
         entry = _decode(origin, bytes(raw), Entry, f"entries[{key!r}]")
@@ -180,7 +176,7 @@ def summarise(sessions: list[Session]) -> dict[str, float]:
 
 
 def _check_schema(origin: Origin, data: bytes) -> None:
-    head = _decode(origin, data, _Head, "")
+    head = _decode(origin, data, FileHead, "")
     if head.schema > SCHEMA:
         raise BaselineUnusable(
             f"baseline file {origin.name} was written by a newer pytest-gpuserve",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.store.schema import FileHead
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,10 +38,6 @@ def unusable(path: Path, found: str, remedy: str = "") -> HistoryUnusable:
     return HistoryUnusable(
         f"what {path} remembers of earlier runs is not used", found=found, remedies=[remedy or f"remove {path}"]
     )
-
-
-class _Head(msgspec.Struct):
-    schema: int
 
 
 class _Checksummed(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,7 +82,7 @@ def read_checksummed(path: Path, kind: type[Content], *, schema: int) -> Content
 def parse_checksummed(path: Path, data: bytes, kind: type[Content], *, schema: int) -> Content:
     """Read the bytes of a file; see `read_checksummed`."""
     try:
-        written_as = msgspec.json.decode(data, type=_Head).schema
+        written_as = msgspec.json.decode(data, type=FileHead).schema
         if written_as > schema:
             raise unusable(
                 path,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 
 from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
-from pytest_gpuserve.store.schema import Count, NotNegative, Value  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.store.schema import Count, FileHead, NotNegative, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 Line = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SourceDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where numbers were printed.
 
     Args:
@@ -102,13 +102,9 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bias: list[Text] = []
 
 
-class _Head(msgspec.Struct):
+class _PublishedFile(msgspec.Struct, forbid_unknown_fields=True):
     schema: int
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    schema: int
-    document: Document
+    document: SourceDocument
     entries: Annotated[list[Record], msgspec.Meta(min_length=1)]
     gpu: Text | None = None
 
@@ -125,7 +121,7 @@ class PublishedEntry:
     """
 
     device: str
-    document: Document
+    document: SourceDocument
     record: Record
     gpu: str | None = None
 
@@ -181,14 +177,14 @@ def read_file(path: Path) -> list[PublishedEntry]:
     """
     try:
         data = path.read_bytes()
-        head = msgspec.json.decode(data, type=_Head)
+        head = msgspec.json.decode(data, type=FileHead)
         if head.schema != SCHEMA:
             raise BaselineUnusable(
                 f"file of published numbers {path} has a schema that this version does not read",
                 found=f"schema {head.schema}; this version reads schema {SCHEMA}",
                 remedies=["upgrade with `pip install --upgrade pytest-gpuserve`"] if head.schema > SCHEMA else [],
             )
-        file = msgspec.json.decode(data, type=_File)
+        file = msgspec.json.decode(data, type=_PublishedFile)
     except msgspec.ValidationError as problem:
         reason, _, place = str(problem).partition(" - at `$")
         raise _unusable(path, f"at {place.rstrip('`').lstrip('.') or 'the top'}", reason) from None

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from pytest_gpuserve.measure.capacity import Finding, Objective, Probe, Search
+from pytest_gpuserve.measure.capacity import Objective, Probe, ProbeOutcome, Search
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.histogram import Histogram
-from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.settings import ServerSetting
 from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
 
@@ -65,7 +65,7 @@ class CountersRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SettingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A ``Setting``."""
+    """A ``ServerSetting``."""
 
     used: str | None
     asked: str | None
@@ -101,21 +101,21 @@ def counters_of(record: CountersRecord | None) -> Counters | None:
     )
 
 
-def settings_record(settings: dict[str, Setting]) -> dict[str, SettingRecord]:
+def settings_record(settings: dict[str, ServerSetting]) -> dict[str, SettingRecord]:
     """Turn settings into their record."""
     return {name: SettingRecord(setting.used, setting.asked) for name, setting in settings.items()}
 
 
-def settings_of(record: dict[str, SettingRecord]) -> dict[str, Setting]:
+def settings_of(record: dict[str, SettingRecord]) -> dict[str, ServerSetting]:
     """Read settings back."""
-    return {name: Setting(setting.used, setting.asked) for name, setting in record.items()}
+    return {name: ServerSetting(setting.used, setting.asked) for name, setting in record.items()}
 
 
 class ProbeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A ``Probe``; texts that it does not have are left out."""
 
     rate: Positive
-    finding: Finding
+    finding: ProbeOutcome
     seconds: NotNegative
     requests: Count
     slow: Count
@@ -304,6 +304,12 @@ def _cards_of(text: str) -> CardUse | None:
     if _cards_text(cards) != text:
         raise ValueError(f"{text[:60]!r} is not written as this version writes it")
     return cards
+
+
+class FileHead(msgspec.Struct):
+    """The schema of any file of ours, read before the rest of it."""
+
+    schema: int
 
 
 SCHEMA = 2
@@ -522,7 +528,7 @@ def session_of(record: SessionRecord) -> Session:
                 cold_start_seconds=start.cold_start_seconds,
                 discarded=start.discarded,
                 foreign_cores=start.foreign_cores,
-                settings={name: Setting(used) for name, used in record.settings.items()},
+                settings={name: ServerSetting(used) for name, used in record.settings.items()},
                 search=search_of(start.search, f"starts[{i}].search"),
             )
             for i, start in enumerate(record.starts)

@@ -10,10 +10,10 @@ from typing import Annotated, Final
 
 import msgspec
 
-from pytest_gpuserve.gate.sequential import Seen  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.gate.sequential import LookResult  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.gate.verdict import Verdict  # noqa: TC001 -- as above
 from pytest_gpuserve.measure.histogram import Histogram
-from pytest_gpuserve.measure.rounds import Arm, Block, Round, Side
+from pytest_gpuserve.measure.rounds import Arm, ArmResult, Block, Round
 from pytest_gpuserve.measure.window import Client, Window
 from pytest_gpuserve.store.checksummed import HistoryUnusable, encode, with_checksum
 from pytest_gpuserve.store.schema import (
@@ -54,7 +54,7 @@ class ClientRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SideRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A ``Side``."""
+    """A ``ArmResult``."""
 
     cold_start_seconds: tuple[NotNegative | None, ...]
     client: ClientRecord
@@ -123,7 +123,7 @@ def round_of(record: RoundRecord, path: str) -> Round:
     )
 
 
-def _side_record(side: Side) -> SideRecord:
+def _side_record(side: ArmResult) -> SideRecord:
     client = side.client
     return SideRecord(
         cold_start_seconds=side.cold_start_seconds,
@@ -148,7 +148,7 @@ def _side_record(side: Side) -> SideRecord:
     )
 
 
-def _side_of(record: SideRecord, path: str) -> Side:
+def _side_of(record: SideRecord, path: str) -> ArmResult:
     found = {}
     for name in HISTOGRAMS:
         try:
@@ -166,7 +166,7 @@ def _side_of(record: SideRecord, path: str) -> Side:
         sending_seconds=record.client.sending_seconds,
         receiving_seconds=record.client.receiving_seconds,
     )
-    return Side(
+    return ArmResult(
         record.cold_start_seconds,
         client,
         record.batch_sizes,
@@ -264,7 +264,7 @@ class KeptMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     tolerance: Positive
-    looks: tuple[Seen, ...] = ()
+    looks: tuple[LookResult, ...] = ()
     decision: Verdict | None = None
     differences: tuple[tuple[Difference, ...], ...] = ()
 
@@ -293,7 +293,7 @@ class KeptSequence:
     added: str | None = None
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _KeptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: SequenceKey
     added: Moment
 
@@ -302,7 +302,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         datetime.fromisoformat(self.added)
 
 
-class RoundsFile(_File, frozen=True, forbid_unknown_fields=True):
+class RoundsFile(_KeptFile, frozen=True, forbid_unknown_fields=True):
     """A sequence with all its rounds."""
 
     began: Moment
@@ -310,7 +310,7 @@ class RoundsFile(_File, frozen=True, forbid_unknown_fields=True):
     rounds: tuple[RoundRecord, ...]
 
 
-class PastFile(_File, frozen=True, forbid_unknown_fields=True):
+class PastFile(_KeptFile, frozen=True, forbid_unknown_fields=True):
     """What a prior is learned from, and no more: a prior need not read whole rounds."""
 
     differences: dict[str, tuple[tuple[Difference, ...], ...]]

@@ -53,7 +53,7 @@ class _Entry(msgspec.Struct):
     sessions: list[_Session]
 
 
-class _File(msgspec.Struct):
+class _FileOutline(msgspec.Struct):
     entries: dict[str, _Entry]
 
 
@@ -69,7 +69,7 @@ def stock_of(folder: Path) -> Stock:
         if path.relative_to(folder).parts[0] == FOLDER:
             continue
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=_File).entries.values()
+            found = msgspec.json.decode(path.read_bytes(), type=_FileOutline).entries.values()
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             unreadable += 1
             continue

@@ -20,7 +20,7 @@ import pytest
 from pytest_gpuserve.device import telemetry as device_telemetry
 from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess
 from pytest_gpuserve.device.sampler import SAMPLES
-from pytest_gpuserve.device.telemetry import Sampling, Seen
+from pytest_gpuserve.device.telemetry import SamplerOutput, Sampling
 from pytest_gpuserve.measure.conditions import judge_window, judge_windows
 from pytest_gpuserve.measure.samples import between, telemetry_between
 from tests.fakes.children.toolkit import ROOT, busy, eventually
@@ -65,7 +65,9 @@ OF_FUNCTION = {
 """What is not known where a function fails."""
 
 
-def sample_script(script: Script, folder: Path, library: Path, uuids: list[str], until: Callable[[Seen], bool]) -> Seen:
+def sample_script(
+    script: Script, folder: Path, library: Path, uuids: list[str], until: Callable[[SamplerOutput], bool]
+) -> SamplerOutput:
     """Let a sampler look at scripted cards until it has seen something, which it must."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in write(script, folder, library=library).items():
@@ -75,7 +77,7 @@ def sample_script(script: Script, folder: Path, library: Path, uuids: list[str],
             return sampling.seen()
 
 
-def of_card(seen: Seen, uuid: str) -> list[CardSample]:
+def of_card(seen: SamplerOutput, uuid: str) -> list[CardSample]:
     """All that was seen of a card."""
     return [card for sample in seen.samples for card in sample.cards if card.uuid == uuid]
 
@@ -225,7 +227,7 @@ def test_a_mig_instance_has_its_own_memory_and_the_whole_cards_power(story: Stor
 # -- errors
 
 
-def _least_slow(seen: Seen, uuids: list[str]) -> int:
+def _least_slow(seen: SamplerOutput, uuids: list[str]) -> int:
     """How often each card's slow values have been looked at, at least."""
     return min(
         sum(any(getattr(look, name) is not None for name in SLOW) for look in of_card(seen, uuid)) for uuid in uuids
@@ -292,7 +294,7 @@ def test_a_lost_card_is_one_event_and_all_of_it_unknown_from_then_on(library: Pa
     errors = tuple(Error(name, GPU_IS_LOST, index, Moment(call=1)) for index, name in enumerate(functions))
     *lost, well = uuids = [card.uuid for card in cards]
 
-    def over(seen: Seen) -> bool:
+    def over(seen: SamplerOutput) -> bool:
         return len(seen.events) >= len(lost) and seen.samples[-1].at_ns > seen.events[-1].at_ns
 
     seen = sample_script(Script(cards, errors), tmp_path, library, uuids, over)

@@ -13,7 +13,17 @@ from pytest_gpuserve.device.card import UNSUPPORTED, Card
 from pytest_gpuserve.device.host import Boost, Host
 from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess
 from pytest_gpuserve.doctor.card_conditions import CardJudge, driver_condition, lock_condition
-from pytest_gpuserve.doctor.facts import BusyProcess, CardNow, CpuUse, Driver, HostNow, LockState, Seen, Space, Swap
+from pytest_gpuserve.doctor.facts import (
+    BusyProcess,
+    CardNow,
+    CpuUse,
+    Driver,
+    HostNow,
+    LockState,
+    MachineState,
+    Space,
+    Swap,
+)
 from pytest_gpuserve.doctor.finding import Condition, Finding, Level
 from pytest_gpuserve.doctor.host_conditions import GIB, MIB, host_conditions
 from pytest_gpuserve.doctor.report import Report, make_report, report_text
@@ -283,7 +293,7 @@ def test_a_driver_that_does_not_answer_prevents() -> None:
 WORKING = [Finding("mosec_server", works=True, found="1")]
 MISSING = [Finding("mosec_server", works=False, found="no", remedy="install")]
 
-WITH_CARD = Seen(host=GOOD_HOST, driver=Driver(True, False, ""), cards=(GOOD_CARD,), devices=(UUID, "cpu"))  # noqa: FBT003
+WITH_CARD = MachineState(host=GOOD_HOST, driver=Driver(True, False, ""), cards=(GOOD_CARD,), devices=(UUID, "cpu"))  # noqa: FBT003
 
 
 def reported(servers: list[Finding] = WORKING, **changes: Any) -> Report:  # noqa: ANN401 -- fields of several types

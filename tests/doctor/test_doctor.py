@@ -13,7 +13,7 @@ import pytest
 
 from pytest_gpuserve.doctor import command, facts, look
 from pytest_gpuserve.doctor.command import main
-from pytest_gpuserve.doctor.facts import Driver, HostNow, Seen
+from pytest_gpuserve.doctor.facts import Driver, HostNow, MachineState
 from pytest_gpuserve.doctor.finding import Finding
 from pytest_gpuserve.doctor.report import text
 from pytest_gpuserve.process.container import EngineState
@@ -40,7 +40,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
         EngineState("podman", works=True, found="version 4"),
     ]
     monkeypatch.setattr(facts, "examine", lambda **_: states)
-    seen = Seen(host=HostNow(temp=look._space("/")), driver=Driver(True, False, ""), devices=("cpu",))  # noqa: FBT003
+    seen = MachineState(host=HostNow(temp=look._space("/")), driver=Driver(True, False, ""), devices=("cpu",))  # noqa: FBT003
     monkeypatch.setattr(command, "look", lambda asked, environ: seen)
 
 

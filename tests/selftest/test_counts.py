@@ -16,7 +16,7 @@ from pytest_gpuserve.measure.rounds import ABBA, Block, Round
 from pytest_gpuserve.selftest.counts import binomial_bounds, summary
 from pytest_gpuserve.selftest.plan import CASES, Planned, interleaved
 from pytest_gpuserve.selftest.run import Made
-from pytest_gpuserve.selftest.trials import Outcome, Trial
+from pytest_gpuserve.selftest.trials import Trial, TrialResult
 from tests.support.builders import judgement, window
 from tests.support.reasons import because
 
@@ -61,7 +61,9 @@ def made(
     verdict = verdict or GOOD.get(name, Verdict.REGRESSED)
     judgements = (judgement(verdict, reasons=(reason,)),)
     fields: dict[str, Any] = {"rounds": (), "seconds": 10.0, "error": "", **outcome}
-    return Made(Planned(case, number), Outcome(Trial(name, number, NOWHERE, NOWHERE), verdict, judgements, **fields))
+    return Made(
+        Planned(case, number), TrialResult(Trial(name, number, NOWHERE, NOWHERE), verdict, judgements, **fields)
+    )
 
 
 def result_of(*changed: Made, times: int = 1) -> SelftestResult:

@@ -14,7 +14,7 @@ from pytest_gpuserve.selftest.kind import BuiltIn
 from pytest_gpuserve.selftest.plan import CASES, interleaved
 from pytest_gpuserve.selftest.run import METRICS, SHAPE, Made, comparisons
 from pytest_gpuserve.selftest.server import Options
-from pytest_gpuserve.selftest.trials import Outcome, Setting, Trial
+from pytest_gpuserve.selftest.trials import Trial, TrialResult, TrialSettings
 from tests.support.builders import judgement
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
-SETTING = Setting(SHAPE, METRICS, "host", None, 1000.0, 60.0)
+SETTING = TrialSettings(SHAPE, METRICS, "host", None, 1000.0, 60.0)
 
 
 class Watcher:
@@ -56,12 +56,14 @@ class Clock:
         """The time."""
         return self.now
 
-    def run_trial(self, trial: Trial, setting: Setting, progress: Watcher, note: Callable[[str], None]) -> Outcome:
+    def run_trial(
+        self, trial: Trial, setting: TrialSettings, progress: Watcher, note: Callable[[str], None]
+    ) -> TrialResult:
         """Let time pass."""
         seconds = self._lasting(trial.name)
         self.now += seconds
         self.trials.append(trial)
-        return Outcome(trial, Verdict.PASS, (judgement(Verdict.PASS),), (), seconds)
+        return TrialResult(trial, Verdict.PASS, (judgement(Verdict.PASS),), (), seconds)
 
 
 def nowhere(kind: ServerKind, ask: Ask, beside: object = None) -> AbstractContextManager[Instance]:
@@ -131,7 +133,7 @@ def test_ctrl_c_ends_it_with_what_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     found, watcher, _ = make(monkeypatch, clock, seconds=1e6)
     assert next(found).planned.number == 1
 
-    def interrupted(*_: object) -> Outcome:
+    def interrupted(*_: object) -> TrialResult:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "run_trial", interrupted)
@@ -161,5 +163,5 @@ def test_what_counts_as_an_alarm(name: str, verdict: Verdict, *, reason: Reason 
     (planned,) = [planned for planned in interleaved(1) if planned.case.name == name]
     target = run._target(Options(turns=1), nowhere)
     trial = Trial(name, 1, target, target)
-    outcome = Outcome(trial, verdict, (judgement(verdict, reasons=(reason,) if reason else ()),), (), 1.0)
+    outcome = TrialResult(trial, verdict, (judgement(verdict, reasons=(reason,) if reason else ()),), (), 1.0)
     assert Made(planned, outcome).alarmed is alarmed

@@ -41,7 +41,7 @@ _EXAMPLE: Final = "an address is SCHEME://PLACE/FOLDER without ?, #, \\, . and .
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class StorageAddress:
     """The address of a folder of baselines.
 
     Args:
@@ -65,7 +65,7 @@ def is_address(text: str) -> bool:
     return "://" in text
 
 
-def parse_address(text: str, *, called: str = OPTION) -> Address | Path:
+def parse_address(text: str, *, called: str = OPTION) -> StorageAddress | Path:
     """Read an address; one with ``file://`` is a folder of this machine.
 
     Args:
@@ -93,7 +93,7 @@ def parse_address(text: str, *, called: str = OPTION) -> Address | Path:
             f"{called}...: this is no address of a folder",
             remedies=[_EXAMPLE],
         )
-    return Path(place) if is_folder else Address(scheme, f"{scheme}://{place}")
+    return Path(place) if is_folder else StorageAddress(scheme, f"{scheme}://{place}")
 
 
 def _may_have_a_secret(scheme: str, place: str) -> bool:
@@ -103,7 +103,7 @@ def _may_have_a_secret(scheme: str, place: str) -> bool:
     return scheme not in _NAMES_A_USER and "@" in (place if scheme in _TAKES_A_TOKEN else place.partition("/")[0])
 
 
-def copy_folder(address: Address, environment: Mapping[str, str]) -> Path:
+def copy_folder(address: StorageAddress, environment: Mapping[str, str]) -> Path:
     """Where the copy of a folder is kept on this machine; there need be none yet.
 
     Args:

@@ -23,7 +23,7 @@ from pytest_gpuserve.store.remote.address import OPTION, S3_SCHEMES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_gpuserve.store.remote.address import Address
+    from pytest_gpuserve.store.remote.address import StorageAddress
 
 CONNECT_SECONDS: Final = 5
 READ_SECONDS: Final = 15
@@ -91,7 +91,7 @@ def is_for(name: str, device: str) -> bool:
     return first == device or second == PUBLISHED
 
 
-def open_remote(address: Address, *, called: str = OPTION) -> RemoteFolder:
+def open_remote(address: StorageAddress, *, called: str = OPTION) -> RemoteFolder:
     """Make ready to ask a storage; whoever does closes it.
 
     Args:
@@ -132,7 +132,7 @@ class RemoteFolder:
         root: Path of the folder there.
     """
 
-    def __init__(self, address: Address, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
+    def __init__(self, address: StorageAddress, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
         self.address = address
         self.filesystem = filesystem
         self.root = root.rstrip("/")
@@ -280,7 +280,7 @@ class RemoteFolder:
 class S3Folder(RemoteFolder):
     """A folder in a bucket, to be read and written."""
 
-    def __init__(self, address: Address, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
+    def __init__(self, address: StorageAddress, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
         super().__init__(address, filesystem, root)
         # botocore tries again by itself, and knows better when.
         filesystem.retries = 1
@@ -349,7 +349,7 @@ class S3Folder(RemoteFolder):
         return False
 
 
-def storage_problem(address: Address, summary: str, problem: BaseException) -> StorageProblem:
+def storage_problem(address: StorageAddress, summary: str, problem: BaseException) -> StorageProblem:
     """The error of a storage, from what its backend raised."""
     remedies = []
     if isinstance(problem, PermissionError) or type(problem).__name__ in _NO_CREDENTIALS:

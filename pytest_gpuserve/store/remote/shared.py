@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.store.files import Decide
-    from pytest_gpuserve.store.remote.address import Address
+    from pytest_gpuserve.store.remote.address import StorageAddress
     from pytest_gpuserve.store.remote.folder import RemoteFolder
     from pytest_gpuserve.store.schema import Entry
 
@@ -43,7 +43,7 @@ NOT_KEPT: Final = "what was to be written is not kept: run it again, so that it 
 _SHOWN_DIGITS: Final = 12
 
 
-def shared_files(address: Address, device: str, *, needed: bool, updates: bool, offline: bool) -> SharedFiles:
+def shared_files(address: StorageAddress, device: str, *, needed: bool, updates: bool, offline: bool) -> SharedFiles:
     """Fetch what a session needs, or take what was fetched before.
 
     Args:
@@ -92,7 +92,7 @@ class SharedFiles:
         as_of: Of when the copy is, where it was not refreshed for this session; empty else.
     """
 
-    def __init__(self, address: Address, cache: BaselineCache, *, as_of: str = "") -> None:
+    def __init__(self, address: StorageAddress, cache: BaselineCache, *, as_of: str = "") -> None:
         self._address = address
         self._cache = cache
         self._random = random.SystemRandom()
