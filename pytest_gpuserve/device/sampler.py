@@ -23,7 +23,7 @@ import msgspec
 import pynvml
 
 from pytest_gpuserve.device.card_probe import CardProbe
-from pytest_gpuserve.device.host import Trees, read_host_counters
+from pytest_gpuserve.device.cpu import Trees, read_host_counters
 from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, SLOW_EVERY, CardSample, TelemetrySample, Unknown, Watched
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.device.names import AUTO, CPU, device_name
+from pytest_gpuserve.device.card import AUTO, CPU, device_name
 from pytest_gpuserve.errors import DeviceProblem
 
 if TYPE_CHECKING:

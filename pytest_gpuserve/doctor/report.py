@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pytest_gpuserve.device.names import CPU
-from pytest_gpuserve.doctor.card_conditions import CardJudge, driver_condition, lock_condition
-from pytest_gpuserve.doctor.finding import MACHINE, Condition, Level
-from pytest_gpuserve.doctor.host_conditions import host_conditions
+from pytest_gpuserve.device.card import CPU
+from pytest_gpuserve.doctor.conditions import (
+    MACHINE,
+    CardJudge,
+    Condition,
+    Level,
+    driver_condition,
+    host_conditions,
+    lock_condition,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.device.host import Host
-    from pytest_gpuserve.doctor.facts import CardNow, Driver, MachineState
-    from pytest_gpuserve.doctor.finding import Finding
+    from pytest_gpuserve.doctor.look import CardNow, Driver, Finding, MachineState
 
 UUID_SHOWN: Final = 12
 """Characters that tell cards of one kind apart, and that CUDA_VISIBLE_DEVICES takes."""

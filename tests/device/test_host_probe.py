@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pytest_gpuserve.device.host import Stat, TreeClock, Trees, below, cores_used, parse_stat, read_processes
+from pytest_gpuserve.device.cpu import Stat, TreeClock, Trees, below, cores_used, parse_stat, read_processes
 from pytest_gpuserve.device.sample import Watched
 
 FOREIGN = 2**22 + 7

@@ -12,20 +12,28 @@ import pytest
 from pytest_gpuserve.device.card import UNSUPPORTED, Card
 from pytest_gpuserve.device.host import Boost, Host
 from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess
-from pytest_gpuserve.doctor.card_conditions import CardJudge, driver_condition, lock_condition
-from pytest_gpuserve.doctor.facts import (
+from pytest_gpuserve.doctor.conditions import (
+    GIB,
+    MIB,
+    CardJudge,
+    Condition,
+    Level,
+    driver_condition,
+    host_conditions,
+    lock_condition,
+)
+from pytest_gpuserve.doctor.look import (
     BusyProcess,
     CardNow,
     CpuUse,
     Driver,
+    Finding,
     HostNow,
     LockState,
     MachineState,
     Space,
     Swap,
 )
-from pytest_gpuserve.doctor.finding import Condition, Finding, Level
-from pytest_gpuserve.doctor.host_conditions import GIB, MIB, host_conditions
 from pytest_gpuserve.doctor.report import Report, make_report, report_text
 
 OK, UNKNOWN, WARNING, PREVENTS = Level.OK, Level.UNKNOWN, Level.WARNING, Level.PREVENTS
