@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.measure.counters import ServerSetting
     from pytest_gpuserve.measure.histogram import Histogram
-    from pytest_gpuserve.measure.settings import ServerSetting
     from pytest_gpuserve.measure.window import Session, Start, Window
 
 

@@ -21,9 +21,7 @@ from pytest_gpuserve.measure.conditions import (
     judge_processes,
     judge_window,
 )
-from pytest_gpuserve.measure.samples import SLOW_GAP_NS, between, card_of, telemetry_between
-from pytest_gpuserve.measure.series import NS
-from pytest_gpuserve.measure.telemetry import is_instance, merged
+from pytest_gpuserve.measure.telemetry import NS, SLOW_GAP_NS, between, card_of, is_instance, merged, telemetry_between
 from pytest_gpuserve.measure.window import CardUse
 
 if TYPE_CHECKING:

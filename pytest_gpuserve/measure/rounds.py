@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.capacity import Search
-    from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.settings import ServerSetting
+    from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.measure.telemetry import Telemetry
     from pytest_gpuserve.measure.window import Session, Window
 

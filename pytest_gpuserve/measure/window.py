@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.capacity import Search
-    from pytest_gpuserve.measure.counters import Counters, StageTime
-    from pytest_gpuserve.measure.settings import ServerSetting
+    from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
     from pytest_gpuserve.measure.telemetry import Telemetry
 
 SERVER: Final = "server"

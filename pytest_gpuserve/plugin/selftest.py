@@ -16,9 +16,8 @@ from pytest_gpuserve.process.kept import kept_folder
 from pytest_gpuserve.report.selftest import selftest_report
 from pytest_gpuserve.selftest.counts import summary
 from pytest_gpuserve.selftest.plan import BATCH, SERVICE_SECONDS, interleaved
-from pytest_gpuserve.selftest.run import METRICS, SHAPE, comparisons
 from pytest_gpuserve.selftest.server import Options, turns_of
-from pytest_gpuserve.selftest.trials import TrialSettings
+from pytest_gpuserve.selftest.trials import GATED, SHAPE, TrialSettings, comparisons
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.units import format_seconds
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.selftest import SelftestResult
     from pytest_gpuserve.selftest.plan import Planned
-    from pytest_gpuserve.selftest.run import Made
+    from pytest_gpuserve.selftest.trials import Made
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
@@ -104,7 +103,7 @@ class SelftestCommand:
         settings, plan = self._settings, self._plan
         setting = TrialSettings(
             shape=SHAPE,
-            metrics=METRICS,
+            metrics=GATED,
             host=device.host.id,
             # Its own: what a self-test has learned is no history of a project's tests, nor the other way round.
             history=History(folder / "history"),
@@ -133,9 +132,9 @@ class SelftestCommand:
                 made.append(one)
                 progress.made(one, len(made))
         except KeyboardInterrupt:
-            self._report(summary(plan, made, METRICS, interrupted=True), notes)
+            self._report(summary(plan, made, GATED, interrupted=True), notes)
             raise
-        result = summary(plan, made, METRICS)
+        result = summary(plan, made, GATED)
         self._report(result, notes)
         self._passed = not result.failures
 

@@ -1,4 +1,4 @@
-"""How many requests a second a card could answer at most, and the share of that which a run reached.
+"""The arithmetic that a request costs, how many a second a card could answer at most, and the share that a run reached.
 
 After Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore architectures",
 CACM 52 (2009): no kernel is faster than its operations at the peak rate of the units that do them. Only that roof is
@@ -8,14 +8,64 @@ used here; how many bytes a request moves depends on what a compiler fuses and w
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.roofline.work import Work
 from pytest_gpuserve.units import format_rate, format_ratio
 
 if TYPE_CHECKING:
     from pytest_gpuserve.roofline.peak import Peak
+
+
+FLOPS_PER_MAC: Final = 2
+"""A multiply-add is a multiplication and an addition."""
+
+
+def is_positive(number: object) -> bool:
+    """Whether it is a finite number above 0."""
+    return isinstance(number, (int, float)) and not isinstance(number, bool) and 0 < number < math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Floating-point operations of one request; a multiply-add is two of them.
+
+    Tools that speak of "GFLOPs" and count multiply-adds (thop, fvcore, ptflops, most tables of vision models) give
+    half of this: take theirs with `Work.of_macs`.
+
+    Args:
+        flops: The operations.
+        uncounted: Kinds of operators that were executed and have no formula, such as ``aten.native_layer_norm``; they
+            count as nothing. Empty where nobody counted.
+
+    Raises:
+        UsageProblem: The operations are no finite number above 0.
+    """
+
+    flops: float
+    uncounted: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not is_positive(self.flops):
+            raise UsageProblem(
+                f"Work(flops=...) is a finite number above 0, not {self.flops!r}",
+                remedies=["Work(flops=8.909e9)", "Work.of_macs(4.4548e9)"],
+            )
+
+    @classmethod
+    def of_macs(cls, macs: float) -> Work:
+        """The work of so many multiply-adds.
+
+        Raises:
+            UsageProblem: They are no finite number above 0.
+        """
+        return cls(flops=FLOPS_PER_MAC * macs)
+
+    @property
+    def macs(self) -> float:
+        """The same in multiply-adds."""
+        return self.flops / FLOPS_PER_MAC
 
 
 def ceiling_per_second(work: Work, peak: Peak) -> float:

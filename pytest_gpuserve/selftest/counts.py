@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import METRICS as ALL_METRICS
 from pytest_gpuserve.gate.metric import Growth
-from pytest_gpuserve.gate.paired import paired_evidence
-from pytest_gpuserve.gate.priors import learn_prior
+from pytest_gpuserve.gate.paired import learn_prior, paired_evidence
 from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, levels, look_index
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.points import NotMeasured
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.paired import Prior, RoundPoint
     from pytest_gpuserve.gate.verdict import Evidence
     from pytest_gpuserve.selftest.plan import Planned
-    from pytest_gpuserve.selftest.run import Made
+    from pytest_gpuserve.selftest.trials import Made
 
 FIXED_WINDOWS: Final = LOOKS[-1][0] * BLOCKS * len(ABBA)
 """Measured where every comparison goes on to the last look."""

@@ -13,8 +13,7 @@ from pytest_gpuserve.servers.relocation import PYTHONPATH
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.settings import ServerSetting
+    from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.process.container import Container, Engine
     from pytest_gpuserve.servers.relocation import Relocation
 

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
-    from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.settings import ServerSetting
+    from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.process.kept import Kept
     from pytest_gpuserve.servers.base import Ask, ContainerLaunch, ServerKind
 

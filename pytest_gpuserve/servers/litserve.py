@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.counters import Counters, StageTime, added
-from pytest_gpuserve.measure.settings import ServerSetting
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime, added
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch, with_own_package

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.counters import Counters, StageTime
-from pytest_gpuserve.measure.settings import ServerSetting
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch

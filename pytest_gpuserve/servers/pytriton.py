@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.settings import ServerSetting
+from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.facts import read_facts

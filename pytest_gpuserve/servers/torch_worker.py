@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.counters import Counters, StageTime
-from pytest_gpuserve.measure.settings import ServerSetting
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.app import App, AppServer
 from pytest_gpuserve.servers.base import Launch, with_own_package

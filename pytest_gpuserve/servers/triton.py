@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
-from pytest_gpuserve.measure.settings import ServerSetting
+from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.process.container import Container, find_engine, image_id
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from pytest_gpuserve.measure.capacity import Objective, Probe, ProbeOutcome, Search
-from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram
-from pytest_gpuserve.measure.settings import ServerSetting
 from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
 

@@ -22,7 +22,7 @@ from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess
 from pytest_gpuserve.device.sampler import SAMPLES
 from pytest_gpuserve.device.telemetry import SamplerOutput, Sampling
 from pytest_gpuserve.measure.conditions import judge_window, judge_windows
-from pytest_gpuserve.measure.samples import between, telemetry_between
+from pytest_gpuserve.measure.telemetry import between, telemetry_between
 from tests.fakes.children.toolkit import ROOT, busy, eventually
 from tests.fakes.nvml.cards import (
     DIVIDED_A100,

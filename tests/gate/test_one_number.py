@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.occasions import withstand_drift
 from pytest_gpuserve.gate.paired import default_prior, paired_verdict
 from pytest_gpuserve.gate.sequential import LOOKS, first_look, levels
 from pytest_gpuserve.gate.stored import LOOKS as SESSIONS
-from pytest_gpuserve.gate.stored import SessionPoint, judge_stored, own_error
+from pytest_gpuserve.gate.stored import SessionPoint, judge_stored, own_error, withstand_drift
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.capacity import SAMPLES, Objective, Probe, ProbeOutcome, Search
 from pytest_gpuserve.measure.points import NotMeasured, point, pooled_value

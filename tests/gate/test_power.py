@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pytest
 
-from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.metric import METRICS, Growth
 from pytest_gpuserve.gate.paired import Prior, RoundPoint, paired_claim, paired_evidence, paired_verdict
-from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, LookResult, adjusted_p, levels
+from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Family, LookResult, adjusted_p, levels
 from pytest_gpuserve.gate.verdict import INDIFFERENT_SHARE, Verdict
 from tests.fakes.noise_model import NOISES, NOISY, QUIET, TYPICAL, Noise
 from tests.support.counting import chance, short_and_long

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.metric import METRICS, Growth
-from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, LookResult, adjusted_p, first_look, levels
+from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Family, LookResult, adjusted_p, first_look, levels
 from pytest_gpuserve.gate.verdict import Evidence
 from tests.support.holm import holm
 

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.measure.counters import Counters, StageTime, WentBackwards, added, counted_between
-from pytest_gpuserve.measure.settings import ServerSetting, differences, moved
+from pytest_gpuserve.measure.counters import (
+    Counters,
+    ServerSetting,
+    StageTime,
+    WentBackwards,
+    added,
+    counted_between,
+    differences,
+    moved,
+)
 from pytest_gpuserve.measure.window import COMPUTE
 
 COUNT = st.integers(0, 10**9)

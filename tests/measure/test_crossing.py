@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.measure.crossing import SharePoint, crossing
+from pytest_gpuserve.measure.capacity import SharePoint, crossing
 
 WANTED = st.sampled_from([0.5, 0.1, 0.05, 0.01])
 

@@ -14,9 +14,21 @@ from msgspec import structs
 from pytest_gpuserve.device.sample import CardSample, HostSample, TelemetrySample
 from pytest_gpuserve.experiment.telemetry import card_use
 from pytest_gpuserve.measure.conditions import judge_window
-from pytest_gpuserve.measure.samples import FAST_GAP_NS, between, telemetry_between
-from pytest_gpuserve.measure.series import NS, covers, integral_between, rise_between
-from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Telemetry, as_plain, merged
+from pytest_gpuserve.measure.telemetry import (
+    FAST_GAP_NS,
+    NS,
+    CardTelemetry,
+    Energy,
+    Spread,
+    Telemetry,
+    as_plain,
+    between,
+    covers,
+    integral_between,
+    merged,
+    rise_between,
+    telemetry_between,
+)
 from pytest_gpuserve.measure.window import CardUse
 
 if TYPE_CHECKING:

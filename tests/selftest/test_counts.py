@@ -15,8 +15,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.rounds import ABBA, Block, Round
 from pytest_gpuserve.selftest.counts import binomial_bounds, summary
 from pytest_gpuserve.selftest.plan import CASES, Planned, interleaved
-from pytest_gpuserve.selftest.run import Made
-from pytest_gpuserve.selftest.trials import Trial, TrialResult
+from pytest_gpuserve.selftest.trials import Made, Trial, TrialResult
 from tests.support.builders import judgement, window
 from tests.support.reasons import because
 

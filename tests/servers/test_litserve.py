@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.settings import ServerSetting
+from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Site

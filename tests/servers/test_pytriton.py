@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.settings import ServerSetting
+from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers import pytriton
 from pytest_gpuserve.servers.app import App

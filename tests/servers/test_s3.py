@@ -17,9 +17,8 @@ import pytest
 from pytest_gpuserve.comparison.baseline_store import BaselineStore, Workload
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.store.remote.address import StorageAddress
-from pytest_gpuserve.store.remote.cache import BaselineCache
 from pytest_gpuserve.store.remote.folder import MARKER, Changed, S3Folder, StorageProblem, open_remote
-from pytest_gpuserve.store.remote.shared import SharedFiles, shared_files
+from pytest_gpuserve.store.remote.shared import BaselineCache, SharedFiles, shared_files
 from tests.fakes.s3_server import S3, SECRET, s3_server
 from tests.support.builders import COMMIT, here, session
 

@@ -14,8 +14,7 @@ import pytest
 
 import pytest_gpuserve
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.counters import StageTime
-from pytest_gpuserve.measure.settings import ServerSetting, differences
+from pytest_gpuserve.measure.counters import ServerSetting, StageTime, differences
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site

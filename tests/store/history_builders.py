@@ -7,9 +7,8 @@ from datetime import datetime, timedelta
 
 from pytest_gpuserve.gate.sequential import LookResult
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.rounds import ABBA, ArmResult, Block, Round
-from pytest_gpuserve.measure.settings import ServerSetting
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey, Subject
 from tests.support.builders import window

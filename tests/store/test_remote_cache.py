@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.store.remote.cache import BaselineCache
 from pytest_gpuserve.store.remote.folder import Held, StorageProblem
+from pytest_gpuserve.store.remote.shared import BaselineCache
 from tests.fakes.memory_remote import MemoryRemote, version_of
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.remote import shared
 from pytest_gpuserve.store.remote.address import StorageAddress
-from pytest_gpuserve.store.remote.cache import BaselineCache
 from pytest_gpuserve.store.remote.shared import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     MOST_TRIES,
     NOT_KEPT,
+    BaselineCache,
     SharedFiles,
 )
 from tests.fakes.memory_remote import MemoryRemote

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.measure.counters import StageTime
-from pytest_gpuserve.measure.settings import ServerSetting
+from pytest_gpuserve.measure.counters import ServerSetting, StageTime
 from pytest_gpuserve.measure.window import CardUse, Session, Start
 from pytest_gpuserve.store.schema import SessionRecord, WindowRecord, session_of, window_of, window_record
 from tests.store.drawn_windows import COUNT, SECONDS, windows
