@@ -31,8 +31,6 @@ from pytest_gpuserve.store.sequence import (
     PastFile,
     RoundsFile,
     checked_bytes,
-    past_file,
-    rounds_file,
     sequence_of,
 )
 from pytest_gpuserve.units import utc_now
@@ -123,10 +121,8 @@ class History:
                 cannot be written that is said once; every save tries again.
         """
         added = self._now()
-        files = {
-            self._path(key, "past"): checked_bytes(past_file(key, sequence, added)),
-            self._path(key, "rounds"): checked_bytes(rounds_file(key, sequence, added)),
-        }
+        rounds, past = checked_bytes(key, sequence, added)
+        files = {self._path(key, "past"): past, self._path(key, "rounds"): rounds}
         try:
             for path, data in files.items():
                 write_whole(path, data)

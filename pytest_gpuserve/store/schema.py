@@ -15,18 +15,20 @@ Schema history (an older file names the way to this one, a newer one asks for a 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import msgspec
 
 from pytest_gpuserve.measure.capacity import Objective, Probe, ProbeOutcome, Search
-from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
+from pytest_gpuserve.measure.counters import ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_Kind = TypeVar("_Kind")
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
@@ -70,44 +72,13 @@ class SettingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, arr
     asked: str | None
 
 
-def counters_record(counters: Counters | None) -> CountersRecord | None:
-    """Turn counters into their record."""
-    if counters is None:
-        return None
-    parts = {name: counters_record(part) for name, part in counters.parts.items()}
-    return CountersRecord(
-        items=counters.items,
-        batches=counters.batches,
-        batch_sizes=dict(counters.batch_sizes),
-        stages={name: StageRecord(time.seconds, time.count) for name, time in counters.stages.items()},
-        requests=counters.requests,
-        parts={name: part for name, part in parts.items() if part is not None},
-    )
+def converted(value: object, kind: type[_Kind]) -> _Kind:
+    """A value as the record whose fields have the same names, or a record as its value.
 
-
-def counters_of(record: CountersRecord | None) -> Counters | None:
-    """Read counters back."""
-    if record is None:
-        return None
-    parts = {name: counters_of(part) for name, part in record.parts.items()}
-    return Counters(
-        items=record.items,
-        batches=record.batches,
-        batch_sizes=record.batch_sizes,
-        stages={name: StageTime(time.seconds, time.count) for name, time in record.stages.items()},
-        requests=record.requests,
-        parts={name: part for name, part in parts.items() if part is not None},
-    )
-
-
-def settings_record(settings: dict[str, ServerSetting]) -> dict[str, SettingRecord]:
-    """Turn settings into their record."""
-    return {name: SettingRecord(setting.used, setting.asked) for name, setting in settings.items()}
-
-
-def settings_of(record: dict[str, SettingRecord]) -> dict[str, ServerSetting]:
-    """Read settings back."""
-    return {name: ServerSetting(setting.used, setting.asked) for name, setting in record.items()}
+    Raises:
+        ValueError: A number is out of the record's range.
+    """
+    return msgspec.convert(value, kind, from_attributes=True)
 
 
 class ProbeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -159,7 +130,7 @@ def search_of(record: SearchRecord | None, path: str) -> Search | None:
                 f"{path}.probes[{number}] has {probe.requests} requests, of which {probe.slow} are slow and"
                 f" {probe.effective:g} independent"
             )
-    probes = tuple(Probe(**msgspec.structs.asdict(probe)) for probe in record.probes)
+    probes = tuple(converted(probe, Probe) for probe in record.probes)
     return Search(Objective(record.quantile, record.objective_seconds), probes)
 
 

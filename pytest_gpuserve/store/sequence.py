@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from pytest_gpuserve.gate.sequential import LookResult  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.gate.verdict import Verdict  # noqa: TC001 -- as above
+from pytest_gpuserve.measure.counters import Counters, ServerSetting
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.rounds import Arm, ArmResult, Block, Round
 from pytest_gpuserve.measure.window import Client, Window
@@ -25,12 +26,9 @@ from pytest_gpuserve.store.schema import (
     SearchRecord,
     SettingRecord,
     WindowRecord,
-    counters_of,
-    counters_record,
+    converted,
     search_of,
     search_record,
-    settings_of,
-    settings_record,
     window_of,
     window_record,
 )
@@ -124,62 +122,38 @@ def round_of(record: RoundRecord, path: str) -> Round:
 
 
 def _side_record(side: ArmResult) -> SideRecord:
-    client = side.client
+    client = {each.name: getattr(side.client, each.name) for each in fields(Client)}
     return SideRecord(
         cold_start_seconds=side.cold_start_seconds,
-        client=ClientRecord(
-            lag=client.lag.to_text(),
-            service=client.service.to_text(),
-            first_token=client.first_token.to_text(),
-            between_tokens=client.between_tokens.to_text(),
-            tokens=client.tokens,
-            seconds=client.seconds,
-            ceiling=client.ceiling,
-            sending_seconds=client.sending_seconds,
-            receiving_seconds=client.receiving_seconds,
-        ),
+        client=ClientRecord(**{**client, **{name: client[name].to_text() for name in HISTOGRAMS}}),
         batch_sizes=dict(side.batch_sizes),
         answers=side.answers,
         answers_checked=side.answers_checked,
         cold_start_parts=dict(side.cold_start_parts),
-        settings=settings_record(dict(side.settings)),
-        counters=counters_record(side.counters),
+        settings=converted(side.settings, dict[str, SettingRecord]),
+        counters=None if side.counters is None else converted(side.counters, CountersRecord),
         searches=tuple(record for record in map(search_record, side.searches) if record is not None),
     )
 
 
 def _side_of(record: SideRecord, path: str) -> ArmResult:
-    found = {}
+    client = msgspec.structs.asdict(record.client)
     for name in HISTOGRAMS:
         try:
-            found[name] = Histogram.from_text(getattr(record.client, name))
+            client[name] = Histogram.from_text(client[name])
         except ValueError as problem:
             raise ValueError(f"{path}.client.{name}: {problem}") from None
-    client = Client(
-        lag=found["lag"],
-        service=found["service"],
-        first_token=found["first_token"],
-        between_tokens=found["between_tokens"],
-        tokens=record.client.tokens,
-        seconds=record.client.seconds,
-        ceiling=record.client.ceiling,
-        sending_seconds=record.client.sending_seconds,
-        receiving_seconds=record.client.receiving_seconds,
-    )
+    found = (search_of(each, f"{path}.searches[{number}]") for number, each in enumerate(record.searches))
     return ArmResult(
         record.cold_start_seconds,
-        client,
+        Client(**client),
         record.batch_sizes,
         record.answers,
         record.answers_checked,
         cold_start_parts=record.cold_start_parts,
-        settings=settings_of(record.settings),
-        counters=counters_of(record.counters),
-        searches=tuple(
-            search
-            for number, each in enumerate(record.searches)
-            if (search := search_of(each, f"{path}.searches[{number}]")) is not None
-        ),
+        settings=converted(record.settings, dict[str, ServerSetting]),
+        counters=None if record.counters is None else converted(record.counters, Counters),
+        searches=tuple(search for search in found if search is not None),
     )
 
 
@@ -195,6 +169,8 @@ def _any_window_of(record: WindowRecord, path: str) -> Window:
     # The baselines' reader refuses failed requests, and is right where it stands.
     return replace(window_of(msgspec.structs.replace(record, errors={}), path), errors=record.errors)
 
+
+_Kept = TypeVar("_Kept", bound="RoundsFile | PastFile")
 
 ROUNDS_SCHEMA: Final = 2
 """Of the file of rounds: in schema 1 a tolerance was a growth of the cost, so that its looks asked other questions."""
@@ -316,17 +292,6 @@ class PastFile(_KeptFile, frozen=True, forbid_unknown_fields=True):
     differences: dict[str, tuple[tuple[Difference, ...], ...]]
 
 
-def rounds_file(key: SequenceKey, sequence: KeptSequence, added: str) -> RoundsFile:
-    """What goes into the larger file."""
-    records = tuple(map(round_record, sequence.rounds))
-    return RoundsFile(key, added, sequence.began, dict(sequence.metrics), records)
-
-
-def past_file(key: SequenceKey, sequence: KeptSequence, added: str) -> PastFile:
-    """What goes into the smaller file."""
-    return PastFile(key, added, {name: metric.differences for name, metric in sequence.metrics.items()})
-
-
 def sequence_of(file: RoundsFile) -> KeptSequence:
     """Read a sequence back.
 
@@ -337,27 +302,33 @@ def sequence_of(file: RoundsFile) -> KeptSequence:
     return KeptSequence(rounds, file.metrics, file.began, file.added)
 
 
-def checked_bytes(file: RoundsFile | PastFile) -> bytes:
-    """The bytes of a file that is sure to be read back as what it was made of.
+def checked_bytes(key: SequenceKey, sequence: KeptSequence, added: str) -> tuple[bytes, bytes]:
+    """The bytes of the file of rounds and of that of differences, which are sure to be read back as what they are of.
 
     Raises:
-        HistoryUnusable: It would not be; nothing was written.
+        HistoryUnusable: They would not be; nothing was written.
     """
     try:
-        back = msgspec.json.decode(encode(file), type=type(file))
-        if isinstance(back, RoundsFile):
-            sequence_of(back)
-        wrong = "" if back == file else "something in it is not a number, or has no place in a file"
+        records = tuple(map(round_record, sequence.rounds))
+        rounds = _read_back(RoundsFile(key, added, sequence.began, dict(sequence.metrics), records))
+        sequence_of(rounds)
+        differences = {name: metric.differences for name, metric in sequence.metrics.items()}
+        past = _read_back(PastFile(key, added, differences))
     except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError) as problem:
-        wrong = str(problem)
-    if wrong:
         raise HistoryUnusable(
-            f"this comparison of {file.key.subject.nodeid} is not remembered: it could not be read again",
-            found=wrong,
+            f"this comparison of {key.subject.nodeid} is not remembered: it could not be read again",
+            found=str(problem),
             remedies=["a re-run begins anew; this is a mistake of pytest-gpuserve, please report it"],
-        )
-    # What came back, not what went in: there a whole number may stand in the place of a fraction.
-    return with_checksum(encode(back), schema=ROUNDS_SCHEMA if isinstance(back, RoundsFile) else PAST_SCHEMA)
+        ) from None
+    return with_checksum(encode(rounds), schema=ROUNDS_SCHEMA), with_checksum(encode(past), schema=PAST_SCHEMA)
+
+
+def _read_back(file: _Kept) -> _Kept:
+    # What comes back is written, not what went in: there a whole number may stand in the place of a fraction.
+    back = msgspec.json.decode(encode(file), type=type(file))
+    if back != file:
+        raise ValueError("something in it is not a number, or has no place in a file")
+    return back
 
 
 def _digest(value: Subject | SequenceKey) -> str:
