@@ -175,11 +175,7 @@ class Reader:
             raise Unreadable(f"{what} cannot be read; {self.said(error)}") from error
 
     def supported(self, what: str, read: Callable[..., _T], *arguments: object) -> _T | None:
-        """Read what not every card has; None is that it has none.
-
-        Raises:
-            Unreadable: It cannot be told whether the card has it.
-        """
+        """Read what not every card has; None is that it has none. Raises `Unreadable` where that is not known."""
         try:
             return read(*arguments)
         except (self.pynvml.NVMLError, UnicodeDecodeError) as error:
@@ -275,13 +271,7 @@ _INSTANCE_NAME: Final = re.compile(r"\bMIG (\S+)$")
 
 @dataclass(frozen=True)
 class System:
-    """What all cards of a machine share.
-
-    Args:
-        driver: Version of the driver.
-        cuda: The newest CUDA version that it supports.
-        unknown: For each that is None, why.
-    """
+    """What all cards of a machine share; `unknown` says why a field is None."""
 
     driver: str | None
     cuda: str | None
@@ -299,20 +289,11 @@ def read_system(pynvml: ModuleType) -> System:
 
 
 def read_cards(pynvml: ModuleType, index: int, system: System) -> tuple[list[Card], list[str]]:
-    """Read a card, or in its place its instances.
-
-    Args:
-        pynvml: The binding.
-        index: Of the card.
-        system: What it shares with the others.
-
-    Returns:
-        What could be read, and why something could not be.
-    """
+    """Read a card, or its instances where it is divided, and say why something could not be read."""
     try:
         reader = Reader(pynvml)
         handle = reader.required("the card itself", pynvml.nvmlDeviceGetHandleByIndex, index)
-        # Whoever cannot tell a slice from the whole card cannot compare either with anything.
+        # Without it a slice cannot be told from the whole card, and neither can be compared.
         modes = reader.supported("its MIG mode", pynvml.nvmlDeviceGetMigMode, handle)
         # The pair is (current, pending); pending takes effect only after a reset.
         mig = None if modes is None else modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE

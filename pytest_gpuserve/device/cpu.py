@@ -24,7 +24,7 @@ _NOT_WORKED: Final = frozenset({"idle", "iowait", "steal", "guest", "guest_nice"
 
 
 def busy_seconds(seconds: Mapping[str, float]) -> float:
-    """Count what all cores together have worked, for whomever; the count never falls between two readings.
+    """Count what all cores together have worked; the count never falls between two readings.
 
     Idle time is left out before anything is added. Added and taken off again it would leave a rounding error that
     changes from reading to reading: the count of an idle host would step back, which means a counter begun anew.
@@ -92,14 +92,14 @@ def cores_used(before: Mapping[int, Stat], after: Mapping[int, Stat], seconds: f
     used: dict[int, float] = {}
     for pid, stat in after.items():
         first = before.get(pid)
-        # Who has the pid of one that ended is another, all of whose time is new.
+        # A process that reuses a pid is another one, all of whose time is new.
         known = first.own_ticks if first is not None and first.began_ticks == stat.began_ticks else 0
         used[pid] = max(0, stat.own_ticks - known) / _TICKS_A_SECOND / seconds
     return used
 
 
 class _StatFile:
-    """``/proc/PID/stat``, kept open: that costs less than to open it anew, and the pid may by then be another's."""
+    """``/proc/PID/stat``, kept open: reopening costs more, and the pid may then belong to another process."""
 
     def __init__(self, pid: int) -> None:
         self._descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -113,12 +113,7 @@ class _StatFile:
 
 @dataclass
 class _Member:
-    """A process of a tree.
-
-    Args:
-        file: Where it is looked at.
-        stat: As it was when it was last looked at.
-    """
+    """A process of a tree, and its counters when it was last read."""
 
     file: _StatFile
     stat: Stat
@@ -139,13 +134,7 @@ class TreeClock:
         return frozenset(self._members)
 
     def follow(self, pids: Iterable[int], seen: Mapping[int, Stat], *, newborn: bool) -> None:
-        """Take over the set.
-
-        Args:
-            pids: Of the processes, parents before their children.
-            seen: How these are now.
-            newborn: Whether who is new has only just begun, so that all it has used counts.
-        """
+        """Replace the set by ``pids``, parents before their children; of a ``newborn`` all that it has used counts."""
         self.count()
         pids = list(pids)
         for pid in self.pids.difference(pids):
@@ -192,11 +181,7 @@ class TreeClock:
 
 
 class Trees:
-    """The client's and the server's processes: who they are, and what they use.
-
-    Args:
-        owner: Pid of the session; what is below it is ours.
-    """
+    """The client's and the server's processes; all below ``owner``, the session's pid, are ours."""
 
     def __init__(self, owner: int) -> None:
         self._owner = owner
@@ -214,7 +199,7 @@ class Trees:
         self._scan(newborn=False)
 
     def count(self) -> tuple[float | None, float | None]:
-        """CPU seconds of client and server since they were first told; None for one that never was."""
+        """CPU seconds of client and server since they were first watched; None for one that never was."""
         if (self._client_told or self._server_told) and time.perf_counter() >= self._next_scan:
             self._scan(newborn=True)
         client = self._client.count() if self._client_told else None
@@ -222,7 +207,7 @@ class Trees:
         return client, server
 
     def is_ours(self, pid: int) -> bool:
-        """Whether a process is the session's: its own, one that was told, or below one of them."""
+        """Whether a process is the session's: its own, a watched one, or below one of them."""
         roots = {self._owner, *self._watched.client, *self._watched.server}
         if pid in roots or pid in self._server.pids or pid in self._client.pids:
             return True

@@ -111,11 +111,7 @@ class DeviceLock:
         return lease([self], wait_seconds=wait_seconds, on_wait=lambda holders, seconds: on_wait(holders[0], seconds))
 
     def try_acquire(self) -> bool:
-        """Take the device if nobody has it, and say whether it is ours now.
-
-        Raises:
-            DeviceProblem: Its lock file cannot be used.
-        """
+        """Take the device if nobody has it, and say whether it is ours. Raises `DeviceProblem`."""
         # Anybody may create files in the folder: a link there would have us open a file of somebody else's choice.
         if self.path.is_symlink():
             raise self._unusable("it is a symbolic link")

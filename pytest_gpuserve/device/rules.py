@@ -26,16 +26,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a difference in one field means.
+    """What a difference in one field of a record means.
 
     Args:
-        field: Its name in a record.
-        what: Its name for people.
-        kind: What a difference means.
-        why: Why so; half a sentence.
         tolerance: Share of the larger number by which two may differ and still be the same.
-        unit: Of a number.
-        none: What None means, where it is no unknown.
+        none: What None means, where it does not mean unknown.
     """
 
     field: str

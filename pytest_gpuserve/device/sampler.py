@@ -39,13 +39,7 @@ PERIOD_NS: Final = 1_000_000_000 // SAMPLES_A_SECOND
 
 
 class Sampler:
-    """Looks at everything in turn and writes it down.
-
-    Args:
-        folder: Where the two files lie.
-        owner: Pid of the session.
-        uuids: Of the cards to watch; none for a machine without one.
-    """
+    """Samples everything in turn and writes it to a file in a folder."""
 
     def __init__(self, folder: Path, owner: int, uuids: Sequence[str]) -> None:
         # Opened for writing too, so that it does not end when the other side has closed it.
@@ -59,11 +53,7 @@ class Sampler:
         self._cards = self._opened()
 
     def sample(self, number: int) -> None:
-        """Take a sample.
-
-        Args:
-            number: From 0, by the time; one that was missed is left out.
-        """
+        """Take the sample of this number, which counts from 0 by the time."""
         began_ns = time.perf_counter_ns()
         turn = self._turn(number)
         cards = self._read_cards(turn)
@@ -110,10 +100,7 @@ class Sampler:
         return [CardProbe(pynvml, uuid, tell=self._write, is_ours=self._trees.is_ours) for uuid in self._uuids]
 
     def _turn(self, number: int) -> int | None:
-        """Whose slow values are looked at in a sample, by number of the card, the host being the last; None: nobody's.
-
-        Never two at once, for the PCIe counts of one card alone take 40 ms.
-        """
+        """The number of the card whose slow values are due (the host is the last), or None. PCIe alone takes 40 ms."""
         turn = min(range(len(self._due)), key=self._due.__getitem__)
         if self._due[turn] > number:
             return None

@@ -51,7 +51,7 @@ class SamplerOutput:
 
     Attributes:
         samples: By time.
-        events: What befell the cards, by time.
+        events: Events of the cards, by time.
         unknown: Values that are None, each with the reason.
         problem: Why there is no more, in words; empty while all is well. With it nothing is known of the time after the
             last sample, and no rule that needs telemetry may pass.
@@ -185,7 +185,7 @@ class Sampling:
         return self.seen()
 
     def forget_before(self, at_ns: int) -> None:
-        """Hear that samples before a moment are needed no more; the last before it is kept, to interpolate from.
+        """Drop samples before a moment, but for the last of them, which is needed to interpolate.
 
         Args:
             at_ns: By ``time.perf_counter_ns``.

@@ -85,7 +85,7 @@ def measure(processes: int) -> dict[str, float]:
     """Measure with so many processes at once.
 
     Raises:
-        ChildProcessError: One of them has not told its numbers.
+        ChildProcessError: One of them sent no numbers.
     """
     begin_ns = time.monotonic_ns() + BEGIN_NS
     pipes = []

@@ -65,7 +65,7 @@ LEAST_CORES: Final = 4
 """With fewer the load engine and the server take turns on them."""
 
 MOST_FOREIGN_CORES: Final = 0.25
-"""That others may use before it is told."""
+"""That others may use without a warning."""
 
 MOST_STOLEN: Final = 0.01
 """Share of the cores now, or of the CPU time since the boot."""
@@ -84,11 +84,7 @@ FULL_BYTES: Final = 16 * MIB
 
 
 def host_conditions(now: HostNow) -> list[Condition]:
-    """Judge the machine.
-
-    Args:
-        now: What was seen of it.
-    """
+    """Judge the machine."""
     return [
         _host(now),
         _governor(now),
@@ -308,12 +304,7 @@ def driver_condition(driver: Driver) -> Condition:
 
 
 def lock_condition(lock: LockState, subject: str) -> Condition:
-    """Judge a device's lock.
-
-    Args:
-        lock: Its state.
-        subject: ``cpu``, or the card's UUID.
-    """
+    """Judge the lock of a device: ``cpu``, or a card's UUID."""
     effect = "two measurements at once would spoil each other, so pytest waits (ini gpuserve_lock_wait)"
     if lock.held is None:
         effect = "nothing says whether somebody measures here now"
@@ -325,13 +316,7 @@ def lock_condition(lock: LockState, subject: str) -> Condition:
 
 
 class CardJudge:
-    """Judges a card.
-
-    Args:
-        now: What was seen of it.
-        sees_all: Whether the processes of all of the machine can be seen from here.
-        visible: CUDA_VISIBLE_DEVICES, None if it is not set.
-    """
+    """Judges a card by what was seen of it."""
 
     def __init__(self, now: CardNow, *, sees_all: bool, visible: str | None) -> None:
         self._now = now
@@ -341,7 +326,7 @@ class CardJudge:
         self._last = now.samples[-1] if now.samples else None
 
     def conditions(self) -> list[Condition]:
-        """All that is to be said of it."""
+        """All conditions of the card."""
         seen = [
             self._lost(),
             self._hidden(),

@@ -118,13 +118,10 @@ class BusyProcess:
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """Who used the CPU while nothing was measured.
+    """Who used the CPU while nothing was measured; the first three in cores.
 
     Args:
-        seconds: How long was looked.
-        by_others: Cores that other processes used.
-        stolen: Cores that the hypervisor gave to other guests while there was work here.
-        stolen_since_boot: Their share of all CPU time that there was work for since the boot.
+        stolen_since_boot: Share of all CPU time that there was work for since the boot.
         processes: The busiest others, with those that were waited for first.
     """
 
@@ -154,13 +151,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class LockState:
-    """Whether a session measures on a device now.
-
-    Args:
-        held: Whether one does; None if that cannot be told.
-        told: Who and since when, or why it cannot be told.
-        pid: The session's; None if unknown.
-    """
+    """Whether a session measures on a device now; ``held`` is None where that is not known, ``told`` says why."""
 
     held: bool | None
     told: str = ""
@@ -169,22 +160,12 @@ class LockState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNow:
-    """The machine, and its state now.
+    """The machine, and its state now; ``unknown`` says why a field is None.
 
     Args:
-        host: Its facts.
-        host_problem: Why they cannot be read, which is the user's to mend; empty otherwise.
-        host_remedy: What helps then.
-        boost: Whether its cores may clock above their base frequency.
         core_limit: Cores' worth of time that this process may use; infinite without a limit.
-        is_virtual: Whether there is a hypervisor.
-        sees_all: Whether the processes of all of the machine can be seen, not only those of a container.
-        cpu: Who used its CPU.
-        swap: Its memory on disk.
-        shared_memory: ``/dev/shm``.
-        open_files: Soft and hard limit on the files that a process may have open; infinite without one.
-        temp: The folder for temporary files.
-        unknown: For what is None, why, by the field's name.
+        sees_all: Whether all processes of the machine can be seen, not only those of a container.
+        open_files: Soft and hard limit on the open files of a process; infinite without one.
     """
 
     host: Host | None = None
@@ -207,12 +188,8 @@ class CardNow:
     """A card, or an instance of a divided one, and its state now.
 
     Args:
-        card: Its facts.
-        visible: Whether CUDA_VISIBLE_DEVICES leaves it to us.
-        samples: Looks at it, about a second apart; none where it cannot be looked at.
-        events: What befell it in between.
-        unknown: For what is None in the samples, why, in the words of `CardProbe`.
-        lock: Whether a session measures on it.
+        samples: About a second apart; none where it cannot be read.
+        unknown: Why a value of the samples is None, in the words of `CardProbe`.
     """
 
     card: Card
@@ -225,13 +202,7 @@ class CardNow:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """NVIDIA's driver.
-
-    Args:
-        answers: Whether it does, for every card.
-        absent: Whether there is none, or no card, for certain.
-        problem: What is wrong; empty if nothing is.
-    """
+    """NVIDIA's driver: whether it answers for every card, or certainly is absent, and what is wrong."""
 
     answers: bool
     absent: bool
@@ -240,16 +211,11 @@ class Driver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineState:
-    """All of it.
+    """The machine and its cards.
 
     Args:
-        host: The machine.
-        driver: NVIDIA's driver.
-        cards: The cards.
-        cpu_lock: Whether a session measures on the device ``cpu``.
-        devices: Of those that may be measured on, the lock's key each: ``cpu``, or a card's UUID.
-        refused: Why the device that was asked for is not among them, which ends a session; empty otherwise.
-        refused_remedy: What helps then.
+        devices: Lock keys of the devices that may be measured on: ``cpu``, or a card's UUID.
+        refused: Why the device that was asked for is not among them; empty otherwise.
     """
 
     host: HostNow
@@ -273,7 +239,7 @@ def attempt(unknown: dict[str, str], what: str, read: Callable[[], _T]) -> _T | 
         read: Reads it.
 
     Raises:
-        GpuserveError: The user can mend it, and is to hear how.
+        GpuserveError: The user can fix it; the error says how.
     """
     try:
         return read()
@@ -293,13 +259,7 @@ def words(problem: GpuserveError) -> tuple[str, str]:
 
 
 def look_at_cards(answer: NvmlAnswer, visible: str | None, *, meanwhile: Callable[[], object]) -> tuple[CardNow, ...]:
-    """Look at each card before and after something that takes a while.
-
-    Args:
-        answer: What NVML said of them.
-        visible: CUDA_VISIBLE_DEVICES, None if it is not set.
-        meanwhile: What takes a while; called once, whether there are cards or not.
-    """
+    """Read each card before and after ``meanwhile``, which is called once whether there are cards or not."""
     seen = visible_cards(answer.cards, visible)
     watched = [_Watched(card) for card in answer.cards]
     with ExitStack() as stack:
@@ -385,11 +345,7 @@ LEAST_CORES: Final = 0.05
 
 
 class HostLook:
-    """A look at the host.
-
-    Args:
-        environ: The environment, which may hold GPUSERVE_HOST.
-    """
+    """A look at the host, in two parts."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -495,12 +451,7 @@ def _open_files() -> tuple[float, float]:
 
 
 def read_lock(key: str, *, folder: Path | None = None) -> LockState:
-    """Say whether a session measures on a device.
-
-    Args:
-        key: ``cpu``, or the card's UUID.
-        folder: Where locks are; the machine's own by default.
-    """
+    """Say whether a session measures on a device: ``cpu``, or a card's UUID."""
     lock = DeviceLock(key, command="", folder=folder)
     # What people put there that is no file must neither be followed nor hold us up.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -559,12 +510,7 @@ def look(asked: str | None, environ: Mapping[str, str]) -> MachineState:
 
 
 def read_driver(answer: NvmlAnswer, *, module: Path = KERNEL_MODULE) -> Driver:
-    """Say what is the matter with the driver.
-
-    Args:
-        answer: What NVML said.
-        module: A file that is there while the driver is loaded.
-    """
+    """Say what is wrong with the driver; ``module`` exists while it is loaded."""
     if answer.absent and module.exists():
         found = f"the driver is loaded, but does not answer here: {answer.problem}"
         return Driver(answers=False, absent=False, problem=found)

@@ -168,16 +168,7 @@ def _gib(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CardReport:
-    """A card for people and scripts.
-
-    Args:
-        gpu: Its name for ``--gpu``.
-        baselines: Its folder, in the project's root unless ``--baseline-dir`` says otherwise.
-        visible: Whether CUDA_VISIBLE_DEVICES leaves it to us.
-        facts: What is known of it.
-        now: What was seen of it last, by the names of the fields of a sample; None where it was not seen.
-        unknown: What could not be read, and why.
-    """
+    """A card for people and scripts; ``now`` has the fields of its last sample."""
 
     gpu: str
     baselines: str
@@ -217,14 +208,7 @@ class Report:
 def make_report(
     seen: MachineState, servers: Sequence[Finding], containers: Sequence[Finding], *, visible: str | None
 ) -> Report:
-    """Judge all that was seen.
-
-    Args:
-        seen: It.
-        servers: Which of them can run.
-        containers: Which engines can run a server.
-        visible: CUDA_VISIBLE_DEVICES, None if it is not set.
-    """
+    """Judge all that was seen; ``visible`` is CUDA_VISIBLE_DEVICES, None if it is not set."""
     conditions = judged(seen, visible=visible)
     free = free_devices(seen, conditions)
     names = {CPU: CPU, **{card.card.uuid: card.card.name for card in seen.cards}}

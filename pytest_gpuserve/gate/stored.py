@@ -142,12 +142,7 @@ class StoredResult:
 
 @dataclass(frozen=True)
 class Variance:
-    """Squared standard deviation between sessions of one host, and how well it is known.
-
-    Attributes:
-        value: Of log cost.
-        df: Degrees of freedom behind it.
-    """
+    """Squared standard deviation of log cost between sessions of one host, and its degrees of freedom."""
 
     value: float
     df: float
@@ -261,11 +256,10 @@ def session_variance(metric: Metric, *, squares: float, df: int, alone: bool, ow
     """b^2: the prior mixed with the pooled spread, never below the metric's floor.
 
     Args:
-        metric: Whose default sd is the prior.
-        squares: Squared deviations of log costs from the means of their groups.
-        df: Degrees of freedom of ``squares``.
-        alone: Whether a single session is all that was known beforehand. It says nothing of its spread, so the prior
-            counts for more there.
+        metric: Gives the prior by its default sd.
+        squares: Squared deviations of log costs from the means of their groups, with ``df`` degrees of freedom.
+        df: See ``squares``.
+        alone: Whether only one session was stored, whose spread nobody knows: the prior weighs more.
         own: What sessions tell of their own error; None where that is not known.
     """
     prior = _prior(metric, _PRIOR_DF_ALONE if alone else _PRIOR_DF, own)

@@ -37,13 +37,7 @@ FARTHEST: Final = 500.0
 
 
 class SharePoint(NamedTuple):
-    """A share that was seen.
-
-    Args:
-        x: Where.
-        share: From 0 to 1.
-        weight: Of how many independent requests.
-    """
+    """A share, from 0 to 1, of so many independent requests at x."""
 
     x: float
     share: float
@@ -52,12 +46,7 @@ class SharePoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Where the share is the wanted one.
-
-    Args:
-        x: Where.
-        influences: By how much each point, in their order, has moved it away from where the others would have it.
-    """
+    """Where the share is the wanted one, and by how much each point moves it."""
 
     x: float
     influences: tuple[float, ...]
@@ -84,12 +73,7 @@ class _Curvature(NamedTuple):
 
 
 def crossing(points: Sequence[SharePoint], wanted: float) -> Crossing | None:
-    """Return where the share is the wanted one; None where it does not rise.
-
-    Args:
-        points: What was seen; at least one.
-        wanted: Inside (0, 1).
-    """
+    """Return where the share is the ``wanted`` one, inside (0, 1); None where it does not rise."""
     added = ADDED / len(points)
     known = [
         SharePoint(x, (weight * share + added * wanted) / (weight + added), weight + added)
@@ -207,7 +191,7 @@ class Probe:
         seconds: Measured time.
         requests: Requests that were answered or failed in it.
         slow: Those of them that took longer than the objective allows, or failed.
-        effective: Independent requests that would have told as much; see ``gate.share``.
+        effective: Independent requests that would carry as much information; see ``gate.share``.
         latency: The objective's quantile in seconds; None where too few were answered.
         reason: What else than latencies decided it, or kept it from being decided; empty for nothing.
         client: Why the client may have been what was measured; empty where it was not.

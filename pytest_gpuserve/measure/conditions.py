@@ -4,7 +4,7 @@ A window is rejected for what disturbed the card or the client while it was meas
 to throw away slow windows for being slow would hide the very regression that is looked for. So nothing here sees a
 throughput.
 
-Three answers are told apart: all well, something wrong, and not known. What is not known is said beside the verdict:
+There are three answers: all well, something wrong, and not known. What is not known is shown beside the verdict:
 many cards do not have every value. Only where nothing at all is known of a card, or not the clock that its baseline
 has, does a run prove nothing.
 """
@@ -61,7 +61,7 @@ _NOT_FOR_SPEED: Final = "windows are rejected for what disturbed them, never for
 
 @dataclass(frozen=True, slots=True)
 class WindowCondition:
-    """What is to be said of a window.
+    """The condition of a window.
 
     Args:
         rejected: What disturbed the cards in it; if anything, it is to be measured again.
@@ -86,11 +86,11 @@ class WindowCondition:
 
 @dataclass(frozen=True, slots=True)
 class RunCondition:
-    """What is to be said of a run.
+    """The condition of a run.
 
     Args:
         invalid: Why it proves nothing, with what helps.
-        unknown: What could not be seen; it is to be said, and by itself does not fail the run.
+        unknown: What could not be seen; it is shown, and by itself does not fail the run.
     """
 
     invalid: tuple[Reason, ...] = ()
@@ -265,7 +265,7 @@ def _judge_looks(
 
 
 def _others(lists: Iterable[Sequence[DeviceProcess]], allowed_names: Collection[str]) -> list[DeviceProcess]:
-    """Who was never ours, each once, as last seen: what ends loses its parents before it leaves the card."""
+    """Foreign processes, each once, as last seen: an ended process loses its parents before it leaves the card."""
     seen = [process for processes in lists for process in processes]
     ours = {process.pid for process in seen if process.ours}
     found = {process.pid: process for process in seen if process.pid not in ours and process.name not in allowed_names}
@@ -306,7 +306,7 @@ def judge_memory(
 
 
 def judge_events(events: Iterable[CardEvent], uuids: Iterable[str]) -> RunCondition:
-    """Say what befell the cards: errors that the driver reports (XID), or their loss."""
+    """Judge events of the cards: errors that the driver reports (XID), or their loss."""
     wanted = set(uuids)
     invalid: Counter[Reason] = Counter()
     for event in events:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 
 class WentBackwards(ValueError):
-    """A counter is smaller than it was: what counted was started anew in between."""
+    """A counter is smaller than it was: the server was restarted in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Counters:
             not tell.
         stages: Where its time went since it started, by the names of ``measure/window.py``, such as ``compute``; a
             stage that it does not count is left out.
-        requests: Requests that it answered well, whoever sent them; None where it does not tell.
+        requests: Requests of all clients that it answered well; None where it does not count them.
         pending: Requests that are in it right now, as far as it counts them; None where it does not tell.
         parts: The same for each of its models, or stages of its pipeline, or of several replicas for each of them, by
             name; their own parts are empty.

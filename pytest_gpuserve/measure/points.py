@@ -141,11 +141,7 @@ def value_of(metric: Metric, windows: Sequence[Window]) -> float:
 
 
 def cold_starts(seconds: Sequence[float | None]) -> list[float]:
-    """The cold starts, each of them known.
-
-    Raises:
-        NotMeasured: There is none, or one is not known.
-    """
+    """The cold starts in seconds. Raises `NotMeasured` where there is none, or one is not known."""
     known = [each for each in seconds if each is not None and each > 0]
     if not known and not seconds:
         raise NotMeasured(f"{COLD_START} is not known: no server start was measured")
@@ -193,11 +189,7 @@ def mean_sm_clock_mhz(sessions: Sequence[Session]) -> float | None:
 
 
 def batch_totals(windows: Sequence[Window]) -> tuple[int, int]:
-    """Add up executed items and batches.
-
-    Raises:
-        NotMeasured: The server does not count them, or a reading failed.
-    """
+    """Add up executed items and batches. Raises `NotMeasured` where a window does not have them."""
     items = batches = 0
     for window in windows:
         if window.items is None or window.batches is None:
@@ -227,7 +219,7 @@ _OF_CARDS: Final[Mapping[str, tuple[Callable[[CardUse], float | None], str]]] = 
     "gpu_memory": (_memory, "memory"),
     "gpu_utilisation": (_utilisation, "utilisation"),
 }
-"""Of each metric that is read off cards: what of them, and what it is called."""
+"""Of each metric of cards: how it is read, and its name for people."""
 
 
 def _value_of_cards(metric: Metric, windows: Sequence[Window]) -> float:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.window import Session, Window
 
 ANY_TOLERANCE: Final = 1e9
-"""So wide that no number of requests is too small for it; whoever compares knows the real one."""
+"""So wide that no number of requests is too small for it; a comparison has the real one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _of_starts(metric: Metric, rounds: Sequence[Round], arm: Arm) -> list[float]
     sides = [measured.sides[arm] for measured in rounds if arm in measured.sides]
     if metric.name == COLD_START:
         return cold_starts([seconds for side in sides for seconds in side.cold_start_seconds])
-    # A side without searches was loaded otherwise, which has to be said.
+    # A result without searches is of another load, which the error says.
     return capacities([search for side in sides for search in side.searches or (None,)])
 
 
@@ -276,7 +276,7 @@ class Round:
 
     Args:
         blocks: What was measured; may be fewer than asked where the round was cut short.
-        first: Who was started first.
+        first: The server that was started first.
         sides: What else is known of each server.
         at: When it began, ISO 8601 in UTC.
         by_turns: Whether only one server ran at a time; then each window is of a fresh start, and each block a round

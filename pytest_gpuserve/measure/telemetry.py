@@ -153,7 +153,7 @@ class Telemetry:
         server_cpu_seconds: CPU time of the server's processes; None where they, or the whole stretch, were not seen.
         client_cpu_seconds: The same of the client's.
         sampler_cpu_seconds: The same of the sampler itself.
-        busy_cores: Cores of the host that worked, for whomever, on average; seen once a second.
+        busy_cores: Cores of the host that worked, on average; seen once a second.
         load: Processes that ran or waited to run.
         swap_used_bytes: Memory on disk.
         swapped_bytes: What was moved there and back.
@@ -210,14 +210,7 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class EnergyPerInference:
-    """Energy that an inference took, of the cards alone.
-
-    Args:
-        joules: All of it.
-        above_idle_joules: What is left without what the cards take at rest; None where that is not known.
-        idle_watts: What they take at rest.
-        source: As for `Energy`.
-    """
+    """Energy of the cards for an inference: all, without what they take at rest, and the power at rest."""
 
     joules: float
     above_idle_joules: float | None
@@ -316,13 +309,9 @@ def covers(times_ns: Sequence[int], begin_ns: int, end_ns: int, gap_ns: int) -> 
 
 
 def rise_between(seen: Sequence[Point], begin_ns: int, end_ns: int, gap_ns: int) -> float | None:
-    """Find by how much a counter rose, its values at the two ends being interpolated linearly.
+    """Return by how much a counter rose, its values at both ends interpolated linearly.
 
-    Between the two ends it may have been seen as seldom as you like.
-
-    Returns:
-        None where an end does not lie between two points that are at most ``gap_ns`` apart, or the counter fell
-        meanwhile.
+    None where an end does not lie between two points at most ``gap_ns`` apart, or the counter fell meanwhile.
     """
     begin, end = value_at(seen, begin_ns, gap_ns), value_at(seen, end_ns, gap_ns)
     if begin is None or end is None:
@@ -337,8 +326,7 @@ def rise_between(seen: Sequence[Point], begin_ns: int, end_ns: int, gap_ns: int)
 def integral_between(seen: Sequence[Point], begin_ns: int, end_ns: int, gap_ns: int) -> float | None:
     """Integrate a value over time, in its unit times seconds, by the trapezoidal rule.
 
-    Returns:
-        None where any part of the stretch does not lie between two points that are at most ``gap_ns`` apart.
+    None where a part of the stretch does not lie between two points at most ``gap_ns`` apart.
     """
     begin, end = value_at(seen, begin_ns, gap_ns), value_at(seen, end_ns, gap_ns)
     if begin is None or end is None or not covers([at_ns for at_ns, _ in seen], begin_ns, end_ns, gap_ns):
@@ -477,7 +465,7 @@ def points(samples: Iterable[TelemetrySample], read: Callable[[TelemetrySample],
 def energy_between(samples: Sequence[TelemetrySample], uuid: str, begin_ns: int, end_ns: int) -> Energy | None:
     """Find the energy that a card took up: by its counter, else as the integral of its power, else None.
 
-    A counter that was reset (the driver was loaded anew) is none for that stretch.
+    A counter that was reset (the driver was reloaded) does not count for that stretch.
     """
 
     def of_card(read: Callable[[CardSample], float | None]) -> list[Point]:

@@ -163,7 +163,7 @@ class Start:
         discarded: Windows that were cut off the front because the server was not steady yet.
         steady: Whether a steady state was found.
         foreign_cores: Cores that other processes, or other guests of the hypervisor, took meanwhile, on average.
-        cpu_share: Share of the host's cores that were busy meanwhile, by whomever; None where it was not looked at.
+        cpu_share: Share of the host's cores that were busy meanwhile; None where nobody looked.
             Not kept in baselines.
         client: What the load engine saw beside the latencies.
         cold_start_parts: What the server says that its cold start went to, in seconds.

@@ -60,7 +60,6 @@ class SpeedChange:
     """How much faster a machine does one kind of work than it did.
 
     Args:
-        kind: Of work.
         ratio: Rate now by rate then.
         error: What scatter leaves open of its log.
     """

@@ -30,14 +30,7 @@ _PATHS: Final = {"mosec": "/inference", "litserve": "/predict", "command": "/"}
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """A request.
-
-    Args:
-        method: Of HTTP.
-        path: Of HTTP.
-        body: Of HTTP.
-        headers: Of HTTP, beside what each request has.
-    """
+    """A request over HTTP; headers are those beside what each request has."""
 
     method: str
     path: str
@@ -55,7 +48,7 @@ class RequestOptions:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def over(self, default: SampleRequest) -> SampleRequest:
-        """What is asked: a body of the user's is not said to be JSON."""
+        """The request to send; a body of the user's is declared JSON only where it looks like it."""
         body = default.body if self.body is None else self.body
         is_json = self.body is None or self.body.lstrip()[:1] in {b"{", b"["}
         return SampleRequest(
@@ -76,7 +69,7 @@ def default_question(app: Recognised) -> SampleRequest:
 
 
 def triton_question(model: str, metadata: Mapping[str, Any]) -> SampleRequest:
-    """A request of the names, types and shapes that a model says of itself; free dimensions are 1, values 0.
+    """A request with the names, types and shapes that a model declares; free dimensions are 1, values 0.
 
     Raises:
         UsageProblem: An input has a type that JSON cannot carry.
@@ -103,13 +96,7 @@ def model_path(model: str) -> str:
 
 @dataclass(frozen=True)
 class SampleExchange:
-    """What was asked, and the answer.
-
-    Args:
-        question: The request.
-        body: The answer's.
-        repeats: Whether it is the same when asked again.
-    """
+    """A request, the body of its answer, and whether a second answer is the same."""
 
     question: SampleRequest
     body: bytes

@@ -120,14 +120,7 @@ IGNORED: Final = ("__pycache__/", ".pytest_cache/")
 
 
 def suite_files(app: Recognised, asked: SampleExchange, *, root: Path, python: str) -> dict[Path, bytes]:
-    """What stands in the files of an app's suite, by their paths.
-
-    Args:
-        app: The app.
-        asked: What it answered.
-        root: The project's folder.
-        python: The interpreter as the user named it; empty for that of the tests.
-    """
+    """The contents of the files of an app's suite, by their paths; ``python`` as the user named it."""
     folder = root / "suites" / app.name
     files: dict[Path, bytes] = {}
 
@@ -172,14 +165,7 @@ def suite_files(app: Recognised, asked: SampleExchange, *, root: Path, python: s
 
 
 def write_missing(files: Mapping[Path, bytes]) -> tuple[list[Path], list[Path]]:
-    """Write the files that are not there.
-
-    Returns:
-        Those that were written, and those that were there.
-
-    Raises:
-        UsageProblem: One cannot be written.
-    """
+    """Write the files that do not exist; return those, and the others. Raises UsageProblem where one cannot be."""
     written, left = [], []
     for path, content in files.items():
         if path.exists():

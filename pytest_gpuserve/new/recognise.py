@@ -29,9 +29,7 @@ class Recognised:
 
     Args:
         kind: Which server fixture takes it.
-        name: A name for its suite.
         place: Its file or folder; of a command the working folder.
-        argv: Of a command.
         model: Of pytriton, the name of the model that it binds.
         keys: The keys that it reads from a request in JSON.
     """

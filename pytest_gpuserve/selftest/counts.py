@@ -75,13 +75,8 @@ def summary(
 def binomial_bounds(hits: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Exact bounds of a share (C. J. Clopper and E. S. Pearson, Biometrika 26, 1934, 404-413).
 
-    Args:
-        hits: How often it happened.
-        trials: How often it could have.
-        confidence: Of both bounds together.
-
     Raises:
-        ValueError: There are more hits than trials, or less than none; or the confidence is no share.
+        ValueError: Hits do not lie in 0 to ``trials``, or the confidence (of both bounds) not in (0, 1).
     """
     if not 0 <= hits <= trials or not 0 < confidence < 1:
         raise ValueError(f"{hits} of {trials} at {confidence} is no share")
@@ -162,7 +157,7 @@ def _problems(made: Sequence[Made]) -> list[str]:
 def _reaches(metric: Metric, made: Sequence[Made]) -> list[Reach]:
     """What 1, 2 and 4 rounds of identical builds decide of a metric.
 
-    The rounds of all these comparisons are rounds of one pair of builds, and so are put together anew. How far starts
+    The rounds of all these comparisons are rounds of one pair of builds, and so are combined again. How far starts
     lie apart is learned from the comparisons of other builds, as it would be by now for a comparison of a project.
     """
     alike = [one for one in made if one.planned.case.truth is Truth.ALIKE]

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuiltIn(TellsNothing):
-    """The server of ``selftest/server.py``.
-
-    Args:
-        options: What it does.
-    """
+    """The server of ``selftest/server.py`` with these options."""
 
     options: Options
     name: str = field(default="self-test", init=False)
@@ -56,11 +52,7 @@ class BuiltIn(TellsNothing):
         return {}
 
     def relocated(self, relocation: Relocation) -> NoReturn:
-        """See ``ServerKind``.
-
-        Raises:
-            NotInRevision: Always: it is a part of this package.
-        """
+        """Raise `NotInRevision`: the server is a part of this package."""
         raise NotInRevision(f"the self-test's server is a part of pytest-gpuserve, not of {relocation.revision}")
 
 

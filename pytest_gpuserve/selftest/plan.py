@@ -35,9 +35,7 @@ class Case:
     """One kind of candidate.
 
     Args:
-        name: What people call it.
-        truth: How it differs.
-        must_be_found: Whether it is so much worse that it is to be found, and not only not to be passed.
+        must_be_found: Whether it is so much worse that a comparison has to find it, not only not pass it.
         change: Options in which it differs.
     """
 

@@ -37,14 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trial:
-    """One comparison whose truth is known.
-
-    Args:
-        name: Of its kind, such as ``5 % slower``.
-        number: Among those of its kind.
-        base: What is compared with.
-        candidate: What is judged.
-    """
+    """One comparison whose truth is known; ``number`` counts those of its name."""
 
     name: str
     number: int
@@ -54,13 +47,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a trial came to.
+    """The result of a trial.
 
     Args:
-        trial: Which.
         verdict: The worst of its metrics', as it decides a test: INVALID, REGRESSED, INCONCLUSIVE, else PASS.
-        judgements: Of each metric that was looked at; after one that fails a test goes no further.
-        rounds: What was measured.
+        judgements: Of each metric up to the first that fails a test.
         seconds: From its begin to its verdict, starts of servers included.
         error: Why there is no verdict, where a server failed.
     """
@@ -100,11 +91,7 @@ class TrialSettings:
 
 
 def run_trial(trial: Trial, setting: TrialSettings, progress: Progress, note: Callable[[str], None]) -> TrialResult:
-    """Compare until every metric is decided, or one fails, or the budget is spent.
-
-    Raises:
-        LoadFailed: The load engine failed.
-    """
+    """Compare until every metric is decided, one fails, or the budget is spent. Raises `LoadFailed`."""
     metrics = [METRICS[name] for name in setting.metrics]
     subject = Subject("selftest", "", setting.host, "selftest", {"load": str(setting.shape.workload())})
     key = SequenceKey(subject, trial.name, f"{trial.name} {trial.number} {time.time_ns()}", {})
@@ -206,8 +193,8 @@ def comparisons(
         setting: How.
         starter: Starts servers.
         seconds: Time for all of it.
-        progress: Who watches the next one.
-        note: Hears what could not be remembered.
+        progress: Shows the progress of the next one.
+        note: Called with what could not be remembered.
 
     Raises:
         KeyboardInterrupt: With no server left behind.

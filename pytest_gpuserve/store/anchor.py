@@ -67,7 +67,7 @@ def is_of(anchor: AnchorRecord, entry: Entry) -> bool:
 def is_since(anchored: Anchored, entry: Entry) -> bool:
     """Whether an entry holds more of an anchor's host than the sessions that the anchor rests on, or not all of them.
 
-    What is not told by the code may change while the code stays: a server elsewhere, weights outside of git.
+    What the code does not determine may change while the code stays: a remote server, weights outside of git.
     """
     held = [record.occasion for record in entry.sessions if record.host.id == anchored.of.host.id]
     whole = anchored.of.at in held and len(held) == anchored.line.sessions

@@ -33,12 +33,7 @@ RESTORE = "restore the file with `git checkout -- {path}`, or record it again wi
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the bytes of a baseline file come from, for errors about them.
-
-    Args:
-        name: Path or address of the file.
-        restore: How to get back to one that can be used.
-    """
+    """The path or address that the bytes of a baseline file come from, and how to restore it, for errors."""
 
     name: str
     restore: str
@@ -114,11 +109,7 @@ def parse(data: bytes, origin: Origin) -> dict[str, Stored]:
 
 
 def checked_bytes(entries: Mapping[str, Entry], origin: Origin) -> bytes:
-    """The bytes of a file with these entries, which are sure to be read again.
-
-    Raises:
-        BaselineUnusable: They would not be; names the file.
-    """
+    """The bytes of a file that can be read again. Raises `BaselineUnusable`, which names the file."""
     try:
         data = render(entries).encode()
         parse(data, origin)

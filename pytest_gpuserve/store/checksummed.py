@@ -56,12 +56,7 @@ def with_checksum(content: bytes, *, schema: int) -> bytes:
 
 
 def read_checksummed(path: Path, kind: type[Content], *, schema: int) -> Content | None:
-    """Read a file that ``with_checksum`` made; None if there is none.
-
-    Args:
-        path: The file.
-        kind: Type of its content.
-        schema: The only schema that is read.
+    """Read a file that `with_checksum` wrote; None if there is none.
 
     Raises:
         HistoryUnusable: It is not, byte for byte, what this version wrote; names the file.

@@ -82,7 +82,7 @@ def alone(what: str, command: str) -> Iterator[None]:
 
     Args:
         what: Says in an error that nothing was written, and where: ``baseline file F is not written``.
-        command: What whoever waits is told of us.
+        command: What those who wait see of us.
 
     Raises:
         BaselineUnusable: Others were at it for too long.

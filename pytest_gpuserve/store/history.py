@@ -57,12 +57,7 @@ _FILE = re.compile(r"\.?(?P<subject>[0-9a-f]{16})-[0-9a-f]{32}\.(?P<kind>rounds|
 
 @dataclass(frozen=True)
 class PastComparison:
-    """What an earlier comparison of the same subject leaves for a prior.
-
-    Args:
-        at: When it was last added to, ISO 8601 in UTC.
-        differences: For each metric by its name, for each round its block differences of log cost.
-    """
+    """For each metric the block differences of log cost of each round of an earlier comparison."""
 
     at: str
     differences: dict[str, tuple[tuple[float, ...], ...]]
@@ -114,7 +109,7 @@ class History:
         return None if self._days_since(file.added) > ROUNDS_DAYS else sequence
 
     def save(self, key: SequenceKey, sequence: KeptSequence) -> None:
-        """Remember a sequence as it is now, and let go of what is too old or too much.
+        """Save a sequence as it is now, and remove what is too old or too much.
 
         Raises:
             HistoryUnusable: It cannot be remembered: a run goes on, but a re-run will begin anew. Of a folder that

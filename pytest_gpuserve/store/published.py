@@ -39,14 +39,11 @@ Line = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class SourceDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where numbers were printed.
+    """Where numbers were printed: a document in a GitHub repository.
 
     Args:
-        repository: Of GitHub.
-        path: In it.
-        sha256: Of the document's text, by whose lines entries are cited.
+        sha256: Of the text, by whose lines entries are cited.
         revision: The commit, where it is known.
-        note: What else there is to know of it.
     """
 
     repository: Text

@@ -112,15 +112,10 @@ def search_record(search: Search | None) -> SearchRecord | None:
 
 
 def search_of(record: SearchRecord | None, path: str) -> Search | None:
-    """Read a search back.
-
-    Args:
-        record: Its record; None where there is none.
-        path: Where it stands, for the error.
+    """Read a search back; None where there is none.
 
     Raises:
-        ValueError: A probe has more slow or more independent requests than it has requests; the text begins with its
-            path.
+        ValueError: A probe has more slow or more independent requests than requests; the text begins with ``path``.
     """
     if record is None:
         return None

@@ -102,13 +102,8 @@ def round_record(measured: Round) -> RoundRecord:
 def round_of(record: RoundRecord, path: str) -> Round:
     """Read a round back.
 
-    Args:
-        record: The round's record.
-        path: Where it stands, for the error.
-
     Raises:
-        ValueError: A histogram cannot be read or does not fit its window, or a block has not its windows; the text
-            begins with the field's path.
+        ValueError: A histogram or a block does not fit its windows; the text begins with ``path`` and the field.
     """
     return Round(
         blocks=tuple(_block_of(block, f"{path}.blocks[{number}]") for number, block in enumerate(record.blocks)),
@@ -293,11 +288,7 @@ class PastFile(_KeptFile, frozen=True, forbid_unknown_fields=True):
 
 
 def sequence_of(file: RoundsFile) -> KeptSequence:
-    """Read a sequence back.
-
-    Raises:
-        ValueError: A round cannot be read; the text begins with the field's path.
-    """
+    """Read a sequence back. Raises ValueError, which begins with the field's path."""
     rounds = tuple(round_of(record, f"rounds[{number}]") for number, record in enumerate(file.rounds))
     return KeptSequence(rounds, file.metrics, file.began, file.added)
 

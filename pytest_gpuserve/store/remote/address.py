@@ -73,7 +73,7 @@ def parse_address(text: str, *, called: str = OPTION) -> StorageAddress | Path:
         called: What stands before it where it was typed, for errors.
 
     Raises:
-        UsageProblem: It is none that can be used. What may be a secret in it is not told.
+        UsageProblem: It cannot be used. The error does not show what may be a secret in it.
     """
     found = _ADDRESS.fullmatch(text)
     scheme, place = (found[1].lower(), found[2].rstrip("/")) if found else ("", "")

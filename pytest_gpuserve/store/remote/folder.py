@@ -68,12 +68,7 @@ class Changed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A file as it was at one moment.
-
-    Args:
-        data: All of it.
-        version: Tells it from every other state of the file; empty where the storage has nothing that does.
-    """
+    """A file at one moment; the version is empty where the storage has nothing that tells states apart."""
 
     data: bytes = field(repr=False)
     version: str
@@ -92,7 +87,7 @@ def is_for(name: str, device: str) -> bool:
 
 
 def open_remote(address: StorageAddress, *, called: str = OPTION) -> RemoteFolder:
-    """Make ready to ask a storage; whoever does closes it.
+    """Prepare requests to a storage; the caller closes it.
 
     Args:
         address: Of a folder there.
@@ -122,14 +117,9 @@ def open_remote(address: StorageAddress, *, called: str = OPTION) -> RemoteFolde
 
 
 class RemoteFolder:
-    """A folder behind any file system that fsspec knows, to be read alone. Names in it are relative, with ``/``.
+    """A folder behind any file system of fsspec, to be read alone; names in it are relative, with ``/``.
 
     Every method raises `StorageProblem` where the storage cannot be reached, refuses, or does not answer in time.
-
-    Args:
-        address: Of the folder.
-        filesystem: fsspec's.
-        root: Path of the folder there.
     """
 
     def __init__(self, address: StorageAddress, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
@@ -161,12 +151,7 @@ class RemoteFolder:
         return {name: _version_of(info) for name, info in found.items()}
 
     def fetch(self, name: str, version: str | None = None) -> Held | None:
-        """A file; None if there is none.
-
-        Args:
-            name: Of the file.
-            version: What a listing has just said of it; asked for if not told.
-        """
+        """A file, of a version that a listing has just named if given; None if there is none."""
         path = f"{self.root}/{name}"
         with self._told(f"{self.address.of(name)} cannot be read"):
             try:
@@ -184,11 +169,7 @@ class RemoteFolder:
             return Held(data, version)
 
     def check_writable(self) -> None:
-        """Find out, before hours are measured, whether files may be written, and only over what was read.
-
-        Raises:
-            UsageProblem: The storage has no such writes.
-        """
+        """Raise `UsageProblem`, before hours are measured, where the storage has no conditional writes."""
         raise self._unsafe(
             f"{self.address.scheme}:// has no write that replaces only what was read, as far as is known here",
             "record into s3://",
@@ -201,11 +182,11 @@ class RemoteFolder:
         Args:
             name: Of the file.
             data: All of it.
-            over: The version that it replaces; None for a file that must not be there yet.
+            over: The version that it replaces; None for a file that must not exist yet.
 
         Raises:
-            Changed: It is another by now.
-            UsageProblem: See `check_writable`.
+            Changed: Another version is stored by now.
+            UsageProblem: The storage has no conditional writes.
         """
         self.check_writable()
         return ""

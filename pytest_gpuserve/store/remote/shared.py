@@ -1,6 +1,6 @@
 """Baseline files of a session that are kept in shared storage: read from a copy, written only over what was read.
 
-A change fetches the file anew, so that of entries that others have written meanwhile none is lost. Of the entry that
+A change fetches the file again, so that no entry that others have written meanwhile is lost. Of the entry that
 changes this session has judged one state; if another runner has replaced it since, the change is refused, but where
 both have measured the same build and the new entry holds the sessions of both. What is not written is not kept.
 
@@ -47,11 +47,7 @@ if TYPE_CHECKING:
 
 
 class BaselineCache:
-    """A copy of a folder.
-
-    Args:
-        folder: Where it is kept.
-    """
+    """The copy of a folder of baselines on this machine."""
 
     def __init__(self, folder: Path) -> None:
         self.files = folder / FILES
@@ -62,8 +58,7 @@ class BaselineCache:
         """Make the copy of what a session on a device may need equal to the storage.
 
         Raises:
-            StorageProblem: The storage cannot be read, holds something else than baselines, or nothing can be
-                written here.
+            StorageProblem: The storage cannot be read or holds other files, or the copy cannot be written.
         """
         versions = {name: version for name, version in remote.listing().items() if is_for(name, device)}
         stale = {name: version for name, version in versions.items() if not self._has(name, version)}
@@ -169,13 +164,7 @@ def shared_files(address: StorageAddress, device: str, *, needed: bool, updates:
 
 
 class SharedFiles:
-    """See `BaselineFiles`.
-
-    Args:
-        address: Of the folder.
-        cache: Its copy, which has been refreshed.
-        as_of: Of when the copy is, where it was not refreshed for this session; empty else.
-    """
+    """Baseline files in shared storage; ``as_of`` says how old the copy is, where it was not refreshed."""
 
     def __init__(self, address: StorageAddress, cache: BaselineCache, *, as_of: str = "") -> None:
         self._address = address
@@ -278,7 +267,7 @@ def _of(entries: Mapping[str, Stored], keys: Iterable[str]) -> dict[str, Entry |
 
 
 def _by_whom(entry: Entry) -> str:
-    """Who has recorded an entry, as far as it says."""
+    """The commit and host that recorded an entry."""
     last = entry.sessions[-1]
     of = f"of commit {entry.commit[:_SHOWN_DIGITS]}" if entry.commit else "of no commit"
     why = f", because: {' '.join(entry.reason.split())}" if entry.reason else ""
