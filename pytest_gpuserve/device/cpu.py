@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
-from pytest_gpuserve.device.sample import HostSample, Watched
+from pytest_gpuserve.device.sample import HostSample, WatchedProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -180,18 +180,18 @@ class TreeClock:
         self._members.pop(pid).file.close()
 
 
-class Trees:
+class ProcessTrees:
     """The client's and the server's processes; all below ``owner``, the session's pid, are ours."""
 
     def __init__(self, owner: int) -> None:
         self._owner = owner
-        self._watched = Watched()
+        self._watched = WatchedProcesses()
         self._client = TreeClock()
         self._server = TreeClock()
         self._client_told = self._server_told = False
         self._next_scan = 0.0
 
-    def watch(self, watched: Watched) -> None:
+    def watch(self, watched: WatchedProcesses) -> None:
         """Follow other trees from now on; what was counted stays counted."""
         self._watched = watched
         self._client_told |= bool(watched.client)

@@ -141,7 +141,7 @@ class Unknown(msgspec.Struct, frozen=True, tag=True):
         return f"{self.what}{f' of {self.uuid}' if self.uuid else ''}: {self.why}"
 
 
-class Watched(msgspec.Struct, frozen=True):
+class WatchedProcesses(msgspec.Struct, frozen=True):
     """Pids whose CPU time is counted, with all processes below them; those below a server are no client."""
 
     client: tuple[int, ...] = ()

@@ -1,9 +1,9 @@
 """Samples cards, processes and host into a file, ten times a second, in a process of its own.
 
-It is run as ``python -m pytest_gpuserve.device.sampler FOLDER OWNER [UUID...]`` by `pytest_gpuserve.device.telemetry`,
-which keeps it, and ends when it is told to by SIGTERM. In the folder it hears through a named pipe whose CPU time to
-count (`ORDERS`, one JSON `Watched` a line), and appends what it sees to a file (`SAMPLES`, one JSON record a line): so
-neither side ever waits for the other, and who measures looks at the file between two windows.
+`pytest_gpuserve.device.telemetry` runs it as ``python -m pytest_gpuserve.device.sampler FOLDER OWNER [UUID...]`` and
+ends it by SIGTERM. In the folder a named pipe says whose CPU time to count (`ORDERS`, one JSON `WatchedProcesses` a
+line), and samples are appended to a file (`SAMPLES`, one JSON record a line): so neither side ever waits for the
+other, and the session reads the file between two windows.
 
 No pytest, and nothing of the measuring, is in here.
 """
@@ -23,8 +23,15 @@ import msgspec
 import pynvml
 
 from pytest_gpuserve.device.card_probe import CardProbe
-from pytest_gpuserve.device.cpu import Trees, read_host_counters
-from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, SLOW_EVERY, CardSample, TelemetrySample, Unknown, Watched
+from pytest_gpuserve.device.cpu import ProcessTrees, read_host_counters
+from pytest_gpuserve.device.sample import (
+    SAMPLES_A_SECOND,
+    SLOW_EVERY,
+    CardSample,
+    TelemetrySample,
+    Unknown,
+    WatchedProcesses,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +54,7 @@ class Sampler:
         self._unread = b""
         self._out = os.open(folder / SAMPLES, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._encode = msgspec.json.Encoder().encode
-        self._trees = Trees(owner)
+        self._trees = ProcessTrees(owner)
         self._uuids = tuple(uuids)
         self._due = list(range(len(uuids) + 1))
         self._cards = self._opened()
@@ -120,7 +127,7 @@ class Sampler:
                 *lines, self._unread = (self._unread + os.read(self._orders, 1 << 16)).split(b"\n")
                 # Each replaces what was said before.
                 if lines:
-                    self._trees.watch(msgspec.json.decode(lines[-1], type=Watched))
+                    self._trees.watch(msgspec.json.decode(lines[-1], type=WatchedProcesses))
 
     def _write(self, record: SamplerRecord) -> None:
         # In one piece, so that a line is there whole or, of a sampler that was killed, not at all.

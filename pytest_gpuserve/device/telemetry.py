@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.device.sample import CardEvent, SamplerRecord, TelemetrySample, Unknown, Watched
+from pytest_gpuserve.device.sample import CardEvent, SamplerRecord, TelemetrySample, Unknown, WatchedProcesses
 from pytest_gpuserve.device.sampler import ORDERS, SAMPLES
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.child import Command, Process
@@ -108,7 +108,7 @@ class _Records:
 _DECODER: Final = msgspec.json.Decoder(SamplerRecord)
 
 
-class Sampling:
+class SamplerProcess:
     """A sampler that runs beside the measuring; a context manager, and gone with its block or this process.
 
     Its own troubles never raise: they stand in ``seen().problem``.
@@ -123,7 +123,7 @@ class Sampling:
     """
 
     def __init__(self, uuids: Sequence[str], *, log: Path, command: Sequence[str] = COMMAND) -> None:
-        self._watched = Watched()
+        self._watched = WatchedProcesses()
         self._began_ns = time.perf_counter_ns()
         with ExitStack() as stack:
             folder, kept = stack.enter_context(kept_folder("gpuserve-telemetry-", log=log))
@@ -156,7 +156,7 @@ class Sampling:
             client: Pids of the client's; what is a server's is not counted among them.
             server: Pids of the server's.
         """
-        watched = Watched(client=tuple(sorted(client)), server=tuple(sorted(server)))
+        watched = WatchedProcesses(client=tuple(sorted(client)), server=tuple(sorted(server)))
         if watched == self._watched:
             return
         self._watched = watched

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytest_gpuserve.device.sample import DeviceProcess
-    from pytest_gpuserve.doctor.look import BusyProcess, CardNow, CpuUse, Driver, HostNow, LockState, Space
+    from pytest_gpuserve.doctor.look import BusyProcess, CardState, CpuUse, Driver, HostState, LockState, Space
 
 
 class Level(Enum):
@@ -83,7 +83,7 @@ LEAST_TEMP_BYTES: Final = GIB
 FULL_BYTES: Final = 16 * MIB
 
 
-def host_conditions(now: HostNow) -> list[Condition]:
+def host_conditions(now: HostState) -> list[Condition]:
     """Judge the machine."""
     return [
         _host(now),
@@ -100,11 +100,11 @@ def host_conditions(now: HostNow) -> list[Condition]:
     ]
 
 
-def _why(now: HostNow, field: str, otherwise: str) -> str:
+def _why(now: HostState, field: str, otherwise: str) -> str:
     return now.unknown.get(field, otherwise)
 
 
-def _host(now: HostNow) -> Condition:
+def _host(now: HostState) -> Condition:
     if now.host is not None:
         return Condition("identity", Level.OK, f"host {now.host.id} in baselines")
     if now.host_problem:
@@ -113,7 +113,7 @@ def _host(now: HostNow) -> Condition:
     return Condition("identity", Level.UNKNOWN, _why(now, "host", "not read"), "baselines are those of one host")
 
 
-def _governor(now: HostNow) -> Condition:
+def _governor(now: HostState) -> Condition:
     governor = None if now.host is None else now.host.governor
     effect = "cores clock up only under load, so the first requests after each pause are late"
     if governor is None:
@@ -124,7 +124,7 @@ def _governor(now: HostNow) -> Condition:
     return Condition("governor", Level.WARNING, governor, effect, "sudo cpupower frequency-set -g performance")
 
 
-def _boost(now: HostNow) -> Condition:
+def _boost(now: HostState) -> Condition:
     effect = "clocks that depend on heat and on how many cores work make two runs differ"
     if now.boost is None:
         found = _why(now, "boost", "the kernel does not tell whether turbo is on")
@@ -134,7 +134,7 @@ def _boost(now: HostNow) -> Condition:
     return Condition("turbo", Level.WARNING, "on", effect, now.boost.turn_off)
 
 
-def _cores(now: HostNow) -> Condition:
+def _cores(now: HostState) -> Condition:
     if now.host is None:
         return Condition("cores", Level.UNKNOWN, _why(now, "host", "not read"))
     cores = now.host.cores
@@ -149,7 +149,7 @@ def _cores(now: HostNow) -> Condition:
     )
 
 
-def _core_limit(now: HostNow) -> Condition:
+def _core_limit(now: HostState) -> Condition:
     limit = now.core_limit
     effect = "who has used up the time of a period stands still until the next: pauses of up to 100 ms in p99"
     if limit is None:
@@ -163,7 +163,7 @@ def _core_limit(now: HostNow) -> Condition:
     return Condition("time quota", Level.WARNING, found, effect, remedy)
 
 
-def _others(now: HostNow) -> Condition:
+def _others(now: HostState) -> Condition:
     effect = "what others take, client and server do not get: it looks like a regression"
     use = now.cpu
     if use is None:
@@ -192,7 +192,7 @@ def _end(processes: tuple[BusyProcess, ...]) -> str:
     return f"wait until they are done, or end them: ps -fp {','.join(str(process.pid) for process in processes)}"
 
 
-def _stolen(now: HostNow) -> Condition:
+def _stolen(now: HostState) -> Condition:
     effect = "pauses in which another guest of the hypervisor has the core, and nobody here is the cause"
     use = now.cpu
     if use is None or now.host is None:
@@ -207,7 +207,7 @@ def _stolen(now: HostNow) -> Condition:
     return Condition("stolen time", Level.OK, found)
 
 
-def _swap(now: HostNow) -> Condition:
+def _swap(now: HostState) -> Condition:
     effect = "who needs a page that lies on disk waits milliseconds for it"
     swap = now.swap
     if swap is None:
@@ -221,7 +221,7 @@ def _swap(now: HostNow) -> Condition:
     return Condition("swap", Level.OK, found)
 
 
-def _shared_memory(now: HostNow) -> Condition:
+def _shared_memory(now: HostState) -> Condition:
     effect = "Triton's Python models and workers with shared memory fail, or fall back to copies"
     remedy = "sudo mount -o remount,size=2g /dev/shm; for a container: docker run --shm-size=2g"
     space = now.shared_memory
@@ -231,7 +231,7 @@ def _shared_memory(now: HostNow) -> Condition:
     return _of_space(SHARED_MEMORY, level, space, effect, remedy)
 
 
-def _open_files(now: HostNow) -> Condition:
+def _open_files(now: HostState) -> Condition:
     effect = "a server or client with as many connections refuses the next"
     remedy = "ulimit -n 65536"
     if now.open_files is None:
@@ -245,7 +245,7 @@ def _open_files(now: HostNow) -> Condition:
     return Condition("open files", Level.WARNING, found, effect, remedy)
 
 
-def _temp(now: HostNow) -> Condition:
+def _temp(now: HostState) -> Condition:
     effect = "logs, models and results have no room, and a server that cannot write ends"
     space = now.temp
     if space is None:
@@ -315,10 +315,10 @@ def lock_condition(lock: LockState, subject: str) -> Condition:
     return Condition("lock", Level.PREVENTS, f"held by {lock.told}", effect, remedy, subject)
 
 
-class CardJudge:
+class CardConditions:
     """Judges a card by what was seen of it."""
 
-    def __init__(self, now: CardNow, *, sees_all: bool, visible: str | None) -> None:
+    def __init__(self, now: CardState, *, sees_all: bool, visible: str | None) -> None:
         self._now = now
         self._card = now.card
         self._sees_all = sees_all

@@ -159,7 +159,7 @@ class LockState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostNow:
+class HostState:
     """The machine, and its state now; ``unknown`` says why a field is None.
 
     Args:
@@ -184,7 +184,7 @@ class HostNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardNow:
+class CardState:
     """A card, or an instance of a divided one, and its state now.
 
     Args:
@@ -218,9 +218,9 @@ class MachineState:
         refused: Why the device that was asked for is not among them; empty otherwise.
     """
 
-    host: HostNow
+    host: HostState
     driver: Driver
-    cards: tuple[CardNow, ...] = ()
+    cards: tuple[CardState, ...] = ()
     cpu_lock: LockState = LockState(held=False)
     devices: tuple[str, ...] = ()
     refused: str = ""
@@ -258,7 +258,7 @@ def words(problem: GpuserveError) -> tuple[str, str]:
     return told, "; or ".join(problem.remedies)
 
 
-def look_at_cards(answer: NvmlAnswer, visible: str | None, *, meanwhile: Callable[[], object]) -> tuple[CardNow, ...]:
+def look_at_cards(answer: NvmlAnswer, visible: str | None, *, meanwhile: Callable[[], object]) -> tuple[CardState, ...]:
     """Read each card before and after ``meanwhile``, which is called once whether there are cards or not."""
     seen = visible_cards(answer.cards, visible)
     watched = [_Watched(card) for card in answer.cards]
@@ -300,9 +300,9 @@ class _Watched:
             sample = attempt(self.unknown, "the card", lambda: probe.read(slow=True))
             self._samples += [] if sample is None else [sample]
 
-    def now(self, *, visible: bool) -> CardNow:
+    def now(self, *, visible: bool) -> CardState:
         """What was seen."""
-        return CardNow(
+        return CardState(
             card=self.card,
             visible=visible,
             samples=tuple(self._samples),
@@ -365,11 +365,11 @@ class HostLook:
         if swap is not None and now is not None:
             self._swap = Swap(now.used_bytes, max(0, now.moved_bytes - swap.moved_bytes))
 
-    def now(self) -> HostNow:
+    def now(self) -> HostState:
         """All that is known of the host."""
         unknown = self._unknown
         host, problem = self._host()
-        return HostNow(
+        return HostState(
             host=host,
             host_problem=problem[0],
             host_remedy=problem[1],

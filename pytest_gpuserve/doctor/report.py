@@ -11,7 +11,7 @@ import msgspec
 from pytest_gpuserve.device.card import CPU
 from pytest_gpuserve.doctor.conditions import (
     MACHINE,
-    CardJudge,
+    CardConditions,
     Condition,
     Level,
     driver_condition,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.device.host import Host
-    from pytest_gpuserve.doctor.look import CardNow, Driver, Finding, MachineState
+    from pytest_gpuserve.doctor.look import CardState, Driver, Finding, MachineState
 
 UUID_SHOWN: Final = 12
 """Characters that tell cards of one kind apart, and that CUDA_VISIBLE_DEVICES takes."""
@@ -248,7 +248,7 @@ def judged(seen: MachineState, *, visible: str | None) -> list[Condition]:
         )
     conditions += [driver_condition(seen.driver), lock_condition(seen.cpu_lock, CPU)]
     for card in seen.cards:
-        conditions += CardJudge(card, sees_all=seen.host.sees_all, visible=visible).conditions()
+        conditions += CardConditions(card, sees_all=seen.host.sees_all, visible=visible).conditions()
     return conditions
 
 
@@ -258,7 +258,7 @@ def free_devices(seen: MachineState, conditions: Sequence[Condition]) -> tuple[s
     return tuple(key for key in seen.devices if key not in prevented)
 
 
-def _card_report(now: CardNow) -> CardReport:
+def _card_report(now: CardState) -> CardReport:
     card = now.card
     return CardReport(
         gpu=card.name,

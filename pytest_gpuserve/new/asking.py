@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import ServerHandle, Target
-    from pytest_gpuserve.new.recognise import Recognised
+    from pytest_gpuserve.new.recognise import RecognisedApp
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
@@ -59,7 +59,7 @@ class RequestOptions:
         )
 
 
-def default_question(app: Recognised) -> SampleRequest:
+def default_question(app: RecognisedApp) -> SampleRequest:
     """What an app that is no Triton is asked: a number for each key that it reads."""
     path = _PATHS[app.kind]
     if app.kind == "command":
@@ -104,7 +104,7 @@ class SampleExchange:
 
 
 def ask(
-    app: Recognised, given: RequestOptions, *, root: Path, log: Path, python: str | None, timeout: float
+    app: RecognisedApp, given: RequestOptions, *, root: Path, log: Path, python: str | None, timeout: float
 ) -> SampleExchange:
     """Start an app, ask it, and end it.
 
@@ -126,7 +126,7 @@ def ask(
         raise
 
 
-def _describe(app: Recognised, *, root: Path, log: Path, python: str | None, timeout: float) -> ServerHandle:
+def _describe(app: RecognisedApp, *, root: Path, log: Path, python: str | None, timeout: float) -> ServerHandle:
     def starter(
         seconds: float, kind: ServerKind, request: Ask, beside: Callable[[], None] | None = None
     ) -> AbstractContextManager[Instance]:
@@ -145,7 +145,7 @@ def _describe(app: Recognised, *, root: Path, log: Path, python: str | None, tim
     return describe(app.place, python=python, start_timeout=timeout)
 
 
-def _ask(handle: ServerHandle, app: Recognised, given: RequestOptions) -> SampleExchange:
+def _ask(handle: ServerHandle, app: RecognisedApp, given: RequestOptions) -> SampleExchange:
     question = given.over(default_question(app))
     target = _target(handle, question)
     with target.started() as running:

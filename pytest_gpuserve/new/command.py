@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuserve.new.asking import SampleExchange
-    from pytest_gpuserve.new.recognise import Recognised
+    from pytest_gpuserve.new.recognise import RecognisedApp
 
 SHOWN_CHARACTERS: Final = 300
 
@@ -93,7 +93,7 @@ def _make(given: argparse.Namespace, argv: Sequence[str]) -> None:
     print(masked("\n".join(lines)))  # noqa: T201 -- a command
 
 
-def _app(given: argparse.Namespace, argv: Sequence[str], root: Path) -> Recognised:
+def _app(given: argparse.Namespace, argv: Sequence[str], root: Path) -> RecognisedApp:
     if (given.app is None) == (not argv):
         raise UsageProblem(
             "name one app, or one command",
@@ -129,7 +129,7 @@ def _headers(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _told(app: Recognised, asked: SampleExchange) -> str:
+def _told(app: RecognisedApp, asked: SampleExchange) -> str:
     question = asked.question
     body = asked.body[:SHOWN_CHARACTERS].decode(errors="replace")
     more = f" ... ({len(asked.body)} bytes)" if len(asked.body) > SHOWN_CHARACTERS else ""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpuserve.new.asking import SampleExchange
-    from pytest_gpuserve.new.recognise import Recognised
+    from pytest_gpuserve.new.recognise import RecognisedApp
 
 CONFTEST: Final = '''"""The deployment that the tests of this folder measure."""
 
@@ -119,7 +119,7 @@ _EXTRAS: Final = {"mosec": "mosec", "litserve": "litserve", "triton": "pytriton"
 IGNORED: Final = ("__pycache__/", ".pytest_cache/")
 
 
-def suite_files(app: Recognised, asked: SampleExchange, *, root: Path, python: str) -> dict[Path, bytes]:
+def suite_files(app: RecognisedApp, asked: SampleExchange, *, root: Path, python: str) -> dict[Path, bytes]:
     """The contents of the files of an app's suite, by their paths; ``python`` as the user named it."""
     folder = root / "suites" / app.name
     files: dict[Path, bytes] = {}
@@ -213,7 +213,7 @@ def _headers(headers: Mapping[str, str]) -> str:
     return f"{{{', '.join(entries)}}}"
 
 
-def _arguments(app: Recognised, folder: Path, python: str) -> str:
+def _arguments(app: RecognisedApp, folder: Path, python: str) -> str:
     place = Path(relpath(app.place, folder)).as_posix()
     parts = [f"{json.dumps(app.argv)}, cwd={json.dumps(place)}" if app.kind == "command" else json.dumps(place)]
     if app.model:
@@ -229,7 +229,7 @@ def _from_suite(python: str, root: Path, folder: Path) -> str:
     return Path(relpath(root / python, folder)).as_posix() if is_relative else python
 
 
-def _installed(app: Recognised, root: Path) -> str:
+def _installed(app: RecognisedApp, root: Path) -> str:
     extras = ",".join(filter(None, (_EXTRAS.get(app.kind, ""), "report")))
     parts = [f"'pytest-gpuserve[{extras}]'"]
     if (root / "requirements.txt").is_file():

@@ -15,9 +15,16 @@ from pytest_gpuserve.plugin.session import FOREIGN_SHARE
 from pytest_gpuserve.process.kept import kept_folder
 from pytest_gpuserve.report.selftest import selftest_report
 from pytest_gpuserve.selftest.counts import summary
-from pytest_gpuserve.selftest.plan import BATCH, SERVICE_SECONDS, interleaved
 from pytest_gpuserve.selftest.server import Options, turns_of
-from pytest_gpuserve.selftest.trials import GATED, SHAPE, TrialSettings, comparisons
+from pytest_gpuserve.selftest.trials import (
+    BATCH,
+    GATED,
+    SERVICE_SECONDS,
+    SHAPE,
+    TrialSettings,
+    comparisons,
+    interleaved,
+)
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.units import format_seconds
@@ -33,8 +40,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.selftest import SelftestResult
-    from pytest_gpuserve.selftest.plan import Planned
-    from pytest_gpuserve.selftest.trials import Made
+    from pytest_gpuserve.selftest.trials import FinishedTrial, Planned
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
@@ -117,7 +123,7 @@ class SelftestCommand:
             f" {device.host.cpu}, in at most {format_seconds(self._seconds)} but for the last one"
         )
         notes: dict[str, None] = {}
-        made: list[Made] = []
+        made: list[FinishedTrial] = []
         progress = _Progress(self._config, plan, self._seconds)
         try:
             for one in comparisons(
@@ -181,7 +187,7 @@ class _Progress:
         self._head = f"{self._plan.index(planned) + 1}/{len(self._plan)} {planned.case.name}"
         return self
 
-    def made(self, one: Made, count: int) -> None:
+    def made(self, one: FinishedTrial, count: int) -> None:
         """Tell what a comparison came to."""
         if self._quiet or self._terminal:
             return

@@ -16,7 +16,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.rounds import ABBA, round_point
 from pytest_gpuserve.report.selftest import CaseResult, Reach, SelftestResult
-from pytest_gpuserve.selftest.plan import CASES, Case, Truth
+from pytest_gpuserve.selftest.trials import CASES, Case, Truth
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.paired import Prior, RoundPoint
     from pytest_gpuserve.gate.verdict import Evidence
-    from pytest_gpuserve.selftest.plan import Planned
-    from pytest_gpuserve.selftest.trials import Made
+    from pytest_gpuserve.selftest.trials import FinishedTrial, Planned
 
 FIXED_WINDOWS: Final = LOOKS[-1][0] * BLOCKS * len(ABBA)
 """Measured where every comparison goes on to the last look."""
@@ -50,7 +49,7 @@ _EXPECTED: Final = {
 
 
 def summary(
-    plan: Sequence[Planned], made: Sequence[Made], metrics: Sequence[str], *, interrupted: bool = False
+    plan: Sequence[Planned], made: Sequence[FinishedTrial], metrics: Sequence[str], *, interrupted: bool = False
 ) -> SelftestResult:
     """Sum up the comparisons that were made.
 
@@ -100,7 +99,7 @@ def _root(too_large: Callable[[float], bool]) -> float:
     return (low + high) / 2
 
 
-def _result(case: Case, planned: int, made: Sequence[Made]) -> CaseResult:
+def _result(case: Case, planned: int, made: Sequence[FinishedTrial]) -> CaseResult:
     alarms = sum(one.alarmed for one in made)
     # INVALID is no verdict on the candidate, except where that is what is wrong with it.
     decided = [one.outcome for one in made if one.outcome.verdict is not Verdict.INVALID or one.alarmed]
@@ -122,7 +121,7 @@ def _shown(verdict: Verdict) -> Verdict:
     return Verdict.PASS if verdict.passes else verdict
 
 
-def _failures(case: Case, made: Sequence[Made]) -> list[str]:
+def _failures(case: Case, made: Sequence[FinishedTrial]) -> list[str]:
     """Why the self-test fails by this kind."""
     if not made:
         needed = case.must_be_found or case.truth is Truth.ALIKE
@@ -142,7 +141,7 @@ def _failures(case: Case, made: Sequence[Made]) -> list[str]:
     return lines
 
 
-def _problems(made: Sequence[Made]) -> list[str]:
+def _problems(made: Sequence[FinishedTrial]) -> list[str]:
     """What was wrong with comparisons that nothing can be concluded from, each once."""
     seen: Counter[str] = Counter()
     for one in made:
@@ -154,7 +153,7 @@ def _problems(made: Sequence[Made]) -> list[str]:
     return lines if more <= 0 else [*lines[:_MOST_PROBLEMS], f"INVALID: {more} more"]
 
 
-def _reaches(metric: Metric, made: Sequence[Made]) -> list[Reach]:
+def _reaches(metric: Metric, made: Sequence[FinishedTrial]) -> list[Reach]:
     """What 1, 2 and 4 rounds of identical builds decide of a metric.
 
     The rounds of all these comparisons are rounds of one pair of builds, and so are combined again. How far starts
@@ -181,7 +180,7 @@ def _reaches(metric: Metric, made: Sequence[Made]) -> list[Reach]:
     return found
 
 
-def _full_rounds(metric: Metric, one: Made) -> list[RoundPoint]:
+def _full_rounds(metric: Metric, one: FinishedTrial) -> list[RoundPoint]:
     points = []
     for measured in one.outcome.rounds:
         if len(measured.blocks) == BLOCKS and not measured.problems:

@@ -64,7 +64,7 @@ class PastComparison:
 
 
 @dataclass(frozen=True)
-class Past:
+class PastComparisons:
     """Earlier comparisons, newest first.
 
     Args:
@@ -133,7 +133,7 @@ class History:
                     remedies=["make it writable, or every re-run begins anew"],
                 ) from None
 
-    def past_rounds(self, subject: Subject, *, excluding: SequenceKey | None = None) -> Past:
+    def past_rounds(self, subject: Subject, *, excluding: SequenceKey | None = None) -> PastComparisons:
         """What earlier comparisons of a subject leave for the prior of the next, at most ``KEPT``, newest first.
 
         Args:
@@ -145,7 +145,7 @@ class History:
         try:
             paths = [path for path, name in self._files() if name["subject"] == subject.digest()]
         except OSError as problem:
-            return Past(notes=(unusable(self.folder, str(problem)).line,))
+            return PastComparisons(notes=(unusable(self.folder, str(problem)).line,))
         for path in paths:
             if path == left_out or not path.name.endswith(".past.json"):
                 continue
@@ -158,7 +158,7 @@ class History:
             except HistoryUnusable as problem:
                 notes.append(problem.line)
         found.sort(key=lambda past: past.at, reverse=True)
-        return Past(tuple(found[:KEPT]), tuple(notes))
+        return PastComparisons(tuple(found[:KEPT]), tuple(notes))
 
     def _path(self, key: SequenceKey, kind: str) -> Path:
         return self.folder / f"{key.subject.digest()}-{key.digest()}.{kind}.json"

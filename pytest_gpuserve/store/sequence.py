@@ -51,7 +51,7 @@ class ClientRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     receiving_seconds: NotNegative | None = None
 
 
-class SideRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ArmResultRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A ``ArmResult``."""
 
     cold_start_seconds: tuple[NotNegative | None, ...]
@@ -77,7 +77,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     blocks: tuple[BlockRecord, ...]
     first: Arm
-    sides: dict[Arm, SideRecord]
+    sides: dict[Arm, ArmResultRecord]
     at: Moment
     by_turns: bool
     rejected: Count
@@ -116,9 +116,9 @@ def round_of(record: RoundRecord, path: str) -> Round:
     )
 
 
-def _side_record(side: ArmResult) -> SideRecord:
+def _side_record(side: ArmResult) -> ArmResultRecord:
     client = {each.name: getattr(side.client, each.name) for each in fields(Client)}
-    return SideRecord(
+    return ArmResultRecord(
         cold_start_seconds=side.cold_start_seconds,
         client=ClientRecord(**{**client, **{name: client[name].to_text() for name in HISTOGRAMS}}),
         batch_sizes=dict(side.batch_sizes),
@@ -131,7 +131,7 @@ def _side_record(side: ArmResult) -> SideRecord:
     )
 
 
-def _side_of(record: SideRecord, path: str) -> ArmResult:
+def _side_of(record: ArmResultRecord, path: str) -> ArmResult:
     client = msgspec.structs.asdict(record.client)
     for name in HISTOGRAMS:
         try:

@@ -20,7 +20,7 @@ import pytest
 from pytest_gpuserve.device import telemetry as device_telemetry
 from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess
 from pytest_gpuserve.device.sampler import SAMPLES
-from pytest_gpuserve.device.telemetry import SamplerOutput, Sampling
+from pytest_gpuserve.device.telemetry import SamplerOutput, SamplerProcess
 from pytest_gpuserve.measure.conditions import judge_window, judge_windows
 from pytest_gpuserve.measure.telemetry import between, telemetry_between
 from tests.fakes.children.toolkit import ROOT, busy, eventually
@@ -72,7 +72,7 @@ def sample_script(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in write(script, folder, library=library).items():
             patch.setenv(name, value)
-        with Sampling(uuids, log=folder / "log") as sampling:
+        with SamplerProcess(uuids, log=folder / "log") as sampling:
             eventually(lambda: until(sampling.seen()), "the sampler has seen it")
             return sampling.seen()
 
@@ -318,7 +318,7 @@ def test_a_library_that_does_not_start_is_told(library: Path, tmp_path: Path) ->
 
 def test_cpu_time_goes_to_server_or_client_and_never_to_both(tmp_path: Path) -> None:
     """A server below the client's process is the server's alone; before anybody was told there is no CPU time."""
-    with busy() as burner, Sampling([], log=tmp_path / "log") as sampling:
+    with busy() as burner, SamplerProcess([], log=tmp_path / "log") as sampling:
         assert sampling.seen().samples[0].server_cpu_seconds is None
         assert sampling.seen().samples[0].cards == ()
         began = time.process_time()
@@ -346,7 +346,7 @@ def test_a_killed_sampler_is_told_and_passes_no_rule(library: Path, tmp_path: Pa
     with pytest.MonkeyPatch.context() as patch:
         for name, value in write(Script((T4,)), tmp_path, library=library).items():
             patch.setenv(name, value)
-        with Sampling([T4.uuid], log=tmp_path / "log") as sampling:
+        with SamplerProcess([T4.uuid], log=tmp_path / "log") as sampling:
             assert sampling.seen().problem == ""
             os.kill(sampling.pid, signal.SIGKILL)
             began = time.perf_counter_ns()
@@ -364,7 +364,7 @@ def test_a_killed_sampler_is_told_and_passes_no_rule(library: Path, tmp_path: Pa
 
 def test_a_sampler_that_is_stuck_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that writes nothing for too long is a problem, though it lives."""
-    with Sampling([], log=tmp_path / "log") as sampling:
+    with SamplerProcess([], log=tmp_path / "log") as sampling:
         monkeypatch.setattr(device_telemetry, "SILENCE_SECONDS", 0.5)
         os.kill(sampling.pid, signal.SIGSTOP)
         eventually(lambda: "is stuck" in sampling.seen().problem, "it is told")
@@ -380,7 +380,7 @@ def test_a_sampler_that_is_stuck_is_told(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_a_sampler_that_cannot_begin_is_a_problem_and_no_error(script: str, words: str, tmp_path: Path) -> None:
     """What went wrong stands in the problem, with the sampler's own last words."""
-    with Sampling([], log=tmp_path / "log", command=[sys.executable, "-c", script]) as sampling:
+    with SamplerProcess([], log=tmp_path / "log", command=[sys.executable, "-c", script]) as sampling:
         seen = sampling.seen()
     assert seen.samples == ()
     assert seen.problem.startswith("telemetry unknown")
@@ -390,8 +390,8 @@ def test_a_sampler_that_cannot_begin_is_a_problem_and_no_error(script: str, word
 OWNER = """
 import sys, time
 from pathlib import Path
-from pytest_gpuserve.device.telemetry import Sampling
-sampling = Sampling([], log=Path(sys.argv[1]) / "log")
+from pytest_gpuserve.device.telemetry import SamplerProcess
+sampling = SamplerProcess([], log=Path(sys.argv[1]) / "log")
 print(sampling.pid, sampling._orders.parent, flush=True)
 time.sleep(600)
 """
@@ -427,7 +427,7 @@ def test_half_a_line_is_left_for_later(tmp_path: Path) -> None:
 
 def test_what_is_needed_no_more_is_forgotten(tmp_path: Path) -> None:
     """But for the last sample before; at the end the process and its folder are gone, and what was seen is told."""
-    with Sampling([], log=tmp_path / "log") as sampling:
+    with SamplerProcess([], log=tmp_path / "log") as sampling:
         pid, folder = sampling.pid, sampling._orders.parent
         assert folder.exists()
         eventually(lambda: len(sampling.seen().samples) >= 5, "there are samples")

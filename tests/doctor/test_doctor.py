@@ -13,7 +13,7 @@ import pytest
 
 from pytest_gpuserve.doctor import command, look
 from pytest_gpuserve.doctor.command import main
-from pytest_gpuserve.doctor.look import Driver, Finding, HostNow, MachineState
+from pytest_gpuserve.doctor.look import Driver, Finding, HostState, MachineState
 from pytest_gpuserve.doctor.report import text
 from pytest_gpuserve.process.container import EngineState
 
@@ -39,7 +39,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
         EngineState("podman", works=True, found="version 4"),
     ]
     monkeypatch.setattr(look, "examine", lambda **_: states)
-    seen = MachineState(host=HostNow(temp=look._space("/")), driver=Driver(True, False, ""), devices=("cpu",))  # noqa: FBT003
+    seen = MachineState(host=HostState(temp=look._space("/")), driver=Driver(True, False, ""), devices=("cpu",))  # noqa: FBT003
     monkeypatch.setattr(command, "look", lambda asked, environ: seen)
 
 

@@ -19,10 +19,10 @@ from tests.fakes.children.toolkit import busy
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuserve.doctor.look import HostNow
+    from pytest_gpuserve.doctor.look import HostState
 
 
-def seen(environ: dict[str, str] | None = None) -> HostNow:
+def seen(environ: dict[str, str] | None = None) -> HostState:
     """A look at this host."""
     host_look = HostLook(environ or {})
     host_look.watch()

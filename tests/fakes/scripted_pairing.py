@@ -20,7 +20,7 @@ from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, Round
 from pytest_gpuserve.measure.window import Window
-from pytest_gpuserve.store.history import History, Past
+from pytest_gpuserve.store.history import History, PastComparisons
 from pytest_gpuserve.store.sequence import KeptSequence, SequenceKey, Subject
 from tests.support.reasons import because
 
@@ -161,9 +161,9 @@ class KeptInMemory(History):
         """See `History`."""
         self.kept[key.digest()] = replace(sequence, added=AT)
 
-    def past_rounds(self, subject: Subject, *, excluding: SequenceKey | None = None) -> Past:
+    def past_rounds(self, subject: Subject, *, excluding: SequenceKey | None = None) -> PastComparisons:
         """See `History`; there is no past."""
-        return Past()
+        return PastComparisons()
 
 
 def a_comparison(

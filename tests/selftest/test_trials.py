@@ -11,9 +11,18 @@ from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.selftest import trials
 from pytest_gpuserve.selftest.kind import BuiltIn
-from pytest_gpuserve.selftest.plan import CASES, interleaved
 from pytest_gpuserve.selftest.server import Options
-from pytest_gpuserve.selftest.trials import GATED, SHAPE, Made, Trial, TrialResult, TrialSettings, comparisons
+from pytest_gpuserve.selftest.trials import (
+    CASES,
+    GATED,
+    SHAPE,
+    FinishedTrial,
+    Trial,
+    TrialResult,
+    TrialSettings,
+    comparisons,
+    interleaved,
+)
 from tests.support.builders import judgement
 
 if TYPE_CHECKING:
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
-    from pytest_gpuserve.selftest.plan import Planned
+    from pytest_gpuserve.selftest.trials import Planned
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
@@ -72,7 +81,7 @@ def nowhere(kind: ServerKind, ask: Ask, beside: object = None) -> AbstractContex
 
 def make(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, *, seconds: float, times: int = 3
-) -> tuple[Iterator[Made], Watcher, list[Planned]]:
+) -> tuple[Iterator[FinishedTrial], Watcher, list[Planned]]:
     """The comparisons by this clock, who watches them, and those that were begun."""
     monkeypatch.setattr(trials, "run_trial", clock.run_trial)
     monkeypatch.setattr(time, "monotonic", clock.monotonic)
@@ -163,4 +172,4 @@ def test_what_counts_as_an_alarm(name: str, verdict: Verdict, *, reason: Reason 
     target = trials._target(Options(turns=1), nowhere)
     trial = Trial(name, 1, target, target)
     outcome = TrialResult(trial, verdict, (judgement(verdict, reasons=(reason,) if reason else ()),), (), 1.0)
-    assert Made(planned, outcome).alarmed is alarmed
+    assert FinishedTrial(planned, outcome).alarmed is alarmed

@@ -17,7 +17,7 @@ import pytest
 from pytest_gpuserve.comparison.baseline_store import BaselineStore, Workload
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.store.remote.address import StorageAddress
-from pytest_gpuserve.store.remote.folder import MARKER, Changed, S3Folder, StorageProblem, open_remote
+from pytest_gpuserve.store.remote.folder import MARKER, S3Folder, StorageProblem, VersionConflict, open_remote
 from pytest_gpuserve.store.remote.shared import BaselineCache, SharedFiles, shared_files
 from tests.fakes.s3_server import S3, SECRET, s3_server
 from tests.support.builders import COMMIT, here, session
@@ -119,13 +119,13 @@ def test_a_write_replaces_only_what_was_read(s3: S3, address: StorageAddress) ->
         with pytest.raises(StorageProblem, match="tells no ETag"):
             remote.put("cpu/a.json", b"mine", over="")
         first = remote.put("cpu/a.json", b"one", over=None)
-        with pytest.raises(Changed):
+        with pytest.raises(VersionConflict):
             remote.put("cpu/a.json", b"mine", over=None)
         second = remote.put("cpu/a.json", b"two", over=first)
         assert second != first
-        with pytest.raises(Changed):
+        with pytest.raises(VersionConflict):
             remote.put("cpu/a.json", b"mine", over=first)
-        with pytest.raises(Changed):
+        with pytest.raises(VersionConflict):
             remote.put("cpu/b.json", b"mine", over=first)
         assert (s3.get(key(address, "cpu/a.json")), s3.get(key(address, "cpu/b.json"))) == (b"two", None)
         held = remote.fetch("cpu/a.json")

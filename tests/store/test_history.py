@@ -18,7 +18,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, Round
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.store.checksummed import HistoryUnusable
-from pytest_gpuserve.store.history import KEPT, PAST_DAYS, ROUNDS_DAYS, History, Past
+from pytest_gpuserve.store.history import KEPT, PAST_DAYS, ROUNDS_DAYS, History, PastComparisons
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence
 from tests.store.copies import ended, forked
 from tests.store.drawn_windows import COUNT, HISTOGRAMS, SECONDS, windows
@@ -128,7 +128,7 @@ def test_a_later_save_replaces_an_earlier_one(history: History) -> None:
 def test_what_was_never_compared_is_not_remembered(history: History) -> None:
     """Without a folder, or without a file in it, a sequence begins, with the default prior; that is no error."""
     assert history.load(pair()) is None
-    assert history.past_rounds(SUBJECT) == Past()
+    assert history.past_rounds(SUBJECT) == PastComparisons()
     history.save(pair("other"), small_sequence())
     assert history.load(pair()) is None
 

@@ -62,12 +62,12 @@ class StorageProblem(GpuserveError):
     """A storage did not do what it was asked for; says why in ``found``, without secrets."""
 
 
-class Changed(Exception):
+class VersionConflict(Exception):
     """A file is no longer what it was when it was read, so nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RemoteFile:
     """A file at one moment; the version is empty where the storage has nothing that tells states apart."""
 
     data: bytes = field(repr=False)
@@ -135,7 +135,7 @@ class RemoteFolder:
         return {}
 
     def listing(self) -> dict[str, str]:
-        """Names of all baseline files with their versions, as `Held.version`."""
+        """Names of all baseline files with their versions, as `RemoteFile.version`."""
         with self._told(f"{self.address} cannot be listed"):
             self.filesystem.invalidate_cache()
             below = {path.removeprefix(f"{self.root}/"): info for path, info in self._files().items()}
@@ -150,7 +150,7 @@ class RemoteFolder:
                 )
         return {name: _version_of(info) for name, info in found.items()}
 
-    def fetch(self, name: str, version: str | None = None) -> Held | None:
+    def fetch(self, name: str, version: str | None = None) -> RemoteFile | None:
         """A file, of a version that a listing has just named if given; None if there is none."""
         path = f"{self.root}/{name}"
         with self._told(f"{self.address.of(name)} cannot be read"):
@@ -166,7 +166,7 @@ class RemoteFolder:
                     raise
                 return None
             self._check_size(name, len(data))
-            return Held(data, version)
+            return RemoteFile(data, version)
 
     def check_writable(self) -> None:
         """Raise `UsageProblem`, before hours are measured, where the storage has no conditional writes."""
@@ -252,7 +252,7 @@ class RemoteFolder:
     def _told(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (GpuserveError, Changed):
+        except (GpuserveError, VersionConflict):
             raise
         except Exception as problem:  # noqa: BLE001 -- backends raise whatever they like
             raise storage_problem(self.address, what, problem) from None
@@ -302,7 +302,7 @@ class S3Folder(RemoteFolder):
             except OSError as problem:
                 code = _error_code(problem)
                 if code in _CHANGED or (over is not None and code == "NoSuchKey"):
-                    raise Changed from None
+                    raise VersionConflict from None
                 raise
         return str((answer or {}).get("ETag", ""))
 
@@ -325,7 +325,7 @@ class S3Folder(RemoteFolder):
         """Whether the marker is not written over a version that it has not."""
         try:
             self.put(MARKER, MARKER_TEXT, over=over)
-        except Changed:
+        except VersionConflict:
             return True
         return False
 

@@ -26,9 +26,9 @@ from pytest_gpuserve.store.files import changed
 from pytest_gpuserve.store.remote.address import FILES, copy_folder
 from pytest_gpuserve.store.remote.folder import (
     SUFFIX,
-    Changed,
-    Held,
+    RemoteFile,
     StorageProblem,
+    VersionConflict,
     is_baseline_name,
     is_for,
     open_remote,
@@ -81,7 +81,7 @@ class BaselineCache:
                 remedies=["name another folder for caches with the variable XDG_CACHE_HOME"],
             ) from None
 
-    def keep(self, name: str, held: Held) -> None:
+    def keep(self, name: str, held: RemoteFile) -> None:
         """Take over a file that was just written to the storage; where it cannot, it is fetched again."""
         with suppress(OSError):
             self._write(name, held)
@@ -93,7 +93,7 @@ class BaselineCache:
         except OSError:
             return None
 
-    def _write(self, name: str, held: Held) -> None:
+    def _write(self, name: str, held: RemoteFile) -> None:
         write_whole(self.files / name, held.data)
         write_whole(self._versions / name, _noted(held.version, held.data))
 
@@ -217,11 +217,11 @@ class SharedFiles:
                 tried = _of(then, changes)
                 try:
                     version = remote.put(name, data, over=None if held is None else held.version)
-                except Changed:
+                except VersionConflict:
                     longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number)
                     time.sleep(self._random.uniform(0.0, longest))
                     continue
-                held, there = Held(data, version), then
+                held, there = RemoteFile(data, version), then
             self._cache.keep(name, held)
             return there
         raise BaselineUnusable(
