@@ -132,11 +132,7 @@ class Unreadable(Exception):
 
 @contextmanager
 def opened(pynvml: ModuleType) -> Iterator[None]:
-    """Initialise the library, and shut it down at the end.
-
-    Raises:
-        pynvml.NVMLError: It cannot be initialised.
-    """
+    """Initialise the library, and shut it down at the end. Raises ``pynvml.NVMLError``."""
     pynvml.nvmlInit()
     try:
         yield
@@ -148,27 +144,14 @@ def opened(pynvml: ModuleType) -> Iterator[None]:
 
 @final
 class Reader:
-    """Calls functions of the binding, and keeps why one gave nothing.
-
-    Args:
-        pynvml: The binding.
-    """
+    """Calls functions of the binding, and keeps why one gave nothing."""
 
     def __init__(self, pynvml: ModuleType) -> None:
         self.pynvml = pynvml
         self.unknown: dict[str, str] = {}
 
     def required(self, what: str, read: Callable[..., _T], *arguments: object) -> _T:
-        """Read what there must be.
-
-        Args:
-            what: The fact, for people.
-            read: A function of the binding.
-            arguments: Its arguments.
-
-        Raises:
-            Unreadable: It gives nothing.
-        """
+        """Read a fact, named for people, that every card has. Raises `Unreadable`."""
         try:
             return read(*arguments)
         except (self.pynvml.NVMLError, UnicodeDecodeError) as error:
@@ -184,13 +167,7 @@ class Reader:
             raise Unreadable(f"{what} cannot be read; {self.said(error)}") from error
 
     def optional(self, field: str, read: Callable[..., _T], *arguments: object) -> _T | None:
-        """Read what may stay unknown.
-
-        Args:
-            field: Under which the reason is kept if so.
-            read: A function of the binding.
-            arguments: Its arguments.
-        """
+        """Read what may stay unknown, with the reason kept under ``field``."""
         try:
             return read(*arguments)
         except (self.pynvml.NVMLError, UnicodeDecodeError) as error:

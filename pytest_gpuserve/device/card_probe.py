@@ -29,7 +29,7 @@ class CardProbe:
         nvml: The binding, initialised.
         uuid: Of the card, or of a MIG instance.
         tell: Called with each event, and once with each value that cannot be known.
-        is_ours: Whether a process, by its pid, is the session's.
+        is_ours: Whether a pid is of the session.
     """
 
     def __init__(
@@ -60,11 +60,7 @@ class CardProbe:
         )
 
     def read(self, *, slow: bool) -> CardSample:
-        """Look at the card.
-
-        Args:
-            slow: Whether to look at the slow values too.
-        """
+        """Read the fast values of the card, and where asked for the slow ones."""
         nvml, card, ask = self._nvml, self._card, self._ask
         if self._lost or card is None:
             return CardSample(self._uuid)

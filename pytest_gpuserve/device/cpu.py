@@ -24,13 +24,10 @@ _NOT_WORKED: Final = frozenset({"idle", "iowait", "steal", "guest", "guest_nice"
 
 
 def busy_seconds(seconds: Mapping[str, float]) -> float:
-    """Count what all cores together have worked; the count never falls between two readings.
+    """Sum the time that all cores together have worked, of the fields of ``psutil.cpu_times()``; the sum never falls.
 
-    Idle time is left out before anything is added. Added and taken off again it would leave a rounding error that
-    changes from reading to reading: the count of an idle host would step back, which means a counter begun anew.
-
-    Args:
-        seconds: The fields of `psutil.cpu_times()` by name, since the host started.
+    Idle time is left out before anything is added. Added and subtracted again it would leave a rounding error that
+    changes from reading to reading: the sum of an idle host would fall, which means a counter that was reset.
     """
     return sum(value for name, value in seconds.items() if name not in _NOT_WORKED)
 
@@ -47,11 +44,9 @@ _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Stat(NamedTuple):
-    """What the kernel says of a process; times in its clock ticks, of 10 ms almost everywhere.
+    """The kernel's counters of a process in its clock ticks, of 10 ms almost everywhere.
 
     Args:
-        parent: Pid of its parent.
-        own_ticks: CPU time of all its threads.
         reaped_ticks: CPU time of its descendants that have ended and been waited for.
         began_ticks: When it began, which tells it from a later one of the same pid.
     """
@@ -82,13 +77,7 @@ def read_processes() -> dict[int, Stat]:
 
 
 def cores_used(before: Mapping[int, Stat], after: Mapping[int, Stat], seconds: float) -> dict[int, float]:
-    """How many cores each process has used between two looks, on average; one that ended in between is not there.
-
-    Args:
-        before: The first look, by pid.
-        after: The second.
-        seconds: Between them.
-    """
+    """Cores that each process used between two readings, by pid; one that ended in between is left out."""
     used: dict[int, float] = {}
     for pid, stat in after.items():
         first = before.get(pid)
@@ -260,12 +249,10 @@ def read_host_counters() -> HostSample:
 
 @dataclass(frozen=True, slots=True)
 class CpuReading:
-    """CPU seconds used up to a moment.
+    """CPU seconds used up to a moment of the monotonic clock, over all cores.
 
     Args:
-        at_seconds: The moment, by the monotonic clock.
-        busy_seconds: All cores together, everything that ran.
-        stolen_seconds: All cores together, what the hypervisor gave to other guests while we had work to do.
+        stolen_seconds: What the hypervisor gave to other guests while we had work to do.
         ours_seconds: What our own processes used.
     """
 

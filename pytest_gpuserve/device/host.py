@@ -92,12 +92,7 @@ def read_host(*, root: Path = Path("/"), environ: Mapping[str, str] | None = Non
 
 @dataclass(frozen=True, slots=True)
 class Boost:
-    """Whether cores may clock above their base frequency (turbo, boost).
-
-    Args:
-        on: Whether they may.
-        turn_off: The command that ends it.
-    """
+    """Whether cores may clock above their base frequency (turbo, boost), and the command that ends it."""
 
     on: bool
     turn_off: str

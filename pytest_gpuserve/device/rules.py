@@ -129,12 +129,7 @@ HOST_RULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """What two sets of facts come to, in words.
-
-    Args:
-        incompatible: Why they may not be compared; empty if they may.
-        warnings: What differs, or is unknown, without forbidding it.
-    """
+    """Why two sets of facts may not be compared, and what differs or is unknown without forbidding it."""
 
     incompatible: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -149,13 +144,8 @@ def compare(
 ) -> Compatibility:
     """Compare the facts of a baseline with those of a run.
 
-    What one side does not know must match too, unless the baseline was recorded before it was asked for.
-
-    Args:
-        before: The baseline's.
-        now: The run's.
-        rules: The table.
-        names: What the two are called.
+    What one side does not know must match too, unless the baseline was recorded before the fact was asked for.
+    ``names`` are those of the two sides in texts.
     """
     earlier, later = names
     incompatible: list[str] = []
@@ -177,11 +167,7 @@ def compare(
 
 
 def kind_of(device: Mapping[str, object]) -> str:
-    """Name a device together with all of its facts that must match, for what may be pooled with what.
-
-    Args:
-        device: Its facts, by the names of the fields of its record.
-    """
+    """Name a device with all facts that must match (by the fields of its record), for what may be pooled."""
     facts = {rule.field: device.get(rule.field) for rule in DEVICE_RULES if rule.kind is Kind.MUST_MATCH}
     name = facts.pop("name")
     known = {field: value for field, value in facts.items() if value is not None}

@@ -76,8 +76,7 @@ class HostSample(msgspec.Struct, frozen=True):
     Args:
         busy_seconds: Counter of the CPU time that all cores together have worked.
         load: Processes that ran or waited to run, as the kernel's mean of the last minute.
-        swap_used_bytes: Memory that lies on disk.
-        swapped_bytes: Counter of what was moved there and back.
+        swapped_bytes: Counter of what was moved to the disk and back.
     """
 
     busy_seconds: float
@@ -125,13 +124,7 @@ class CardEvent(msgspec.Struct, frozen=True, tag=True):
 
 
 class Unknown(msgspec.Struct, frozen=True, tag=True):
-    """A value that is None from here on, reported once.
-
-    Args:
-        uuid: Of the card; empty for NVML as a whole.
-        what: The value, in words: ``power``, ``clock-event reasons``.
-        why: What NVML said.
-    """
+    """A value, in words, that is None from here on, and what NVML said; of NVML as a whole the UUID is empty."""
 
     uuid: str
     what: str

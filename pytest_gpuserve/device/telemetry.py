@@ -47,14 +47,12 @@ _POLL_SECONDS: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class SamplerOutput:
-    """What a sampler has seen since it began, but for samples that were forgotten.
+    """What a sampler has seen since it began, by time, but for samples that were dropped.
 
     Attributes:
-        samples: By time.
-        events: Events of the cards, by time.
         unknown: Values that are None, each with the reason.
-        problem: Why there is no more, in words; empty while all is well. With it nothing is known of the time after the
-            last sample, and no rule that needs telemetry may pass.
+        problem: Why there is no more; empty while all is well. With it nothing is known of the time after the last
+            sample, and no rule that needs telemetry may pass.
     """
 
     samples: tuple[TelemetrySample, ...] = ()
@@ -150,12 +148,7 @@ class SamplerProcess:
         return self._process.pid
 
     def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
-        """Count the CPU time of these processes and of all below them, from the next sample on.
-
-        Args:
-            client: Pids of the client's; what is a server's is not counted among them.
-            server: Pids of the server's.
-        """
+        """Count the CPU time of the client's and the server's pids and of all below them, from the next sample on."""
         watched = WatchedProcesses(client=tuple(sorted(client)), server=tuple(sorted(server)))
         if watched == self._watched:
             return
@@ -175,7 +168,7 @@ class SamplerProcess:
         return SamplerOutput(tuple(records.samples), tuple(records.events), tuple(records.unknown), problem)
 
     def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
-        """Wait for the first sample at or after a moment, which a window that ends then needs, and return everything.
+        """Wait for the first sample at or after a moment, and return everything.
 
         Args:
             at_ns: By ``time.perf_counter_ns``, as ``Tick.end_ns``.
@@ -185,20 +178,12 @@ class SamplerProcess:
         return self.seen()
 
     def forget_before(self, at_ns: int) -> None:
-        """Drop samples before a moment, but for the last of them, which is needed to interpolate.
-
-        Args:
-            at_ns: By ``time.perf_counter_ns``.
-        """
+        """Drop samples before ``at_ns`` of ``time.perf_counter_ns``, but for the last, from which to interpolate."""
         self._records.read()
         self._records.forget_before(at_ns)
 
     def close(self) -> None:
-        """End the sampler.
-
-        Raises:
-            ServerFailed: It survives SIGKILL, which only a process that waits for a driver does.
-        """
+        """End the sampler. Raises `ServerFailed` where it survives SIGKILL, which only a wait for a driver does."""
         self._records.problem = self._look() or "telemetry unknown: the sampler has been ended"
         try:
             self._process.stop(END_SECONDS)

@@ -41,10 +41,10 @@ class Condition:
 
     Args:
         what: A word for it, the same in every version: ``governor``, ``power limit``.
-        level: What it does.
-        found: What was seen; of what is unknown, why it is.
-        effect: What it does to a measurement, or of what is unknown what it would; empty where all is well.
-        remedy: What helps; empty where nothing has to.
+        level: What it does to a measurement.
+        found: What was seen, or why it is unknown.
+        effect: What it does, or would do, to a measurement; empty where all is well.
+        remedy: What helps; may be empty.
         subject: ``machine``, ``cpu`` for that device alone, or the UUID of a card.
     """
 

@@ -46,14 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Whether one thing works here.
-
-    Args:
-        what: The fixture, or the container engine.
-        works: Whether it can be used.
-        found: Its version, or what is wrong.
-        remedy: What helps; empty where it works.
-    """
+    """Whether a fixture or a container engine works here, its version or problem, and what helps."""
 
     what: str
     works: bool
@@ -70,11 +63,7 @@ SERVERS: Final = {
 
 
 def servers(python: str) -> list[Finding]:
-    """Which servers an interpreter can run.
-
-    Raises:
-        ServerFailed: It does not answer.
-    """
+    """Which servers an interpreter can run. Raises `ServerFailed` where it does not answer."""
     versions = installed_versions(python, DEFAULT_DISTRIBUTIONS)
     findings = [
         Finding(fixture, works=True, found=f"{distribution} {versions[distribution]}")
@@ -231,16 +220,7 @@ _T = TypeVar("_T")
 
 
 def attempt(unknown: dict[str, str], what: str, read: Callable[[], _T]) -> _T | None:
-    """Read something, or keep why it cannot be read.
-
-    Args:
-        unknown: Where the reason goes.
-        what: Its name there.
-        read: Reads it.
-
-    Raises:
-        GpuserveError: The user can fix it; the error says how.
-    """
+    """Read something, or keep why it cannot be read. Raises GpuserveError where the user can fix it."""
     try:
         return read()
     except GpuserveError:
@@ -479,12 +459,7 @@ KERNEL_MODULE: Final = Path("/proc/driver/nvidia/version")
 
 
 def look(asked: str | None, environ: Mapping[str, str]) -> MachineState:
-    """Look at the machine and at its cards.
-
-    Args:
-        asked: The device that is meant, as for ``--gpu``; None for any that is there.
-        environ: The environment, which may hold CUDA_VISIBLE_DEVICES and GPUSERVE_HOST.
-    """
+    """Read the state of the machine and its cards; ``asked`` is the device as for ``--gpu``, None for any."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     answer = list_cards()
     host_look = HostLook(environ)

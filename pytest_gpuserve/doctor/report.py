@@ -180,18 +180,12 @@ class CardReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything.
+    """All that the command prints.
 
     Args:
-        can_measure: Whether anything can be measured: a server works, and a device is free.
-        why_not: Why nothing can; empty otherwise.
+        can_measure: Whether a server works, and a device is free; ``why_not`` otherwise.
         devices: Names for ``--gpu`` that can be measured on now.
-        host: The machine's facts; None where they cannot be read.
-        driver: NVIDIA's driver.
-        cards: The cards.
-        conditions: What would disturb a measurement, and what would not.
-        servers: Which of them can run.
-        containers: Which engines can run a server.
+        host: None where its facts cannot be read.
     """
 
     can_measure: bool
@@ -235,12 +229,7 @@ def make_report(
 
 
 def judged(seen: MachineState, *, visible: str | None) -> list[Condition]:
-    """Judge the machine, its driver, and each device.
-
-    Args:
-        seen: What was seen.
-        visible: CUDA_VISIBLE_DEVICES, None if it is not set.
-    """
+    """Judge the machine, its driver, and each device; ``visible`` is CUDA_VISIBLE_DEVICES, None if it is not set."""
     conditions = host_conditions(seen.host)
     if seen.refused:
         conditions.append(

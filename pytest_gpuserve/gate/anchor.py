@@ -90,13 +90,10 @@ class AnchorPoint:
 
 @dataclass(frozen=True)
 class AnchorResult:
-    """How a metric stands against its anchor.
+    """A metric against its anchor.
 
     Attributes:
-        metric: Which.
-        anchor: Against what.
-        measured: Mean log cost now.
-        sessions: Behind ``measured``.
+        measured: Mean log cost now, of ``sessions``.
         evidence: Estimate, standard error and the zone test.
     """
 

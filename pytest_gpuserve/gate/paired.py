@@ -187,16 +187,7 @@ def paired_evidence(rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: 
 def paired_claim(rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Growth, level: float) -> Evidence:
     """What a claim of REGRESSED or IMPROVED rests on: after one round the pessimistic prior, later `paired_evidence`.
 
-    Its ``p_regressed`` is the one that counts in a family of claims.
-
-    Args:
-        rounds: As for `paired_evidence`.
-        prior: As for `paired_evidence`.
-        most_growth: As for `paired_evidence`.
-        level: As for `paired_evidence`.
-
-    Raises:
-        ValueError: As for `paired_evidence`.
+    Its ``p_regressed`` counts in a family of claims. Arguments and errors are those of `paired_evidence`.
     """
     return paired_evidence(rounds, _prior_of_claims(rounds, prior), most_growth=most_growth, level=level)
 
@@ -204,20 +195,10 @@ def paired_claim(rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Gro
 def paired_verdict(
     metric: Metric, rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Growth, level: float
 ) -> tuple[Verdict, Evidence, tuple[Reason, ...]]:
-    """Judge all rounds so far, at one look.
-
-    Args:
-        metric: What is judged, for the reasons in words.
-        rounds: As for `paired_evidence`.
-        prior: As for `paired_evidence`.
-        most_growth: As for `paired_evidence`.
-        level: As for `paired_evidence`.
+    """Judge all rounds so far, at one look; arguments and errors are those of `paired_evidence`.
 
     Returns:
         The verdict, the plain evidence, and why a verdict of that evidence was held back, where it was.
-
-    Raises:
-        ValueError: As for `paired_evidence`.
     """
     evidence = paired_evidence(rounds, prior, most_growth=most_growth, level=level)
     if len(rounds) > 1:
@@ -234,14 +215,7 @@ def paired_limit_verdict(
     """Judge whether the candidate costs at most ``exp(limit_log_cost)`` times what the base does, at one look.
 
     No zone keeps the two answers apart, so both are claims, and after one round both have to withstand the pessimistic
-    prior.
-
-    Args:
-        metric: What is judged, for the reasons in words.
-        rounds: As for `paired_evidence`.
-        prior: As for `paired_evidence`.
-        limit_log_cost: Log of the largest allowed ratio of costs; below 0 the candidate has to be better.
-        level: As for `paired_evidence`.
+    prior. Arguments are those of `paired_evidence`; a limit below 0 demands that the candidate is better.
 
     Returns:
         PASS where it is shown to be at or below, REGRESSED where it is shown to be above, otherwise INCONCLUSIVE;

@@ -69,12 +69,7 @@ class BatchCounts:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of requests, and of how many independent ones it is worth.
-
-    Args:
-        value: From 0 to 1.
-        effective: Independent requests that would tell as much; not necessarily whole.
-    """
+    """A share of requests, from 0 to 1, and of how many independent ones it is worth; not necessarily whole."""
 
     value: float
     effective: float
@@ -121,13 +116,7 @@ def share_of(batches: Sequence[BatchCounts], level: float) -> Share:
 
 
 def requests_to_show(limit: float, level: float, batches: int) -> float:
-    """Return how many requests, none of them beyond and all independent, show that the share lies below ``limit``.
-
-    Args:
-        limit: Inside (0, 1).
-        level: Error rate.
-        batches: In which they are counted.
-    """
+    """How many independent requests, none beyond, show at this error rate that the share lies below ``limit``."""
     return math.log(level) / math.log1p(-limit) * _few(batches, level)
 
 

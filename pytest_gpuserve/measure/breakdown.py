@@ -66,11 +66,6 @@ class Breakdown:
 def breakdown_of(summary: Summary, counters: Counters | None, client: Client) -> Breakdown:
     """Break a mean latency down by what server and client counted.
 
-    Args:
-        summary: Of the load.
-        counters: What the server counted meanwhile.
-        client: What the load engine saw.
-
     Raises:
         NotMeasured: The server does not count these parts by request, the client does not time its sends, it was an
             open loop, whose latencies hold a wait in the client too, or what was counted is more than the latency.

@@ -159,12 +159,7 @@ class ProbeOutcome(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a latency has to be: at most ``1 - quantile`` of the requests may take longer than ``seconds``, or fail.
-
-    Args:
-        quantile: Inside (0, 1).
-        seconds: Above 0.
-    """
+    """At most ``1 - quantile`` of the requests may take longer than ``seconds``, or fail."""
 
     quantile: float
     seconds: float
@@ -215,12 +210,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The probes of one start of a server, in the order in which they were made.
-
-    Args:
-        objective: What was asked of each.
-        probes: What was tried.
-    """
+    """The probes of one start of a server for an objective, in the order in which they were made."""
 
     objective: Objective
     probes: tuple[Probe, ...] = ()

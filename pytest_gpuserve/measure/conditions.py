@@ -113,14 +113,13 @@ def judge_window(
     baseline_clocks_mhz: Mapping[str, float] | None = None,
     least_clock_share: float = LEAST_CLOCK_SHARE,
 ) -> WindowCondition:
-    """Say whether cards were undisturbed in a window.
+    """Judge whether cards were undisturbed in a window.
 
     Args:
         telemetry: Of the window.
-        uuids: The cards that the server runs on; of none nothing is asked.
+        uuids: The cards that the server runs on; without one nothing is asked.
         baseline_clocks_mhz: Mean SM clock of each while it computed, under the same load when the baseline was
-            recorded; None, or without a card, where there is no such number, and then it is not asked for. Nor is it
-            of a window in which the card had nothing to do.
+            recorded. It is not compared where there is none, or where the card had nothing to do in the window.
         least_clock_share: Of it.
     """
     rejected: list[str] = []
@@ -162,12 +161,7 @@ def _judge_card(card: CardTelemetry, baseline_mhz: float | None, least_share: fl
 def judge_windows(
     conditions: Sequence[WindowCondition], *, most_rejected_share: float = MOST_REJECTED_SHARE
 ) -> RunCondition:
-    """Say whether so many windows of a run were disturbed that the rest proves nothing.
-
-    Args:
-        conditions: Of all windows that were measured, those that were measured again and again too.
-        most_rejected_share: Of them.
-    """
+    """Judge whether so many of all measured windows were disturbed that the rest proves nothing."""
     count = len(conditions)
     rejected = [condition for condition in conditions if condition.again]
     blind = [condition for condition in conditions if condition.unknown]
@@ -187,12 +181,12 @@ def judge_windows(
 
 
 def judge_known(samples: Iterable[TelemetrySample], uuids: Iterable[str], *, needs_clock: bool) -> RunCondition:
-    """Say whether enough was seen of the cards for their rules to mean anything.
+    """Judge whether enough was seen of the cards in the samples of a run.
 
     Args:
-        samples: Of the run; without one nothing is known.
+        samples: Without one nothing is known.
         uuids: The cards.
-        needs_clock: Whether the baseline has an SM clock, with which this run's is to be compared.
+        needs_clock: Whether the baseline has an SM clock, with which this run's is compared.
     """
     known = list(samples)
     invalid = []
@@ -220,16 +214,16 @@ def judge_processes(
     server_began_ns: int,
     allowed_names: Collection[str] = (),
 ) -> RunCondition:
-    """Say whether somebody else computed on the cards.
+    """Judge whether others computed on the cards.
 
-    Within a container NVML may tell pids of another namespace, in which none of the server's is found. Then nobody can
-    tell whose they are, and that is what is said; but before the server was started nobody there can have been ours.
+    Within a container NVML may list pids of another namespace, in which none of the server's is found. Then nobody
+    knows their owner; but before the server was started no process there can have been ours.
 
     Args:
         samples: Of the run, and of a second or more before the server's start.
         uuids: The cards.
         server_began_ns: When the server was started, by the samples' clock.
-        allowed_names: Programs that may be there, such as ``nvidia-cuda-mps-server``.
+        allowed_names: Programs that may run there, such as ``nvidia-cuda-mps-server``.
     """
     looked: dict[str, list[tuple[int, Sequence[DeviceProcess]]]] = {uuid: [] for uuid in uuids}
     for sample in samples:
@@ -284,13 +278,13 @@ def judge_memory(
     *,
     tolerance_bytes: int = MEMORY_TOLERANCE_BYTES,
 ) -> RunCondition:
-    """Say whether a server gave its memory back.
+    """Judge whether a server gave its memory back.
 
     Args:
         uuid: Of the card.
         before_bytes: Used on it before the server's start; None if not known.
-        after_bytes: Used on it after the server's end, some time for the driver to tidy up included; None if not known.
-        tolerance_bytes: That may be missing.
+        after_bytes: Used on it some time after the server's end; None if not known.
+        tolerance_bytes: That the driver may keep.
     """
     if before_bytes is None or after_bytes is None:
         return RunCondition(unknown=(f"{uuid}: whether the server gave its memory back",))
@@ -332,13 +326,7 @@ def judge_events(events: Iterable[CardEvent], uuids: Iterable[str]) -> RunCondit
 def judge_ecc(
     samples: Iterable[TelemetrySample], uuids: Iterable[str], *, without_ecc: Collection[str] = ()
 ) -> RunCondition:
-    """Say whether cards had memory errors that could not be corrected, in the time of these samples.
-
-    Args:
-        samples: Of the run.
-        uuids: The cards.
-        without_ecc: Those that have no such counter, or in which it is off: nothing is asked of them.
-    """
+    """Judge whether cards had uncorrected memory errors in these samples; those ``without_ecc`` have no counter."""
     counts: dict[str, list[int]] = {uuid: [] for uuid in uuids}
     for sample in samples:
         for card in sample.cards:

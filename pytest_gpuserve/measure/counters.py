@@ -114,14 +114,7 @@ def added(readings: list[Counters]) -> Counters | None:
 
 
 def together(readings: Mapping[str, Counters]) -> Counters:
-    """Add up what several servers say at the same time; what each of them says is kept as a part, by its name.
-
-    Args:
-        readings: By the servers' names, one at least; they have no parts of their own.
-
-    Raises:
-        ValueError: There are none.
-    """
+    """Add up what servers counted at the same time; each one's counters are a part. Raises ValueError of none."""
     whole = added(list(readings.values()))
     if whole is None:
         raise ValueError("of no server nothing is counted")
@@ -139,7 +132,7 @@ class StageTime:
 
     Args:
         seconds: Their sum; times that overlap count each.
-        count: What was timed: requests or batches, as the stage's name says.
+        count: Of requests or batches, as the stage's name says.
     """
 
     seconds: float
@@ -147,22 +140,13 @@ class StageTime:
 
     @property
     def mean(self) -> float:
-        """Seconds of one of them.
-
-        Raises:
-            ZeroDivisionError: There was none.
-        """
+        """Seconds of one of them. Raises ZeroDivisionError where there was none."""
         return self.seconds / self.count
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSetting:
-    """One setting of a server, as text.
-
-    Args:
-        used: What the running server says that it uses; None where it does not tell.
-        asked: What it was asked for; None where that was left to it.
-    """
+    """One setting of a server, as text: what it uses and what was asked for; None where that is not known."""
 
     used: str | None
     asked: str | None = None

@@ -79,11 +79,7 @@ def point(metric: Metric, session: Session, tolerance: float) -> CostPoint:
 
 
 def pooled_value(metric: Metric, sessions: Sequence[Session]) -> float:
-    """The metric over all that was measured together, in its unit: what a plain limit is compared with.
-
-    Raises:
-        NotMeasured: There is nothing to compute it from.
-    """
+    """The metric over all sessions together, in its unit: what a plain limit is compared with. Raises `NotMeasured`."""
     return value_of_starts(metric, [start for session in sessions for start in session.starts])
 
 
@@ -112,11 +108,7 @@ def value_of_starts(metric: Metric, starts: Sequence[Start]) -> float:
 
 
 def value_of(metric: Metric, windows: Sequence[Window]) -> float:
-    """The metric over some windows, in its unit.
-
-    Raises:
-        NotMeasured: There is nothing to compute it from.
-    """
+    """The metric over some windows, in its unit. Raises `NotMeasured`."""
     if metric.name == "throughput":
         requests = sum(window.requests for window in windows)
         if requests == 0:
@@ -154,11 +146,7 @@ def cold_starts(seconds: Sequence[float | None]) -> list[float]:
 
 
 def capacities(searches: Sequence[Search | None]) -> list[float]:
-    """The capacities, each of them known.
-
-    Raises:
-        NotMeasured: There is none, or one is not known.
-    """
+    """The capacities in requests a second. Raises `NotMeasured` where there is none, or one is not known."""
     known = [search.value for search in searches if search is not None]
     if not searches:
         raise NotMeasured(f"{CAPACITY} is not known: no server start was measured")

@@ -30,10 +30,8 @@ class ReplicaResult:
 
     Args:
         name: Its address, as ``host:port``.
-        requests: Requests that it answered well.
         errors: Requests to it that failed, by kind.
-        seconds: Measured time.
-        latency: Latencies of the answered ones.
+        latency: Of the answered requests.
         counters: What it counted itself meanwhile; None where it does not count, or did nothing that it counts.
     """
 

@@ -43,11 +43,7 @@ class Reduced:
 
 
 def reduced(metric: Metric, session: Session) -> Reduced:
-    """Reduce a session.
-
-    Raises:
-        NotMeasured: The metric is not known of every start.
-    """
+    """Reduce a session. Raises `NotMeasured` where the metric is not known of every start."""
     known = point(metric, session, ANY_TOLERANCE)
     return Reduced(known.y, known.u, len(session.starts), min(start.requests for start in session.starts))
 
@@ -110,11 +106,7 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
 
 
 def paired_value(metric: Metric, rounds: Sequence[Round], arm: Arm) -> float:
-    """The metric of one server over all rounds together, in its unit.
-
-    Raises:
-        NotMeasured: There is nothing to compute it from.
-    """
+    """The metric of one server over all rounds together, in its unit. Raises `NotMeasured`."""
     if metric.name in OF_A_START:
         return statistics.fmean(_of_starts(metric, rounds, arm))
     _demand_load(metric, rounds)
@@ -147,11 +139,7 @@ def _demand_load(metric: Metric, rounds: Sequence[Round]) -> None:
 
 
 def demand_own_card(metric: Metric, rounds: Sequence[Round]) -> None:
-    """See that the metric is known of servers that were measured in these rounds.
-
-    Raises:
-        NotMeasured: It is that of the whole card, and two servers were on it.
-    """
+    """Raise `NotMeasured` for a metric of the whole card where two servers were on it."""
     if metric.name in OF_ONE_SERVER and not all(measured.by_turns for measured in rounds):
         raise NotMeasured(
             f"{metric.name} is not known of either server: both were on the card at the same time",

@@ -53,14 +53,7 @@ MIG_PREFIX: Final = "MIG-"
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A value that was seen several times.
-
-    Args:
-        mean: Over the samples.
-        peak: The greatest.
-        lowest: The smallest.
-        samples: How many there were.
-    """
+    """The mean, peak and lowest of a value over so many samples."""
 
     mean: float
     peak: float
@@ -192,14 +185,11 @@ class Telemetry:
         return None if self.server_cpu_seconds is None or not requests else self.server_cpu_seconds / requests
 
     def energy_per_inference(self, inferences: int, *, idle_watts: float | None) -> EnergyPerInference | None:
-        """Share out the energy of the stretch.
+        """The energy of the stretch for each inference; None where it is not known, or there was none.
 
         Args:
             inferences: That were done in it.
             idle_watts: ``watts`` of a stretch before the load, with the server loaded and at rest; None if not seen.
-
-        Returns:
-            None where the energy is not known, or there was no inference.
         """
         energy = self.energy
         if energy is None or not inferences:
@@ -369,28 +359,17 @@ GPU_IDLE: Final = 0x1
 
 
 def between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns: int) -> Sequence[TelemetrySample]:
-    """Find the samples that lie in a stretch of time.
-
-    Args:
-        samples: By time.
-        begin_ns: Its begin, by the clock of the load's ticks.
-        end_ns: Its end; a sample exactly there belongs to it no more.
-    """
+    """The samples, by time, in a stretch from ``begin_ns`` to before ``end_ns`` of the clock of the load's ticks."""
     first = bisect_left(samples, begin_ns, key=_at_ns)
     return samples[first : bisect_left(samples, end_ns, key=_at_ns)]
 
 
 def telemetry_between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns: int) -> Telemetry:
-    """Sum up a stretch of time.
+    """Sum up a stretch of time by samples, which include those before and after it.
 
     Counters and power at its ends are interpolated from the samples before and after them, so that neighbouring
     stretches add up to the whole; where these are missing or too far away, what depends on them is None. A stretch
     between two neighbouring samples, such as the last one of a load, has the other values of these two.
-
-    Args:
-        samples: By time, those before and after the stretch too.
-        begin_ns: As for `between`.
-        end_ns: As for `between`.
     """
     inside = between(samples, begin_ns, end_ns)
     # As far around as anything is interpolated from.

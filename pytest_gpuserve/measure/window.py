@@ -252,14 +252,7 @@ def is_searched(starts: Iterable[Start]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaWindow:
-    """What the client saw of one replica in a window.
-
-    Args:
-        name: Its address, as ``host:port``.
-        requests: Requests that it answered well.
-        errors: Requests to it that failed, by kind.
-        latency: Latencies of the answered ones.
-    """
+    """The requests and failures (by kind) of one replica in a window, and the latencies of the answered ones."""
 
     name: str
     requests: int

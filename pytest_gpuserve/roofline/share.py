@@ -55,11 +55,7 @@ class Work:
 
     @classmethod
     def of_macs(cls, macs: float) -> Work:
-        """The work of so many multiply-adds.
-
-        Raises:
-            UsageProblem: They are no finite number above 0.
-        """
+        """The work of so many multiply-adds. Raises UsageProblem where they are no finite number above 0."""
         return cls(flops=FLOPS_PER_MAC * macs)
 
     @property
@@ -69,22 +65,12 @@ class Work:
 
 
 def ceiling_per_second(work: Work, peak: Peak) -> float:
-    """Requests a second that the card could answer if its units did nothing else, and never waited.
-
-    Args:
-        work: Of one request.
-        peak: Of the card, in the precision that the model runs in.
-    """
+    """Requests a second that the card could answer, in the precision of the peak, if its units never waited."""
     return peak.flops_per_second / work.flops
 
 
 def share_of_peak(throughput_per_second: float, work: Work, peak: Peak) -> float:
-    """The share of the ceiling that a throughput is, from 0 to 1.
-
-    Args:
-        throughput_per_second: Requests answered a second.
-        work: Of one request.
-        peak: Of the card, in the precision that the model runs in.
+    """The share of the ceiling that a throughput, in requests a second, reaches: from 0 to 1.
 
     Raises:
         UsageProblem: The throughput is none, or above the ceiling, which no card can do.

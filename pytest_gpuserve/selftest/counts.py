@@ -51,14 +51,7 @@ _EXPECTED: Final = {
 def summary(
     plan: Sequence[Planned], made: Sequence[FinishedTrial], metrics: Sequence[str], *, interrupted: bool = False
 ) -> SelftestResult:
-    """Sum up the comparisons that were made.
-
-    Args:
-        plan: All that were planned.
-        made: Those of them that were made.
-        metrics: Names of what was gated.
-        interrupted: Whether Ctrl-C ended it.
-    """
+    """Sum up the comparisons that were made of a plan, for the gated metrics."""
     planned = Counter(one.case.name for one in plan)
     of = {case.name: [one for one in made if one.planned.case is case] for case in CASES}
     return SelftestResult(

@@ -57,11 +57,7 @@ class BuiltIn(TellsNothing):
 
 
 def counters_of(samples: list[Sample]) -> Counters:
-    """Make counters of a scrape.
-
-    Raises:
-        ServerFailed: a counter is missing or is not one of these.
-    """
+    """Counters of a scrape. Raises `ServerFailed` where one is missing or unknown."""
     plain = {sample.name: sample.value for sample in samples if not sample.labels}
     labelled: dict[str, dict[str, float]] = {"batch_size": {}, "stage_seconds": {}, "stage_count": {}}
     try:

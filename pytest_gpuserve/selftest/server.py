@@ -37,11 +37,7 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 
 
 def work(turns: int) -> None:
-    """Keep one core busy; the interpreter is free meanwhile.
-
-    Args:
-        turns: Of the loop, 1 at least.
-    """
+    """Keep one core busy for so many turns of a loop; the interpreter is free meanwhile."""
     hashlib.pbkdf2_hmac("sha256", _SIXTEEN_BYTES, _SIXTEEN_BYTES, turns)
 
 

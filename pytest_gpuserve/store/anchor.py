@@ -31,12 +31,7 @@ MOST_MOVES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """The anchor of one metric.
-
-    Args:
-        line: Its number.
-        of: Where that is from.
-    """
+    """The anchor of one metric: its line, and the anchor that holds it."""
 
     line: AnchoredRecord
     of: AnchorRecord
@@ -81,13 +76,7 @@ def is_same_device(old: DeviceRecord, new: DeviceRecord) -> bool:
 
 
 def replaced(anchors: Iterable[AnchorRecord], new: Sequence[AnchorRecord], host: str) -> list[AnchorRecord]:
-    """The anchors of an entry after a recording: each metric of a host once, and the host that recorded last.
-
-    Args:
-        anchors: As they were.
-        new: What the recording accepted, or knows better now; checksummed here.
-        host: Which recorded.
-    """
+    """The anchors of an entry after a host recorded new ones, checksummed: each metric of a host once."""
     taken = {line.metric for anchor in new for line in anchor.metrics}
     others = [anchor for anchor in anchors if anchor.host.id != host]
     own = [

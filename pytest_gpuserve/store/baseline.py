@@ -53,32 +53,19 @@ class _BaselineFile(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Stored:
-    """An entry with its sessions read back.
-
-    Args:
-        entry: As in the file.
-        sessions: Its sessions, in the same order.
-    """
+    """An entry as in the file, with its sessions read back in the same order."""
 
     entry: Entry
     sessions: tuple[Session, ...] = field(repr=False)
 
     def narrowed(self, kept: Sequence[tuple[SessionRecord, Session]]) -> Stored:
-        """The same with some of its sessions alone.
-
-        Args:
-            kept: Each with its record, oldest first; at least one.
-        """
+        """The same with only the sessions that are kept (each with its record): at least one, oldest first."""
         records, sessions = [record for record, _ in kept], tuple(session for _, session in kept)
         return Stored(msgspec.structs.replace(self.entry, sessions=records), sessions)
 
 
 def read(path: Path) -> dict[str, Stored]:
-    """Read a baseline file; a file that does not exist has no entries.
-
-    Raises:
-        BaselineUnusable: The file cannot be read or trusted; names file and field.
-    """
+    """Read a baseline file; one that does not exist has no entries. Raises `BaselineUnusable` with file and field."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -89,11 +76,7 @@ def read(path: Path) -> dict[str, Stored]:
 
 
 def parse(data: bytes, origin: Origin) -> dict[str, Stored]:
-    """Read the bytes of a baseline file.
-
-    Raises:
-        BaselineUnusable: They cannot be trusted; names file and field.
-    """
+    """Read the bytes of a baseline file. Raises `BaselineUnusable` with file and field."""
     _check_schema(origin, data)
     file = _decode(origin, data, _BaselineFile, "")
     entries = {}

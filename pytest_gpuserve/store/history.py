@@ -65,24 +65,14 @@ class PastComparison:
 
 @dataclass(frozen=True)
 class PastComparisons:
-    """Earlier comparisons, newest first.
-
-    Args:
-        comparisons: Those that can be used.
-        notes: For each file that cannot, what is wrong and what to remove, in one line.
-    """
+    """Earlier comparisons, newest first, and for each file that is not usable a line: why, and what to remove."""
 
     comparisons: tuple[PastComparison, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 class History:
-    """The folder in which sequences are remembered.
-
-    Args:
-        folder: Made at the first save; nothing else should be in it.
-        now: The clock, as ISO 8601 in UTC.
-    """
+    """The folder in which sequences are stored, made at the first save; ``now`` gives ISO 8601 in UTC."""
 
     def __init__(self, folder: Path, *, now: Callable[[], str] = utc_now) -> None:
         self.folder = folder
@@ -134,11 +124,9 @@ class History:
                 ) from None
 
     def past_rounds(self, subject: Subject, *, excluding: SequenceKey | None = None) -> PastComparisons:
-        """What earlier comparisons of a subject leave for the prior of the next, at most ``KEPT``, newest first.
+        """What earlier comparisons of a subject leave for the next prior, at most ``KEPT``, newest first.
 
-        Args:
-            subject: What is compared, and where.
-            excluding: The pair itself, whose rounds are its evidence and cannot be its prior too.
+        The pair itself is excluded: its rounds are its evidence and cannot be its prior too.
         """
         found, notes = [], []
         left_out = self._path(excluding, "past") if excluding else None

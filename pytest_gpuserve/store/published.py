@@ -108,14 +108,7 @@ class _PublishedFile(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class PublishedEntry:
-    """A record with its circumstances.
-
-    Args:
-        device: The folder that it is in.
-        document: Where it was printed.
-        record: What was printed.
-        gpu: What the document calls the device; None where it does not.
-    """
+    """A record with the device folder that it is in, its document, and how that names the device."""
 
     device: str
     document: SourceDocument
@@ -137,11 +130,7 @@ class PublishedEntry:
 
 @dataclass(frozen=True)
 class NothingPublished:
-    """There is no entry for this device.
-
-    Args:
-        reason: Why, and which devices have one.
-    """
+    """There is no entry for this device: why, and which devices have one."""
 
     reason: str
 
@@ -152,26 +141,14 @@ def suites(folder: Path) -> list[str]:
 
 
 def read_published(folder: Path, suite: str) -> list[PublishedEntry]:
-    """Read a suite's published numbers for all devices, in the order of the devices' names.
-
-    Args:
-        folder: Of baselines.
-        suite: Name of the files.
-
-    Raises:
-        BaselineUnusable: A file cannot be read or trusted; names file and field.
-    """
+    """Read a suite's published numbers for all devices, by the devices' names. Raises `BaselineUnusable`."""
     # No part of a pattern: a suite may be called anything.
     paths = sorted(path for path in folder.glob(f"*/{FOLDER}/*.json") if path.stem == suite)
     return [entry for path in paths for entry in read_file(path)]
 
 
 def read_file(path: Path) -> list[PublishedEntry]:
-    """Read a file, which lies in ``<device>/published``.
-
-    Raises:
-        BaselineUnusable: It cannot be read or trusted; names file and field.
-    """
+    """Read a file in ``<device>/published``. Raises `BaselineUnusable`, which names file and field."""
     try:
         data = path.read_bytes()
         head = msgspec.json.decode(data, type=FileHead)

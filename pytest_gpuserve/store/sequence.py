@@ -182,10 +182,9 @@ class Subject:
     """What is compared, and where: what a prior may be learned across.
 
     Args:
-        nodeid: The test.
         label: Which of the test's loads.
         host: Pseudonym of the machine.
-        device: The device, with what must match of it.
+        device: With what must match of it.
         workload: What a run must have in common with another.
     """
 
@@ -249,13 +248,11 @@ class KeptMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class KeptSequence:
-    """A paired comparison as far as it has come.
+    """A paired comparison as far as it has come, its rounds oldest first.
 
     Args:
-        rounds: Measured so far, oldest first.
-        metrics: What is known of each metric, by its name.
         began: When its first round began, ISO 8601 in UTC.
-        added: When it was last saved, likewise; `History.save` says it, None before.
+        added: When it was last saved; set by `History.save`, None before.
     """
 
     rounds: tuple[Round, ...] = field(repr=False)

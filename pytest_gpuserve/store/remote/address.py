@@ -42,12 +42,7 @@ _EXAMPLE: Final = "an address is SCHEME://PLACE/FOLDER without ?, #, \\, . and .
 
 @dataclass(frozen=True, slots=True)
 class StorageAddress:
-    """The address of a folder of baselines.
-
-    Args:
-        scheme: In lower case.
-        url: All of it, without a slash at its end. There is no secret in it.
-    """
+    """The address of a folder of baselines: scheme in lower case, URL without a slash at its end or a secret."""
 
     scheme: str
     url: str

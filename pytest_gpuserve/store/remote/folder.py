@@ -185,7 +185,7 @@ class RemoteFolder:
             over: The version that it replaces; None for a file that must not exist yet.
 
         Raises:
-            Changed: Another version is stored by now.
+            VersionConflict: Another version is stored by now.
             UsageProblem: The storage has no conditional writes.
         """
         self.check_writable()
