@@ -15,10 +15,10 @@ from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuserve.measure.capacity import Search
-    from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
+    from pytest_gpuserve.measure.window import Session, Start, Window
 
 NO_WINDOW_SPREAD: Final = OF_A_START | {"gpu_memory"}
 """Metrics whose windows say nothing of how well a start knows them: those are none of a window's, memory is a maximum.
@@ -190,24 +190,12 @@ def batch_totals(windows: Sequence[Window]) -> tuple[int, int]:
     return items, batches
 
 
-def _joules(cards: CardUse) -> float | None:
-    return cards.joules
-
-
-def _memory(cards: CardUse) -> float | None:
-    return cards.memory_bytes
-
-
-def _utilisation(cards: CardUse) -> float | None:
-    return cards.utilisation
-
-
-_OF_CARDS: Final[Mapping[str, tuple[Callable[[CardUse], float | None], str]]] = {
-    "energy_per_inference": (_joules, "energy"),
-    "gpu_memory": (_memory, "memory"),
-    "gpu_utilisation": (_utilisation, "utilisation"),
+_OF_CARDS: Final = {
+    "energy_per_inference": ("joules", "energy"),
+    "gpu_memory": ("memory_bytes", "memory"),
+    "gpu_utilisation": ("utilisation", "utilisation"),
 }
-"""Of each metric of cards: how it is read, and its name for people."""
+"""Of each metric of cards: its field of `CardUse`, and its name for people."""
 
 
 def _value_of_cards(metric: Metric, windows: Sequence[Window]) -> float:
@@ -218,10 +206,10 @@ def _value_of_cards(metric: Metric, windows: Sequence[Window]) -> float:
     by side are on the same cards: while one is loaded the other rests, so its idle power is in the energy of both
     alike, and makes their ratio smaller than that of the servers alone.
     """
-    of_window, what = _OF_CARDS[metric.name]
-    known = []
+    field, what = _OF_CARDS[metric.name]
+    known: list[tuple[float, float]] = []
     for window in windows:
-        value = None if window.cards is None else of_window(window.cards)
+        value = getattr(window.cards, field, None)
         if value is None:
             raise _unseen(metric, what, is_watched=any(each.cards is not None for each in windows))
         known.append((window.seconds, value))
