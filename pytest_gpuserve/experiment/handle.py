@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.asking import ANSWER_SECONDS, Answer, ask_once, check_askable
-from pytest_gpuserve.experiment.sharing import WITHOUT, Sharing, joined, lanes
+from pytest_gpuserve.experiment.sharing import WITHOUT, Sharing, joined, slots_needed
 from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
 from pytest_gpuserve.load.kserve import Inference, Output, http_request, inputs_of
 from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
@@ -336,7 +336,7 @@ class Target:
             UsageProblem: It goes through shared memory, and nothing bounds how many requests are under way.
         """
         if self.sharing is not None:
-            lanes(schedule)
+            slots_needed(schedule)
 
     def shared(self, instance: Instance, schedule: Schedule) -> AbstractContextManager[SharedTensors | None]:
         """Own the memory that it goes through while a running server is loaded by this schedule; None for none.
@@ -348,7 +348,7 @@ class Target:
         return nullcontext() if self.sharing is None else self.sharing.opened(instance, schedule)
 
     def payloads(self, instance: Instance, shared: SharedTensors | None = None) -> tuple[tuple[bytes, ...], ...]:
-        """The serialised requests, as a plan has them: of each its one form, or in shared memory one for each lane.
+        """The serialised requests, as a plan has them: of each its one form, or in shared memory one for each slot.
 
         They name the first of several replicas; see ``load.addressed``.
         """

@@ -42,7 +42,7 @@ class Engines:
 
     Raises:
         LoadFailed: A process could not be started, or the host is unknown.
-        UsageProblem: More users than the limit on open files or the lanes in shared memory allow, or fewer than
+        UsageProblem: More users than the limit on open files or the slots in shared memory allow, or fewer than
             processes; or metadata that cannot be sent.
     """
 
@@ -50,7 +50,7 @@ class Engines:
         for endpoint in (plan.endpoint, *plan.replicas):
             check_endpoint(endpoint)
         check_users(plan.schedule, processes)
-        _check_lanes(plan)
+        _check_slots(plan)
         self._stack = ExitStack()
         self._source = source
         launches = source.launches(processes)
@@ -158,21 +158,21 @@ def most_under_way(schedule: Schedule) -> int | None:
     return schedule.max_in_flight
 
 
-def _check_lanes(plan: Plan) -> None:
+def _check_slots(plan: Plan) -> None:
     """Say beforehand that requests under way would overwrite each other's answers in shared memory."""
     most = most_under_way(plan.schedule)
-    lanes = min((len(forms) for forms in plan.payloads if plan.outputs is not None or len(forms) > 1), default=None)
-    if lanes is None:
+    slots = min((len(forms) for forms in plan.payloads if plan.outputs is not None or len(forms) > 1), default=None)
+    if slots is None:
         return
     if most is None:
         raise UsageProblem(
-            "an open loop through shared memory needs a ceiling: each request under way takes a lane",
-            found=f"lanes={lanes}, and no max_in_flight",
-            remedies=[f"max_in_flight={lanes}"],
+            "an open loop through shared memory needs a ceiling: each request under way takes a slot",
+            found=f"slots={slots}, and no max_in_flight",
+            remedies=[f"max_in_flight={slots}"],
         )
-    if most > lanes:
+    if most > slots:
         raise UsageProblem(
-            f"{most} requests under way at the same time need as many lanes in shared memory",
-            found=f"lanes={lanes}",
-            remedies=[f"share(..., lanes={most})", f"a load of {lanes} at a time at most"],
+            f"{most} requests under way at the same time need as many slots in shared memory",
+            found=f"slots={slots}",
+            remedies=[f"share(..., slots={most})", f"a load of {slots} at a time at most"],
         )

@@ -127,7 +127,7 @@ class Totals:
         host_cores: The most that an engine's host had for it; 0 where none has said.
         cpu_ns: CPU time of all engines.
         bytes_received: Of all good answers' bodies.
-        sending_ns: Of all sends that are timed; None where the protocol's lanes do not time them.
+        sending_ns: Of all sends that are timed; None where the protocol's slots do not time them.
         receiving_ns: Of all answers in several pieces; None as above.
     """
 

@@ -68,8 +68,8 @@ class Plan(msgspec.Struct, frozen=True):
     Args:
         endpoint: Where it goes.
         replicas: Further servers that share the load: the worker of part ``p`` goes to the ``p mod n``-th of all ``n``.
-        payloads: The serialised requests that rotate. Of each either one form, or one for every lane (requests under
-            way at the same time), where a lane has a place of its own in shared memory for its answer.
+        payloads: The serialised requests that rotate. Of each either one form, or one for every slot (requests under
+            way at the same time), where a slot has a place of its own in shared memory for its answer.
         schedule: When they are sent.
         tick_ns: How often the engine reports.
         timeout_ns: After which an unanswered request, or connection attempt, is an error.
@@ -81,7 +81,7 @@ class Plan(msgspec.Struct, frozen=True):
         part: Which of the engines that share this load it is.
         parts: How many there are.
         keep_answers: Whether answers are reported: ``all``, ``some`` (up to bounds that disturb nothing) or ``none``.
-        outputs: A shared-memory file of which each lane's answer is read, and how; None where answers carry their data.
+        outputs: A shared-memory file of which each slot's answer is read, and how; None where answers carry their data.
     """
 
     endpoint: Endpoint
@@ -111,11 +111,11 @@ class Outputs(msgspec.Struct, frozen=True):
 
     Args:
         file: Under ``/dev/shm``.
-        lane_bytes: Each lane's share, one after the other.
+        slot_bytes: Each slot's share, one after the other.
     """
 
     file: str
-    lane_bytes: int
+    slot_bytes: int
 
 
 def unwritten(byte_size: int) -> bytes:
@@ -210,13 +210,13 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         in_flight_ns: Sum over all requests of how long they were under way within the tick, so that divided by the
             tick's length it is the average number under way.
         failed_ns: Of that sum, what belongs to requests that failed in it.
-        opening: Lanes that were being opened at its end.
+        opening: Slots that were being opened at its end.
         oldest_opening_ns: How long the oldest of them had been.
         cpu_ns: CPU time that the engine used in it.
         oldest_ns: How long the oldest of the requests under way had waited at its end.
         bytes_received: Of all good answers' bodies.
         sending_ns: Sum over the requests whose last byte the kernel took in it, from the begin of their send until
-            then; of a small request that it took at once (see ``engine.http1``) 0. None where the protocol's lanes do
+            then; of a small request that it took at once (see ``engine.http1``) 0. None where the protocol's slots do
             not time it.
         receiving_ns: Sum over the answers that were complete in it, from their first bytes seen until their last; of
             one that came in one piece 0. None as above.

@@ -168,7 +168,7 @@ def test_a_search_is_asked_for_nothing_else() -> None:
 
 
 def test_shared_memory_is_refused() -> None:
-    """How many requests are under way is not known beforehand, and each takes a lane."""
+    """How many requests are under way is not known beforehand, and each takes a slot."""
     handle = ServerHandle(CommandServer(("x", "{port}"), Path(), "x", "python"), cast("Any", None))
     target = handle.post("/", body=b"x")
     check_searchable(target)

@@ -312,33 +312,33 @@ def test_fewer_users_than_processes_are_refused(schedule: Schedule) -> None:
     not_refused(plan(1, schedule=Poisson(1.0)), 7)
 
 
-def with_lanes(lanes: int, schedule: Schedule, *, outputs: bool) -> Plan:
-    """Plan a load with a form of the payload for each lane."""
+def with_slots(slots: int, schedule: Schedule, *, outputs: bool) -> Plan:
+    """Plan a load with a form of the payload for each slot."""
     memory = Outputs("/dev/shm/x", 64) if outputs else None
-    return msgspec.structs.replace(plan(1, schedule=schedule), payloads=((b"x",) * lanes,), outputs=memory)
+    return msgspec.structs.replace(plan(1, schedule=schedule), payloads=((b"x",) * slots,), outputs=memory)
 
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("schedule", [Closed(4), Steps(((1, 1.0), (4, 1.0))), Burst(50, max_in_flight=4)])
-@pytest.mark.parametrize(("lanes", "outputs"), [(3, True), (3, False), (1, True)])
-def test_fewer_lanes_than_requests_under_way_are_refused(schedule: Schedule, lanes: int, *, outputs: bool) -> None:
-    """Two requests with one place in shared memory would overwrite each other's answers; as many lanes are enough."""
+@pytest.mark.parametrize(("slots", "outputs"), [(3, True), (3, False), (1, True)])
+def test_fewer_slots_than_requests_under_way_are_refused(schedule: Schedule, slots: int, *, outputs: bool) -> None:
+    """Two requests with one place in shared memory would overwrite each other's answers; as many slots are enough."""
     for processes in (1, 4):
-        with pytest.raises(UsageProblem, match="4 requests under way at the same time need as many lanes") as caught:
-            Engines(with_lanes(lanes, schedule, outputs=outputs), processes)
-        assert caught.value.found == f"lanes={lanes}"
-        assert caught.value.remedies[0] == "share(..., lanes=4)"
-    not_refused(with_lanes(4, schedule, outputs=outputs), 4)
+        with pytest.raises(UsageProblem, match="4 requests under way at the same time need as many slots") as caught:
+            Engines(with_slots(slots, schedule, outputs=outputs), processes)
+        assert caught.value.found == f"slots={slots}"
+        assert caught.value.remedies[0] == "share(..., slots=4)"
+    not_refused(with_slots(4, schedule, outputs=outputs), 4)
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_the_payload_with_the_fewest_lanes_counts() -> None:
-    """One without lanes needs none, unless answers lie in shared memory; an open loop then needs a ceiling."""
+def test_the_payload_with_the_fewest_slots_counts() -> None:
+    """One without slots needs none, unless answers lie in shared memory; an open loop then needs a ceiling."""
     whole = msgspec.structs.replace(plan(1, connections=3), payloads=((b"x",) * 5, (b"y",) * 2, (b"z",)))
     with pytest.raises(UsageProblem) as caught:
         Engines(whole)
-    assert caught.value.found == "lanes=2"
+    assert caught.value.found == "slots=2"
     not_refused(msgspec.structs.replace(whole, payloads=((b"x",) * 3, (b"z",))))
     with pytest.raises(UsageProblem, match="needs a ceiling") as caught:
-        Engines(with_lanes(3, Poisson(1.0), outputs=True))
+        Engines(with_slots(3, Poisson(1.0), outputs=True))
     assert caught.value.remedies == ("max_in_flight=3",)

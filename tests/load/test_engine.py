@@ -342,7 +342,7 @@ def test_engines_end_with_their_owner(server: Serving, how: signal.Signals, *, f
                 os.kill(copy, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("place", ["loop.Loop.ready", "http1.HttpLane._take"])
+@pytest.mark.parametrize("place", ["loop.Loop.ready", "http1.HttpConnection._take"])
 def test_a_crash_inside_the_engine_is_shown_with_its_traceback(
     server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

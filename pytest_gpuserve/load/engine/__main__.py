@@ -38,14 +38,14 @@ from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, Tick, fr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.load.engine.lane import Issuer, Transport
+    from pytest_gpuserve.load.engine.transport import Issuer, Transport
 
 REST_NS: Final = 5_000_000_000
 """How long a load that is to begin anew waits for the answers to what it has sent. A server whose clients hang up works
 on for them, and some servers (mosec) remember such requests for ever; but one that is stuck is not waited for."""
 
 COLLECT_NS: Final = 1_000_000_000
-"""Garbage is collected no more often than this: that takes milliseconds where there are thousands of lanes."""
+"""Garbage is collected no more often than this: that takes milliseconds where there are thousands of slots."""
 
 
 class Engine:
@@ -157,7 +157,7 @@ class Engine:
         self._collect(now_ns)
 
     def _collect(self, now_ns: int) -> None:
-        """Collect what lost lanes leave: the tracebacks of their failures are cycles."""
+        """Collect what lost slots leave: the tracebacks of their failures are cycles."""
         if self._loop.losses != self._losses and now_ns - self._collected_ns >= COLLECT_NS:
             self._losses = self._loop.losses
             self._collected_ns = now_ns
@@ -225,15 +225,15 @@ def spread(
     return [*parts, whole]
 
 
-def make_loop(plan: Plan, reactor: Reactor, tally: Tally, most_lanes: int) -> Loop:
+def make_loop(plan: Plan, reactor: Reactor, tally: Tally, most_slots: int) -> Loop:
     """Make the loop of a plan's schedule.
 
     Raises:
         OSError: The outputs in shared memory cannot be used.
     """
     if isinstance(plan.schedule, (Closed, Steps)):
-        return ClosedLoop(plan, plan.schedule, reactor, tally, most_lanes)
-    return OpenLoop(plan, plan.schedule, reactor, tally, most_lanes)
+        return ClosedLoop(plan, plan.schedule, reactor, tally, most_slots)
+    return OpenLoop(plan, plan.schedule, reactor, tally, most_slots)
 
 
 def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:

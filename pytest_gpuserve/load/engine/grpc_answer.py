@@ -12,7 +12,7 @@ from pytest_gpuserve.load.engine.http2_codec import PREFIX, PREFIX_BYTES, Fields
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.engine.lane import Sample
+    from pytest_gpuserve.load.engine.transport import Sample
 
 _STATUSES: Final = (
     "OK",

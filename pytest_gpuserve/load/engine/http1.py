@@ -1,4 +1,4 @@
-"""Lanes of HTTP/1.1: a keep-alive connection each.
+"""HTTP/1.1: each slot is a keep-alive connection.
 
 They time the transfer of what is large, with no look at the clock for what is small: a request of up to
 ``UNTIMED_BYTES`` that the kernel takes at once, and an answer that comes in one piece, count 0. Of an answer that comes
@@ -11,14 +11,14 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine.http1_parser import Malformed, Parsed, ResponseParser
-from pytest_gpuserve.load.engine.lane import Lane, Transfer
 from pytest_gpuserve.load.engine.opening import Address, Opening, TlsSocket, resolve
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
+from pytest_gpuserve.load.engine.transport import Slot, Transfer
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.engine.lane import Issuer
     from pytest_gpuserve.load.engine.opening import Connected
+    from pytest_gpuserve.load.engine.transport import Issuer
     from pytest_gpuserve.load.wire import Endpoint
 
 RECEIVE_BYTES: Final = 1 << 16
@@ -31,7 +31,7 @@ KNOWN_ANSWER_BYTES: Final = 1 << 12
 """How many answers, and how long ones, are recognised byte for byte instead of being parsed again."""
 
 
-class HttpLane(Lane):
+class HttpConnection(Slot):
     """One connection."""
 
     __slots__ = (
@@ -80,7 +80,7 @@ class HttpLane(Lane):
         self._parser.release()
         self._transport.issuer.lost(self, kind, sample)
 
-    # -- Lane
+    # -- Slot
 
     def send(self, payload: bytes) -> None:
         """Send a request."""
@@ -259,17 +259,17 @@ class Http1:
         self.head = head
         self.transfer = Transfer()
 
-    def open(self, place: int) -> Lane:
-        """Begin to open a lane."""
-        return HttpLane(place, self)
+    def open(self, place: int) -> Slot:
+        """Begin to open a slot."""
+        return HttpConnection(place, self)
 
     def take_transfer(self) -> Transfer | None:
-        """Return what its lanes have timed since the last call."""
+        """Return what its slots have timed since the last call."""
         transfer, self.transfer = self.transfer, Transfer()
         return transfer
 
     def close(self) -> None:
-        """Nothing is shared by the lanes."""
+        """Nothing is shared by the slots."""
 
     def remember(self, data: bytes, parsed: Parsed) -> None:
         """Recognise a good answer the next time by its bytes: what the parser makes of them depends on nothing else."""

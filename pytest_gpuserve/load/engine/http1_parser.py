@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import httptools
 
-from pytest_gpuserve.load.engine.lane import MAX_ANSWER_BYTES
+from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES
 
 
 class Malformed(Exception):

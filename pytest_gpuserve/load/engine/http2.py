@@ -1,4 +1,4 @@
-"""Lanes of gRPC: unary calls on HTTP/2, whose messages were serialised once."""
+"""gRPC: unary calls on HTTP/2, whose messages were serialised once."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pytest_gpuserve.load.engine.http2_connection import Connection, Shared
 from pytest_gpuserve.load.engine.opening import resolve
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.engine.lane import Issuer, Lane
     from pytest_gpuserve.load.engine.reactor import Reactor
+    from pytest_gpuserve.load.engine.transport import Issuer, Slot
     from pytest_gpuserve.load.wire import Endpoint
 
-SEATS: Final = 6
-"""Most lanes on one connection. Triton's own client library shares a connection by as many
+SLOTS: Final = 6
+"""Most slots on one connection. Triton's own client library shares a connection by as many
 (``TRITON_CLIENT_GRPC_CHANNEL_MAX_SHARE_COUNT``), so this is how a server is loaded by its users."""
 
 
 class Http2:
     """The transport of gRPC: a payload is the serialised message, and so is an answer's body.
 
-    The server's MAX_CONCURRENT_STREAMS is respected: where it is less than the seats of a connection, requests wait.
+    The server's MAX_CONCURRENT_STREAMS is respected: where it is less than the slots of a connection, requests wait.
 
     Args:
         endpoint: Where it goes.
@@ -46,16 +46,16 @@ class Http2:
         self._connections: dict[Connection, None] = {}
         self._roomy: dict[Connection, None] = {}
 
-    def open(self, place: int) -> Lane:
-        """Begin to open a lane, on a connection that has room or on a new one."""
+    def open(self, place: int) -> Slot:
+        """Begin to open a slot, on a connection that has room or on a new one."""
         connection = next(iter(self._roomy), None) or Connection(self._shared, self._changed)
-        lane = connection.join(place)
+        slot = connection.join(place)
         self._connections[connection] = None
         self._changed(connection)
-        return lane
+        return slot
 
     def take_transfer(self) -> None:
-        """Its lanes do not time it: frames of several requests go out together."""
+        """Its slots do not time it: frames of several requests go out together."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -65,7 +65,7 @@ class Http2:
     def _changed(self, connection: Connection) -> None:
         if connection.closed:
             self._connections.pop(connection, None)
-        if connection.takes_more and connection.seats < SEATS:
+        if connection.takes_more and connection.slots < SLOTS:
             self._roomy[connection] = None
         else:
             self._roomy.pop(connection, None)

@@ -1,4 +1,4 @@
-"""One connection of HTTP/2, which its seats share."""
+"""One connection of HTTP/2, which its slots share."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pytest_gpuserve.load.engine import http2_codec as codec
 from pytest_gpuserve.load.engine.grpc_answer import what_failed
 from pytest_gpuserve.load.engine.http2_codec import Fields, Malformed
 from pytest_gpuserve.load.engine.http2_sending import IDLE_STREAM, WAITING_STREAM, Caller, Sender
-from pytest_gpuserve.load.engine.lane import MAX_ANSWER_BYTES
 from pytest_gpuserve.load.engine.opening import Opening, TlsSocket
 from pytest_gpuserve.load.engine.reactor import WRITABLE
+from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.load.engine.lane import Issuer
     from pytest_gpuserve.load.engine.opening import Address, Connected
     from pytest_gpuserve.load.engine.reactor import Reactor
+    from pytest_gpuserve.load.engine.transport import Issuer
 
 RECEIVE_BYTES: Final = 1 << 16
 
@@ -58,8 +58,8 @@ class Shared:
     blocks: codec.HeaderBlocks
 
 
-class Seat(Caller):
-    """A lane on a shared connection."""
+class StreamSlot(Caller):
+    """A slot on a shared connection."""
 
     __slots__ = ("_connection",)
 
@@ -68,20 +68,20 @@ class Seat(Caller):
         self._connection = connection
 
     def expire(self, seconds: float) -> None:
-        """Give up the request; the seat stays usable unless its connection is ending."""
+        """Give up the request; the slot stays usable unless its connection is ending."""
         self._connection.expire(self, f"no answer within {seconds:g} s")
 
     def close(self) -> None:
-        """Leave the connection, which closes with its last seat."""
+        """Leave the connection, which closes with its last slot."""
         self._connection.leave(self)
 
 
 class Connection:
-    """One connection: it opens at once, and closes when its last seat has left.
+    """One connection: it opens at once, and closes when its last slot has left.
 
     Args:
         shared: See there.
-        changed: Called with it when seats have left it, and when it takes no more.
+        changed: Called with it when slots have left it, and when it takes no more.
     """
 
     def __init__(self, shared: Shared, changed: Callable[[Connection], None]) -> None:
@@ -91,7 +91,7 @@ class Connection:
         self._answered = shared.issuer.answered
         self._changed = changed
         # Of each, whether its issuer has heard that it is open.
-        self._seats: dict[Caller, bool] = {}
+        self._slots: dict[Caller, bool] = {}
         self._ready = False
         self._ending = False
         self.closed = False
@@ -104,45 +104,45 @@ class Connection:
         )
         self._timer = shared.reactor.at(time.perf_counter_ns() + shared.connect_timeout_ns, self._never_ready)
 
-    # -- seats
+    # -- slots
 
     @property
-    def seats(self) -> int:
+    def slots(self) -> int:
         """How many share it."""
-        return len(self._seats)
+        return len(self._slots)
 
     @property
     def takes_more(self) -> bool:
-        """Whether it takes further seats."""
+        """Whether it takes further slots."""
         return not self.closed and not self._ending
 
-    def join(self, place: int) -> Seat:
-        """Take a further seat, whose issuer hears of it later."""
-        seat = Seat(place, self)
-        self._seats[seat] = False
+    def join(self, place: int) -> StreamSlot:
+        """Take a further slot, whose issuer hears of it later."""
+        slot = StreamSlot(place, self)
+        self._slots[slot] = False
         if self._ready:
-            self._shared.reactor.at(0, lambda: self._welcome(seat))
-        return seat
+            self._shared.reactor.at(0, lambda: self._welcome(slot))
+        return slot
 
-    def leave(self, seat: Caller) -> None:
-        """Take a seat away, and take back its request; the last one closes the connection."""
-        self.sender.abandon(seat)
-        self._seats.pop(seat, None)
-        if self._seats:
+    def leave(self, slot: Caller) -> None:
+        """Take a slot away, and take back its request; the last one closes the connection."""
+        self.sender.abandon(slot)
+        self._slots.pop(slot, None)
+        if self._slots:
             self._changed(self)
         else:
             self.close()
 
-    def expire(self, seat: Caller, sample: str) -> None:
-        """Give up the request of a seat as ``timeout``."""
-        self.sender.abandon(seat)
-        keep = self._keep(seat)
-        self._issuer.refused(seat, time.perf_counter_ns(), "timeout", sample, keep=keep)
+    def expire(self, slot: Caller, sample: str) -> None:
+        """Give up the request of a slot as ``timeout``."""
+        self.sender.abandon(slot)
+        keep = self._keep(slot)
+        self._issuer.refused(slot, time.perf_counter_ns(), "timeout", sample, keep=keep)
 
     def close(self) -> None:
         """Close without telling anybody anything."""
         # They hold us: without a garbage collector such a cycle stays for ever.
-        self._seats.clear()
+        self._slots.clear()
         self._shut()
 
     def _shut(self) -> None:
@@ -158,16 +158,16 @@ class Connection:
         if self._socket is not None:
             self._shared.reactor.close_later(self._socket)
 
-    def _keep(self, seat: Caller) -> bool:
-        """Whether an idle seat can be used on; if not, it leaves."""
+    def _keep(self, slot: Caller) -> bool:
+        """Whether an idle slot can be used on; if not, it leaves."""
         if self._ending:
-            self.leave(seat)
+            self.leave(slot)
         return not self._ending
 
-    def _welcome(self, seat: Caller) -> None:
-        if seat in self._seats and not self.closed:
-            self._seats[seat] = True
-            self._issuer.ready(seat)
+    def _welcome(self, slot: Caller) -> None:
+        if slot in self._slots and not self.closed:
+            self._slots[slot] = True
+            self._issuer.ready(slot)
 
     # -- opening and ending
 
@@ -185,23 +185,23 @@ class Connection:
         self._lose("connect timeout", f"connected, but no HTTP/2 settings within {seconds:g} s")
 
     def _lose(self, kind: str, sample: str) -> None:
-        """Close, and tell every seat."""
+        """Close, and tell every slot."""
         if self.closed:
             return
-        fates = {seat: self._fate(seat, kind, sample) for seat in self._seats}
+        fates = {slot: self._fate(slot, kind, sample) for slot in self._slots}
         self._shut()
-        for seat, fate in fates.items():
+        for slot, fate in fates.items():
             # Who hears of one may close others.
-            if self._seats.pop(seat, None) is not None:
-                self._issuer.lost(seat, *fate)
+            if self._slots.pop(slot, None) is not None:
+                self._issuer.lost(slot, *fate)
 
-    def _fate(self, seat: Caller, kind: str, sample: str) -> tuple[str, str]:
-        """What the end of the connection is to a seat."""
-        if kind == "connection closed" and self._seats[seat]:
-            if seat.stream == IDLE_STREAM:
+    def _fate(self, slot: Caller, kind: str, sample: str) -> tuple[str, str]:
+        """What the end of the connection is to a slot."""
+        if kind == "connection closed" and self._slots[slot]:
+            if slot.stream == IDLE_STREAM:
                 return "", ""
             # Half a frame is part of somebody's answer.
-            if self._unread or self._block is not None or seat.head is not None or seat.body:
+            if self._unread or self._block is not None or slot.head is not None or slot.body:
                 return "incomplete answer", f"in mid-answer: {sample}"
         return kind, sample
 
@@ -210,18 +210,18 @@ class Connection:
         self._ending = True
         self._changed(self)
         # Those that wait come first: room that others leave must not let them begin.
-        for seat in sorted(self._seats, key=lambda seat: seat.stream):
-            idle = seat.stream == IDLE_STREAM
-            if seat not in self._seats or not (idle or seat.stream == WAITING_STREAM or seat.stream > last_stream):
+        for slot in sorted(self._slots, key=lambda slot: slot.stream):
+            idle = slot.stream == IDLE_STREAM
+            if slot not in self._slots or not (idle or slot.stream == WAITING_STREAM or slot.stream > last_stream):
                 continue
-            welcomed = self._seats[seat]
-            self.leave(seat)
+            welcomed = self._slots[slot]
+            self.leave(slot)
             if idle and welcomed:
-                self._issuer.lost(seat, "", "")
+                self._issuer.lost(slot, "", "")
             elif idle:
-                self._issuer.lost(seat, "connection closed", "it ended while the lane was being opened")
+                self._issuer.lost(slot, "connection closed", "it ended while the slot was being opened")
             else:
-                self._issuer.lost(seat, "connection closed", "the server went away before it began the request")
+                self._issuer.lost(slot, "connection closed", "the server went away before it began the request")
 
     # -- events
 
@@ -285,47 +285,47 @@ class Connection:
                 break
             position = end
             content = data[begin:end]
-            seat = streams.get(stream)
-            if kind > codec.HEADERS or seat is None or flags & _UNUSUAL or self._block is not None:
+            slot = streams.get(stream)
+            if kind > codec.HEADERS or slot is None or flags & _UNUSUAL or self._block is not None:
                 self._read_unusual(kind, flags, stream & codec.MAX_WINDOW, content, now_ns)
             elif kind == codec.DATA:
                 self._received += length
-                self._read_data(seat, flags, content, now_ns)
+                self._read_data(slot, flags, content, now_ns)
             else:
-                self._read_headers(seat, stream, flags, content, now_ns)
+                self._read_headers(slot, stream, flags, content, now_ns)
             if self.closed:
                 return
         self._unread = data[position:] if position < size else b""
 
-    def _read_data(self, seat: Caller, flags: int, content: bytes, now_ns: int) -> None:
-        if not seat.body:
-            seat.body = content
-        elif len(seat.body) + len(content) > codec.PREFIX_BYTES + MAX_ANSWER_BYTES:
-            self.sender.abandon(seat)
+    def _read_data(self, slot: Caller, flags: int, content: bytes, now_ns: int) -> None:
+        if not slot.body:
+            slot.body = content
+        elif len(slot.body) + len(content) > codec.PREFIX_BYTES + MAX_ANSWER_BYTES:
+            self.sender.abandon(slot)
             sample = f"an answer of more than {MAX_ANSWER_BYTES >> 20} MB"
-            self._issuer.refused(seat, now_ns, "protocol", sample, keep=self._keep(seat))
+            self._issuer.refused(slot, now_ns, "protocol", sample, keep=self._keep(slot))
             return
-        elif isinstance(seat.body, bytearray):
-            seat.body += content
+        elif isinstance(slot.body, bytearray):
+            slot.body += content
         else:
-            seat.body = bytearray(seat.body) + content
+            slot.body = bytearray(slot.body) + content
         if flags & codec.END_STREAM:
-            self._finish(seat, codec.NO_FIELDS, now_ns)
+            self._finish(slot, codec.NO_FIELDS, now_ns)
 
-    def _read_headers(self, seat: Caller | None, stream: int, flags: int, block: bytes, now_ns: int) -> None:
+    def _read_headers(self, slot: Caller | None, stream: int, flags: int, block: bytes, now_ns: int) -> None:
         if not flags & codec.END_HEADERS:
             self._block = stream, flags, block
             return
-        if seat is None:
+        if slot is None:
             # Of a request that was given up; without a table nothing hangs on having read it.
             return
         blocks = self._shared.blocks
         fields = blocks.known.get(block) or blocks.read(block)
         if flags & codec.END_STREAM:
-            self._finish(seat, fields, now_ns)
+            self._finish(slot, fields, now_ns)
         # Of interim answers (1xx) there can be several, and then the answer.
-        elif seat.head is None or seat.head.status.startswith(b"1"):
-            seat.head = fields
+        elif slot.head is None or slot.head.status.startswith(b"1"):
+            slot.head = fields
         else:
             raise Malformed("a second header block in the middle of an answer")
 
@@ -344,9 +344,9 @@ class Connection:
         else:
             self._received += len(content)
             content = codec.unpadded(kind, flags, content)
-            seat = self.sender.streams.get(stream)
-            if seat is not None:
-                self._read_data(seat, flags, content, now_ns)
+            slot = self.sender.streams.get(stream)
+            if slot is not None:
+                self._read_data(slot, flags, content, now_ns)
 
     def _continue(self, kind: int, flags: int, stream: int, content: bytes, now_ns: int) -> None:
         if self._block is None or kind != codec.CONTINUATION or stream != self._block[0]:
@@ -386,30 +386,30 @@ class Connection:
         if not self._ready:
             self._ready = True
             self._shared.reactor.cancel(self._timer)
-            for seat in list(self._seats):
-                self._welcome(seat)
+            for slot in list(self._slots):
+                self._welcome(slot)
 
     def _read_reset(self, stream: int, code: int, now_ns: int) -> None:
-        seat = self.sender.streams.get(stream)
-        if seat is not None:
-            self.sender.free(seat)
+        slot = self.sender.streams.get(stream)
+        if slot is not None:
+            self.sender.free(slot)
             self._issuer.refused(
-                seat, now_ns, "stream reset", f"RST_STREAM {codec.error_name(code)}", keep=self._keep(seat)
+                slot, now_ns, "stream reset", f"RST_STREAM {codec.error_name(code)}", keep=self._keep(slot)
             )
 
-    def _finish(self, seat: Caller, trailers: Fields, now_ns: int) -> None:
+    def _finish(self, slot: Caller, trailers: Fields, now_ns: int) -> None:
         """The answer is complete."""
-        head, body, stream = seat.head or trailers, seat.body, seat.stream
-        if not self.sender.free(seat):
+        head, body, stream = slot.head or trailers, slot.body, slot.stream
+        if not self.sender.free(slot):
             # The server does not want the rest of the request.
             self.sender.reset(stream, codec.NO_ERROR)
-        keep = not self._ending or self._keep(seat)
+        keep = not self._ending or self._keep(slot)
         if (
             trailers.grpc_status == b"0"
             and head.status == b"200"
             and len(body) >= codec.PREFIX_BYTES
             and codec.PREFIX.unpack_from(body) == (0, len(body) - codec.PREFIX_BYTES)
         ):
-            self._answered(seat, now_ns, bytes(body[codec.PREFIX_BYTES :]), keep)
+            self._answered(slot, now_ns, bytes(body[codec.PREFIX_BYTES :]), keep)
         else:
-            self._issuer.refused(seat, now_ns, *what_failed(head, trailers, body), keep=keep)
+            self._issuer.refused(slot, now_ns, *what_failed(head, trailers, body), keep=keep)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine import http2_codec as codec
 from pytest_gpuserve.load.engine.http2_codec import Malformed
-from pytest_gpuserve.load.engine.lane import Lane
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE
+from pytest_gpuserve.load.engine.transport import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +23,11 @@ IDLE_STREAM: Final = 0
 WAITING_STREAM: Final = -1
 
 
-class Caller(Lane):
-    """A lane with what the stream of its request needs.
+class Caller(Slot):
+    """A slot with what the stream of its request needs.
 
     Args:
-        place: Its place among all lanes.
+        place: Its place among all slots.
         sender: Who sends its requests.
     """
 
@@ -134,7 +134,7 @@ class Sender:
             caller = self.streams.get(stream)
             if caller is None:
                 return
-            # Where nothing is left to send nothing is counted: it would add up over all requests of a seat.
+            # Where nothing is left to send nothing is counted: it would add up over all requests of a slot.
             if caller.rest is not None:
                 caller.window = window = caller.window + size
         if size == 0 or window > codec.MAX_WINDOW:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class OutputPlaces:
-    """The places of all lanes, one after the other in a shared-memory file.
+    """The places of all slots, one after the other in a shared-memory file.
 
     Args:
         outputs: Of the plan.
@@ -23,7 +23,7 @@ class OutputPlaces:
     """
 
     def __init__(self, outputs: Outputs) -> None:
-        self._size = outputs.lane_bytes
+        self._size = outputs.slot_bytes
         try:
             self._memory = _map(outputs.file)
         except (OSError, ValueError) as problem:

@@ -1,16 +1,16 @@
-"""Lanes of HTTP/1.1 whose answers are streams of server-sent events: each token is told when it arrives."""
+"""Server-sent events over HTTP/1.1: each token of a stream is reported when it arrives."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.load.engine.events import EventCounter
-from pytest_gpuserve.load.engine.http1 import Http1, HttpLane
+from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection
 from pytest_gpuserve.load.engine.http1_parser import Malformed, Parsed, ResponseParser
-from pytest_gpuserve.load.engine.lane import IDLE
+from pytest_gpuserve.load.engine.transport import IDLE
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.engine.lane import Lane
+    from pytest_gpuserve.load.engine.transport import Slot
 
 
 class StreamParser(ResponseParser):
@@ -54,7 +54,7 @@ class StreamParser(ResponseParser):
                 self._problem = str(problem)
 
 
-class StreamLane(HttpLane):
+class EventStreamConnection(HttpConnection):
     """One connection."""
 
     __slots__ = ("_before_ns", "_stream")
@@ -84,9 +84,9 @@ class StreamLane(HttpLane):
 class Streams(Http1):
     """The transport of server-sent events; an answer is complete with its last byte, as any other."""
 
-    def open(self, place: int) -> Lane:
-        """Begin to open a lane."""
-        return StreamLane(place, self)
+    def open(self, place: int) -> Slot:
+        """Begin to open a slot."""
+        return EventStreamConnection(place, self)
 
     def take_transfer(self) -> None:
         """Not known: from a stream's first byte to its last it is the server that takes its time."""

@@ -13,7 +13,7 @@ from math import log
 from operator import truediv
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.load.engine.lane import text_of
+from pytest_gpuserve.load.engine.transport import text_of
 from pytest_gpuserve.load.wire import Answers, Latencies, Tick
 from pytest_gpuserve.measure.histogram import LOG_BASE
 from pytest_gpuserve.process.logs import excerpt
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Literal
 
-    from pytest_gpuserve.load.engine.lane import Sample, Transfer
+    from pytest_gpuserve.load.engine.transport import Sample, Transfer
 
 DISTINCT_ANSWERS: Final = 512
 DISTINCT_ANSWER_BYTES: Final = 1 << 16
@@ -179,7 +179,7 @@ class Tally:
             cpu_ns: CPU time that the process has used.
             sent_ns: When each of the requests under way was sent, the oldest first.
             open_loop: Whether ``service`` and ``due`` are counted apart from ``latency`` and what was sent.
-            opening_ns: Since when each of the lanes that are being opened has been, the oldest first.
+            opening_ns: Since when each of the slots that are being opened has been, the oldest first.
             transfer: What was timed of sends and answers; None where that is not known.
             users: Of a closed loop.
             last: Whether it is the last one.

@@ -1,4 +1,4 @@
-"""What carries requests, and to whom it tells what became of them: where protocols and schedules meet."""
+"""Where protocols and schedules meet: slots carry requests, and the issuer decides what each slot sends."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def text_of(sample: Sample) -> str:
     return sample if isinstance(sample, str) else sample()
 
 
-class Lane:
-    """Carries one request at a time: a connection of HTTP/1.1, or one of the seats on a shared connection.
+class Slot:
+    """Carries one request at a time: a connection of HTTP/1.1, or one of the slots on a shared connection.
 
-    The issuer writes ``number``, ``index``, ``intended_ns`` and ``sent_ns`` and then calls ``send``. A lane is busy
+    The issuer writes ``number``, ``index``, ``intended_ns`` and ``sent_ns`` and then calls ``send``. A slot is busy
     from then until it tells its issuer ``answered``, ``refused`` or ``lost``.
 
     Args:
-        place: Its place among the lanes that are open at the same time, from 0; free again when it is gone.
+        place: Its place among the slots that are open at the same time, from 0; free again when it is gone.
     """
 
     __slots__ = ("index", "intended_ns", "number", "place", "sent_ns")
@@ -54,32 +54,32 @@ class Lane:
 
 
 class Issuer(Protocol):
-    """Decides what a lane sends next.
+    """Decides what a slot sends next.
 
-    A lane that was ``answered`` or ``refused`` with ``keep`` may be sent on from within that call. Without it the lane
+    A slot that was ``answered`` or ``refused`` with ``keep`` may be sent on from within that call. Without it the slot
     is closed, or just closing, and is not used again: nothing more is told of it.
     """
 
-    def ready(self, lane: Lane) -> None:
-        """The lane is open."""
+    def ready(self, slot: Slot) -> None:
+        """The slot is open."""
 
-    def answered(self, lane: Lane, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the hot path: by name it would cost a tenth of a microsecond
+    def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the hot path: by name it would cost a tenth of a microsecond
         """The request under way was answered well; ``now_ns`` was taken before any work on what arrived."""
 
-    def refused(self, lane: Lane, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
+    def refused(self, slot: Slot, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
         """The request under way failed, with an error of this kind, such as ``status 503``.
 
         The sample is uncut: whoever shortens it looks for secrets before; see ``process.excerpt.begin_of``. To make its
         text is for this call alone.
         """
 
-    def lost(self, lane: Lane, kind: str, sample: str) -> None:
-        """The lane is gone, and with it the request under way, if any.
+    def lost(self, slot: Slot, kind: str, sample: str) -> None:
+        """The slot is gone, and with it the request under way, if any.
 
-        An idle lane whose server hung up in good order has lost nothing: then ``kind`` is empty.
+        An idle slot whose server hung up in good order has lost nothing: then ``kind`` is empty.
         """
 
-    def token(self, lane: Lane, now_ns: int, before_ns: int) -> None:
+    def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
         """A token of a stream arrived; ``before_ns`` is when the one before it did, or ``IDLE`` for the first."""
 
 
@@ -92,13 +92,13 @@ class Transfer:
 
 
 class Transport(Protocol):
-    """Opens lanes to one endpoint."""
+    """Opens slots to one endpoint."""
 
     def take_transfer(self) -> Transfer | None:
-        """Return what its lanes have timed since the last call; None where they do not."""
+        """Return what its slots have timed since the last call; None where they do not."""
 
-    def open(self, place: int) -> Lane:
-        """Begin to open a lane; its issuer hears ``ready`` or ``lost``, never before this has returned."""
+    def open(self, place: int) -> Slot:
+        """Begin to open a slot; its issuer hears ``ready`` or ``lost``, never before this has returned."""
 
     def close(self) -> None:
-        """Close all that is open, lanes and what they share."""
+        """Close all that is open, slots and what they share."""
