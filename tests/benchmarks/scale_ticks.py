@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from pytest_gpuserve.load.engine.tally import Tally
+from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.ray.clock import Exchange, Track
 from pytest_gpuserve.load.ray.coordinator import Gathering
 from pytest_gpuserve.load.ray.messages import News
@@ -66,20 +66,20 @@ def worker(
         seed: Of the draw.
     """
     random = np.random.default_rng(seed)
-    tally = Tally()
-    tally.begin(0, 0)
+    counters = TickCounters()
+    counters.begin(0, 0)
     found: list[Tick] = []
     raw: list[int] = []
     for number in range(ticks):
         lags = random.exponential(LAG_NS, per_tick).astype(np.int64)
         services = np.round(median_ns * np.exp(sigma * random.standard_normal(per_tick))).astype(np.int64)
         for lag_ns, service_ns in zip(lags.tolist(), services.tolist(), strict=True):
-            tally.lag.note(lag_ns)
-            tally.service.note(service_ns)
-            tally.latency.note(lag_ns + service_ns)
+            counters.lag.note(lag_ns)
+            counters.service.note(service_ns)
+            counters.latency.note(lag_ns + service_ns)
         raw += (lags + services).tolist()
-        tally.requests = tally.due = per_tick
-        found.append(tally.close((number + 1) * TICK_NS, (number + 1) * TICK_NS // 2, open_loop=True))
+        counters.requests = counters.due = per_tick
+        found.append(counters.close((number + 1) * TICK_NS, (number + 1) * TICK_NS // 2, open_loop=True))
     return Worker(name, found, raw)
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from pytest_gpuserve.load.engine import closed_loop, loop, open_loop
 from pytest_gpuserve.load.engine.__main__ import make_loop
-from pytest_gpuserve.load.engine.tally import Tally
+from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.engine.transport import Slot
 from pytest_gpuserve.load.merging import merge_ticks
 from pytest_gpuserve.load.schedule import is_open
@@ -107,8 +107,8 @@ class Simulation:
         self.ended_ns: int | None = None
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
-        self.tally = Tally(len(self.plan.payloads), self.plan.keep_answers)
-        self.loop = make_loop(self.plan, cast("Reactor", self), self.tally, self.most_slots)
+        self.counters = TickCounters(len(self.plan.payloads), self.plan.keep_answers)
+        self.loop = make_loop(self.plan, cast("Reactor", self), self.counters, self.most_slots)
         self.loop.transport = self
 
     # -- the engine
@@ -116,7 +116,7 @@ class Simulation:
     def run(self) -> Simulation:
         """Run to the load's end, but no longer than anybody wants to wait for it."""
         if not self.now_ns:
-            self.at(self.begin_ns, lambda: self.tally.begin(self.now_ns, 0))
+            self.at(self.begin_ns, lambda: self.counters.begin(self.now_ns, 0))
             self.loop.begin(self.begin_ns, self._end)
             self.at(self.begin_ns + self.plan.tick_ns, self._tick)
         with ExitStack() as stack:
@@ -145,7 +145,9 @@ class Simulation:
         """End a tick now."""
         under_way, users = self.loop.under_way(), self.loop.users
         self.ticks.append(
-            self.tally.close(self.now_ns, 0, under_way, open_loop=is_open(self.plan.schedule), users=users, last=last)
+            self.counters.close(
+                self.now_ns, 0, under_way, open_loop=is_open(self.plan.schedule), users=users, last=last
+            )
         )
         return self.ticks[-1]
 

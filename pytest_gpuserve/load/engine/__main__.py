@@ -30,7 +30,7 @@ from pytest_gpuserve.load.engine.open_loop import OpenLoop
 from pytest_gpuserve.load.engine.pipes import OWNER_SECONDS, STDIN, STDOUT, Outbox, Unread, read_order, read_plan
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.streams import Streams
-from pytest_gpuserve.load.engine.tally import Tally
+from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.engine.worker import Worker
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, Tick, frame
@@ -65,8 +65,8 @@ class Engine:
         self._plan = plan = addressed(plan)
         self._owner = owner
         self._reactor = Reactor()
-        self._tally = Tally(len(plan.payloads), plan.keep_answers)
-        self._loop = make_loop(plan, self._reactor, self._tally, _raise_file_limit() - OWN_FILES)
+        self._counters = TickCounters(len(plan.payloads), plan.keep_answers)
+        self._loop = make_loop(plan, self._reactor, self._counters, _raise_file_limit() - OWN_FILES)
         self._loop.transport = make_transport(plan, self._reactor, self._loop)
         self._next_tick_ns = 0
         self._number = 0
@@ -103,13 +103,13 @@ class Engine:
 
     def _begin(self) -> None:
         now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
-        self._tally.begin(now_ns, cpu_ns)
+        self._counters.begin(now_ns, cpu_ns)
         self._beats.begin(now_ns, self._busy.read_ns(cpu_ns))
         self._beat()
 
     def _beat(self) -> None:
         # As often as the durations have to be settled: at 10 000 requests/s that takes a fortieth of a millisecond.
-        self._tally.settle()
+        self._counters.settle()
         self._beats.look(time.perf_counter_ns(), self._busy.read_ns(time.process_time_ns()))
         self._reactor.at(self._beats.next_ns, self._beat)
 
@@ -135,7 +135,7 @@ class Engine:
         now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
         # Where it did not run, that was in the tick that ends now, even if its beat comes after it.
         self._beats.look(now_ns, self._busy.read_ns(cpu_ns))
-        tick = self._tally.close(
+        tick = self._counters.close(
             now_ns,
             cpu_ns,
             self._loop.under_way(),
@@ -225,15 +225,15 @@ def spread(
     return [*parts, whole]
 
 
-def make_loop(plan: Plan, reactor: Reactor, tally: Tally, most_slots: int) -> Loop:
+def make_loop(plan: Plan, reactor: Reactor, counters: TickCounters, most_slots: int) -> Loop:
     """Make the loop of a plan's schedule.
 
     Raises:
         OSError: The outputs in shared memory cannot be used.
     """
     if isinstance(plan.schedule, (Closed, Steps)):
-        return ClosedLoop(plan, plan.schedule, reactor, tally, most_slots)
-    return OpenLoop(plan, plan.schedule, reactor, tally, most_slots)
+        return ClosedLoop(plan, plan.schedule, reactor, counters, most_slots)
+    return OpenLoop(plan, plan.schedule, reactor, counters, most_slots)
 
 
 def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:

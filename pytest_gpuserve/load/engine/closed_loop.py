@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuserve.load.engine.reactor import Reactor
-    from pytest_gpuserve.load.engine.tally import Tally
+    from pytest_gpuserve.load.engine.tick_counters import TickCounters
     from pytest_gpuserve.load.schedule import ClosedSchedule
     from pytest_gpuserve.load.wire import Plan
 
@@ -26,8 +26,10 @@ LAG_SAMPLE: Final = 7
 class ClosedLoop(Loop):
     """Users, of whom each sends the next request when the last was answered: a slot is a user."""
 
-    def __init__(self, plan: Plan, schedule: ClosedSchedule, reactor: Reactor, tally: Tally, most_slots: int) -> None:
-        super().__init__(plan, reactor, tally, most_slots)
+    def __init__(
+        self, plan: Plan, schedule: ClosedSchedule, reactor: Reactor, counters: TickCounters, most_slots: int
+    ) -> None:
+        super().__init__(plan, reactor, counters, most_slots)
         self._schedule = schedule
         self._think_ns = round(schedule.think_seconds * NANOSECONDS)
         self._wanted = 0
@@ -83,25 +85,25 @@ class ClosedLoop(Loop):
 
     def _note_latency(self, slot: Slot, sent_ns: int, now_ns: int) -> None:
         del slot
-        self._tally.latency.note(now_ns - sent_ns)
+        self._counters.latency.note(now_ns - sent_ns)
 
     def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- as in the base
         """The request was answered well."""
-        tally, number, under_way = self._tally, self._next_number, self._under_way
-        seen = tally.answers[0].get(body) if self._straight else None
+        counters, number, under_way = self._counters, self._next_number, self._under_way
+        seen = counters.answers[0].get(body) if self._straight else None
         if seen is None or not keep or number >= self._limit or len(self._slots) > self._wanted:
             super().answered(slot, now_ns, body, keep)
             return
         # All of the above for the commonest case, in one piece: a call costs as much as what it does here.
-        tally.latency.note(now_ns - under_way.pop(slot))
-        tally.requests += 1
+        counters.latency.note(now_ns - under_way.pop(slot))
+        counters.requests += 1
         seen[0] += 1
         self._next_number = number + self._parts
         slot.number = number
         slot.sent_ns = under_way[slot] = sent_ns = time.perf_counter_ns()
         slot.send(self._payload)
-        if not tally.requests & LAG_SAMPLE:
-            tally.lag.note(sent_ns - now_ns)
+        if not counters.requests & LAG_SAMPLE:
+            counters.lag.note(sent_ns - now_ns)
 
     def _end(self) -> None:
         self._straight = False
@@ -131,8 +133,8 @@ class ClosedLoop(Loop):
             return
         self._next_number = number + self._parts
         sent_ns = self._send(slot, number, None, due_ns)
-        if self._think_ns or not self._tally.requests & LAG_SAMPLE:
-            self._tally.lag.note(sent_ns - due_ns)
+        if self._think_ns or not self._counters.requests & LAG_SAMPLE:
+            self._counters.lag.note(sent_ns - due_ns)
 
     def _replace(self, when_ns: int) -> None:
         if when_ns <= time.perf_counter_ns():
@@ -150,6 +152,6 @@ class ClosedLoop(Loop):
         if self._nothing_left():
             return
         # One of the requests all the same: who asked for so many would else wait for ever for a server that is gone.
-        self._tally.fail(kind, f"request {self._next_number}: {sample}")
+        self._counters.fail(kind, f"request {self._next_number}: {sample}")
         self._next_number += self._parts
         self._replace(now_ns + RECONNECT_NS)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpuserve.load.engine.reactor import Reactor
-    from pytest_gpuserve.load.engine.tally import Tally
+    from pytest_gpuserve.load.engine.tick_counters import TickCounters
     from pytest_gpuserve.load.engine.transport import Sample, Transport
     from pytest_gpuserve.load.wire import Plan
 
@@ -36,18 +36,18 @@ class Loop:
     Args:
         plan: The load.
         reactor: Who waits.
-        tally: Who counts.
+        counters: Of the present tick.
         most_slots: How many slots the limit on open files allows.
 
     Attributes:
         losses: Slots that were lost so far.
     """
 
-    def __init__(self, plan: Plan, reactor: Reactor, tally: Tally, most_slots: int) -> None:
+    def __init__(self, plan: Plan, reactor: Reactor, counters: TickCounters, most_slots: int) -> None:
         self.transport: Transport
         self._plan = plan
         self._reactor = reactor
-        self._tally = tally
+        self._counters = counters
         self._most_slots = most_slots
         self._begin_ns = 0
         self._ending = False
@@ -140,13 +140,13 @@ class Loop:
         self._note_latency(slot, sent_ns, now_ns)
         if self._outputs is not None:
             body = self._outputs.take(self._place(slot)) + body
-        tally = self._tally
-        tally.requests += 1
-        seen = tally.answers[slot.index].get(body)
+        counters = self._counters
+        counters.requests += 1
+        seen = counters.answers[slot.index].get(body)
         if seen is not None:
             seen[0] += 1
         else:
-            tally.new_answer(slot.index, slot.number, body)
+            counters.new_answer(slot.index, slot.number, body)
         if keep:
             self._free(slot, now_ns)
         else:
@@ -160,7 +160,7 @@ class Loop:
         waited_ns = now_ns - self._under_way.pop(slot)
         if self._outputs is not None:
             self._outputs.blank(self._place(slot))
-        self._tally.fail(kind, lambda: f"request {slot.number}: {text_of(sample)}", under_way_ns=waited_ns)
+        self._counters.fail(kind, lambda: f"request {slot.number}: {text_of(sample)}", under_way_ns=waited_ns)
         if keep:
             self._free(slot, now_ns)
         else:
@@ -179,25 +179,25 @@ class Loop:
         if sent_ns is not None:
             if self._outputs is not None:
                 self._outputs.blank(self._place(slot))
-            self._tally.fail(kind, f"request {slot.number}: {sample}", under_way_ns=now_ns - sent_ns)
+            self._counters.fail(kind, f"request {slot.number}: {sample}", under_way_ns=now_ns - sent_ns)
             self._replace(now_ns + max(RECONNECT_NS, self._think_ns))
         elif slot in self._opening:
             del self._opening[slot]
             self._not_opened(now_ns, kind, sample)
         else:
             if kind:
-                self._tally.fail(kind, sample)
+                self._counters.fail(kind, sample)
             # Who was thinking thinks on, without a connection.
             self._replace(max(now_ns, slot.intended_ns))
         self._check_end()
 
     def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
         """A token arrived."""
-        self._tally.tokens += 1
+        self._counters.tokens += 1
         if before_ns == IDLE:
-            self._tally.first_token.note(now_ns - self._clock_begin(slot))
+            self._counters.first_token.note(now_ns - self._clock_begin(slot))
         else:
-            self._tally.between_tokens.note(now_ns - before_ns)
+            self._counters.between_tokens.note(now_ns - before_ns)
 
     # -- for the loops
 

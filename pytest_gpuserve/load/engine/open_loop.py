@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpuserve.load.engine.reactor import Reactor
-    from pytest_gpuserve.load.engine.tally import Tally
+    from pytest_gpuserve.load.engine.tick_counters import TickCounters
     from pytest_gpuserve.load.engine.transport import Slot
     from pytest_gpuserve.load.schedule import Arrival, OpenSchedule
     from pytest_gpuserve.load.wire import Plan
@@ -25,8 +25,10 @@ ARRIVALS_AT_ONCE: Final = 1024
 class OpenLoop(Loop):
     """Arrivals that do not wait for answers; a slot for each that is under way, kept for the next."""
 
-    def __init__(self, plan: Plan, schedule: OpenSchedule, reactor: Reactor, tally: Tally, most_slots: int) -> None:
-        super().__init__(plan, reactor, tally, most_slots)
+    def __init__(
+        self, plan: Plan, schedule: OpenSchedule, reactor: Reactor, counters: TickCounters, most_slots: int
+    ) -> None:
+        super().__init__(plan, reactor, counters, most_slots)
         ceiling = schedule.max_in_flight
         most_slots = self._most_slots
         if ceiling is not None:
@@ -58,7 +60,7 @@ class OpenLoop(Loop):
         seconds = self._plan.timeout_ns / NANOSECONDS
         while self._waiting and now_ns - self._begin_ns - self._waiting[0][0].at_ns > self._plan.timeout_ns:
             arrival, _, _ = self._waiting.popleft()
-            self._tally.fail("timeout", f"request {arrival.number}: no slot to send it on within {seconds:g} s")
+            self._counters.fail("timeout", f"request {arrival.number}: no slot to send it on within {seconds:g} s")
         self._check_end()
 
     def _arrive(self) -> None:
@@ -71,13 +73,13 @@ class OpenLoop(Loop):
             due_ns = self._begin_ns + arrival.at_ns
             if due_ns > now_ns:
                 break
-            self._tally.due += 1
+            self._counters.due += 1
             # What is due together cannot be sent together: that the second waits for the first is no lateness.
             on_time_ns = now_ns if due_ns == self._last_due_ns else due_ns
             self._last_due_ns = due_ns
             if self._idle:
                 sent_ns = self._send(self._idle.popitem()[0], arrival.number, arrival.index, due_ns)
-                self._tally.lag.note(sent_ns - on_time_ns)
+                self._counters.lag.note(sent_ns - on_time_ns)
             else:
                 full = len(self._slots) >= self._ceiling
                 self._waiting.append((arrival, full, now_ns - on_time_ns))
@@ -93,18 +95,18 @@ class OpenLoop(Loop):
         return slot.intended_ns
 
     def _note_latency(self, slot: Slot, sent_ns: int, now_ns: int) -> None:
-        self._tally.latency.note(now_ns - slot.intended_ns)
-        self._tally.service.note(now_ns - sent_ns)
+        self._counters.latency.note(now_ns - slot.intended_ns)
+        self._counters.service.note(now_ns - sent_ns)
 
     def _free(self, slot: Slot, now_ns: int) -> None:
         if not self._waiting:
             self._idle[slot] = None
             return
         arrival, held, late_ns = self._waiting.popleft()
-        self._tally.held += held
+        self._counters.held += held
         # Until there was a slot to send it on the request was not ours to send: no lag, but latency all the same.
         sent_ns = self._send(slot, arrival.number, arrival.index, self._begin_ns + arrival.at_ns)
-        self._tally.lag.note(late_ns + sent_ns - now_ns)
+        self._counters.lag.note(late_ns + sent_ns - now_ns)
 
     def _opened(self, now_ns: int) -> None:
         self._replace(now_ns)
@@ -123,7 +125,7 @@ class OpenLoop(Loop):
         # Where nothing waits any more, the request that it was opened for has failed already.
         if self._waiting:
             arrival, _, _ = self._waiting.popleft()
-            self._tally.fail(kind, f"request {arrival.number}: {sample}")
+            self._counters.fail(kind, f"request {arrival.number}: {sample}")
         self._replace(now_ns)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 1 << 25
 """Of the answers that all workers together report in a tick: half of what a message may hold. Beyond it comes what the
-worker reports whose turn it is: one answer of any size, and small ones (``engine.tally``)."""
+worker reports whose turn it is: one answer of any size, and small ones (``engine.tick_counters``)."""
 
 
 def fitted(tick: Tick, plan: Plan) -> Tick:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.engine.tally import DISTINCT_ANSWER_BYTES, LARGEST_ANSWER_BYTES
+from pytest_gpuserve.load.engine.tick_counters import DISTINCT_ANSWER_BYTES, LARGEST_ANSWER_BYTES
 from pytest_gpuserve.load.ray.placing import MOST_BYTES, fitted
 from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Answers, Plan, Tick
 from tests.fakes.http_server import plan

@@ -39,7 +39,7 @@ ALL_ANSWER_BYTES: Final = 1 << 25
 SAMPLE_CHARACTERS: Final = 300
 
 
-class Durations:
+class DurationRecorder:
     """A histogram that is being filled: ``note`` a duration in nanoseconds, ``settle`` now and then, ``close``."""
 
     __slots__ = ("_counts", "_max_ns", "_noted", "_sum_ns", "note")
@@ -75,7 +75,7 @@ class Durations:
         return latencies
 
 
-class Tally:
+class TickCounters:
     """Counts of one tick; ``close`` hands them out and begins the next.
 
     Args:
@@ -94,11 +94,11 @@ class Tally:
         self._under_way = 0
         self._waited_ns = 0
         self._payloads = payloads
-        self.latency = Durations()
-        self.service = Durations()
-        self.lag = Durations()
-        self.first_token = Durations()
-        self.between_tokens = Durations()
+        self.latency = DurationRecorder()
+        self.service = DurationRecorder()
+        self.lag = DurationRecorder()
+        self.first_token = DurationRecorder()
+        self.between_tokens = DurationRecorder()
         self._reset()
 
     def _reset(self) -> None:
