@@ -1,4 +1,4 @@
-"""The queue to an in-process worker, both ends: the engine's slots, and the worker's inbox in a process of its own."""
+"""The queue to an in-process worker, both ends: the engine's slots, and the worker's queue in a process of its own."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest_gpuserve.process.queue_server import QueuedRequest, QueueServer
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.engine import worker as worker_module
@@ -26,8 +27,7 @@ from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.transport import IDLE, text_of
 from pytest_gpuserve.load.engine.worker import QueueSlot, Worker
 from pytest_gpuserve.load.wire import Endpoint
-from pytest_gpuserve.process import inbox as inbox_module
-from pytest_gpuserve.process.inbox import Inbox, Item
+from pytest_gpuserve.process import queue_server as queue_module
 from tests.fakes.pieces import cut
 from tests.load.loading import run_until
 
@@ -423,45 +423,45 @@ def test_a_missing_socket_and_a_dead_one_are_told_of_every_slot(path: str) -> No
 
 
 @pytest.fixture
-def inbox() -> Iterator[Inbox]:
-    """An inbox of this process."""
-    with Inbox() as inbox:
-        yield inbox
+def requests() -> Iterator[QueueServer]:
+    """A queue of this process."""
+    with QueueServer() as requests:
+        yield requests
 
 
 @contextlib.contextmanager
-def client(inbox: Inbox) -> Iterator[Connection[Any, Any]]:
+def client(requests: QueueServer) -> Iterator[Connection[Any, Any]]:
     """A connection of the standard library's own."""
-    with Client(inbox.path, "AF_UNIX") as connection:
+    with Client(requests.path, "AF_UNIX") as connection:
         yield connection
 
 
-def next_of(inbox: Inbox) -> Item:
+def next_of(requests: QueueServer) -> QueuedRequest:
     """The next request, which must come."""
-    item = inbox.get(GUARD_SECONDS)
+    item = requests.get(GUARD_SECONDS)
     assert item is not None
     return item
 
 
-def test_an_inbox_speaks_multiprocessing_messages(inbox: Inbox) -> None:
+def test_a_queue_speaks_multiprocessing_messages(requests: QueueServer) -> None:
     """A request is its number and body, an answer the number, a status and a body; several engines are kept apart."""
-    with client(inbox) as first, client(inbox) as second:
+    with client(requests) as first, client(requests) as second:
         first.send_bytes(request(7, b"a"))
-        item_a = next_of(inbox)
+        item_a = next_of(requests)
         second.send_bytes(request(7, b"b"))
-        item_b = next_of(inbox)
+        item_b = next_of(requests)
         assert (item_a.body, item_b.body) == (b"a", b"b")
-        inbox.fail(item_b, "größer")
-        inbox.answer(item_a, b"body")
+        requests.fail(item_b, "größer")
+        requests.answer(item_a, b"body")
         assert first.recv_bytes() == struct.pack("<QB", 7, 0) + b"body"
         assert second.recv_bytes() == struct.pack("<QB", 7, 1) + "größer".encode()
 
 
-def test_a_batch_is_what_came_in_time(inbox: Inbox) -> None:
+def test_a_batch_is_what_came_in_time(requests: QueueServer) -> None:
     """What is there, in order, up to its size; the first waits for later ones; if none comes at all it is empty."""
-    assert inbox.get(0.01) is None
-    assert inbox.get_batch(4, 0.01, timeout_seconds=0.01) == []
-    with client(inbox) as connection:
+    assert requests.get(0.01) is None
+    assert requests.get_batch(4, 0.01, timeout_seconds=0.01) == []
+    with client(requests) as connection:
 
         def send(numbers: range, pause_seconds: float = 0.0) -> None:
             for number in numbers:
@@ -469,19 +469,19 @@ def test_a_batch_is_what_came_in_time(inbox: Inbox) -> None:
                 time.sleep(pause_seconds)
 
         send(range(5))
-        while inbox._queue.qsize() < 5:
+        while requests._queue.qsize() < 5:
             time.sleep(0.001)
-        assert [item.body for item in inbox.get_batch(3, 0.0)] == [b"\0", b"\1", b"\2"]
-        assert [item.body for item in inbox.get_batch(9, 0.01)] == [b"\3", b"\4"]
+        assert [item.body for item in requests.get_batch(3, 0.0)] == [b"\0", b"\1", b"\2"]
+        assert [item.body for item in requests.get_batch(9, 0.01)] == [b"\3", b"\4"]
         sender = threading.Thread(target=send, args=(range(2), 0.05))
         sender.start()
-        assert len(inbox.get_batch(2, GUARD_SECONDS)) == 2
+        assert len(requests.get_batch(2, GUARD_SECONDS)) == 2
         sender.join()
 
 
-def test_an_inbox_that_is_full_reads_no_further() -> None:
+def test_a_queue_that_is_full_reads_no_further() -> None:
     """Beyond its bound requests wait in the engine, and come when there is room."""
-    with Inbox(max_waiting=2) as inbox, client(inbox) as connection:
+    with QueueServer(max_waiting=2) as requests, client(requests) as connection:
 
         def send() -> None:
             for number in range(20):
@@ -490,47 +490,48 @@ def test_an_inbox_that_is_full_reads_no_further() -> None:
         sender = threading.Thread(target=send)
         sender.start()
         sender.join(0.3)
-        assert (sender.is_alive(), inbox._queue.qsize()) == (True, 2)
-        assert [next_of(inbox).number for _ in range(20)] == [struct.pack("<Q", number) for number in range(20)]
+        assert (sender.is_alive(), requests._queue.qsize()) == (True, 2)
+        assert [next_of(requests).number for _ in range(20)] == [struct.pack("<Q", number) for number in range(20)]
         sender.join(GUARD_SECONDS)
         assert not sender.is_alive()
 
 
-def test_who_sends_garbage_is_sent_away(inbox: Inbox) -> None:
+def test_who_sends_garbage_is_sent_away(requests: QueueServer) -> None:
     """A message that is no request, or too long, ends its own connection only; so does the end of an engine."""
-    with client(inbox) as good:
+    with client(requests) as good:
         for garbage in (b"\0\0\0\3abc", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff" + b"\xff" * 8, b"\x80\0\0\0", b"\0"):
             with socket.socket(socket.AF_UNIX) as bad:
                 bad.settimeout(GUARD_SECONDS)
-                bad.connect(inbox.path)
+                bad.connect(requests.path)
                 bad.sendall(garbage)
                 bad.shutdown(socket.SHUT_WR)
                 with contextlib.suppress(ConnectionResetError):
                     assert bad.recv(1) == b""
         good.send_bytes(request(1, b"body"))
-        assert next_of(inbox).body == b"body"
+        assert next_of(requests).body == b"body"
 
 
-def test_answers_that_cannot_be_sent(monkeypatch: pytest.MonkeyPatch, inbox: Inbox) -> None:
+def test_answers_that_cannot_be_sent(monkeypatch: pytest.MonkeyPatch, requests: QueueServer) -> None:
     """What an engine would take for garbage is the worker's error; that an engine has gone is none."""
-    monkeypatch.setattr("pytest_gpuserve.process.inbox.MAX_BODY_BYTES", 10)
-    with client(inbox) as connection:
+    monkeypatch.setattr("pytest_gpuserve.process.queue_server.MAX_BODY_BYTES", 10)
+    with client(requests) as connection:
         connection.send_bytes(request(1, b""))
-        item = next_of(inbox)
+        item = next_of(requests)
         with pytest.raises(ValueError, match="10 bytes at most, not 11"):
-            inbox.answer(item, bytes(11))
+            requests.answer(item, bytes(11))
     item.sender.thread.join(GUARD_SECONDS)
-    inbox.answer(item, b"body")
-    inbox.fail(item, "text")
+    requests.answer(item, b"body")
+    requests.fail(item, "text")
 
 
-def test_answers_of_several_threads_are_whole(inbox: Inbox) -> None:
+def test_answers_of_several_threads_are_whole(requests: QueueServer) -> None:
     """Threads of a worker may answer at the same time, however large."""
-    with client(inbox) as connection:
+    with client(requests) as connection:
         for number in range(8):
             connection.send_bytes(request(number, b""))
         threads = [
-            threading.Thread(target=inbox.answer, args=(next_of(inbox), bytes([place]) * 300_000)) for place in range(8)
+            threading.Thread(target=requests.answer, args=(next_of(requests), bytes([place]) * 300_000))
+            for place in range(8)
         ]
         for thread in threads:
             thread.start()
@@ -543,62 +544,62 @@ def test_answers_of_several_threads_are_whole(inbox: Inbox) -> None:
 def test_closing_leaves_nothing() -> None:
     """No thread, socket or folder, though its file was removed; who waits for a request or for a reader is let go."""
     before = threading.active_count()
-    inbox = Inbox()
-    folder = Path(inbox.path).parent
+    requests = QueueServer()
+    folder = Path(requests.path).parent
     assert folder.stat().st_mode & 0o777 == 0o700
-    with client(inbox) as connection, client(inbox) as half:
+    with client(requests) as connection, client(requests) as half:
         connection.send_bytes(request(1, b""))
-        item = next_of(inbox)
+        item = next_of(requests)
         os.write(half.fileno(), b"\0\0\1\0half")
         found: list[object] = []
-        waiting = [threading.Thread(target=lambda: found.append(inbox.get())) for _ in range(2)]
-        waiting.append(threading.Thread(target=inbox.answer, args=(item, bytes(5_000_000))))
+        waiting = [threading.Thread(target=lambda: found.append(requests.get())) for _ in range(2)]
+        waiting.append(threading.Thread(target=requests.answer, args=(item, bytes(5_000_000))))
         for thread in waiting:
             thread.start()
         time.sleep(0.05)
-        Path(inbox.path).unlink()
-        inbox.close()
-        inbox.close()
+        Path(requests.path).unlink()
+        requests.close()
+        requests.close()
         for thread in waiting:
             thread.join(GUARD_SECONDS)
         assert found == [None, None]
-        assert inbox.get_batch(4, 1.0) == []
+        assert requests.get_batch(4, 1.0) == []
     assert threading.active_count() == before
     assert not folder.exists()
 
 
 def test_a_path_that_cannot_be_is_a_usage_problem(path: str) -> None:
     """A path that is taken or too long is named, with what helps."""
-    with Inbox(path), pytest.raises(UsageProblem, match="Address already in use") as taken:
-        Inbox(path)
+    with QueueServer(path), pytest.raises(UsageProblem, match="Address already in use") as taken:
+        QueueServer(path)
     assert path in str(taken.value)
     with pytest.raises(UsageProblem, match="less than 108 bytes"):
-        Inbox(path + "x" * 108)
+        QueueServer(path + "x" * 108)
 
 
 # -- both ends
 
 
-def answer_all(inbox: Inbox) -> None:
-    """Answer with the body turned round, or fail as the body says, until the inbox is closed."""
-    while batch := inbox.get_batch(max_size=4, max_wait_seconds=0.001):
+def answer_all(requests: QueueServer) -> None:
+    """Answer with the body turned round, or fail as the body says, until the queue is closed."""
+    while batch := requests.get_batch(max_size=4, max_wait_seconds=0.001):
         for item in reversed(batch):
             if item.body == b"fail":
-                inbox.fail(item, "no such input " * 100)
+                requests.fail(item, "no such input " * 100)
             else:
-                inbox.answer(item, item.body[::-1])
+                requests.answer(item, item.body[::-1])
 
 
-def test_a_load_through_a_worker(inbox: Inbox) -> None:
+def test_a_load_through_a_worker(requests: QueueServer) -> None:
     """Hundreds of requests of all sizes, many under way: each slot gets the answers to its own, or its error."""
     sizes = [0, 1, 100, 16_384, 16_385, 65_535, 300_000]
     left = 300
     expected: dict[int, tuple[str, object]] = {}
     wrong: list[int] = []
 
-    worker = threading.Thread(target=answer_all, args=(inbox,))
+    worker = threading.Thread(target=answer_all, args=(requests,))
     worker.start()
-    with engine(inbox.path) as rig:
+    with engine(requests.path) as rig:
 
         def send(slot: Slot) -> None:
             nonlocal left
@@ -621,7 +622,7 @@ def test_a_load_through_a_worker(inbox: Inbox) -> None:
         for slot in rig.slots(16):
             send(slot)
         rig.until_told(300)
-    inbox.close()
+    requests.close()
     worker.join()
     assert wrong == []
 
@@ -631,31 +632,31 @@ def test_a_load_through_a_worker(inbox: Inbox) -> None:
     [
         ("os.dup", OSError(24, "Too many open files")),
         ("threading.Thread.start", RuntimeError("can't start new thread")),
-        ("pytest_gpuserve.process.inbox.MAX_CONNECTIONS", None),
+        ("pytest_gpuserve.process.queue_server.MAX_CONNECTIONS", None),
     ],
 )
 def test_an_engine_for_whom_nothing_is_left_is_sent_away(
-    monkeypatch: pytest.MonkeyPatch, inbox: Inbox, name: str, trouble: Exception | None
+    monkeypatch: pytest.MonkeyPatch, requests: QueueServer, name: str, trouble: Exception | None
 ) -> None:
-    """Without a file or a thread for it, or beyond the bound; the inbox hears the next one, when there is again."""
+    """Without a file or a thread for it, or beyond the bound; the queue hears the next one, when there is again."""
     with monkeypatch.context() as patched:
         patched.setattr(name, mock.Mock(side_effect=trouble) if trouble else 0)
         for _ in range(2):
-            with client(inbox) as connection:
+            with client(requests) as connection:
                 assert connection.poll(GUARD_SECONDS)
                 with pytest.raises((EOFError, ConnectionResetError)):
                     connection.recv_bytes()
-    assert inbox._senders == set()
-    with client(inbox) as connection:
+    assert requests._senders == set()
+    with client(requests) as connection:
         connection.send_bytes(request(1, b"body"))
-        inbox.answer(next_of(inbox), b"good")
+        requests.answer(next_of(requests), b"good")
         assert connection.recv_bytes().endswith(b"good")
 
 
 @contextlib.contextmanager
-def inbox_elsewhere() -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A worker process with an inbox in a temporary folder; gives the folder, which is gone at the end."""
-    program = "from pytest_gpuserve.process.inbox import Inbox; print(Inbox().path, flush=True); input()"
+def queue_of_another_process() -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A worker process with a queue in a temporary folder; gives the folder, which is gone at the end."""
+    program = "from pytest_gpuserve.process.queue_server import QueueServer as Q; print(Q().path, flush=True); input()"
     argv = [sys.executable, "-c", program]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -665,22 +666,22 @@ def inbox_elsewhere() -> Iterator[tuple[subprocess.Popen[str], Path]]:
         finally:
             process.kill()
             process.wait()
-            inbox_module.sweep()
+            queue_module.sweep()
 
 
 def test_what_a_killed_worker_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
     """Its folder, with the socket in it; that of a worker that lives stays, and so does what only looks like one."""
-    with inbox_elsewhere() as (killed, leftover), inbox_elsewhere() as (_, other):
-        foreign = leftover.with_name(f"{inbox_module.FOLDER_PREFIX}{os.getpid()}")
+    with queue_of_another_process() as (killed, leftover), queue_of_another_process() as (_, other):
+        foreign = leftover.with_name(f"{queue_module.FOLDER_PREFIX}{os.getpid()}")
         foreign.symlink_to(tmp_path)
         try:
-            with Inbox() as inbox:
-                own = Path(inbox.path).parent
+            with QueueServer() as requests:
+                own = Path(requests.path).parent
                 assert leftover.exists()
                 killed.kill()
                 killed.wait()
                 assert leftover.exists()
-                with Inbox():
+                with QueueServer():
                     assert not leftover.exists()
                     assert other.exists()
                     assert own.exists()
