@@ -17,7 +17,7 @@ from pytest_gpuserve.load.request import check_answer
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import begin_of
 from pytest_gpuserve.process.queue_format import GOOD, ask_queue
-from pytest_gpuserve.process.tls import verified_tls
+from pytest_gpuserve.process.ready import verified_tls
 from pytest_gpuserve.servers.instance import with_likely_cause
 from pytest_gpuserve.units import format_seconds
 

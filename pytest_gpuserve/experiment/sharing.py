@@ -10,7 +10,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.driver import most_under_way
 from pytest_gpuserve.load.shared_memory import share
 from pytest_gpuserve.process.ports import is_here
-from pytest_gpuserve.process.tls import verified_tls
+from pytest_gpuserve.process.ready import verified_tls
 from pytest_gpuserve.servers.base import Guarded
 
 if TYPE_CHECKING:

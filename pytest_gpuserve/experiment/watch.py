@@ -25,7 +25,7 @@ from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, disturb
 from pytest_gpuserve.load.wire import Plan, Tick
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
-from pytest_gpuserve.process.relatives import run_processes
+from pytest_gpuserve.process.tree import run_processes
 from pytest_gpuserve.servers.remote import addresses_of, sites_of
 from pytest_gpuserve.units import format_fraction, format_seconds
 
@@ -336,7 +336,7 @@ def client_of(totals: Totals, ceiling: float | None) -> Client:
 
 
 def our_processes(beyond: Iterable[int] = ()) -> list[psutil.Process]:
-    """This process and all below it: the engines, the keepers, and through them the servers.
+    """This process and all below it: the engines, the supervisors, and through them the servers.
 
     So are the workers that a cluster's node runs for us on this host. Under pytest-xdist they are those of the other
     workers too: that these share the host is what was asked for.

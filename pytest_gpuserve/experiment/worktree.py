@@ -240,7 +240,7 @@ class Worktree:
         self._kept.close()
 
     def _adding(self, note: Path) -> Process:
-        """Git at work; its keeper stays after it, as the owner of what it makes."""
+        """Git at work; its supervisor stays after it, as the owner of what it makes."""
         settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "advice.detachedHead=false")
         command = Command(
             argv=(

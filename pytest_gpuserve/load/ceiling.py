@@ -20,7 +20,7 @@ from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.totals import Totals
 from pytest_gpuserve.load.wire import Endpoint, Plan
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.process.command_line import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

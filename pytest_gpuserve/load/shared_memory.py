@@ -35,7 +35,7 @@ from pytest_gpuserve.load.kserve import (
 )
 from pytest_gpuserve.load.kserve_grpc import decode_answer, grpc_message, grpc_response
 from pytest_gpuserve.load.wire import Outputs, unwritten
-from pytest_gpuserve.process.kept import Kept
+from pytest_gpuserve.process.child import SupervisorProcess
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.secrets import secret_headers
 
@@ -263,8 +263,10 @@ def share(
     inputs_file, outputs_file = (f"{PREFIX}{os.getpid()}-{uuid.uuid4().hex[:12]}" for _ in range(2))
     with contextlib.ExitStack() as stack:
         placed, data = _place_inputs(inferences)
-        # Who is killed cannot remove them; the keeper then does.
-        stack.callback(Kept.reserve([FOLDER / inputs_file, FOLDER / outputs_file], log=Path(os.devnull)).release)
+        # Who is killed cannot remove them; the supervisor then does.
+        stack.callback(
+            SupervisorProcess.start([FOLDER / inputs_file, FOLDER / outputs_file], log=Path(os.devnull)).release
+        )
         stack.enter_context(_file(FOLDER / inputs_file, [data], len(data)))
         lines = itertools.repeat(unwritten(slot_bytes), slots)
         stack.enter_context(_file(FOLDER / outputs_file, lines, slots * slot_bytes))

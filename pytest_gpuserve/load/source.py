@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.process.command_line import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

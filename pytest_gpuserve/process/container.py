@@ -29,7 +29,7 @@ import psutil
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.process.logs import printable
-from pytest_gpuserve.process.marks import TREE_VARIABLE
+from pytest_gpuserve.process.tree import TREE_VARIABLE
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import psutil
 
-from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.ports import port_owner
 from pytest_gpuserve.process.queue_format import ask_queue
@@ -284,3 +285,24 @@ def _late(process: Process, deadline: Deadline, what: str, seen: NotReady) -> Se
         ],
         log_tail=process.tail(),
     )
+
+
+@lru_cache
+def verified_tls(ca_file: str) -> ssl.SSLContext:
+    """Make what checks a server's certificate and name; once, for to read the system's takes as long as a request.
+
+    Args:
+        ca_file: Certificates to trust instead of the system's; empty for those.
+
+    Raises:
+        UsageProblem: They cannot be read.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as problem:
+        raise UsageProblem(
+            "the certificates to trust cannot be read",
+            found=str(problem),
+            looked=[ca_file],
+            remedies=["ca_file= names a PEM file, by an absolute path or one relative to the test file"],
+        ) from None

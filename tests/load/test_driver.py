@@ -120,7 +120,7 @@ from pathlib import Path
 sys.modules.pop("pytest_gpuserve", None)
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
 sys.path[:] = [entry for entry in sys.path if not Path(entry, "pytest_gpuserve").exists()] + [{str(checkout)!r}]
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.process.command_line import module_command
 sys.exit(subprocess.run(module_command("pytest_gpuserve.load.null_server", "a", "b")).returncode)
 """
     argv = [sys.executable, "-c", program]

@@ -37,7 +37,7 @@ INFERENCES = (
 OUTPUTS = {"Y": 20, "Z": 65}
 
 END_SECONDS = 20.0
-"""Of a keeper; only one that hangs takes so long."""
+"""Of a supervisor; only one that hangs takes so long."""
 
 OWNER = """
 import sys, time
@@ -243,7 +243,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_of_a_killed_owner(registry: Registry, how: signal.Signals) -> None:
-    """Its keeper removes the files at once, however it ended; another owner leaves those of a living one alone."""
+    """Its supervisor removes the files at once, however it ended; another owner leaves those of a living one alone."""
     port = str(registry.server_address[1])
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, port], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

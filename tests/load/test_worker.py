@@ -19,7 +19,6 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest_gpuserve.process.queue_server import QueuedRequest, QueueServer
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.engine import worker as worker_module
@@ -28,6 +27,7 @@ from pytest_gpuserve.load.engine.transport import IDLE, text_of
 from pytest_gpuserve.load.engine.worker import QueueSlot, Worker
 from pytest_gpuserve.load.wire import Endpoint
 from pytest_gpuserve.process import queue_server as queue_module
+from pytest_gpuserve.process.queue_server import QueuedRequest, QueueServer
 from tests.fakes.pieces import cut
 from tests.load.loading import run_until
 

@@ -19,10 +19,9 @@ import msgspec
 import pytest_gpuserve
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ray.address import parse_address
-from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.process.child import Command, Process, SupervisorProcess
+from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.kept import Kept
-from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -254,7 +253,7 @@ class LocalCluster:
         """
         folder = short_folder([Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")])  # noqa: S108 -- its name cannot be guessed
         token = folder / "token"
-        kept = Kept.reserve([folder], log=log)
+        supervisor = SupervisorProcess.start([folder], log=log)
         package = Path(pytest_gpuserve.__file__).resolve().parent
         try:
             folder.mkdir(mode=0o700)
@@ -264,7 +263,7 @@ class LocalCluster:
             token.touch(mode=0o600)
             token.write_text(secrets.token_hex(32))
         except OSError as problem:
-            kept.release()
+            supervisor.release()
             raise LoadFailed(
                 "there is no place for the files of a Ray cluster",
                 found=str(problem),
@@ -274,7 +273,7 @@ class LocalCluster:
             TOKEN_FILE: str(token),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(folder / _PACKAGES), os.environ.get("PYTHONPATH")))),
         }
-        process = Process.start(Command(tuple(_command(folder)), environment, folder, log), kept=kept)
+        process = Process.start(Command(tuple(_command(folder)), environment, folder, log), supervisor=supervisor)
         try:
             address = _wait_for_address(process, folder / ADDRESS_FILE)
         except BaseException:

@@ -16,7 +16,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.ray.check import JOIN_SECONDS, LEAVE_SECONDS, NODES_SECONDS, Node, Seen
 from pytest_gpuserve.load.ray.cluster import difference, environment_to_join, remedies
 from pytest_gpuserve.load.validity import one_line
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:

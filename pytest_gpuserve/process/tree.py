@@ -1,10 +1,33 @@
-"""Which processes are this run of pytest: of pytest-xdist the controller and all below it, else this one."""
+"""Which processes belong together: all of one child's tree, and all of one run of pytest."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import psutil
+
+TREE_VARIABLE = "PYTEST_GPUSERVE_TREE"
+"""Environment variable, unique to each start, by which a tree is still known after the loss of its supervisor."""
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """All live processes in whose environment the variable has this value, as far as we may look at it."""
+    return [process for process in psutil.process_iter() if is_alive(process) and _mark_of(process) == mark]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(TREE_VARIABLE)
+    except (psutil.Error, OSError):
+        return None
 
 
 @dataclass
