@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.load.wire import Answers, Latencies, Tick
-from pytest_gpuserve.measure.histogram import Histogram, merge
+from pytest_gpuserve.load.durations import Durations
+from pytest_gpuserve.load.wire import Answers, Tick
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,11 +38,11 @@ def merge_ticks(ticks: Sequence[Tick]) -> Tick:
         begin_ns=sum(tick.begin_ns for tick in ticks) // len(ticks),
         end_ns=max(ends) if any(tick.last for tick in ticks) else sum(ends) // len(ends),
         requests=sum(tick.requests for tick in ticks),
-        latency=_pooled(tick.latency for tick in ticks),
-        service=_pooled(tick.service for tick in ticks),
-        lag=_pooled(tick.lag for tick in ticks),
-        first_token=_pooled(tick.first_token for tick in ticks),
-        between_tokens=_pooled(tick.between_tokens for tick in ticks),
+        latency=Durations.pooled(tick.latency for tick in ticks),
+        service=Durations.pooled(tick.service for tick in ticks),
+        lag=Durations.pooled(tick.lag for tick in ticks),
+        first_token=Durations.pooled(tick.first_token for tick in ticks),
+        between_tokens=Durations.pooled(tick.between_tokens for tick in ticks),
         tokens=sum(tick.tokens for tick in ticks),
         due=sum(tick.due for tick in ticks),
         sent=sum(tick.sent for tick in ticks),
@@ -101,15 +101,6 @@ def sum_if_known(parts: Iterable[int | None]) -> int | None:
             return None
         whole += part
     return whole
-
-
-def _pooled(parts: Iterable[Latencies]) -> Latencies:
-    known = [part for part in parts if part.counts]
-    return Latencies(
-        counts=dict(merge(Histogram(part.counts) for part in known).counts),
-        sum_ns=sum(part.sum_ns for part in known),
-        max_ns=max((part.max_ns for part in known), default=0),
-    )
 
 
 def _joined(answers: Iterable[Answers]) -> list[Answers]:

@@ -2,94 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypedDict
 
 import msgspec
 
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.merging import added, sum_if_known
-from pytest_gpuserve.load.wire import Latencies, Tick
-from pytest_gpuserve.measure.histogram import Histogram, merge, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pytest_gpuserve.load.wire import Tick
+
 COURSE_LENGTH: Final = 256
-
-
-def requests_to_know(q: float) -> int:
-    """Return from how many requests on a quantile is known: so many that one of them at least lies above it.
-
-    With fewer the nearest rank is the last one, and the quantile the maximum under another name: 100 for p99.
-
-    Raises:
-        ValueError: ``q`` is outside of (0, 1).
-    """
-    if not 0 < q < 1:
-        raise ValueError(f"a quantile that can be unknown lies in (0, 1), not at {q}")
-    # Rounded first: 1 - 0.9 is not quite 0.1.
-    return math.ceil(round(1 / (1 - q), 6))
-
-
-@dataclass(frozen=True, slots=True)
-class Durations:
-    """Many durations, each known to 0.05 %, with their exact mean and maximum.
-
-    Args:
-        histogram: How many of each length.
-        sum_ns: Their sum.
-        max_ns: The longest.
-    """
-
-    histogram: Histogram = field(default_factory=lambda: Histogram({}))
-    sum_ns: int = 0
-    max_ns: int = 0
-
-    @property
-    def total(self) -> int:
-        """How many there are."""
-        return self.histogram.total
-
-    @property
-    def mean(self) -> float | None:
-        """In seconds; None where there are none."""
-        total = self.total
-        return self.sum_ns / total / 1e9 if total else None
-
-    @property
-    def maximum(self) -> float | None:
-        """In seconds; None where there are none."""
-        return self.max_ns / 1e9 if self.total else None
-
-    @property
-    def minimum(self) -> float | None:
-        """In seconds, within 0.05 % and never above the mean; None where there are none."""
-        mean = self.mean
-        return None if mean is None else min(seconds_of(min(self.histogram.counts)), mean)
-
-    def quantile(self, q: float) -> float | None:
-        """Return the nearest-rank quantile in seconds, never above the maximum.
-
-        None where there are fewer than ``requests_to_know(q)``.
-
-        Raises:
-            ValueError: ``q`` is outside of (0, 1).
-        """
-        if self.total < requests_to_know(q):
-            return None
-        return min(self.histogram.quantile(q), self.max_ns / 1e9)
-
-    def plus(self, more: Latencies) -> Durations:
-        """Add what an engine counted."""
-        if not more.counts:
-            return self
-        return Durations(
-            merge([self.histogram, Histogram(more.counts)]),
-            self.sum_ns + more.sum_ns,
-            max(self.max_ns, more.max_ns),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +63,11 @@ class Totals:
     requests: int = 0
     errors: Mapping[str, int] = field(default_factory=dict)
     error_samples: Mapping[str, str] = field(default_factory=dict)
-    latency: Durations = Durations()
-    service: Durations = Durations()
-    lag: Durations = Durations()
-    first_token: Durations = Durations()
-    between_tokens: Durations = Durations()
+    latency: Durations = field(default_factory=Durations)
+    service: Durations = field(default_factory=Durations)
+    lag: Durations = field(default_factory=Durations)
+    first_token: Durations = field(default_factory=Durations)
+    between_tokens: Durations = field(default_factory=Durations)
     tokens: int = 0
     due: int = 0
     sent: int = 0
@@ -218,11 +145,11 @@ class Totals:
             requests=self.requests + tick.requests,
             errors=added([self.errors, tick.errors]),
             error_samples={**tick.error_samples, **self.error_samples},
-            latency=self.latency.plus(tick.latency),
-            service=self.service.plus(tick.service),
-            lag=self.lag.plus(tick.lag),
-            first_token=self.first_token.plus(tick.first_token),
-            between_tokens=self.between_tokens.plus(tick.between_tokens),
+            latency=Durations.pooled([self.latency, tick.latency]),
+            service=Durations.pooled([self.service, tick.service]),
+            lag=Durations.pooled([self.lag, tick.lag]),
+            first_token=Durations.pooled([self.first_token, tick.first_token]),
+            between_tokens=Durations.pooled([self.between_tokens, tick.between_tokens]),
             tokens=self.tokens + tick.tokens,
             due=self.due + tick.due,
             sent=self.sent + tick.sent,
@@ -270,7 +197,7 @@ class RunningTotals:
         """
         self._rest = self._rest.plus(msgspec.structs.replace(tick, **_NO_HISTOGRAMS))
         for name in _HISTOGRAMS:
-            more: Latencies = getattr(tick, name)
+            more: Durations = getattr(tick, name)
             if more.counts:
                 self._counts[name].update(more.counts)
                 self._sums_ns[name] += more.sum_ns
@@ -293,10 +220,10 @@ class RunningTotals:
         )
 
     def _durations(self, name: str) -> Durations:
-        return Durations(Histogram(dict(self._counts[name])), self._sums_ns[name], self._maxima_ns[name])
+        return Durations(dict(self._counts[name]), self._sums_ns[name], self._maxima_ns[name])
 
 
-_NO_HISTOGRAMS: Final = dict.fromkeys(_HISTOGRAMS, Latencies())
+_NO_HISTOGRAMS: Final = dict.fromkeys(_HISTOGRAMS, Durations())
 
 
 def total(ticks: Iterable[Tick]) -> Totals:

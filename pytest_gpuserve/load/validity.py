@@ -17,8 +17,9 @@ from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_gpuserve.load.durations import Durations
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.totals import Durations, Totals
+    from pytest_gpuserve.load.totals import Totals
 
 SATURATED_SHARE: Final = 0.9
 """Above this share of a core for each process the client measures itself."""

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Schedule  # noqa: TC001 -- msgspec reads the annotation at run time
 
 LENGTH: Final = struct.Struct("<I")
@@ -20,9 +21,6 @@ BEAT_NS: Final = 5_000_000
 UNWRITTEN: Final = b"\xed\xff"
 """Fills outputs in shared memory that no server has written: as floats of any width it is NaN, as the length of a
 string 4 GB, and as integers nothing that models like to say, such as -1 or the greatest."""
-
-Counts = dict[int, int]
-"""A histogram as ``measure.histogram`` counts it: bucket to number."""
 
 
 class Tls(msgspec.Struct, frozen=True):
@@ -177,14 +175,6 @@ class Answers(msgspec.Struct, frozen=True):
     number: int
 
 
-class Latencies(msgspec.Struct, frozen=True):
-    """Durations by histogram, with their exact sum and maximum."""
-
-    counts: Counts = {}
-    sum_ns: int = 0
-    max_ns: int = 0
-
-
 class Tick(msgspec.Struct, frozen=True, tag=True):
     """What happened since the last tick.
 
@@ -236,11 +226,11 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
     begin_ns: int
     end_ns: int
     requests: int = 0
-    latency: Latencies = Latencies()
-    service: Latencies = Latencies()
-    lag: Latencies = Latencies()
-    first_token: Latencies = Latencies()
-    between_tokens: Latencies = Latencies()
+    latency: Durations = Durations()
+    service: Durations = Durations()
+    lag: Durations = Durations()
+    first_token: Durations = Durations()
+    between_tokens: Durations = Durations()
     tokens: int = 0
     due: int = 0
     sent: int = 0

@@ -19,8 +19,8 @@ from pytest_gpuserve.measure.histogram import bucket_of
 from tests.fakes.simulated_load import HOUR_NS, MS, Reply, Sent, Simulation
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.load.durations import Durations
     from pytest_gpuserve.load.schedule import OpenSchedule, Schedule
-    from pytest_gpuserve.load.wire import Latencies
 
 ONE = ((b"0",),)
 TWO = ((b"0",), (b"1",))
@@ -72,7 +72,7 @@ def latencies(*durations_ns: int) -> tuple[Counter[int], int, int]:
     return Counter(map(bucket_of, durations_ns)), sum(durations_ns), max(durations_ns, default=0)
 
 
-def counted(reported: Latencies) -> tuple[Counter[int], int, int]:
+def counted(reported: Durations) -> tuple[Counter[int], int, int]:
     """Return what a tick says of durations."""
     return Counter(reported.counts), reported.sum_ns, reported.max_ns
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.engine.tick_counters import (
     ALL_ANSWER_BYTES,
     DISTINCT_ANSWER_BYTES,
@@ -19,7 +20,7 @@ from pytest_gpuserve.load.engine.tick_counters import (
     DurationRecorder,
     TickCounters,
 )
-from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Answers, Latencies, frame
+from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Answers, frame
 from pytest_gpuserve.measure.histogram import bucket_of
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ def test_a_histogram_is_that_of_its_durations_whenever_it_is_settled(pieces: lis
         durations.settle()
     noted = [duration_ns for piece in pieces for duration_ns in piece]
     buckets = dict(Counter(map(bucket_of, noted)))
-    assert durations.close() == Latencies(buckets, sum(noted), max(noted, default=0))
-    assert durations.close() == Latencies()
+    assert durations.close() == Durations(buckets, sum(noted), max(noted, default=0))
+    assert durations.close() == Durations()
 
 
 @given(failed=st.lists(FAILED))
@@ -91,12 +92,12 @@ def test_a_tick_begins_where_the_last_one_ended_and_knows_nothing_of_it() -> Non
     first = counters.close(100, 40, open_loop=True, users=6)
     assert (first.number, first.begin_ns, first.end_ns, first.cpu_ns) == (0, 10, 100, 33)
     assert (first.due, first.held, first.tokens, first.users, first.last) == (4, 3, 2, 6, False)
-    five = Latencies({bucket_of(5): 1}, 5, 5)
+    five = Durations({bucket_of(5): 1}, 5, 5)
     assert (first.latency, first.service, first.lag, first.first_token, first.between_tokens) == (five,) * 5
     second = counters.close(300, 45, open_loop=True, last=True)
     assert (second.number, second.begin_ns, second.end_ns, second.cpu_ns, second.last) == (1, 100, 300, 5, True)
     assert (second.requests, second.due, second.sent, second.held, second.tokens) == (0, 0, 0, 0, 0)
-    none = Latencies()
+    none = Durations()
     assert (second.latency, second.service, second.lag, second.first_token, second.between_tokens) == (none,) * 5
     assert (second.errors, second.error_samples, second.answers, second.unchecked) == ({}, {}, [], 0)
     assert second.bytes_received == 0

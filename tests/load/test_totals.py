@@ -13,10 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pytest_gpuserve.load.durations import Durations, requests_to_know
 from pytest_gpuserve.load.merging import merge_ticks
-from pytest_gpuserve.load.totals import COURSE_LENGTH, Durations, Totals, requests_to_know, total
-from pytest_gpuserve.load.wire import Answers, Latencies, Tick
-from pytest_gpuserve.measure.histogram import Histogram
+from pytest_gpuserve.load.totals import COURSE_LENGTH, Totals, total
+from pytest_gpuserve.load.wire import Answers, Tick
 from tests.load.ticks import taken
 
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
@@ -64,7 +64,7 @@ def ticks_of_engines(draw: st.DrawFn) -> list[list[Tick]]:
     return rows
 
 
-def pooled(parts: list[Latencies]) -> tuple[Counter[int], int, int]:
+def pooled(parts: list[Durations]) -> tuple[Counter[int], int, int]:
     """Counts, sum and maximum of all parts."""
     counts: Counter[int] = Counter()
     for part in parts:
@@ -207,7 +207,7 @@ def test_the_course_of_requests_under_way_is_even_and_bounded() -> None:
 @example(values=[10**6 + 900] * 100)
 def test_mean_and_maximum_are_exact_and_bound_the_rest(values: list[int]) -> None:
     """Mean and maximum are not the histogram's; the minimum and quantiles are within 0.05 % and never beyond them."""
-    durations = Durations().plus(taken(values))
+    durations = taken(values)
     mean, maximum, minimum = durations.mean or 0, durations.maximum or 0, durations.minimum or 0
     assert mean == pytest.approx(sum(values) / len(values) / 1e9, rel=1e-12)
     assert maximum == max(values) / 1e9
@@ -227,8 +227,8 @@ def test_a_quantile_is_known_once_something_lies_above_it(q: float, needed: int)
     assert requests_to_know(q) == needed
     assert math.ceil(Fraction(str(q)) * needed) < needed
     assert math.ceil(Fraction(str(q)) * (needed - 1)) == needed - 1
-    assert Durations(Histogram({5: needed - 1}), needed, 1).quantile(q) is None
-    assert Durations(Histogram({5: needed}), needed, 1).quantile(q) is not None
+    assert Durations({5: needed - 1}, needed, 1).quantile(q) is None
+    assert Durations({5: needed}, needed, 1).quantile(q) is not None
 
 
 @pytest.mark.parametrize("q", [0, 1, -0.5, 1.5, math.nan])

@@ -13,8 +13,9 @@ from math import log
 from operator import truediv
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.engine.transport import text_of
-from pytest_gpuserve.load.wire import Answers, Latencies, Tick
+from pytest_gpuserve.load.wire import Answers, Tick
 from pytest_gpuserve.measure.histogram import LOG_BASE
 from pytest_gpuserve.process.logs import excerpt
 
@@ -65,14 +66,14 @@ class DurationRecorder:
         self._counts.update(map(int, map(truediv, map(log, noted), repeat(LOG_BASE))))
         self._noted.clear()
 
-    def close(self) -> Latencies:
+    def close(self) -> Durations:
         """Hand out what was noted, and begin anew."""
         self.settle()
-        latencies = Latencies(self._counts, self._sum_ns, self._max_ns)
+        durations = Durations(self._counts, self._sum_ns, self._max_ns)
         self._counts = Counter()
         self._sum_ns = 0
         self._max_ns = 0
-        return latencies
+        return durations
 
 
 class TickCounters:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.ray.coordinator import Gathering
-from pytest_gpuserve.load.wire import Answers, Latencies, Tick
+from pytest_gpuserve.load.wire import Answers, Tick
 
 TICK_NS = 100_000_000
 
@@ -21,7 +22,7 @@ def ticks_of(part: int, count: int) -> list[Tick]:
             number * TICK_NS + part,
             (number + 1) * TICK_NS + part,
             requests=1000 * part + number,
-            latency=Latencies({part + 1: number + 1}, (part + 1) * (number + 1), part + 1),
+            latency=Durations({part + 1: number + 1}, (part + 1) * (number + 1), part + 1),
             answers=[Answers(0, b"yes", 1, part)],
             last=number == count - 1,
         )
