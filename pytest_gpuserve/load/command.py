@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpuserve.gate.reason import Reason
-    from pytest_gpuserve.load.run import Outcome
+    from pytest_gpuserve.load.run import LoadOutcome
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
@@ -568,7 +568,7 @@ def _load(arguments: argparse.Namespace) -> int:
     return 1 if outcome.reasons else 0
 
 
-def _fit_to_show(outcome: Outcome, headers: Mapping[str, str]) -> Outcome:
+def _fit_to_show(outcome: LoadOutcome, headers: Mapping[str, str]) -> LoadOutcome:
     """Take out the secrets of this process and of the request, which an answer may repeat."""
     shown = partial(without_secrets, environment={**os.environ, **secret_headers(headers)})
     samples = {kind: shown(sample) for kind, sample in outcome.totals.error_samples.items()}

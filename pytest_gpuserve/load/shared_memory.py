@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.kserve import (
-    Input,
-    Output,
-    Place,
+    InputTensor,
+    OutputRequest,
+    RegionSlice,
     binary_size,
     described,
     from_place,
@@ -281,7 +281,7 @@ def share(
                     inference,
                     inputs=tuple(_in_region(tensor, inputs_file) for tensor in tensors),
                     outputs=tuple(
-                        Output(name, Place(outputs_file, slot * slot_bytes + offset, byte_size))
+                        OutputRequest(name, RegionSlice(outputs_file, slot * slot_bytes + offset, byte_size))
                         for name, (offset, byte_size) in layout.places.items()
                     ),
                 )
@@ -383,7 +383,7 @@ def _check(inferences: Sequence[Inference], slots: int) -> None:
             )
 
 
-def _place_inputs(inferences: Sequence[Inference]) -> tuple[list[list[tuple[Input, int]]], bytes]:
+def _place_inputs(inferences: Sequence[Inference]) -> tuple[list[list[tuple[InputTensor, int]]], bytes]:
     """Lay all inputs one after the other: of each inference its inputs with their offsets, and the bytes."""
     data = bytearray()
     placed = []
@@ -399,9 +399,9 @@ def _place_inputs(inferences: Sequence[Inference]) -> tuple[list[list[tuple[Inpu
     return placed, bytes(data) or bytes(ALIGNMENT)
 
 
-def _in_region(placed: tuple[Input, int], region: str) -> Input:
+def _in_region(placed: tuple[InputTensor, int], region: str) -> InputTensor:
     tensor, offset = placed
-    return replace(tensor, data=Place(region, offset, len(tensor.data) if isinstance(tensor.data, bytes) else 0))
+    return replace(tensor, data=RegionSlice(region, offset, len(tensor.data) if isinstance(tensor.data, bytes) else 0))
 
 
 @contextlib.contextmanager

@@ -159,7 +159,7 @@ class Again(msgspec.Struct, frozen=True, tag=True):
     seed: int
 
 
-class Answers(msgspec.Struct, frozen=True):
+class AnswerCount(msgspec.Struct, frozen=True):
     """A distinct good answer of a tick, and how often it came.
 
     Args:
@@ -218,8 +218,8 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         host_cores: That the engine may use, with all others on its host; 0 where it does not say.
         last: Whether the load has ended with it.
         workers: Of a tick of several workers, what each of them did, in the order of their parts and without answers;
-            see ``merging.together``.
-        packed: Of a tick that is kept for long, ``workers`` as ``shares.packed`` writes it; never told.
+            see ``totals.together``.
+        packed: Of a tick that is kept for long, ``workers`` as ``totals.packed`` writes it; never sent.
     """
 
     number: int
@@ -237,7 +237,7 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
     held: int = 0
     errors: dict[str, int] = {}
     error_samples: dict[str, str] = {}
-    answers: list[Answers] = []
+    answers: list[AnswerCount] = []
     unchecked: int = 0
     in_flight: int = 0
     in_flight_ns: int = 0

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import numpy as np
 
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
-from pytest_gpuserve.load.merging import merge_ticks
-from pytest_gpuserve.load.totals import total
+from pytest_gpuserve.load.totals import merge_ticks, total
 from pytest_gpuserve.units import format_change, format_fraction
 from tests.benchmarks.rows import parser_of, rich_table, show
 

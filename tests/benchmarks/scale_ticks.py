@@ -18,8 +18,7 @@ from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.ray.clock import Exchange, Track
 from pytest_gpuserve.load.ray.coordinator import Gathering
 from pytest_gpuserve.load.ray.messages import News
-from pytest_gpuserve.load.shares import packed, shares
-from pytest_gpuserve.load.totals import RunningTotals, total
+from pytest_gpuserve.load.totals import RunningTotals, packed, shares, total
 from pytest_gpuserve.load.wire import LENGTH, Tick, frame
 from tests.benchmarks.merged_p99 import Q, nearest_rank
 from tests.benchmarks.nothing_served import TICK_NS
@@ -38,7 +37,7 @@ SLOWER: Final = 2.0
 
 
 @dataclass(frozen=True)
-class Worker:
+class RayWorker:
     """What a worker reports of some ticks.
 
     Args:
@@ -54,7 +53,7 @@ class Worker:
 
 def worker(
     name: str, *, per_tick: int, ticks: int, sigma: float, median_ns: float = MEDIAN_NS, seed: int = 0
-) -> Worker:
+) -> RayWorker:
     """Draw an open loop's latencies, log-normal about a median, each with a small lag in it, and count them.
 
     Args:
@@ -80,10 +79,10 @@ def worker(
         raw += (lags + services).tolist()
         counters.requests = counters.due = per_tick
         found.append(counters.close((number + 1) * TICK_NS, (number + 1) * TICK_NS // 2, open_loop=True))
-    return Worker(name, found, raw)
+    return RayWorker(name, found, raw)
 
 
-def pool(workers: int, *, per_tick: int, ticks: int, sigma: float) -> list[Worker]:
+def pool(workers: int, *, per_tick: int, ticks: int, sigma: float) -> list[RayWorker]:
     """Draw what so many workers report; every eighth has a slower replica."""
     return [
         worker(
@@ -119,7 +118,7 @@ class Gathered:
     merged_error: float
 
 
-def gather(workers: Sequence[Worker]) -> Gathered:
+def gather(workers: Sequence[RayWorker]) -> Gathered:
     """Take reports to where they are judged.
 
     Args:

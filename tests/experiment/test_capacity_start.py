@@ -19,7 +19,7 @@ from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.driver import check_users, most_under_way
 from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.engine.loop import OWN_FILES
-from pytest_gpuserve.load.progress import ANY_WIDTH, Standing, progress_line
+from pytest_gpuserve.load.progress import ANY_WIDTH, ProgressContext, progress_line
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.totals import Totals
@@ -181,7 +181,7 @@ def test_shared_memory_is_refused() -> None:
 def test_the_progress_line_says_what_is_tried() -> None:
     """The rate and the interval so far stand in it, whole or not at all."""
     tick = Tick(0, 0, 100_000_000, requests=80)
-    standing = Standing(test="test_a", probe="trying 812/s of 750/s .. 900/s")
+    standing = ProgressContext(test="test_a", probe="trying 812/s of 750/s .. 900/s")
     assert "trying 812/s of 750/s .. 900/s  800/s" in progress_line(Totals(), tick, 3.0, ANY_WIDTH, standing)
     assert progress_line(Totals(), tick, 3.0, 20, standing) == "800/s"
 

@@ -8,8 +8,8 @@ from unittest import mock
 
 import hpack
 
+from pytest_gpuserve.load.engine import http2
 from pytest_gpuserve.load.engine import http2_codec as codec
-from pytest_gpuserve.load.engine import http2_connection
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.http2_codec import DATA, END_HEADERS, END_STREAM, HEADERS, frame
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
@@ -253,7 +253,7 @@ class Bench:
     def open(self, place: int) -> Slot:
         """Open a slot, of which nothing is told at once."""
         before = len(self.issuer.slots), len(self.issuer.gone)
-        with mock.patch.object(http2_connection, "Opening", self._opening):
+        with mock.patch.object(http2, "Opening", self._opening):
             slot = self.transport.open(place)
         assert (len(self.issuer.slots), len(self.issuer.gone)) == before
         return slot

@@ -118,24 +118,24 @@ class ScriptedWorker:
         self.ours.at_ns += self.script.way_ns
 
     async def versions(self) -> Versions:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         if self.script.never_placed:
             await asyncio.Event().wait()
         await self._called("versions")
         return self.script.versions
 
     async def node(self) -> str:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         await self._called("node")
         return self.address
 
     async def identities(self, paths: Sequence[str]) -> Mapping[str, str]:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         await self._called("identities")
         return {path: identity(path) if self.script.sees else "elsewhere" for path in paths}
 
     async def start(self, part: int, parts: int, seed: int) -> str:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         del parts
         await self._called("start")
         self.part = part
@@ -143,13 +143,13 @@ class ScriptedWorker:
         return self.script.refuses
 
     async def whereabouts(self) -> Whereabouts:
-        """See ``Remote``; the number that it tells is its part's."""
+        """See ``RemoteWorker``; the number that it tells is its part's."""
         await self._called("whereabouts")
         assert self.part is not None
         return Whereabouts(identity(PIDS) if self.script.sees else "elsewhere", [HostProcess(self.part, 7)])
 
     async def clock(self) -> int:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         await self._called("clock")
         there_ns = self.there_ns()
         self.ours.at_ns += self.script.way_ns + (0 if self.asked else self.script.first_ns)
@@ -157,21 +157,21 @@ class ScriptedWorker:
         return there_ns
 
     async def begin(self, at_ns: int) -> int:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         await self._called("begin")
         self.ours.at_ns += self.script.begin_ns
         self.begun_ns.append(at_ns)
         return self.there_ns()
 
     async def again(self, seed: int) -> None:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         await self._called("again")
         self.seeds.append(seed)
         if not self.silent:
             self.tell(ready=True)
 
     async def poll(self) -> News:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         self.polled += 1
         received_ns = self.there_ns()
         news = await self.news.get()
@@ -180,7 +180,7 @@ class ScriptedWorker:
         return msgspec.structs.replace(news, received_ns=received_ns, answered_ns=self.there_ns())
 
     def end(self) -> None:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         self.ended = True
 
     # -- for the test

@@ -14,9 +14,9 @@ from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.replicas import for_replicas
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.durations import Durations
-from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
+from pytest_gpuserve.load.totals import together
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.servers.remote import Remote, Replicas

@@ -15,8 +15,8 @@ from pytest_gpuserve.load.engine import closed_loop, loop, open_loop
 from pytest_gpuserve.load.engine.__main__ import make_loop
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.engine.transport import Slot
-from pytest_gpuserve.load.merging import merge_ticks
 from pytest_gpuserve.load.schedule import is_open
+from pytest_gpuserve.load.totals import merge_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,10 +16,9 @@ import psutil
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
-from pytest_gpuserve.load import engine_process
-from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load import driver as driver_module
+from pytest_gpuserve.load.driver import EngineProcess, Engines
 from pytest_gpuserve.load.engine.loop import OWN_FILES
-from pytest_gpuserve.load.engine_process import EngineProcess
 from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Steps
 from pytest_gpuserve.load.source import LocalEngines
 from pytest_gpuserve.load.wire import Endpoint, Outputs, Ready, Tick, frame
@@ -136,7 +135,7 @@ def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: p
     script.write_text(f"#!{sys.executable}\nimport sys, time\nsys.stderr.write('why')\ntime.sleep(600)\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    monkeypatch.setattr(engine_process, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(driver_module, "SILENCE_SECONDS", 1.0)
     with pytest.raises(LoadFailed, match="read nothing for 1 s") as caught:
         Engines(plan(1, body=bytes(8 << 20)), source=LocalEngines(end_seconds=0.1))
     assert caught.value.log_tail == "why"
@@ -222,7 +221,7 @@ def test_a_silent_engine_is_given_up(server: Serving, monkeypatch: pytest.Monkey
     """A stopped engine ends in LoadFailed after the bound on silence, and is killed when closed."""
     with Engines(plan(server.port, "/ok?ms=5")) as engines:
         engines.next_tick()
-        monkeypatch.setattr(engine_process, "SILENCE_SECONDS", 1.0)
+        monkeypatch.setattr(driver_module, "SILENCE_SECONDS", 1.0)
         engines._engines[0]._end_seconds = 0.2
         os.kill(engines.pids[0], signal.SIGSTOP)
         with pytest.raises(LoadFailed, match="reported nothing for 1 s"):

@@ -24,7 +24,7 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.engine import __main__ as engine_main
 from pytest_gpuserve.load.engine import pipes
-from pytest_gpuserve.load.engine.outputs import OutputPlaces
+from pytest_gpuserve.load.engine.loop import OutputPlaces
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Trace
 from pytest_gpuserve.load.wire import BEAT_NS, Outputs, Tick, unwritten
@@ -285,7 +285,7 @@ def test_a_large_plan_is_read_in_a_time_that_its_size_explains() -> None:
 OWNER = """
 import msgspec, os, sys, time
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.engine_process import EngineProcess
+from pytest_gpuserve.load.driver import EngineProcess
 from pytest_gpuserve.load.source import LOCAL, LocalEngines
 from tests.fakes.http_server import plan
 port, fork, halted_alone = map(int, sys.argv[1:])

@@ -9,8 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import http1
-from pytest_gpuserve.load.engine.http1 import KNOWN_ANSWER_BYTES, KNOWN_ANSWERS, UNTIMED_BYTES, HttpConnection
-from pytest_gpuserve.load.engine.http1_parser import ResponseParser
+from pytest_gpuserve.load.engine.http1 import (
+    KNOWN_ANSWER_BYTES,
+    KNOWN_ANSWERS,
+    UNTIMED_BYTES,
+    HttpConnection,
+    ResponseParser,
+)
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE
 from pytest_gpuserve.load.engine.transport import Transfer
 from tests.fakes.http_connection import PAYLOAD, Event, FakeOpening, User

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.load.engine import http2, transport
 from pytest_gpuserve.load.engine import http2_codec as codec
-from pytest_gpuserve.load.engine import http2_connection, transport
-from pytest_gpuserve.load.engine.grpc_answer import what_failed
 from pytest_gpuserve.load.engine.http2_codec import (
     ACK,
     CONTINUATION,
@@ -28,6 +27,7 @@ from pytest_gpuserve.load.engine.http2_codec import (
     SETTINGS,
     WINDOW_UPDATE,
     frame,
+    what_failed,
 )
 from tests.fakes.http2_peer import HEAD, OK, Bench, Recorder, block, end, head, message, number, right
 from tests.fakes.pieces import cut
@@ -234,7 +234,7 @@ def test_an_endless_answer_is_given_up() -> None:
     ending.send()
     bench.sent_frames()
     piece = frame(DATA, 0, 1, bytes(codec.FRAME_BYTES))
-    with mock.patch.object(http2_connection, "MAX_ANSWER_BYTES", 1 << 20):
+    with mock.patch.object(http2, "MAX_ANSWER_BYTES", 1 << 20):
         bench.receive(head(1), *[piece] * 64)
         assert bench.issuer.failures == []
         bench.receive(piece)
@@ -253,7 +253,7 @@ def test_the_longest_answer_is_an_answer() -> None:
     """The bound is of the message: what stands before it is not counted."""
     bench = Bench(2)
     bench.send()
-    with mock.patch.object(http2_connection, "MAX_ANSWER_BYTES", 1 << 16):
+    with mock.patch.object(http2, "MAX_ANSWER_BYTES", 1 << 16):
         bench.receive(right(1, bytes(1 << 16)), right(3, bytes((1 << 16) + 1)))
     assert bench.issuer.answers == [(0, bytes(1 << 16), True)]
     assert bench.issuer.kinds == ["protocol"]

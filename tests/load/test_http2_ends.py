@@ -22,7 +22,7 @@ from tests.load.loading import run_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpuserve.load.engine.http2_connection import Connection
+    from pytest_gpuserve.load.engine.http2 import Http2Connection
     from pytest_gpuserve.load.engine.transport import Slot
 
 SECOND_NS = 1_000_000_000
@@ -82,7 +82,7 @@ class Real:
         if self.peer is not None:
             self.peer.close()
 
-    def busy_connection(self) -> weakref.ref[Connection]:
+    def busy_connection(self) -> weakref.ref[Http2Connection]:
         """Of four slots one sends a body that has no room, one waits for its answer, one for a stream, one is idle."""
         slots = [self.transport.open(place) for place in range(4)]
         self.peer = self.listener.accept()[0]

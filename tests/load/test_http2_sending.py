@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load.engine import http2
 from pytest_gpuserve.load.engine import http2_codec as codec
-from pytest_gpuserve.load.engine import http2_connection
 from pytest_gpuserve.load.engine.http2 import SLOTS
 from pytest_gpuserve.load.engine.http2_codec import (
     ACK,
@@ -113,7 +113,7 @@ def test_settings_are_acknowledged_and_windows_seldom_filled() -> None:
     bench = Bench(again=10)
     assert bench.sent_frames() == [(SETTINGS, ACK, 0, b"")]
     bench.send()
-    with mock.patch.object(http2_connection, "REFILL_BYTES", 25):
+    with mock.patch.object(http2, "REFILL_BYTES", 25):
         bench.receive(
             *(right(1 + 2 * count) + frame(SETTINGS, ACK, 0) + frame(PING, ACK, 0, bytes(8)) for count in range(5))
         )
@@ -324,9 +324,9 @@ def test_a_server_that_goes_away_in_order_answers_what_it_began() -> None:
 def test_streams_never_run_out() -> None:
     """Before the last number a connection ends in order: answered slots are not kept, and the next one is new."""
     bench = Bench(2)
-    bench.slots[0]._connection.sender.next_stream = http2_connection.LAST_STREAM - 1  # type: ignore[attr-defined]
+    bench.slots[0]._connection.sender.next_stream = http2.LAST_STREAM - 1  # type: ignore[attr-defined]
     bench.send(0)
-    bench.receive(right(http2_connection.LAST_STREAM - 1))
+    bench.receive(right(http2.LAST_STREAM - 1))
     assert bench.issuer.answers == [(0, b"right", True)]
     assert bench.issuer.gone == set(bench.slots)
     assert bench.issuer.lost_idle == [(0, ""), (1, "")]

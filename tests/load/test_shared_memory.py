@@ -19,7 +19,7 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load import shared_memory
-from pytest_gpuserve.load.kserve import Inference, Output, inputs_of
+from pytest_gpuserve.load.kserve import Inference, OutputRequest, inputs_of
 from pytest_gpuserve.load.shared_memory import ALIGNMENT, FOLDER, PREFIX, SharedTensors, share, sweep
 from pytest_gpuserve.load.wire import unwritten
 from tests.fakes.threads import in_a_thread
@@ -41,9 +41,9 @@ END_SECONDS = 20.0
 
 OWNER = """
 import sys, time
-from pytest_gpuserve.load.kserve import Inference, Input
+from pytest_gpuserve.load.kserve import Inference, InputTensor
 from pytest_gpuserve.load.shared_memory import share
-inference = Inference("m", (Input("A", "INT8", (1,), b"x"),))
+inference = Inference("m", (InputTensor("A", "INT8", (1,), b"x"),))
 with share([inference], {"Y": 8}, slots=1, host="127.0.0.1", port=int(sys.argv[1])):
     print("up", flush=True)
     time.sleep(60)
@@ -306,7 +306,7 @@ def test_no_room_is_told(registry: Registry, monkeypatch: pytest.MonkeyPatch) ->
         {"outputs": {"Y": 0}},
         {"outputs": {"Y": "20"}},
         {"inferences": []},
-        {"inferences": [Inference("m", inputs_of({"A": X}), (Output("Y"),))]},
+        {"inferences": [Inference("m", inputs_of({"A": X}), (OutputRequest("Y"),))]},
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments: dict[str, Any]) -> None:

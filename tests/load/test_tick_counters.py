@@ -20,7 +20,7 @@ from pytest_gpuserve.load.engine.tick_counters import (
     DurationRecorder,
     TickCounters,
 )
-from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Answers, frame
+from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, AnswerCount, frame
 from pytest_gpuserve.measure.histogram import bucket_of
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def test_distinct_bodies_are_kept_up_to_a_number(payloads: int) -> None:
     answer(counters, b"%d" % DISTINCT_ANSWERS, DISTINCT_ANSWERS % payloads)
     tick = close(counters)
     assert (len(tick.answers), tick.unchecked, tick.requests) == (DISTINCT_ANSWERS, 2, DISTINCT_ANSWERS + 3)
-    assert Answers(0, b"0", 2, 0) in tick.answers
+    assert AnswerCount(0, b"0", 2, 0) in tick.answers
     answer(counters, b"%d" % DISTINCT_ANSWERS)
     assert close(counters).unchecked == 0
 
@@ -155,7 +155,7 @@ def test_all_answers_are_kept_where_all_are_asked_for() -> None:
         answer(counters, body, number=number)
     tick = close(counters)
     assert tick.unchecked == 0
-    assert tick.answers == [Answers(0, body, 1, number) for number, body in enumerate(bodies)]
+    assert tick.answers == [AnswerCount(0, body, 1, number) for number, body in enumerate(bodies)]
     size = LARGEST_ANSWER_BYTES
     for number in range(2 * ALL_ANSWER_BYTES // size):
         answer(counters, number.to_bytes(size, "little"))
@@ -170,7 +170,11 @@ def test_answers_are_kept_apart_by_what_they_answer() -> None:
     for number, (index, body) in enumerate([(0, b"same"), (2, b"same"), (0, b"same"), (2, b"other"), (2, b"same")]):
         answer(counters, body, index, 10 + number)
     tick = close(counters)
-    assert tick.answers == [Answers(0, b"same", 2, 10), Answers(2, b"same", 2, 11), Answers(2, b"other", 1, 13)]
+    assert tick.answers == [
+        AnswerCount(0, b"same", 2, 10),
+        AnswerCount(2, b"same", 2, 11),
+        AnswerCount(2, b"other", 1, 13),
+    ]
     assert tick.bytes_received == 4 * 4 + 5
 
 

@@ -14,9 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.durations import Durations, requests_to_know
-from pytest_gpuserve.load.merging import merge_ticks
-from pytest_gpuserve.load.totals import COURSE_LENGTH, Totals, total
-from pytest_gpuserve.load.wire import Answers, Tick
+from pytest_gpuserve.load.totals import COURSE_LENGTH, Totals, merge_ticks, total
+from pytest_gpuserve.load.wire import AnswerCount, Tick
 from tests.load.ticks import taken
 
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
@@ -32,7 +31,7 @@ NS = 10**9
 COUNTS = st.integers(0, 10**9)
 KINDS = st.sampled_from(["reset", "timeout", "status 503"])
 LATENCIES = st.lists(st.integers(1, 10**11), max_size=8).map(taken)
-ANSWERS = st.builds(Answers, st.integers(0, 2), st.sampled_from([b"", b"a", b"b"]), st.integers(1, 99), COUNTS)
+ANSWERS = st.builds(AnswerCount, st.integers(0, 2), st.sampled_from([b"", b"a", b"b"]), st.integers(1, 99), COUNTS)
 
 
 @st.composite
@@ -252,7 +251,7 @@ def test_size_does_not_grow_with_time() -> None:
                 latency=taken([1000 + number % 50, 10**6]),
                 errors={"reset": 1},
                 error_samples={"reset": str(number)},
-                answers=[Answers(0, str(number).encode(), 2, number)],
+                answers=[AnswerCount(0, str(number).encode(), 2, number)],
             )
         )
         counts = totals.latency.histogram.counts

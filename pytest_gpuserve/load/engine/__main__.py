@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.load.addressed import addressed
 from pytest_gpuserve.load.engine.beats import Beats, BusyClock
 from pytest_gpuserve.load.engine.closed_loop import ClosedLoop
 from pytest_gpuserve.load.engine.http1 import Http1
@@ -31,8 +30,9 @@ from pytest_gpuserve.load.engine.pipes import OWNER_SECONDS, STDIN, STDOUT, Outb
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
-from pytest_gpuserve.load.engine.worker import Worker
+from pytest_gpuserve.load.engine.worker_queue import WorkerQueue
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
+from pytest_gpuserve.load.url import addressed
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, Tick, frame
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ COLLECT_NS: Final = 1_000_000_000
 """Garbage is collected no more often than this: that takes milliseconds where there are thousands of slots."""
 
 
-class Engine:
+class LoadEngine:
     """One engine with its plan.
 
     Args:
@@ -248,7 +248,7 @@ def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
     if endpoint.protocol == "grpc":
         return Http2(endpoint, reactor, issuer, timeout_ns)
     if endpoint.protocol == "worker":
-        return Worker(endpoint, reactor, issuer, timeout_ns)
+        return WorkerQueue(endpoint, reactor, issuer, timeout_ns)
     if endpoint.protocol == "sse":
         return Streams(endpoint, reactor, issuer, timeout_ns)
     return Http1(endpoint, reactor, issuer, timeout_ns, head=plan.head)
@@ -285,7 +285,7 @@ def _serve(owner: int) -> None:
             order = read_order(owner)
 
 
-def _ready(plan: Plan, owner: int) -> Engine:
+def _ready(plan: Plan, owner: int) -> LoadEngine:
     """Make the engine of a plan, and tell the owner that it can begin."""
     engine = make_engine(plan, owner)
     # Without errors the engine leaves no reference cycles; a collection in mid-load would show up as latency.
@@ -303,10 +303,10 @@ def _ready(plan: Plan, owner: int) -> Engine:
     return engine
 
 
-def make_engine(plan: Plan, owner: int) -> Engine:
+def make_engine(plan: Plan, owner: int) -> LoadEngine:
     """Make the engine of a plan, or end the process with the reason why that cannot be."""
     try:
-        return Engine(plan, owner)
+        return LoadEngine(plan, owner)
     except (socket.gaierror, UnicodeError) as problem:
         # A name that cannot be one is told by a UnicodeError.
         endpoint = plan.own_endpoint()

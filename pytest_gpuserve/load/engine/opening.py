@@ -49,7 +49,7 @@ Connected = socket.socket | TlsSocket
 
 
 @dataclass(frozen=True)
-class Address:
+class ResolvedAddress:
     """Where to connect, with all that had to be looked up."""
 
     family: int
@@ -58,7 +58,7 @@ class Address:
     server_name: str
 
 
-def resolve(endpoint: Endpoint, protocols: tuple[str, ...] = ()) -> Address:
+def resolve(endpoint: Endpoint, protocols: tuple[str, ...] = ()) -> ResolvedAddress:
     """Look up the endpoint's address, and prepare TLS; ``protocols`` are offered by ALPN.
 
     Of several addresses (``localhost`` has two) the first that accepts a connection is taken, else the first.
@@ -69,14 +69,14 @@ def resolve(endpoint: Endpoint, protocols: tuple[str, ...] = ()) -> Address:
     context = _context(endpoint.tls, protocols) if endpoint.tls else None
     name = endpoint.tls.server_name if endpoint.tls else ""
     if endpoint.port == 0:
-        return Address(socket.AF_UNIX, endpoint.host, context, name)
+        return ResolvedAddress(socket.AF_UNIX, endpoint.host, context, name)
     found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     for family, _, _, _, at in found if len(found) > 1 else ():
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.settimeout(PROBE_SECONDS)
             probe.connect(at)
-            return Address(family, _with_text(at), context, name)
-    return Address(found[0][0], _with_text(found[0][4]), context, name)
+            return ResolvedAddress(family, _with_text(at), context, name)
+    return ResolvedAddress(found[0][0], _with_text(found[0][4]), context, name)
 
 
 def _with_text(at: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> tuple[str, int]:
@@ -117,7 +117,7 @@ class Opening:
 
     def __init__(
         self,
-        address: Address,
+        address: ResolvedAddress,
         reactor: Reactor,
         timeout_ns: int,
         on_open: Callable[[Connected], None],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.engine.transport import text_of
-from pytest_gpuserve.load.wire import Answers, Tick
+from pytest_gpuserve.load.wire import AnswerCount, Tick
 from pytest_gpuserve.measure.histogram import LOG_BASE
 from pytest_gpuserve.process.logs import excerpt
 
@@ -192,7 +192,7 @@ class TickCounters:
         waited_ns = len(under_way) * now_ns - sum(under_way)
         served_ns = (service if open_loop else latency).sum_ns + self.failed_ns
         kept = [
-            Answers(index, body, count, number)
+            AnswerCount(index, body, count, number)
             for index, answers in enumerate(self.answers)
             for body, (count, number) in answers.items()
         ]

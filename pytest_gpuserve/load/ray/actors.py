@@ -17,7 +17,7 @@ from pytest_gpuserve.load.ray.cluster import QUIET, Versions
 from pytest_gpuserve.load.ray.messages import News, Whereabouts
 from pytest_gpuserve.load.ray.pool import Lost
 from pytest_gpuserve.load.ray.wording import not_importable, plain
-from pytest_gpuserve.load.ray.worker import Worker
+from pytest_gpuserve.load.ray.worker import RayWorker
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def ray_library() -> Any:  # noqa: ANN401 -- a module without types
 
 
 class RayCluster:
-    """A cluster that this process has joined; see ``crew.Cluster``.
+    """A cluster that this process has joined; see ``pool.Cluster``.
 
     Args:
         address: ``HOST:PORT`` from one of its nodes, or ``ray://HOST:PORT``.
@@ -88,12 +88,12 @@ class RayCluster:
                 max_task_retries=0,
                 max_concurrency=CALLS_AT_ONCE,
                 scheduling_strategy="SPREAD",
-            )(Worker)
+            )(RayWorker)
         except Exception as problem:
             raise LoadFailed(f"the Ray cluster at {address} does not take the load: {plain(problem)}") from problem
 
     def place(self) -> RemoteActor:
-        """See ``crew.Cluster``."""
+        """See ``pool.Cluster``."""
         try:
             handle = self._actor.remote()
         except Exception as problem:
@@ -102,7 +102,7 @@ class RayCluster:
         return RemoteActor(self, handle)
 
     def room(self) -> str:
-        """See ``crew.Cluster``."""
+        """See ``pool.Cluster``."""
         try:
             there = self._ray.cluster_resources().get("CPU", 0)
             free = self._ray.available_resources().get("CPU", 0)
@@ -156,12 +156,12 @@ class RayCluster:
             raise Lost(plain(problem)) from problem
 
     async def start(self, handle: Any, part: int, parts: int, seed: int) -> str:  # noqa: ANN401 -- see above
-        """Give a worker the plan; see ``Worker.start``."""
+        """Give a worker the plan; see ``RayWorker.start``."""
         return str(await self.call(handle.start, self._plan, part, parts, seed))
 
 
 class RemoteActor:
-    """A worker on the cluster; see ``crew.Remote``.
+    """A worker on the cluster; see ``pool.RemoteWorker``.
 
     Args:
         cluster: Where it is.
@@ -173,46 +173,46 @@ class RemoteActor:
         self._handle = handle
 
     async def versions(self) -> Versions:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         return Versions(*await self._cluster.call(self._handle.versions))
 
     async def node(self) -> str:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         node = await self._cluster.call(self._handle.node)
         # The cluster may have to be asked, which blocks.
         return await asyncio.to_thread(self._cluster.node_address, node)
 
     async def identities(self, paths: Sequence[str]) -> Mapping[str, str]:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         found: Mapping[str, str] = await self._cluster.call(self._handle.identities, list(paths))
         return found
 
     async def start(self, part: int, parts: int, seed: int) -> str:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         return await self._cluster.start(self._handle, part, parts, seed)
 
     async def whereabouts(self) -> Whereabouts:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         return msgspec.msgpack.decode(await self._cluster.call(self._handle.whereabouts), type=Whereabouts)
 
     async def clock(self) -> int:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         return int(await self._cluster.call(self._handle.clock))
 
     async def begin(self, at_ns: int) -> int:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         return int(await self._cluster.call(self._handle.begin, at_ns))
 
     async def again(self, seed: int) -> None:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         await self._cluster.call(self._handle.again, seed)
 
     async def poll(self) -> News:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         return msgspec.msgpack.decode(await self._cluster.call(self._handle.poll), type=News)
 
     def end(self) -> None:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         self._cluster.end(self._handle)
 
 

@@ -1,7 +1,7 @@
 """Looks at a Ray cluster before a server is started: ``python -m pytest_gpuserve.load.ray.check ADDRESS``.
 
-Prints one JSON object, `Seen`. It is a process of its own, for Ray's library waits where it cannot be interrupted, and
-ends a process that has lost its cluster.
+Prints one JSON object, `ClusterState`. It is a process of its own: Ray's library waits where it cannot be interrupted,
+and ends a process that has lost its cluster.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Node(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ClusterState(msgspec.Struct, frozen=True):
     """What there is to know of a cluster before a load.
 
     Args:
@@ -71,14 +71,14 @@ def main(address: str) -> None:
     _leave()
 
 
-def _look(address: str, answer: int) -> Seen:
+def _look(address: str, answer: int) -> ClusterState:
     try:
         import ray  # noqa: PLC0415 -- it takes seconds, and a broken one is to be told
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
     except ImportError as problem:
-        return Seen(problem=f"ray cannot be imported: {plain(problem)}")
+        return ClusterState(problem=f"ray cannot be imported: {plain(problem)}")
     here = Versions(*_versions())
-    late = Seen(here, problem=f"it could not be joined in {format_seconds(JOIN_SECONDS)}")
+    late = ClusterState(here, problem=f"it could not be joined in {format_seconds(JOIN_SECONDS)}")
     try:
         with _at_most(JOIN_SECONDS, answer, late):
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
@@ -93,8 +93,8 @@ def _look(address: str, answer: int) -> Seen:
         # Who has left meanwhile is no node of the cluster any more.
         nodes = [_told(ray, *asked[node]) for node in asked.keys() & _nodes(ray).keys()]
     except Exception as problem:  # noqa: BLE001 -- Ray raises many kinds, RuntimeError and ConnectionError among them
-        return Seen(here, problem=plain(problem))
-    return Seen(here, sorted(nodes, key=lambda node: node.address))
+        return ClusterState(here, problem=plain(problem))
+    return ClusterState(here, sorted(nodes, key=lambda node: node.address))
 
 
 def _nodes(ray: Any) -> dict[str, str]:  # noqa: ANN401 -- a module without types
@@ -132,7 +132,7 @@ def _versions() -> tuple[str, str, str]:
 
 
 @contextmanager
-def _at_most(seconds: float, answer: int, late: Seen) -> Iterator[None]:
+def _at_most(seconds: float, answer: int, late: ClusterState) -> Iterator[None]:
     """End this process with an answer if the block takes longer: it may wait where no exception reaches it."""
 
     def give_up() -> None:

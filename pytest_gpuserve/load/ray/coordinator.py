@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.ray.clock import Exchange
 from pytest_gpuserve.load.ray.pool import CALL_SECONDS, Lost, all_of, answered
 from pytest_gpuserve.load.ray.wording import plain
 from pytest_gpuserve.load.ray.worker import check_kept
+from pytest_gpuserve.load.totals import together
 from pytest_gpuserve.load.wire import Again, Begin, Ready
 from pytest_gpuserve.units import format_seconds
 

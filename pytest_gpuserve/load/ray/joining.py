@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.ray.check import JOIN_SECONDS, LEAVE_SECONDS, NODES_SECONDS, Node, Seen
+from pytest_gpuserve.load.ray.check import JOIN_SECONDS, LEAVE_SECONDS, NODES_SECONDS, ClusterState, Node
 from pytest_gpuserve.load.ray.cluster import difference, environment_to_join, remedies
 from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.process.command_line import module_command
@@ -94,7 +94,7 @@ def check_cluster(address: ClusterAddress, option: str) -> tuple[Node, ...]:
     return tuple(seen.nodes)
 
 
-def unlike(seen: Seen) -> list[str]:
+def unlike(seen: ClusterState) -> list[str]:
     """Say of each node that cannot share a load with us why not."""
     assert seen.here is not None
     found = []
@@ -105,7 +105,7 @@ def unlike(seen: Seen) -> list[str]:
     return found
 
 
-def _unlike(address: ClusterAddress, seen: Seen, found: Sequence[str]) -> UsageProblem:
+def _unlike(address: ClusterAddress, seen: ClusterState, found: Sequence[str]) -> UsageProblem:
     assert seen.here is not None
     told = [node.versions for node in seen.nodes if node.versions is not None]
     return UsageProblem(
@@ -124,7 +124,7 @@ def _check_listens(address: ClusterAddress, option: str) -> None:
         raise _unreachable(address, option, problem.strerror or str(problem)) from problem
 
 
-def _look(address: ClusterAddress, option: str) -> Seen:
+def _look(address: ClusterAddress, option: str) -> ClusterState:
     command = module_command("pytest_gpuserve.load.ray.check", str(address))
     allowed = LOAD_SECONDS + JOIN_SECONDS + NODES_SECONDS + LEAVE_SECONDS
     try:
@@ -141,7 +141,7 @@ def _look(address: ClusterAddress, option: str) -> Seen:
     except subprocess.TimeoutExpired as problem:
         raise _unreachable(address, option, f"Ray's library did not end in {format_seconds(allowed)}") from problem
     try:
-        return msgspec.json.decode(ran.stdout, type=Seen)
+        return msgspec.json.decode(ran.stdout, type=ClusterState)
     except msgspec.DecodeError:
         # Its C++ part ends a process that it cannot help.
         last = one_line((ran.stderr.decode(errors="replace").strip().splitlines() or [""])[-1])

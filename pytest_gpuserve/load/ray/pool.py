@@ -1,6 +1,6 @@
 """The workers of a load as their coordinator knows them: found places for, given their parts, replaced, timed.
 
-What carries them is behind ``Cluster`` and ``Remote``; nothing here knows Ray.
+What carries them is behind ``Cluster`` and ``RemoteWorker``; nothing here knows Ray.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Lost(Exception):
     """The worker is gone, with its process, its node or the way to it; the text says how in one line."""
 
 
-class Remote(Protocol):
+class RemoteWorker(Protocol):
     """A worker somewhere; see ``worker.Worker``. Each of its methods but ``end`` raises ``Lost``."""
 
     async def versions(self) -> Versions:
@@ -109,7 +109,7 @@ class Remote(Protocol):
 class Cluster(Protocol):
     """Where workers run."""
 
-    def place(self) -> Remote:
+    def place(self) -> RemoteWorker:
         """Begin to find a place for a worker.
 
         Raises:
@@ -136,7 +136,7 @@ class Member:
 
     part: int
     name: str
-    remote: Remote
+    remote: RemoteWorker
     clock: Track
     slowest_ns: int
     asked_ns: int
@@ -237,7 +237,7 @@ class WorkerPool:
                     raise LoadFailed(f"{problem}, and that of the one before it neither") from problem
                 self._mistimed.add(part)
 
-    async def _joined(self, part: int, remote: Remote) -> Member:
+    async def _joined(self, part: int, remote: RemoteWorker) -> Member:
         """Make a worker that looks for a place ready to begin.
 
         Raises:
@@ -278,7 +278,7 @@ class WorkerPool:
             known = known_to(member.clock.offset)
             raise LoadFailed(f"whether the clock of {member.name} kept time is not known: it {known}")
 
-    async def _asked(self, name: str, remote: Remote, clock: Track, most_rounds: int) -> int:
+    async def _asked(self, name: str, remote: RemoteWorker, clock: Track, most_rounds: int) -> int:
         """Ask for the time until it is known well enough; returns how long the longest call took."""
         slowest_ns = 0
         async with self._timing:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.ray.cluster import Joining, LocalCluster, environment_to_join
 from pytest_gpuserve.load.ray.joining import check_cluster, check_guarded, check_installed
-from pytest_gpuserve.load.source import Launch
+from pytest_gpuserve.load.source import EngineLaunch
 from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.ports import is_here
 
@@ -34,7 +34,7 @@ END_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class RaySource:
-    """A coordinator on this host and its workers on a cluster's nodes; see ``EngineSource`` and ``Launch``.
+    """A coordinator on this host and its workers on a cluster's nodes; see ``EngineSource`` and ``EngineLaunch``.
 
     Args:
         name: What it is called in a report.
@@ -48,11 +48,11 @@ class RaySource:
     join: Callable[[], Joining]
     ready_seconds: float = READY_SECONDS
 
-    def launches(self, workers: int) -> Sequence[Launch]:  # noqa: ARG002 -- the plan tells the coordinator how many
+    def launches(self, workers: int) -> Sequence[EngineLaunch]:  # noqa: ARG002 -- the plan tells the coordinator how many
         """See ``EngineSource``."""
         joining = self.join()
         command = module_command("pytest_gpuserve.load.ray", str(os.getpid()), joining.address)
-        return [Launch(joining.command(command), self.name, 0, END_SECONDS)]
+        return [EngineLaunch(joining.command(command), self.name, 0, END_SECONDS)]
 
 
 class RayEngine:

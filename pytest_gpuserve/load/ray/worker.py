@@ -17,9 +17,7 @@ import msgspec
 
 from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import GpuserveError, LoadFailed
-from pytest_gpuserve.load.beside import host_process
-from pytest_gpuserve.load.driver import check_users
-from pytest_gpuserve.load.engine_process import EngineProcess
+from pytest_gpuserve.load.driver import EngineProcess, check_users, host_process
 from pytest_gpuserve.load.ray.messages import News, Whereabouts
 from pytest_gpuserve.load.ray.placing import PIDS, fitted, identity
 from pytest_gpuserve.load.source import END_SECONDS, LOCAL
@@ -90,7 +88,7 @@ READY_SECONDS: Final = LOCAL.ready_seconds
 """How long an engine may take until it can begin."""
 
 
-class Worker:
+class RayWorker:
     """One worker; it does nothing before it is given a plan."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load import engine_process
+from pytest_gpuserve.load import driver as driver_module
 from pytest_gpuserve.load.ray import coordinator, pool, source
 from pytest_gpuserve.load.ray.actors import CONNECT_SECONDS
 from pytest_gpuserve.load.ray.cluster import Versions
@@ -375,8 +375,8 @@ async def test_a_worker_that_hangs_at_the_end_or_when_a_load_begins_anew_is_name
 
 def test_a_worker_that_hangs_is_named_before_the_owner_gives_up() -> None:
     """After a begin, and before the first; the owner knows no names."""
-    assert pool.CALL_SECONDS < engine_process.SILENCE_SECONDS
-    assert coordinator.SILENCE_SECONDS < engine_process.SILENCE_SECONDS
+    assert pool.CALL_SECONDS < driver_module.SILENCE_SECONDS
+    assert coordinator.SILENCE_SECONDS < driver_module.SILENCE_SECONDS
     placed = CONNECT_SECONDS + pool.MOST_PLACE_SECONDS
     assert placed + pool.START_SECONDS + 4 * pool.CALL_SECONDS < source.READY_SECONDS
     assert coordinator.HALT_SECONDS + pool.CALL_SECONDS < source.READY_SECONDS

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.durations import Durations
-from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.ray.coordinator import Gathering
-from pytest_gpuserve.load.wire import Answers, Tick
+from pytest_gpuserve.load.totals import together
+from pytest_gpuserve.load.wire import AnswerCount, Tick
 
 TICK_NS = 100_000_000
 
@@ -23,7 +23,7 @@ def ticks_of(part: int, count: int) -> list[Tick]:
             (number + 1) * TICK_NS + part,
             requests=1000 * part + number,
             latency=Durations({part + 1: number + 1}, (part + 1) * (number + 1), part + 1),
-            answers=[Answers(0, b"yes", 1, part)],
+            answers=[AnswerCount(0, b"yes", 1, part)],
             last=number == count - 1,
         )
         for number in range(count)

@@ -43,59 +43,63 @@ _NOTHING: Final = b""
 class QueueSlot(Slot):
     """One place in the queue: one request at a time."""
 
-    __slots__ = ("key", "link")
+    __slots__ = ("connection", "key")
 
-    def __init__(self, place: int, link: Link) -> None:
+    def __init__(self, place: int, connection: QueueConnection) -> None:
         super().__init__(place)
-        self.link: Link | None = link
+        self.connection: QueueConnection | None = connection
         self.key = _NOTHING
 
     def send(self, payload: bytes) -> None:
         """Send a request, later if the socket is full: a worker that does not read is a slow worker."""
-        link = self.link
-        assert link is not None
-        link.count += 1
-        key = self.key = link.count.to_bytes(NUMBER_BYTES, "little")
-        link.busy[key] = self
+        connection = self.connection
+        assert connection is not None
+        connection.count += 1
+        key = self.key = connection.count.to_bytes(NUMBER_BYTES, "little")
+        connection.busy[key] = self
         # It fits into the length: what an engine can be told is far smaller (wire.MAX_MESSAGE_BYTES).
         header = _REQUEST.pack(NUMBER_BYTES + len(payload), key)
-        if link.unsent:
-            link.unsent[key] = [memoryview(header), memoryview(payload)]
+        if connection.unsent:
+            connection.unsent[key] = [memoryview(header), memoryview(payload)]
             return
         try:
-            count = link.send(header + payload) if len(payload) <= _JOINED_BYTES else link.sendmsg((header, payload))
+            count = (
+                connection.send(header + payload)
+                if len(payload) <= _JOINED_BYTES
+                else connection.sendmsg((header, payload))
+            )
         except OSError:
             # The socket is full; or the connection is broken, and its next event says how.
             count = 0
         if count != _REQUEST.size + len(payload):
-            link.send_later(key, _after(count, [memoryview(header), memoryview(payload)]))
+            connection.send_later(key, _after(count, [memoryview(header), memoryview(payload)]))
 
     def expire(self, seconds: float) -> None:
         """Give up the request under way; its answer may still come."""
         now_ns = time.perf_counter_ns()
-        link = self.link
-        assert link is not None
-        if len(link.late) >= MAX_LATE:
-            link.fail("timeout", f"the worker owes {MAX_LATE} answers to requests that timed out")
+        connection = self.connection
+        assert connection is not None
+        if len(connection.late) >= MAX_LATE:
+            connection.fail("timeout", f"the worker owes {MAX_LATE} answers to requests that timed out")
             return
-        link.give_up(self)
-        link.issuer.refused(self, now_ns, "timeout", f"no answer within {seconds:g} s", keep=True)
+        connection.give_up(self)
+        connection.issuer.refused(self, now_ns, "timeout", f"no answer within {seconds:g} s", keep=True)
 
     def close(self) -> None:
         """Leave the queue."""
-        if self.link is not None:
-            self.link.leave(self)
-            self.link = None
+        if self.connection is not None:
+            self.connection.leave(self)
+            self.connection = None
 
 
-class Link:
+class QueueConnection:
     """The connection that the slots share.
 
     Args:
         worker: Whose it is; it is told when the connection is gone.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: WorkerQueue) -> None:
         self.issuer = worker.issuer
         self.count = 0
         self.busy: dict[bytes, QueueSlot] = {}
@@ -154,7 +158,7 @@ class Link:
             self._socket = None
         # Slots and their connection know each other: nobody collects garbage in an engine.
         for slot in self._slots:
-            slot.link = None
+            slot.connection = None
         self._slots.clear()
         self._new.clear()
         self.busy.clear()
@@ -181,8 +185,8 @@ class Link:
         self.close()
         for slot in slots:
             # The issuer may close others, or all, when it hears of one.
-            if slot.link is not None and not self._worker.closed:
-                slot.link = None
+            if slot.connection is not None and not self._worker.closed:
+                slot.connection = None
                 yield slot
 
     # -- opening
@@ -205,7 +209,7 @@ class Link:
     def _tell_ready(self) -> None:
         slots, self._new = self._new, []
         for slot in slots:
-            if slot.link is not None:
+            if slot.connection is not None:
                 self.issuer.ready(slot)
 
     # -- sending
@@ -318,7 +322,7 @@ class Link:
             self.fail("connection reset", str(problem))
 
 
-class Worker(Transport):
+class WorkerQueue(Transport):
     """The transport to an in-process worker's queue.
 
     Args:
@@ -334,14 +338,14 @@ class Worker(Transport):
         self.issuer = issuer
         self.connect_timeout_ns = connect_timeout_ns
         self.closed = False
-        self._link: Link | None = None
+        self._connection: QueueConnection | None = None
 
     def open(self, place: int) -> Slot:
         """Begin to open a slot; the first one opens the connection."""
-        if self._link is None:
-            self._link = Link(self)
-        slot = QueueSlot(place, self._link)
-        self._link.join(slot)
+        if self._connection is None:
+            self._connection = QueueConnection(self)
+        slot = QueueSlot(place, self._connection)
+        self._connection.join(slot)
         return slot
 
     def take_transfer(self) -> None:
@@ -350,13 +354,13 @@ class Worker(Transport):
     def close(self) -> None:
         """Close the connection, and all slots with it, for good."""
         self.closed = True
-        if self._link is not None:
-            self._link.close()
+        if self._connection is not None:
+            self._connection.close()
 
-    def forget(self, link: Link) -> None:
+    def forget(self, connection: QueueConnection) -> None:
         """The connection is gone; a slot that is opened after this opens another."""
-        if self._link is link:
-            self._link = None
+        if self._connection is connection:
+            self._connection = None
 
 
 def _after(count: int, parts: list[memoryview]) -> list[memoryview]:

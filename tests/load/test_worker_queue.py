@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.engine import worker as worker_module
+from pytest_gpuserve.load.engine import worker_queue as worker_module
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.transport import IDLE, text_of
-from pytest_gpuserve.load.engine.worker import QueueSlot, Worker
+from pytest_gpuserve.load.engine.worker_queue import QueueSlot, WorkerQueue
 from pytest_gpuserve.load.wire import Endpoint
 from pytest_gpuserve.process import queue_server as queue_module
 from pytest_gpuserve.process.queue_server import QueuedRequest, QueueServer
@@ -46,7 +46,7 @@ class Rig:
 
     def __init__(self, path: str) -> None:
         self.reactor = Reactor()
-        self.worker = Worker(Endpoint("worker", path), self.reactor, self, 10**9)
+        self.worker = WorkerQueue(Endpoint("worker", path), self.reactor, self, 10**9)
         self.open: list[Slot] = []
         self.told: list[tuple[str, int, object]] = []
         self.after: Callable[[Slot], None] = lambda slot: None
@@ -376,7 +376,7 @@ def test_an_issuer_may_close_and_open_within_what_it_is_told() -> None:
         rig.open.clear()
         peer.close()
         run_until(rig.reactor, lambda: len(rig.open) == 2)
-        assert {slot.link for slot in rig.open if isinstance(slot, QueueSlot)} == {rig.worker._link}
+        assert {slot.connection for slot in rig.open if isinstance(slot, QueueSlot)} == {rig.worker._connection}
 
 
 def test_a_slot_on_an_open_connection_is_ready_later() -> None:
@@ -393,10 +393,10 @@ def test_a_slot_on_an_open_connection_is_ready_later() -> None:
     with scripted(1) as (rig, _, peer):
         peer.close()
         rig.worker.open(1)
-        link = rig.worker._link
-        assert link is not None
+        connection = rig.worker._connection
+        assert connection is not None
         # As the reactor does if it sees the end before the slot's turn to be ready.
-        link._happened(READABLE)
+        connection._happened(READABLE)
         rig.turn()
         assert rig.kinds() == [("lost: ", 0), ("lost: connection closed", 1)]
         assert len(rig.open) == 1
