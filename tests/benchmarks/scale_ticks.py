@@ -17,7 +17,7 @@ import numpy as np
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.ray.clock import Exchange, Track
 from pytest_gpuserve.load.ray.coordinator import Gathering
-from pytest_gpuserve.load.ray.messages import News
+from pytest_gpuserve.load.ray.worker import News
 from pytest_gpuserve.load.totals import RunningTotals, packed, shares, total
 from pytest_gpuserve.load.wire import LENGTH, Tick, frame
 from tests.benchmarks.merged_p99 import Q, nearest_rank

@@ -13,11 +13,9 @@ import msgspec
 from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.ray.address import CLIENT
-from pytest_gpuserve.load.ray.cluster import QUIET, Versions
-from pytest_gpuserve.load.ray.messages import News, Whereabouts
+from pytest_gpuserve.load.ray.cluster import QUIET, Versions, not_importable, plain
 from pytest_gpuserve.load.ray.pool import Lost
-from pytest_gpuserve.load.ray.wording import not_importable, plain
-from pytest_gpuserve.load.ray.worker import RayWorker
+from pytest_gpuserve.load.ray.worker import News, RayWorker, Whereabouts
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import msgspec
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ray.clock import Exchange
+from pytest_gpuserve.load.ray.cluster import plain
 from pytest_gpuserve.load.ray.pool import CALL_SECONDS, Lost, all_of, answered
-from pytest_gpuserve.load.ray.wording import plain
 from pytest_gpuserve.load.ray.worker import check_kept
 from pytest_gpuserve.load.totals import together
 from pytest_gpuserve.load.wire import Again, Begin, Ready
@@ -26,8 +26,8 @@ from pytest_gpuserve.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.load.ray.messages import News
     from pytest_gpuserve.load.ray.pool import Member, WorkerPool
+    from pytest_gpuserve.load.ray.worker import News
     from pytest_gpuserve.load.wire import Order, Report, Tick
 
 

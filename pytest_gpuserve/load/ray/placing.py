@@ -15,7 +15,7 @@ from pytest_gpuserve.load.ray.cluster import difference, remedies
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.ray.cluster import Versions
-    from pytest_gpuserve.load.ray.messages import Whereabouts
+    from pytest_gpuserve.load.ray.worker import Whereabouts
     from pytest_gpuserve.load.wire import Endpoint, HostProcess, Plan, Tick
 
 MOST_BYTES: Final = 1 << 25

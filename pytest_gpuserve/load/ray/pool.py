@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from pytest_gpuserve.load.ray.cluster import Versions
-    from pytest_gpuserve.load.ray.messages import News, Whereabouts
+    from pytest_gpuserve.load.ray.worker import News, Whereabouts
     from pytest_gpuserve.load.wire import HostProcess, Plan
 
 _Result = TypeVar("_Result")

@@ -7,8 +7,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.load.ray.check import check_cluster, check_guarded, check_installed
 from pytest_gpuserve.load.ray.cluster import Joining, LocalCluster, environment_to_join
-from pytest_gpuserve.load.ray.joining import check_cluster, check_guarded, check_installed
 from pytest_gpuserve.load.source import EngineLaunch
 from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.ports import is_here

@@ -18,11 +18,10 @@ import msgspec
 from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import GpuserveError, LoadFailed
 from pytest_gpuserve.load.driver import EngineProcess, check_users, host_process
-from pytest_gpuserve.load.ray.messages import News, Whereabouts
 from pytest_gpuserve.load.ray.placing import PIDS, fitted, identity
 from pytest_gpuserve.load.source import END_SECONDS, LOCAL
 from pytest_gpuserve.load.validity import one_line
-from pytest_gpuserve.load.wire import Again, Begin, Plan
+from pytest_gpuserve.load.wire import Again, Begin, HostProcess, Plan, Tick
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -30,6 +29,37 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.ray.clock import Offset, Track
     from pytest_gpuserve.load.wire import Order, Tick
+
+
+class News(msgspec.Struct, frozen=True):
+    """What happened to a worker since it was asked last; together with the asking it is an exchange of clocks.
+
+    Args:
+        received_ns: When it was asked, by its own clock.
+        answered_ns: When it answers, by its own clock.
+        ticks: What its engine reported, by its own clock.
+        ready: Whether its engine can begin again.
+        problem: Why its engine is of no use any more, in one line; empty if it is.
+    """
+
+    received_ns: int
+    answered_ns: int
+    ticks: list[Tick] = []
+    ready: bool = False
+    problem: str = ""
+
+
+class Whereabouts(msgspec.Struct, frozen=True):
+    """Where a worker runs.
+
+    Args:
+        pids: Which numbers its processes have: the same for all who see the same processes, see ``placing.identity``.
+        processes: The worker itself and its engine.
+    """
+
+    pids: str
+    processes: list[HostProcess] = []
+
 
 MOST_UNCERTAIN_NS: Final = 5_000_000
 """A worker's clock has to be known as well as this before and after a load: a twentieth of a tick."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
-from pytest_gpuserve.load.ray.messages import Whereabouts
+from pytest_gpuserve.load.ray.cluster import MOST_CHARACTERS, not_importable, plain
 from pytest_gpuserve.load.ray.placing import (
     NET,
     PIDS,
@@ -21,8 +21,7 @@ from pytest_gpuserve.load.ray.placing import (
     needed_here,
     processes_here,
 )
-from pytest_gpuserve.load.ray.wording import MOST_CHARACTERS, not_importable, plain
-from pytest_gpuserve.load.ray.worker import in_one_line
+from pytest_gpuserve.load.ray.worker import Whereabouts, in_one_line
 from pytest_gpuserve.load.wire import Endpoint, HostProcess, Outputs, Tls
 from tests.fakes.http_server import plan
 
