@@ -63,11 +63,6 @@ def client_ceiling(request_bytes: int, answer_bytes: int, *, cache: Path | None 
 
     Measured in a second the first time, and remembered for this host, version and size (the next power of two).
 
-    Args:
-        request_bytes: Of the largest request, with its head.
-        answer_bytes: Of the average answer's body.
-        cache: File that remembers; by default below ``$XDG_CACHE_HOME`` or ``~/.cache``.
-
     Returns:
         None where it cannot be measured.
 

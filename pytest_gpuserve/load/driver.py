@@ -88,10 +88,6 @@ PIPE_BYTES: Final = 1 << 20
 class EngineProcess:
     """One engine process; a context manager, so that it ends with its block.
 
-    Args:
-        command: What is run.
-        end_seconds: How long it may take to end by itself, when its input is closed.
-
     Raises:
         LoadFailed: It could not be started.
     """
@@ -153,9 +149,6 @@ class EngineProcess:
     def wait_ready(self, seconds: float) -> None:
         """Wait until it has read its plan.
 
-        Args:
-            seconds: How long that may take.
-
         Raises:
             LoadFailed: It died, or fell silent.
         """
@@ -166,9 +159,6 @@ class EngineProcess:
 
     def wait_ready_again(self, seconds: float) -> None:
         """Throw away the ticks that it wrote before it heard that it should begin anew.
-
-        Args:
-            seconds: How long it may be silent meanwhile.
 
         Raises:
             LoadFailed: It died, or fell silent.

@@ -39,16 +39,7 @@ def summary_text(
     checked: int | None = None,
     ceiling_per_second: float | None = None,
 ) -> str:
-    """Write the summary for people: several lines, without a newline at the end.
-
-    Args:
-        totals: What was measured.
-        schedule: The load.
-        processes: Engines that shared it.
-        reasons: Why nothing may be concluded from it (``validity.reasons``).
-        checked: Good answers that were compared with what is expected; None where nothing is.
-        ceiling_per_second: Requests a second that the client reaches on this host; None where it is not known.
-    """
+    """Write the summary for people: several lines, without a newline at the end."""
     sections = [_summary(totals)]
     if totals.latency.total:
         sections += [_histogram(totals.latency), _distribution(totals.latency)]

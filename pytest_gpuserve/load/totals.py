@@ -130,39 +130,16 @@ COURSE_LENGTH: Final = 256
 class Totals:
     """What happened in a stretch of ticks: sums alone, so that its size does not grow with its length.
 
-    Of a field that is not described here, see ``wire.Tick``.
+    Fields that are not described here are those of ``wire.Tick``, added up over the stretch; ``opening``, ``users`` and
+    what is called oldest are those of its last tick.
 
     Args:
         nanoseconds: Length of the stretch; what two ticks cover is counted once, what none covers not at all.
         end_ns: End of its last tick by the monotonic clock.
-        requests: Requests answered well.
-        errors: Failed requests by kind.
-        error_samples: Of each kind the first sight, in words.
-        latency: From the intended send in an open loop, else from the send.
-        service: From the actual send; in a closed loop empty, being the same.
-        lag: How late requests were sent.
-        first_token: Of streams.
-        between_tokens: Of streams.
-        tokens: Of streams.
-        due: Requests that were due.
-        sent: Requests that were sent.
-        held: Requests that had to wait for ``max_in_flight``.
-        unchecked: Good answers whose bodies were not passed on.
-        in_flight_ns: Sum over all requests of how long they were under way.
-        failed_ns: Of that sum, what belongs to requests that failed.
-        in_flight_course: Requests under way at the end of every ``course_every``-th tick in which something was due.
-        course_every: See there; it doubles as the stretch gets long.
-        opening: Connections that were being opened at the end.
-        oldest_opening_ns: How long the oldest of them had been.
-        oldest_ns: How long the oldest of the requests under way had waited at the end.
-        late_beats: Of all engines.
-        late_beats_ns: Of all engines.
-        users: Users of a closed loop at the end.
+        in_flight_course: Requests under way at the end of every ``course_every``-th tick in which something was due;
+            ``course_every`` doubles as the stretch gets long.
         host_cores: The most that an engine's host had for it; 0 where none has said.
-        cpu_ns: CPU time of all engines.
-        bytes_received: Of all good answers' bodies.
-        sending_ns: Of all sends that are timed; None where the protocol's slots do not time them.
-        receiving_ns: Of all answers in several pieces; None as above.
+        sending_ns: None where the protocol does not time it, as ``receiving_ns``.
     """
 
     nanoseconds: int = 0

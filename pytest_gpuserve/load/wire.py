@@ -134,11 +134,7 @@ class HostProcess(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The engine has read its plan and can begin.
-
-    Args:
-        processes: That make its load on its owner's host, below it or not.
-    """
+    """The engine can begin; ``processes`` make its load on its owner's host, below the owner or not."""
 
     processes: tuple[HostProcess, ...] = ()
 
@@ -150,11 +146,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
 
 
 class Again(msgspec.Struct, frozen=True, tag=True):
-    """The load is to end with the answers to what is under way, or not to begin, and to begin anew in the same process.
-
-    Args:
-        seed: In place of the plan's.
-    """
+    """End the load with the answers to what is under way, and begin anew in the same process with this seed."""
 
     seed: int
 

@@ -69,15 +69,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class EngineState:
-    """What became of the attempt to reach a container engine.
-
-    Args:
-        name: Its command line.
-        works: It can run containers on this machine.
-        found: Its version, or what is wrong.
-        remedy: What helps; empty if it works.
-        engine: The engine if it works.
-    """
+    """What became of the attempt to reach a container engine."""
 
     name: str
     works: bool
@@ -197,10 +189,6 @@ def _trouble(kind: str, name: str, answer: subprocess.CompletedProcess[str]) -> 
 
 def ask_engine(argv: tuple[str, ...], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a client to its end; its result whatever that is.
-
-    Args:
-        argv: The client and its arguments.
-        env: Its full environment.
 
     Raises:
         ServerFailed: It cannot be run, or does not end.

@@ -61,10 +61,6 @@ class QueuedRequest(NamedTuple):
 class QueueClient:
     """An engine's connection, and the thread that reads from it.
 
-    Args:
-        accepted: The connection's socket.
-        work: What the thread does; it closes the connection at the end.
-
     Raises:
         OSError: There are too many open files.
     """

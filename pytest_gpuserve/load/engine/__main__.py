@@ -51,10 +51,6 @@ COLLECT_NS: Final = 1_000_000_000
 class LoadEngine:
     """One engine with its plan.
 
-    Args:
-        plan: The load.
-        owner: Process that started us; when we are no longer its child, we end.
-
     Raises:
         socket.gaierror: The host is unknown.
         UnicodeError: The host cannot be the name of one.

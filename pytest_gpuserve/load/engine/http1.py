@@ -28,13 +28,7 @@ class MalformedResponse(Exception):
 
 
 class Parsed(NamedTuple):
-    """A complete answer.
-
-    Args:
-        status: Such as 200.
-        body: Without its chunks' framing.
-        reusable: Whether the connection may carry another request.
-    """
+    """A complete answer."""
 
     status: int
     body: bytes
@@ -368,14 +362,7 @@ class HttpConnection(Slot):
 
 
 class Http1:
-    """The transport of HTTP/1.1.
-
-    Args:
-        endpoint: Where it goes.
-        reactor: Who waits for its sockets.
-        issuer: Who is told.
-        connect_timeout_ns: After which a connection attempt is given up.
-        head: Whether answers have no body though they announce one.
+    """The transport of HTTP/1.1; with ``head`` answers have no body though they announce one.
 
     Raises:
         OSError: The host is unknown.

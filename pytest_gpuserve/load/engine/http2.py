@@ -46,16 +46,7 @@ _GOAWAY: Final = struct.Struct(">II")
 
 @dataclass(frozen=True)
 class SharedByConnections:
-    """What all connections of a transport have in common.
-
-    Args:
-        address: Where to.
-        reactor: Who waits for sockets.
-        issuer: Who is told.
-        connect_timeout_ns: After which a connection is given up on which the server has not said its settings.
-        requests: Prepares requests.
-        blocks: Reads the header blocks of answers.
-    """
+    """What all connections of a transport have in common."""
 
     address: ResolvedAddress
     reactor: Reactor
@@ -84,12 +75,7 @@ class Http2Slot(StreamSlot):
 
 
 class Http2Connection:
-    """One connection: it opens at once, and closes when its last slot has left.
-
-    Args:
-        shared: See there.
-        changed: Called with it when slots have left it, and when it takes no more.
-    """
+    """One connection: it opens at once, and closes when its last slot has left."""
 
     def __init__(self, shared: SharedByConnections, changed: Callable[[Http2Connection], None]) -> None:
         self.sender = RequestSender(shared.requests, shared.reactor)
@@ -431,12 +417,6 @@ class Http2:
     """The transport of gRPC: a payload is the serialised message, and so is an answer's body.
 
     The server's MAX_CONCURRENT_STREAMS is respected: where it is less than the slots of a connection, requests wait.
-
-    Args:
-        endpoint: Where it goes.
-        reactor: Who waits for its sockets.
-        issuer: Who is told.
-        connect_timeout_ns: After which a connection attempt is given up.
 
     Raises:
         OSError: The host is unknown.

@@ -96,13 +96,7 @@ class Http2ConnectionError(Exception):
 
 
 class Fields(NamedTuple):
-    """Of a header block, what an answer's fate hangs on; empty where it is not there.
-
-    Args:
-        status: Of HTTP, such as ``b"200"``.
-        grpc_status: Such as ``b"0"``.
-        message: gRPC's words for an error, percent-encoded.
-    """
+    """Of a header block, what an answer's fate hangs on; empty where it is not there."""
 
     status: bytes = b""
     grpc_status: bytes = b""
@@ -238,11 +232,7 @@ def check_endpoint(endpoint: Endpoint) -> None:
 
 
 class Requests:
-    """Prepares requests, and keeps those that fit into one frame: of these only the stream's number changes.
-
-    Args:
-        block: Header block of every request.
-    """
+    """Prepares requests, and keeps those that fit into one frame: of these only the stream's number changes."""
 
     def __init__(self, block: bytes) -> None:
         self.known: dict[bytes, Framed] = {}
@@ -322,13 +312,7 @@ _STATUSES: Final = (
 
 
 def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> tuple[str, Sample]:
-    """Return the error kind and the uncut sample of a complete answer that is none of status OK with one message.
-
-    Args:
-        head: Its first header block.
-        trailers: Its last one, which may be the same.
-        body: Of all its DATA frames.
-    """
+    """Return the error kind and the uncut sample of a complete answer that is none of status OK with one message."""
     code = trailers.grpc_status
     if not code and head.status != b"200" and head.status.isdigit():
         return f"status {head.status[:3].decode()}", lambda: f"not from a gRPC server: {begin_of(body)!r}"

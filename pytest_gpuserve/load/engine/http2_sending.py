@@ -24,12 +24,7 @@ WAITING_STREAM: Final = -1
 
 
 class StreamSlot(Slot):
-    """A slot with what the stream of its request needs.
-
-    Args:
-        place: Its place among all slots.
-        sender: Who sends its requests.
-    """
+    """A slot with what the stream of its request needs."""
 
     __slots__ = ("_sender", "body", "head", "rest", "stream", "window")
 
@@ -62,12 +57,7 @@ class StreamSlot(Slot):
 
 
 class RequestSender:
-    """Sends the requests of one connection.
-
-    Args:
-        requests: Prepares them.
-        reactor: Who waits until the kernel takes more.
-    """
+    """Sends the requests of one connection."""
 
     def __init__(self, requests: codec.Requests, reactor: Reactor) -> None:
         self.requests = requests

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 class OutputPlaces:
     """The places of all slots, one after the other in a shared-memory file.
 
-    Args:
-        outputs: Of the plan.
-
     Raises:
         OSError: The file cannot be opened, or is empty.
     """
@@ -77,12 +74,6 @@ OWN_FILES: Final = 32
 
 class Loop:
     """What both loops share: slots, requests under way, the end.
-
-    Args:
-        plan: The load.
-        reactor: Who waits.
-        counters: Of the present tick.
-        most_slots: How many slots the limit on open files allows.
 
     Attributes:
         losses: Slots that were lost so far.

@@ -105,15 +105,7 @@ def _context(tls: Tls, protocols: tuple[str, ...]) -> ssl.SSLContext:
 
 
 class Opening:
-    """A connection on its way; exactly one of the two callbacks is called, never from within the constructor.
-
-    Args:
-        address: Where to.
-        reactor: Who waits for it.
-        timeout_ns: After which it is given up.
-        on_open: Gets the open connection, which the reactor does not watch any more.
-        on_failure: Gets an error kind and what was seen.
-    """
+    """A connection on its way; exactly one of the two callbacks is called, never from within the constructor."""
 
     def __init__(
         self,

@@ -77,12 +77,7 @@ class DurationRecorder:
 
 
 class TickCounters:
-    """Counts of one tick; ``close`` hands them out and begins the next.
-
-    Args:
-        payloads: How many there are.
-        keep_answers: Of the plan.
-    """
+    """Counts of one tick; ``close`` hands them out and begins the next."""
 
     def __init__(self, payloads: int = 1, keep_answers: Literal["all", "some", "none"] = "some") -> None:
         self._number = 0

@@ -93,11 +93,7 @@ class QueueSlot(Slot):
 
 
 class QueueConnection:
-    """The connection that the slots share.
-
-    Args:
-        worker: Whose it is; it is told when the connection is gone.
-    """
+    """The connection that the slots share."""
 
     def __init__(self, worker: WorkerQueue) -> None:
         self.issuer = worker.issuer
@@ -323,14 +319,7 @@ class QueueConnection:
 
 
 class WorkerQueue(Transport):
-    """The transport to an in-process worker's queue.
-
-    Args:
-        endpoint: Its ``host`` is the path of the worker's socket.
-        reactor: Who waits for the socket.
-        issuer: Who is told.
-        connect_timeout_ns: After which a connection attempt is given up.
-    """
+    """The transport to an in-process worker's queue."""
 
     def __init__(self, endpoint: Endpoint, reactor: Reactor, issuer: Issuer, connect_timeout_ns: int) -> None:
         self.address = resolve(endpoint)

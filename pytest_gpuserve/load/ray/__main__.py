@@ -64,11 +64,7 @@ def main() -> None:
 
 
 class _Link:
-    """Listens to the owner, in a thread of its own; when the owner is gone, so is what it wanted.
-
-    Args:
-        owner: Its process id.
-    """
+    """Listens to the owner, in a thread of its own; when the owner is gone, so is what it wanted."""
 
     def __init__(self, owner: int) -> None:
         self._owner = owner

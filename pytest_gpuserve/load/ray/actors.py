@@ -55,11 +55,6 @@ def ray_library() -> Any:  # noqa: ANN401 -- a module without types
 class RayCluster:
     """A cluster that this process has joined; see ``pool.Cluster``.
 
-    Args:
-        address: ``HOST:PORT`` from one of its nodes, or ``ray://HOST:PORT``.
-        plan: The load that its workers are to share.
-        give_up: Called from another thread, with the reason, if the cluster does not let us in; it does not return.
-
     Raises:
         LoadFailed: It cannot be joined, or does not take the plan.
         UsageProblem: Ray is not installed.
@@ -159,12 +154,7 @@ class RayCluster:
 
 
 class RemoteActor:
-    """A worker on the cluster; see ``pool.RemoteWorker``.
-
-    Args:
-        cluster: Where it is.
-        handle: Ray's.
-    """
+    """A worker on the cluster; see ``pool.RemoteWorker``."""
 
     def __init__(self, cluster: RayCluster, handle: Any) -> None:  # noqa: ANN401 -- see above
         self._cluster = cluster

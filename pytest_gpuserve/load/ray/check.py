@@ -41,13 +41,7 @@ LEAVE_SECONDS: Final = 5.0
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node that can take workers.
-
-    Args:
-        address: Of its host, as the cluster knows it.
-        versions: What it runs; None where it did not tell.
-        problem: Why it did not.
-    """
+    """A node that can take workers."""
 
     address: str
     versions: Versions | None = None
@@ -55,13 +49,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """What there is to know of a cluster before a load.
-
-    Args:
-        here: What this process runs; None where not even Ray can be loaded.
-        nodes: That are alive and have a CPU.
-        problem: Why nothing more is known; empty if all went well.
-    """
+    """What there is to know of a cluster before a load."""
 
     here: Versions | None = None
     nodes: list[Node] = []
@@ -219,10 +207,6 @@ def check_guarded(option: str) -> None:
 
 def check_cluster(address: ClusterAddress, option: str) -> tuple[Node, ...]:
     """See that a cluster can be reached and that all of its nodes that take workers run what we run.
-
-    Args:
-        address: Where it listens.
-        option: Which option named it, for messages.
 
     Returns:
         These nodes; none where a cluster grows by itself when there is something to do.

@@ -55,12 +55,7 @@ class Exchange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a worker's clock is ahead of ours.
-
-    Args:
-        ns: What is taken for it.
-        uncertainty_ns: By how much it can be more or less.
-    """
+    """How far a worker's clock is ahead of ours."""
 
     ns: int
     uncertainty_ns: int

@@ -135,11 +135,7 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def environment_to_join(host: str) -> dict[str, str]:
-    """What a process is told that joins somebody else's cluster.
-
-    Args:
-        host: Of the cluster's address, as it was typed.
-    """
+    """What a process is told that joins somebody else's cluster."""
     return {**QUIET, **(ON_LOOPBACK if host in _LOOPBACK else {})}
 
 
@@ -209,13 +205,7 @@ _POLL_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """How a cluster is joined.
-
-    Args:
-        address: As Ray takes it.
-        environment: Variables that the process that joins it needs.
-        without: Variables that it must not have.
-    """
+    """How a cluster is joined."""
 
     address: str
     environment: Mapping[str, str]
@@ -241,9 +231,6 @@ class LocalCluster:
     @classmethod
     def start(cls, log: Path) -> LocalCluster:
         """Start a cluster of one node, and wait until it can be joined.
-
-        Args:
-            log: File to which it writes.
 
         Raises:
             LoadFailed: It did not start, or there is no folder for it.
@@ -369,12 +356,7 @@ def plain(problem: BaseException) -> str:
 
 
 def not_importable(problem: BaseException, version: str) -> str:
-    """Say in one line that a node cannot import what a worker is, and what helps; empty if that is not the problem.
-
-    Args:
-        problem: What a call to the worker raised.
-        version: Of this package here.
-    """
+    """Say in one line that a node cannot import what a worker is, and what helps; empty if that is not the problem."""
     text = str(problem)
     if _NOT_IMPORTED not in text:
         return ""

@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 
 
 class Gathering:
-    """The ticks of one load.
-
-    Args:
-        names: Of the workers, in the order of their parts; no two are the same.
-    """
+    """The ticks of one load."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
@@ -127,13 +123,7 @@ _Event = Begin | Again | _Heard | _Gone | _Look
 
 
 class Coordinator:
-    """One load, from the search for workers to its last order.
-
-    Args:
-        pool: The workers.
-        write: Passes a report on to the owner.
-        now_ns: Our clock.
-    """
+    """One load, from the search for workers to its last order."""
 
     def __init__(
         self, pool: WorkerPool, write: Callable[[Report], None], now_ns: Callable[[], int] = time.perf_counter_ns

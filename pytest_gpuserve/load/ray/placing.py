@@ -29,10 +29,6 @@ def fitted(tick: Tick, plan: Plan) -> Tick:
     Each worker may report its share of what a message holds. Answers larger than that are reported by one worker in
     each tick, in turn, so that large ones are checked as well, some of each worker. Where all answers are to be checked
     nothing is left out: that they do not fit is then for who passes them on to say.
-
-    Args:
-        tick: What the worker's engine reports.
-        plan: The load, with the worker's part.
     """
     if plan.keep_answers != "some" or tick.number % plan.parts == plan.part:
         return tick
@@ -74,9 +70,6 @@ def needed_here(plan: Plan) -> dict[str, str]:
     """Return the files that must be the very same for the worker of this part as for us, and what for.
 
     Where the server has a name, this host's resolver is asked what it leads to here.
-
-    Args:
-        plan: With the worker's part.
     """
     endpoint = plan.own_endpoint()
     needed = {}
@@ -100,14 +93,8 @@ def identity(path: str) -> str:
         return ""
 
 
-def elsewhere_problem(name: str, needed: dict[str, str], theirs: dict[str, str]) -> str:
-    """Say in one line why a worker that is elsewhere cannot do its part; empty if it can.
-
-    Args:
-        name: The worker's.
-        needed: Of ``needed_here``.
-        theirs: By the same paths, the ``identity`` of each that the worker sees.
-    """
+def unreachable_problem(name: str, needed: dict[str, str], theirs: dict[str, str]) -> str:
+    """Say in one line why a worker that is elsewhere cannot do its part; empty if it can."""
     for path, purpose in needed.items():
         ours = identity(path)
         if not ours or theirs.get(path) != ours:
@@ -124,11 +111,7 @@ def processes_here(there: Whereabouts) -> tuple[HostProcess, ...]:
 
 
 class Replacements:
-    """How many more workers may be lost before a load begins.
-
-    Args:
-        most: In all.
-    """
+    """How many more workers may be lost before a load begins."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -16,9 +16,9 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ray.clock import Exchange, Track
 from pytest_gpuserve.load.ray.placing import (
     Replacements,
-    elsewhere_problem,
     needed_here,
     processes_here,
+    unreachable_problem,
     version_problem,
     worker_name,
 )
@@ -122,17 +122,7 @@ class Cluster(Protocol):
 
 @dataclass(eq=False)
 class Member:
-    """A worker that can begin.
-
-    Args:
-        part: Which share of the load is its own.
-        name: What it is called.
-        remote: The worker itself.
-        clock: Its own, beside ours.
-        slowest_ns: The longest call when it was last asked for the time.
-        asked_ns: When that was, by our clock.
-        processes: What it is made of, where it runs on this host.
-    """
+    """A worker that can begin; ``slowest_ns`` and ``asked_ns`` are of the last time that its clock was asked."""
 
     part: int
     name: str
@@ -144,14 +134,7 @@ class Member:
 
 
 class WorkerPool:
-    """All workers of a load.
-
-    Args:
-        cluster: Where they run.
-        plan: The load, with the number of parts.
-        versions: What we run ourselves.
-        now_ns: Our clock.
-    """
+    """All workers of a load."""
 
     def __init__(
         self, cluster: Cluster, plan: Plan, versions: Versions, now_ns: Callable[[], int] = time.perf_counter_ns
@@ -259,7 +242,7 @@ class WorkerPool:
         needed = await asyncio.to_thread(needed_here, plan)
         if needed:
             theirs = await answered(name, remote.identities(list(needed)), CALL_SECONDS)
-            _complain(elsewhere_problem(name, needed, dict(theirs)))
+            _complain(unreachable_problem(name, needed, dict(theirs)))
         problem_text = await answered(name, remote.start(part, plan.parts, self.seed), START_SECONDS)
         _complain(f"{name}: {problem_text}" if problem_text else "")
         there = await answered(name, remote.whereabouts(), CALL_SECONDS)
@@ -299,11 +282,6 @@ class _Mistimed(Exception):
 
 async def answered(name: str, call: Awaitable[_Result], seconds: float) -> _Result:
     """Wait for what a worker answers, but not for ever: one whose process has stopped never does, and is not lost.
-
-    Args:
-        name: The worker's.
-        call: To it.
-        seconds: How long it may take.
 
     Raises:
         LoadFailed: It does not answer; the text names it.

@@ -34,14 +34,7 @@ END_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class RaySource:
-    """A coordinator on this host and its workers on a cluster's nodes; see ``EngineSource`` and ``EngineLaunch``.
-
-    Args:
-        name: What it is called in a report.
-        is_here: Whether all nodes are this host.
-        join: Says how the cluster is joined, and starts it where it is not there yet.
-        ready_seconds: As in ``EngineSource``.
-    """
+    """A coordinator on this host and its workers on a cluster's nodes; see ``EngineSource`` and ``EngineLaunch``."""
 
     name: str
     is_here: bool

@@ -78,10 +78,6 @@ of the same number come to be of other times."""
 def check_kept(name: str, clock: Track) -> None:
     """See that a clock keeps time well enough.
 
-    Args:
-        name: The worker's.
-        clock: Its own, since the load began.
-
     Raises:
         LoadFailed: It went away from ours, or is not known any more.
     """
@@ -150,12 +146,6 @@ class RayWorker:
     def start(self, plan: bytes, part: int, parts: int, seed: int) -> str:
         """Start the engine, and wait until it can begin.
 
-        Args:
-            plan: The load, as MessagePack.
-            part: Which share of it is this one's.
-            parts: How many there are.
-            seed: In place of the plan's.
-
         Returns:
             Why that cannot be, in one line; empty if it can.
         """
@@ -191,9 +181,6 @@ class RayWorker:
     def begin(self, at_ns: int) -> int:
         """Tell the engine when to begin.
 
-        Args:
-            at_ns: By this host's clock.
-
         Returns:
             When the engine had been told, by the same.
         """
@@ -201,11 +188,7 @@ class RayWorker:
         return time.perf_counter_ns()
 
     def again(self, seed: int) -> None:
-        """Have the engine end its load and make itself ready to begin anew; there is news when it is.
-
-        Args:
-            seed: In place of the plan's.
-        """
+        """Have the engine end its load and make itself ready to begin anew; there is news when it is."""
         # Who reads ticks has to know it before the engine does.
         self._interrupted.set()
         self._tell(Again(seed))
