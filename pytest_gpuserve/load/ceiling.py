@@ -1,4 +1,4 @@
-"""What the load engine itself can reach on this host: a number to hold a measurement against."""
+"""The request rate that the load engine itself reaches on this host, as a reference for measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pytest side of the engines: starts them together, reads and merges their ticks, ends them."""
+"""The owner's side of engine processes: starts them together, reads and merges their ticks, ends them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ pid of our process that they work for."""
 
 
 def host_process(pid: int) -> HostProcess | None:
-    """Say which process has a number now; None where none has that we can see."""
+    """Return the process that has this pid now; None where none is visible."""
     try:
         return HostProcess(pid, parse_stat(Path(f"/proc/{pid}/stat").read_bytes()).began_ticks)
     except OSError:
@@ -158,7 +158,7 @@ class EngineProcess:
         note_helpers(self.pid, report.processes)
 
     def wait_ready_again(self, seconds: float) -> None:
-        """Throw away the ticks that it wrote before it heard that it should begin anew.
+        """Discard the ticks that it wrote before it read the order to begin anew.
 
         Raises:
             LoadFailed: It died, or fell silent.
@@ -291,7 +291,7 @@ class Engines:
         return tuple(dict.fromkeys([*own, *(pid for owner in own for pid in helper_pids(owner))]))
 
     def next_tick(self) -> Tick:
-        """Return the next report of all engines together, waiting for it; not to be asked for after the last.
+        """Wait for the next report of all engines together; not to be called after the last one.
 
         Raises:
             LoadFailed: An engine died, fell silent or talks nonsense.
@@ -337,7 +337,7 @@ class Engines:
 
 
 def check_users(schedule: Schedule, processes: int) -> None:
-    """Say beforehand that there cannot be so many requests under way, or that they cannot be shared.
+    """Check before a start that so many requests can be under way, and that the processes can share them.
 
     Raises:
         UsageProblem: More than the limit on open files allows, or fewer than processes.
@@ -369,7 +369,7 @@ def most_under_way(schedule: Schedule) -> int | None:
 
 
 def _check_slots(plan: Plan) -> None:
-    """Say beforehand that requests under way would overwrite each other's answers in shared memory."""
+    """Check before a start that requests under way do not overwrite each other's answers in shared memory."""
     most = most_under_way(plan.schedule)
     slots = min((len(forms) for forms in plan.payloads if plan.outputs is not None or len(forms) > 1), default=None)
     if slots is None:

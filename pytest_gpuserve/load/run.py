@@ -44,7 +44,7 @@ def lost_in_mid_load(problem: LoadFailed) -> Reason:
 
 @dataclass(frozen=True)
 class LoadOutcome:
-    """What a load came to.
+    """Result of a load.
 
     Args:
         totals: All that was measured.

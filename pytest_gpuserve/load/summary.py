@@ -1,4 +1,4 @@
-"""What a load came to: as text in the manner of hey, for people, and as plain values for JSON."""
+"""The result of a load: as text in the manner of hey, for people, and as plain values for JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a measurement may be believed: what shows that the client, not the server, was measured.
+"""Decides whether a measurement is valid: whether the server, and not the client, was measured.
 
 What is not known is never taken for good: each check that lacks its numbers says so, as a reason of its own.
 """

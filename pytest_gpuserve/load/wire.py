@@ -1,4 +1,4 @@
-"""What the pytest process and an engine process say to each other: msgpack messages with a length before each."""
+"""Messages between the pytest process and an engine process: msgpack, with a length before each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Tls(msgspec.Struct, frozen=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where the server listens, and what it speaks.
+    """Where the server listens, and its protocol.
 
     Args:
         protocol: ``http`` (HTTP/1.1), ``sse`` (HTTP/1.1 whose answers are server-sent events), ``grpc`` (unary calls
@@ -61,7 +61,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The load, as an engine is told it.
+    """The load, as it is sent to an engine.
 
     Args:
         endpoint: Where it goes.
@@ -122,7 +122,7 @@ def unwritten(byte_size: int) -> bytes:
 
 
 class HostProcess(msgspec.Struct, frozen=True):
-    """A process of the host of who is told.
+    """A process on the receiver's host.
 
     Args:
         pid: Its number.

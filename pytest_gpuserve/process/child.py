@@ -1,4 +1,4 @@
-"""A child process with everything that it starts, ended for sure: after ``stop()``, or when this process dies.
+"""A child process with everything that it starts; it ends after ``stop()``, or when this process dies.
 
 Nothing here knows pytest or any server. The work that must outlive this process is done by ``supervisor``.
 """
@@ -77,7 +77,7 @@ class Command:
 
 @dataclass(frozen=True)
 class SupervisorProcess:
-    """A supervisor that has been told its folders, and waits for what to start, if anything.
+    """A supervisor that knows its folders, and waits for a command to start, if any.
 
     Attributes:
         folders: Absolute folders, which may be made only now: they are removed with all that is in them when the
@@ -131,7 +131,7 @@ class SupervisorProcess:
         return cls(tuple(folders), supervisor, ours, log, log_start)
 
     def release(self) -> None:
-        """Have the supervisor remove its folders and end; what it was told to start has been ended before."""
+        """Have the supervisor remove its folders and end; what it started must have ended before."""
         self.link.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(RELEASE_SECONDS)
@@ -139,7 +139,7 @@ class SupervisorProcess:
 
 @dataclass
 class _Reports:
-    """What the supervisor has said so far."""
+    """What the supervisor has reported so far."""
 
     unread: bytes = b""
     started: int = 0
@@ -391,7 +391,7 @@ class Process:
                 self._reports.severed = True
 
     def _sweep(self, deadline: Deadline) -> None:
-        """Do what the supervisor can do no more: end what carries our mark, run what follows, remove the folders."""
+        """Replace a dead supervisor: end what carries our mark, run what follows, remove the folders."""
         while members := marked(self._mark):
             if deadline.expired():
                 raise self._immortal(members, deadline)

@@ -62,19 +62,19 @@ def run_command(command: Callable[[Sequence[str]], int]) -> int:
 
 
 def refused(problem: GpuserveError) -> int:
-    """Tell on standard error what cannot be used, without secrets, and return the exit status that says so."""
+    """Print to standard error what cannot be used, without secrets, and return `REFUSED`."""
     print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
     return REFUSED
 
 
 def failed(problem: GpuserveError) -> int:
-    """Tell on standard error what did not succeed, without secrets, and return the exit status that says so."""
+    """Print to standard error what did not succeed, without secrets, and return `FAILED`."""
     print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
     return FAILED
 
 
 def masked(text: str) -> str:
-    """A text without the values of this process's secret variables; to be asked before the text is laid out."""
+    """Mask the values of this process's secret variables in a text; call it before the text is laid out."""
     return without_secrets(text, os.environ)
 
 
@@ -88,5 +88,5 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 def _root() -> str:
-    """Where this package lies; a bare checkout is on sys.path but not installed."""
+    """Return the folder of this package; a bare checkout is on sys.path but not installed."""
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120 -- no symlinks resolved, as the import was

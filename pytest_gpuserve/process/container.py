@@ -1,4 +1,4 @@
-"""A server in a container: the command that runs it in the foreground, and those that end it for sure.
+"""Servers in containers: the command that runs one in the foreground, and those that remove it.
 
 The client (docker, podman) is the child that `Process` starts, so SIGTERM reaches the server through it and its exit
 status is the server's. The container of a daemon is nobody's descendant here, hence ``after``, for `Process.start`::
@@ -69,7 +69,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class EngineState:
-    """What became of the attempt to reach a container engine."""
+    """Result of an attempt to reach a container engine."""
 
     name: str
     works: bool

@@ -1,4 +1,4 @@
-"""Asking git about a checkout, so that neither the caller's environment nor a user's hook changes the answer."""
+"""Asks git about a checkout, so that neither the caller's environment nor a user's hook changes the answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ the ones do that a hook is run with."""
 
 @dataclass(frozen=True, slots=True)
 class GitOutput:
-    """What git said.
+    """Output of a git command.
 
     Args:
         text: Its output, or what it complained of.

@@ -1,4 +1,4 @@
-"""The worker's end of its queue: requests of load engines come in, in their order, and answers go out in any.
+"""The worker's end of its queue: requests of load engines come in order, answers go out in any order.
 
 To be used in the process that runs the model, as the back end of a server would be::
 
@@ -73,7 +73,7 @@ class QueueClient:
         self.thread = threading.Thread(target=work, args=(self,), name="gpuserve queue", daemon=True)
 
     def send(self, message: bytes) -> None:
-        """Send a whole message; an engine that is gone waits for none."""
+        """Send a whole message; one to an engine that is gone is dropped."""
         with self._lock, contextlib.suppress(OSError):
             self.connection.send_bytes(message)
 
@@ -83,7 +83,7 @@ class QueueClient:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give back what the kernel holds for it."""
+        """Release its file descriptors."""
         self.hang_up()
         with self._lock:
             self.connection.close()

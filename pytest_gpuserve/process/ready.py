@@ -1,4 +1,4 @@
-"""When a server is up: probes that look once and say what they saw, and the wait that asks them.
+"""Waits until a server is up: probes that look once and report what they saw, and the wait that calls them.
 
 A probe is any ``() -> NotReady | None``. It looks once, briefly (it is not told the deadline, so its own timeout is
 how late the wait can become), returns None when all is well, and raises `ServerFailed` when waiting cannot help.
@@ -289,7 +289,7 @@ def _late(process: Process, deadline: Deadline, what: str, seen: NotReady) -> Se
 
 @lru_cache
 def verified_tls(ca_file: str) -> ssl.SSLContext:
-    """Make what checks a server's certificate and name; once, for to read the system's takes as long as a request.
+    """Make the context that checks a server's certificate and name; cached, since reading the system's takes long.
 
     Args:
         ca_file: Certificates to trust instead of the system's; empty for those.

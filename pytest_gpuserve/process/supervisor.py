@@ -1,4 +1,4 @@
-"""The supervisor script between the test session and a server: the server's whole tree ends, whatever happens.
+"""The supervisor script between the test session and a server; it ends the server's whole tree, whatever happens.
 
 It is run as ``python -I -S supervisor.py FD [FOLDER...]``. FD is its end of a socket pair; the owner
 (`pytest_gpuserve.process.child.Process`) alone holds the other end. The folders are removed at its end, also where it
@@ -87,7 +87,7 @@ class Owner:
         return order
 
     def listen(self) -> None:
-        """Take in what the owner said, or that it is no more, without waiting."""
+        """Read the owner's messages, or note that it is gone, without waiting."""
         while not self.gone:
             try:
                 received = os.read(self.fd, 1 << 16)

@@ -39,7 +39,7 @@ _run = _Run()
 
 
 def belong_to(controller_pid: int | None) -> None:
-    """Let this process be a part of the run of its controller; None, or one that is not above it, is no such run.
+    """Make this process part of its controller's run; None, or one that is not above it, is no such run.
 
     A worker may be on another machine, where the number is somebody else's.
     """

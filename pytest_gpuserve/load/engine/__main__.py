@@ -76,7 +76,7 @@ class LoadEngine:
         self._host_cores = len(os.sched_getaffinity(0))
 
     def run(self, begin_ns: int) -> Order | None:
-        """Load the server, beginning at this time; when that has ended, the engine is to be closed.
+        """Load the server from this time on; the engine must be closed afterwards.
 
         Returns:
             The order that has ended it; None where the load has ended by itself, or the owner has.
@@ -93,7 +93,7 @@ class LoadEngine:
         return self._again
 
     def close(self) -> None:
-        """Give back what the kernel holds for it, whether it has run or not."""
+        """Release its file descriptors, whether it has run or not."""
         self._reactor.close()
         self._busy.close()
 
@@ -153,7 +153,7 @@ class LoadEngine:
         self._collect(now_ns)
 
     def _collect(self, now_ns: int) -> None:
-        """Collect what lost slots leave: the tracebacks of their failures are cycles."""
+        """Collect what lost slots leave: the tracebacks of their failures are reference cycles."""
         if self._loop.losses != self._losses and now_ns - self._collected_ns >= COLLECT_NS:
             self._losses = self._loop.losses
             self._collected_ns = now_ns
@@ -233,7 +233,7 @@ def make_loop(plan: Plan, reactor: Reactor, counters: TickCounters, most_slots: 
 
 
 def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
-    """Make what speaks the endpoint's protocol.
+    """Make the transport of the endpoint's protocol.
 
     Raises:
         socket.gaierror: The host is unknown.

@@ -1,4 +1,4 @@
-"""The closed loop: users, of whom each sends the next request when the last was answered."""
+"""The closed loop: each user sends its next request when its last one is answered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAG_SAMPLE: Final = 7
 
 
 class ClosedLoop(Loop):
-    """Users, of whom each sends the next request when the last was answered: a slot is a user."""
+    """Users that each send the next request when the last one is answered: a slot is a user."""
 
     def __init__(
         self, plan: Plan, schedule: ClosedSchedule, reactor: Reactor, counters: TickCounters, most_slots: int

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MalformedResponse(Exception):
-    """What arrived is no answer, or one too many."""
+    """The received data is no answer, or one answer too many."""
 
 
 class Parsed(NamedTuple):
@@ -66,7 +66,7 @@ class ResponseParser:
         return self._status
 
     def feed(self, data: bytes) -> Parsed | None:
-        """Take what arrived; return the answer if it is complete now.
+        """Parse received data; return the answer if it is complete now.
 
         Raises:
             MalformedResponse: It is no answer to one request; the text has all of the data.
@@ -227,7 +227,7 @@ class HttpConnection(Slot):
             self._sent()
 
     def _sent(self) -> None:
-        """All of a request that is timed is with the kernel."""
+        """Note that the kernel has all of a timed request."""
         self._transport.transfer.sending_ns += time.perf_counter_ns() - self.sent_ns
 
     def expire(self, seconds: float) -> None:
@@ -235,7 +235,7 @@ class HttpConnection(Slot):
         self._lose("timeout", f"no answer within {seconds:g} s")
 
     def close(self) -> None:
-        """Close without telling anybody anything."""
+        """Close without a report to the issuer."""
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
@@ -317,7 +317,7 @@ class HttpConnection(Slot):
         return "" if 200 <= parsed.status < 300 else f"status {parsed.status}"
 
     def _ended(self, now_ns: int, problem: OSError | None) -> None:
-        """Tell what the end of the connection means for a request under way."""
+        """Report what the end of the connection means for a request under way."""
         if not self._busy:
             self._lose("", "")
             return
@@ -344,7 +344,7 @@ class HttpConnection(Slot):
         self._transport.issuer.lost(self, kind, sample)
 
     def _flushed(self, mask: int) -> bool:
-        """Send on what did not fit; whether there is something to receive too."""
+        """Send the rest of a request; returns whether there is something to receive as well."""
         if self._socket is None:
             return False
         if self._rest is not None and mask & WRITABLE:

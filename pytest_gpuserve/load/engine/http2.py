@@ -46,7 +46,7 @@ _GOAWAY: Final = struct.Struct(">II")
 
 @dataclass(frozen=True)
 class SharedByConnections:
-    """What all connections of a transport have in common."""
+    """What all connections of a transport share."""
 
     address: ResolvedAddress
     reactor: Reactor
@@ -75,7 +75,7 @@ class Http2Slot(StreamSlot):
 
 
 class Http2Connection:
-    """One connection: it opens at once, and closes when its last slot has left."""
+    """One connection; it opens at once, and closes when its last slot has left."""
 
     def __init__(self, shared: SharedByConnections, changed: Callable[[Http2Connection], None]) -> None:
         self.sender = RequestSender(shared.requests, shared.reactor)
@@ -101,16 +101,16 @@ class Http2Connection:
 
     @property
     def slots(self) -> int:
-        """How many share it."""
+        """Number of slots on it."""
         return len(self._slots)
 
     @property
     def takes_more(self) -> bool:
-        """Whether it takes further slots."""
+        """Whether further slots may join."""
         return not self.closed and not self._ending
 
     def join(self, place: int) -> Http2Slot:
-        """Take a further slot, whose issuer hears of it later."""
+        """Add a slot; its issuer hears ``ready`` later."""
         slot = Http2Slot(place, self)
         self._slots[slot] = False
         if self._ready:
@@ -118,7 +118,7 @@ class Http2Connection:
         return slot
 
     def leave(self, slot: StreamSlot) -> None:
-        """Take a slot away, and take back its request; the last one closes the connection."""
+        """Remove a slot and cancel its request; the last one closes the connection."""
         self.sender.abandon(slot)
         self._slots.pop(slot, None)
         if self._slots:
@@ -133,7 +133,7 @@ class Http2Connection:
         self._issuer.refused(slot, time.perf_counter_ns(), "timeout", sample, keep=keep)
 
     def close(self) -> None:
-        """Close without telling anybody anything."""
+        """Close without a report to the issuer."""
         # They hold us: without a garbage collector such a cycle stays for ever.
         self._slots.clear()
         self._shut()
@@ -152,7 +152,7 @@ class Http2Connection:
             self._shared.reactor.close_later(self._socket)
 
     def _keep(self, slot: StreamSlot) -> bool:
-        """Whether an idle slot can be used on; if not, it leaves."""
+        """Whether an idle slot can be used again; if not, it leaves."""
         if self._ending:
             self.leave(slot)
         return not self._ending
@@ -178,7 +178,7 @@ class Http2Connection:
         self._lose("connect timeout", f"connected, but no HTTP/2 settings within {seconds:g} s")
 
     def _lose(self, kind: str, sample: str) -> None:
-        """Close, and tell every slot."""
+        """Close, and report the loss of every slot."""
         if self.closed:
             return
         fates = {slot: self._fate(slot, kind, sample) for slot in self._slots}
@@ -189,7 +189,7 @@ class Http2Connection:
                 self._issuer.lost(slot, *fate)
 
     def _fate(self, slot: StreamSlot, kind: str, sample: str) -> tuple[str, str]:
-        """What the end of the connection is to a slot."""
+        """The error kind and sample that the end of the connection is to a slot."""
         if kind == "connection closed" and self._slots[slot]:
             if slot.stream == IDLE_STREAM:
                 return "", ""
@@ -391,7 +391,7 @@ class Http2Connection:
             )
 
     def _finish(self, slot: StreamSlot, trailers: Fields, now_ns: int) -> None:
-        """The answer is complete."""
+        """Report a complete answer."""
         head, body, stream = slot.head or trailers, slot.body, slot.stream
         if not self.sender.free(slot):
             # The server does not want the rest of the request.
@@ -444,7 +444,7 @@ class Http2:
         return slot
 
     def take_transfer(self) -> None:
-        """Its slots do not time it: frames of several requests go out together."""
+        """Return None: frames of several requests go out together, so none is timed."""
 
     def close(self) -> None:
         """Close all connections."""

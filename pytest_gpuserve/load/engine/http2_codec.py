@@ -1,4 +1,4 @@
-"""HTTP/2 as far as unary gRPC calls need it, without sockets: frames, header blocks and requests.
+"""HTTP/2 and gRPC as far as unary calls need them, without sockets: frames, header blocks, requests, statuses.
 
 Numbers and layouts are those of RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC's ``PROTOCOL-HTTP2.md``.
 """
@@ -92,11 +92,11 @@ _OURS: Final = frozenset({"te", "content-type", "user-agent", "grpc-encoding", "
 
 
 class Http2ConnectionError(Exception):
-    """What arrived is no HTTP/2, or breaks a rule after which the connection cannot be trusted."""
+    """The peer broke a rule of HTTP/2 after which the connection cannot be used (RFC 9113, 5.4.1)."""
 
 
 class Fields(NamedTuple):
-    """Of a header block, what an answer's fate hangs on; empty where it is not there."""
+    """The fields of a header block that decide about an answer; empty where absent."""
 
     status: bytes = b""
     grpc_status: bytes = b""
@@ -312,7 +312,7 @@ _STATUSES: Final = (
 
 
 def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> tuple[str, Sample]:
-    """Return the error kind and the uncut sample of a complete answer that is none of status OK with one message."""
+    """Return the error kind and the uncut sample of a complete answer that is not status OK with one message."""
     code = trailers.grpc_status
     if not code and head.status != b"200" and head.status.isdigit():
         return f"status {head.status[:3].decode()}", lambda: f"not from a gRPC server: {begin_of(body)!r}"

@@ -1,4 +1,4 @@
-"""What goes out on a connection of HTTP/2: requests, as far as windows, streams and the kernel have room for them."""
+"""Sends requests on an HTTP/2 connection, as far as windows, streams and the kernel have room."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class RequestSender:
         self.write(codec.PREFACE)
 
     def close(self) -> None:
-        """Send nothing any more, and let go of all requests and of whoever handles events."""
+        """Stop sending, and drop all requests and the event handler."""
         self._socket = None
         # All these hold us: without a garbage collector such a cycle stays for ever.
         self._handler = _nobody
@@ -99,7 +99,7 @@ class RequestSender:
         self._waiting.clear()
 
     def apply(self, settings: list[tuple[int, int]]) -> None:
-        """Do as the server wishes."""
+        """Apply the server's settings."""
         for name, value in settings:
             if name == codec.MAX_CONCURRENT_STREAMS:
                 self.most_streams = value
@@ -112,7 +112,7 @@ class RequestSender:
         self._begin_waiting()
 
     def widen(self, stream: int, size: int) -> None:
-        """Use that the server reads more: of one stream, or of the connection (0).
+        """Widen the window of one stream, or of the connection (0).
 
         Raises:
             Http2ConnectionError: By an impossible size.
@@ -149,7 +149,7 @@ class RequestSender:
         self._begin_waiting()
 
     def free(self, slot: StreamSlot) -> bool:
-        """End the stream of a slot, of whom nothing is kept; whether its request was sent to the end."""
+        """End the stream of a slot and forget its answer; returns whether its request was sent completely."""
         sent = slot.rest is None
         del self.streams[slot.stream]
         if not sent:
@@ -162,7 +162,7 @@ class RequestSender:
         return sent
 
     def abandon(self, slot: StreamSlot) -> None:
-        """Take back the request of a slot, if there is one."""
+        """Cancel the request of a slot, if there is one."""
         stream = slot.stream
         if stream == WAITING_STREAM:
             self._waiting = deque(entry for entry in self._waiting if entry[0] is not slot)
@@ -274,4 +274,4 @@ class RequestSender:
 
 
 def _nobody(_mask: int) -> None:
-    """Nobody handles the events of a connection that is closed, or not open yet."""
+    """Ignore the events of a connection that is closed, or not open yet."""

@@ -1,4 +1,4 @@
-"""Who sends what when, over slots of any protocol: what the closed and the open loop have in common."""
+"""What the closed and the open loop share: which request is sent when, over slots of any protocol."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ class Loop:
         return sent_ns
 
     def _place(self, slot: Slot) -> int:
-        """The slot's place among those of all engines."""
+        """Return the slot's place among those of all engines."""
         return slot.place * self._plan.parts + self._plan.part
 
     def _open(self) -> None:

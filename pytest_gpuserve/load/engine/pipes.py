@@ -30,7 +30,7 @@ OWNER_SECONDS: Final = 0.1
 
 
 class Unread(Exception):
-    """The owner does not read reports any more."""
+    """The owner no longer reads reports."""
 
 
 class Outbox:

@@ -119,7 +119,7 @@ class StreamParser(ResponseParser):
         return tokens
 
     def feed(self, data: bytes) -> Parsed | None:
-        """Take what arrived; return the answer if it is complete now.
+        """Parse received data; return the answer if it is complete now.
 
         Raises:
             MalformedResponse: It is no answer to one request, or no stream of events.
@@ -180,7 +180,7 @@ class Streams(Http1):
         return EventStreamConnection(place, self)
 
     def take_transfer(self) -> None:
-        """Not known: from a stream's first byte to its last it is the server that takes its time."""
+        """Return None: between a stream's first byte and its last the server takes the time."""
 
     def remember(self, data: bytes, parsed: Parsed) -> None:
         """Recognise nothing: every token has to be counted."""

@@ -1,4 +1,4 @@
-"""What an engine counts within a tick.
+"""Counts what happens within a tick.
 
 Counting is most of what the engine itself costs a request, so durations are only noted while requests go to and fro,
 and put into their histograms a few hundred times a second.

@@ -12,8 +12,8 @@ MAX_ANSWER_BYTES: Final = 1 << 28
 """A longer answer is not waited for: it would take the memory of whatever else runs on the host."""
 
 Sample: TypeAlias = str | Callable[[], str]
-"""What is said of a failure, or what makes it when it is to be kept, as most are not: of a large answer that takes as
-long as a request."""
+"""The text of a failure, or a function that makes it: most samples are dropped, and to make one of a large answer takes
+as long as a request."""
 
 
 def text_of(sample: Sample) -> str:
@@ -25,7 +25,7 @@ class Slot:
     """Carries one request at a time: a connection of HTTP/1.1, or one of the slots on a shared connection.
 
     The issuer writes ``number``, ``index``, ``intended_ns`` and ``sent_ns`` and then calls ``send``. A slot is busy
-    from then until it tells its issuer ``answered``, ``refused`` or ``lost``.
+    from then until it calls its issuer's ``answered``, ``refused`` or ``lost``.
 
     Args:
         place: Its place among the slots that are open at the same time, from 0; free again when it is gone.
@@ -41,15 +41,15 @@ class Slot:
         self.sent_ns = IDLE
 
     def send(self, payload: bytes) -> None:
-        """Send a request. Trouble is told to the issuer, at once or later, never raised."""
+        """Send a request; failures are reported to the issuer, at once or later, never raised."""
         raise NotImplementedError
 
     def expire(self, seconds: float) -> None:
-        """Give up the request under way, which had so long, as ``timeout``: tells ``refused`` or ``lost``."""
+        """Give up the request under way after so many seconds as ``timeout``: calls ``refused`` or ``lost``."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close without telling anybody anything."""
+        """Close without a report to the issuer."""
         raise NotImplementedError
 
 
@@ -85,7 +85,7 @@ class Issuer(Protocol):
 
 @dataclass(slots=True)
 class Transfer:
-    """How long the transfer of requests and answers took, summed up; see ``wire.Tick``."""
+    """Sums of how long the transfer of requests and answers took; see ``wire.Tick``."""
 
     sending_ns: int = 0
     receiving_ns: int = 0

@@ -93,7 +93,7 @@ class QueueSlot(Slot):
 
 
 class QueueConnection:
-    """The connection that the slots share."""
+    """The connection that all slots share."""
 
     def __init__(self, worker: WorkerQueue) -> None:
         self.issuer = worker.issuer
@@ -116,14 +116,14 @@ class QueueConnection:
     # -- slots
 
     def join(self, slot: QueueSlot) -> None:
-        """Take a slot in; it is told that it is open when there is a connection."""
+        """Add a slot; its issuer hears ``ready`` when there is a connection."""
         self._slots[slot] = None
         self._new.append(slot)
         if self._socket is not None and len(self._new) == 1:
             self._reactor.at(time.perf_counter_ns(), self._tell_ready)
 
     def leave(self, slot: QueueSlot) -> None:
-        """Let a slot go, and with the last one the connection."""
+        """Remove a slot, and with the last one the connection."""
         if slot not in self._slots:
             # It was just about to hear that it is lost.
             return
@@ -144,7 +144,7 @@ class QueueConnection:
             self.late.add(key)
 
     def close(self) -> None:
-        """Close without telling anybody anything."""
+        """Close without a report to the issuer."""
         self._worker.forget(self)
         if self._opening is not None:
             self._opening.cancel()
@@ -162,7 +162,7 @@ class QueueConnection:
         self._pieces.clear()
 
     def fail(self, kind: str, sample: str) -> None:
-        """Close, and tell every slot.
+        """Close, and report the loss of every slot.
 
         An open slot without a request under way has lost nothing; but if there are no others, one of them is told of a
         worker that breaks the protocol.
@@ -176,7 +176,7 @@ class QueueConnection:
             self.issuer.lost(slot, *(kind, sample) if struck else ("", ""))
 
     def _lose(self) -> Iterator[QueueSlot]:
-        """Close, and go through those who are to hear of it."""
+        """Close, and yield the slots whose loss is to be reported."""
         slots, self._slots = self._slots, {}
         self.close()
         for slot in slots:
@@ -264,7 +264,7 @@ class QueueConnection:
         self._parse(data, now_ns)
 
     def _parse(self, data: bytes, now_ns: int) -> None:
-        """Tell of all whole answers, and keep the rest."""
+        """Report all complete answers, and keep the rest."""
         issuer, busy = self.issuer, self.busy
         begin, end = 0, len(data)
         while end - begin >= _ANSWER.size:
@@ -309,7 +309,7 @@ class QueueConnection:
         self._have = len(rest)
 
     def _ended(self, problem: OSError | None) -> None:
-        """Tell what the end of the connection means."""
+        """Report what the end of the connection means."""
         if self._have:
             self.fail("incomplete answer", f"the connection ended after {self._have} bytes of an answer")
         elif problem is None:
@@ -338,7 +338,7 @@ class WorkerQueue(Transport):
         return slot
 
     def take_transfer(self) -> None:
-        """Its slots do not time it."""
+        """Return None: transfers are not timed."""
 
     def close(self) -> None:
         """Close the connection, and all slots with it, for good."""
@@ -353,7 +353,7 @@ class WorkerQueue(Transport):
 
 
 def _after(count: int, parts: list[memoryview]) -> list[memoryview]:
-    """What is left of the parts when so many bytes are taken away."""
+    """Return what is left of the parts after so many bytes."""
     while parts and count >= len(parts[0]):
         count -= len(parts[0])
         parts = parts[1:]

@@ -49,7 +49,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """What there is to know of a cluster before a load."""
+    """State of a cluster before a load."""
 
     here: Versions | None = None
     nodes: list[Node] = []
