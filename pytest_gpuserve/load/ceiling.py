@@ -18,7 +18,7 @@ from pytest_gpuserve.errors import GpuserveError, LoadFailed
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.totals import Totals
+from pytest_gpuserve.load.totals import Totals, total
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.process.command_line import module_command
 
@@ -100,12 +100,9 @@ def measure_ceiling(request_bytes: int, answer_bytes: int) -> float:
             timeout_ns=10 * 1_000_000_000,
             keep_answers="none",
         )
-        totals = Totals()
         with Engines(plan) as engines:
-            for number in range(WARMUP_TICKS + TICKS):
-                tick = engines.next_tick()
-                if number >= WARMUP_TICKS:
-                    totals = totals.plus(tick)
+            ticks = [engines.next_tick() for _ in range(WARMUP_TICKS + TICKS)]
+    totals = total(ticks[WARMUP_TICKS:])
     if totals.errors or not totals.requests:
         raise LoadFailed("the null server could not be loaded", found=str(dict(totals.errors)))
     # By its CPU time, and not by the clock: it had to wait for the null server, which shares the host with it.
