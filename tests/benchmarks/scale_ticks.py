@@ -16,8 +16,8 @@ import numpy as np
 
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.ray.clock import Exchange, Track
-from pytest_gpuserve.load.ray.coordinator import Gathering
-from pytest_gpuserve.load.ray.worker import News
+from pytest_gpuserve.load.ray.coordinator import TickGatherer
+from pytest_gpuserve.load.ray.worker import WorkerReport
 from pytest_gpuserve.load.totals import RunningTotals, packed, shares, total
 from pytest_gpuserve.load.wire import LENGTH, Tick, frame
 from tests.benchmarks.merged_p99 import Q, nearest_rank
@@ -126,7 +126,7 @@ def gather(workers: Sequence[RayWorker]) -> Gathered:
     """
     names = [each.name for each in workers]
     rows = list(zip(*(each.ticks for each in workers), strict=True))
-    news = [[msgspec.msgpack.encode(News(0, 0, [tick])) for tick in row] for row in rows]
+    news = [[msgspec.msgpack.encode(WorkerReport(0, 0, [tick])) for tick in row] for row in rows]
     passed = _coordinate(names, news)
     count = len(rows)
 
@@ -149,14 +149,14 @@ def gather(workers: Sequence[RayWorker]) -> Gathered:
 
 
 def _coordinate(names: Sequence[str], news: Sequence[Sequence[bytes]]) -> list[bytes]:
-    gathering, clock = Gathering(names), Track()
+    gatherer, clock = TickGatherer(names), Track()
     clock.hear(Exchange(0, 1, 1, 0))
     passed = []
     for reports in news:
         for part, data in enumerate(reports):
-            for tick in msgspec.msgpack.decode(data, type=News).ticks:
-                gathering.add(part, clock.in_our_time(tick))
-        passed += [frame(tick) for tick in gathering.take()]
+            for tick in msgspec.msgpack.decode(data, type=WorkerReport).ticks:
+                gatherer.add(part, clock.in_our_time(tick))
+        passed += [frame(tick) for tick in gatherer.take()]
     return passed
 
 

@@ -26,7 +26,15 @@ from pytest_gpuserve.load.engine.http1 import Http1
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.loop import OWN_FILES, Loop
 from pytest_gpuserve.load.engine.open_loop import OpenLoop
-from pytest_gpuserve.load.engine.pipes import OWNER_SECONDS, STDIN, STDOUT, Outbox, Unread, read_order, read_plan
+from pytest_gpuserve.load.engine.pipes import (
+    OWNER_SECONDS,
+    STDIN,
+    STDOUT,
+    ReportsUnread,
+    ReportWriter,
+    read_order,
+    read_plan,
+)
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
@@ -81,7 +89,7 @@ class LoadEngine:
         Returns:
             The order that has ended it; None where the load has ended by itself, or the owner has.
         """
-        self._outbox = Outbox(self._reactor)
+        self._reports = ReportWriter(self._reactor)
         self._reactor.watch(STDIN, self._input, READABLE)
         self._reactor.at(begin_ns, self._begin)
         self._loop.begin(begin_ns, self._last_tick)
@@ -89,7 +97,7 @@ class LoadEngine:
         self._reactor.at(self._next_tick_ns, self._tick)
         self._reactor.run()
         self._loop.close()
-        self._outbox.flush(self._owner)
+        self._reports.flush(self._owner)
         return self._again
 
     def close(self) -> None:
@@ -146,7 +154,7 @@ class LoadEngine:
         ends_ns = [self._next_tick_ns + number * self._plan.tick_ns for number in range(overdue)]
         whole = msgspec.structs.replace(tick, number=self._number, host_cores=self._host_cores)
         for part in spread(whole, ends_ns, *self._before, self._beats.take()):
-            self._outbox.put(frame(part))
+            self._reports.put(frame(part))
             self._number += 1
         self._next_tick_ns += overdue * self._plan.tick_ns
         self._before = (tick.in_flight, tick.users)
@@ -261,7 +269,7 @@ def main() -> None:
     """Read the plan and run it, as often as the owner says."""
     try:
         _serve(int(sys.argv[1]))
-    except (EOFError, Unread) as problem:
+    except (EOFError, ReportsUnread) as problem:
         sys.exit(str(problem))
 
 
@@ -289,7 +297,7 @@ def _ready(plan: Plan, owner: int) -> LoadEngine:
     gc.collect()
     gc.freeze()
     gc.disable()
-    # Through the descriptor: nothing of ours may stand in a buffer when the outbox writes.
+    # Through the descriptor: nothing of ours may stand in a buffer when reports are written.
     data = frame(Ready())
     # After a load it does not block any more, and may be full of reports that the owner has yet to read.
     while not select.select([], [STDOUT], [], OWNER_SECONDS)[1]:

@@ -14,8 +14,8 @@ from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.ray.address import CLIENT
 from pytest_gpuserve.load.ray.cluster import QUIET, Versions, not_importable, plain
-from pytest_gpuserve.load.ray.pool import Lost
-from pytest_gpuserve.load.ray.worker import News, RayWorker, Whereabouts
+from pytest_gpuserve.load.ray.pool import WorkerLost
+from pytest_gpuserve.load.ray.worker import RayWorker, WorkerLocation, WorkerReport
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -119,21 +119,21 @@ class RayCluster:
         """The address of a node of the cluster.
 
         Raises:
-            Lost: There is no such node any more.
+            WorkerLost: There is no such node any more.
         """
         try:
             if node not in self._nodes:
                 self._nodes = {each["NodeID"]: each["NodeManagerAddress"] for each in self._ray.nodes()}
             return self._nodes[node]
         except Exception as problem:
-            raise Lost(f"its node is not known: {plain(problem)}") from problem
+            raise WorkerLost(f"its node is not known: {plain(problem)}") from problem
 
     async def call(self, method: Any, *arguments: object) -> Any:  # noqa: ANN401 -- see above
         """Call a method of a worker, and wait for what it returns.
 
         Raises:
             LoadFailed: The node cannot import the worker.
-            Lost: The worker is gone, or the way to it.
+            WorkerLost: The worker is gone, or the way to it.
         """
         try:
             if self._by_client:
@@ -146,7 +146,7 @@ class RayCluster:
             told = not_importable(problem, __version__)
             if told:
                 raise LoadFailed(told) from problem
-            raise Lost(plain(problem)) from problem
+            raise WorkerLost(plain(problem)) from problem
 
     async def start(self, handle: Any, part: int, parts: int, seed: int) -> str:  # noqa: ANN401 -- see above
         """Give a worker the plan; see ``RayWorker.start``."""
@@ -179,9 +179,9 @@ class RemoteActor:
         """See ``pool.RemoteWorker``."""
         return await self._cluster.start(self._handle, part, parts, seed)
 
-    async def whereabouts(self) -> Whereabouts:
+    async def location(self) -> WorkerLocation:
         """See ``pool.RemoteWorker``."""
-        return msgspec.msgpack.decode(await self._cluster.call(self._handle.whereabouts), type=Whereabouts)
+        return msgspec.msgpack.decode(await self._cluster.call(self._handle.location), type=WorkerLocation)
 
     async def clock(self) -> int:
         """See ``pool.RemoteWorker``."""
@@ -195,9 +195,9 @@ class RemoteActor:
         """See ``pool.RemoteWorker``."""
         await self._cluster.call(self._handle.again, seed)
 
-    async def poll(self) -> News:
+    async def poll(self) -> WorkerReport:
         """See ``pool.RemoteWorker``."""
-        return msgspec.msgpack.decode(await self._cluster.call(self._handle.poll), type=News)
+        return msgspec.msgpack.decode(await self._cluster.call(self._handle.poll), type=WorkerReport)
 
     def end(self) -> None:
         """See ``pool.RemoteWorker``."""

@@ -17,7 +17,7 @@ import msgspec
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ray.clock import Exchange
 from pytest_gpuserve.load.ray.cluster import plain
-from pytest_gpuserve.load.ray.pool import CALL_SECONDS, Lost, all_of, answered
+from pytest_gpuserve.load.ray.pool import CALL_SECONDS, WorkerLost, all_of, answered
 from pytest_gpuserve.load.ray.worker import check_kept
 from pytest_gpuserve.load.totals import together
 from pytest_gpuserve.load.wire import Again, Begin, Ready
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.load.ray.pool import Member, WorkerPool
-    from pytest_gpuserve.load.ray.worker import News
+    from pytest_gpuserve.load.ray.worker import WorkerReport
     from pytest_gpuserve.load.wire import Order, Report, Tick
 
 
-class Gathering:
+class TickGatherer:
     """The ticks of one load."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -104,7 +104,7 @@ class _Heard:
     """News of a worker."""
 
     member: Member
-    news: News
+    news: WorkerReport
 
 
 @dataclass(frozen=True)
@@ -212,9 +212,9 @@ class Coordinator:
         begun_ns = await self._begin(begin)
         self._under_way = True
         names = [member.name for member in self._pool.members]
-        gathering = Gathering(names)
+        gatherer = TickGatherer(names)
         heard_ns = dict.fromkeys(self._pool.members, begun_ns)
-        while not gathering.ended:
+        while not gatherer.ended:
             event = await self._events.get()
             if isinstance(event, Again):
                 return event
@@ -227,10 +227,10 @@ class Coordinator:
                 check_kept(event.member.name, event.member.clock)
                 if event.news.ticks:
                     heard_ns[event.member] = self._now_ns()
-                await self._gather(gathering, event)
+                await self._gather(gatherer, event)
             silent_ns = self._now_ns() - round(SILENCE_SECONDS * 1e9)
             for member, since_ns in heard_ns.items():
-                if since_ns < silent_ns and not gathering.has_ended(member.part):
+                if since_ns < silent_ns and not gatherer.has_ended(member.part):
                     raise LoadFailed(f"{member.name} reported nothing for {format_seconds(SILENCE_SECONDS)}")
         self._under_way = False
         order = await self._next_order()
@@ -258,7 +258,7 @@ class Coordinator:
         offset = member.clock.offset
         try:
             told_there_ns = await answered(member.name, member.remote.begin(offset.theirs(at_ns)), CALL_SECONDS)
-        except Lost as problem:
+        except WorkerLost as problem:
             raise _lost_at_begin(member, problem) from problem
         late_ns = offset.ours(told_there_ns) + TOLD_NS - at_ns
         if late_ns > 0:
@@ -267,14 +267,14 @@ class Coordinator:
                 " to it, is overloaded"
             )
 
-    async def _gather(self, gathering: Gathering, heard: _Heard) -> None:
+    async def _gather(self, gatherer: TickGatherer, heard: _Heard) -> None:
         member = heard.member
         try:
             for tick in heard.news.ticks:
-                gathering.add(member.part, member.clock.in_our_time(tick))
+                gatherer.add(member.part, member.clock.in_our_time(tick))
         except ValueError as problem:
             raise LoadFailed(str(problem)) from problem
-        for tick in gathering.take():
+        for tick in gatherer.take():
             if tick.last:
                 # Before it is said that the load has ended well.
                 await all_of([self._check_clock(member, in_load=True) for member in self._pool.members])
@@ -283,14 +283,14 @@ class Coordinator:
     async def _refresh_clock(self, member: Member) -> None:
         try:
             await self._pool.refresh_clock(member)
-        except Lost as problem:
+        except WorkerLost as problem:
             raise _lost_at_begin(member, problem) from problem
 
     async def _check_clock(self, member: Member, *, in_load: bool = False) -> None:
         """Measure a clock again; who is lost between loads is replaced by who waits for the next order."""
         try:
             await self._pool.check_clock(member)
-        except Lost as problem:
+        except WorkerLost as problem:
             if in_load:
                 raise LoadFailed(f"{member.name} was lost at the end of the load: {problem}") from problem
 
@@ -310,7 +310,7 @@ class Coordinator:
                 if news.problem:
                     return
                 await self._pool.sharpen_clock(member)
-        except Lost as problem:
+        except WorkerLost as problem:
             self._events.put_nowait(_Gone(member, str(problem)))
         except Exception as problem:  # noqa: BLE001 -- whatever it is, nobody follows the worker any more
             self._events.put_nowait(_Gone(member, plain(problem)))
@@ -324,12 +324,12 @@ class Coordinator:
 async def _told_again(member: Member, seed: int) -> None:
     try:
         await answered(member.name, member.remote.again(seed), HALT_SECONDS)
-    except Lost:
+    except WorkerLost:
         # Who follows it hears of that too.
         return
 
 
-def _lost_at_begin(member: Member, problem: Lost) -> LoadFailed:
+def _lost_at_begin(member: Member, problem: WorkerLost) -> LoadFailed:
     return LoadFailed(f"{member.name} was lost as the load began: {problem}")
 
 

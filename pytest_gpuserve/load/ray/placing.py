@@ -15,7 +15,7 @@ from pytest_gpuserve.load.ray.cluster import difference, remedies
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.ray.cluster import Versions
-    from pytest_gpuserve.load.ray.worker import Whereabouts
+    from pytest_gpuserve.load.ray.worker import WorkerLocation
     from pytest_gpuserve.load.wire import Endpoint, HostProcess, Plan, Tick
 
 MOST_BYTES: Final = 1 << 25
@@ -105,7 +105,7 @@ def unreachable_problem(name: str, needed: dict[str, str], theirs: dict[str, str
     return ""
 
 
-def processes_here(there: Whereabouts) -> tuple[HostProcess, ...]:
+def processes_here(there: WorkerLocation) -> tuple[HostProcess, ...]:
     """A worker's processes, if they can be found by their numbers here; none of a worker elsewhere."""
     return tuple(there.processes) if there.pids and there.pids == identity(PIDS) else ()
 

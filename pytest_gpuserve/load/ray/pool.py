@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from pytest_gpuserve.load.ray.cluster import Versions
-    from pytest_gpuserve.load.ray.worker import News, Whereabouts
+    from pytest_gpuserve.load.ray.worker import WorkerLocation, WorkerReport
     from pytest_gpuserve.load.wire import HostProcess, Plan
 
 _Result = TypeVar("_Result")
@@ -64,12 +64,12 @@ WORKERS_BY: Final = "load(processes=N), or --workers N of the command"
 """What says how many workers there are."""
 
 
-class Lost(Exception):
+class WorkerLost(Exception):
     """The worker is gone, with its process, its node or the way to it; the text says how in one line."""
 
 
 class RemoteWorker(Protocol):
-    """A worker somewhere; see ``worker.Worker``. Each of its methods but ``end`` raises ``Lost``."""
+    """A worker somewhere; see ``worker.RayWorker``. Each of its methods but ``end`` raises ``WorkerLost``."""
 
     async def versions(self) -> Versions:
         """What it runs; where it has found no place yet, that is waited for.
@@ -87,7 +87,7 @@ class RemoteWorker(Protocol):
     async def start(self, part: int, parts: int, seed: int) -> str:
         """Start the engine of the plan that the cluster has; returns why that cannot be."""
 
-    async def whereabouts(self) -> Whereabouts:
+    async def location(self) -> WorkerLocation:
         """Which processes it is made of, once it has an engine."""
 
     async def clock(self) -> int:
@@ -99,7 +99,7 @@ class RemoteWorker(Protocol):
     async def again(self, seed: int) -> None:
         """Tell it to end its load and to be ready for another."""
 
-    async def poll(self) -> News:
+    async def poll(self) -> WorkerReport:
         """Wait for news of it."""
 
     def end(self) -> None:
@@ -179,7 +179,7 @@ class WorkerPool:
 
         Raises:
             LoadFailed: It cannot be known.
-            Lost: The worker is gone.
+            WorkerLost: The worker is gone.
         """
         if self._now_ns() - member.asked_ns > FRESH_NS:
             await self._measure(member)
@@ -189,7 +189,7 @@ class WorkerPool:
 
         Raises:
             LoadFailed: It went away from ours, or cannot be known.
-            Lost: The worker is gone.
+            WorkerLost: The worker is gone.
         """
         await self._measure(member)
         check_kept(member.name, member.clock)
@@ -199,7 +199,7 @@ class WorkerPool:
 
         Raises:
             LoadFailed: It does not answer.
-            Lost: The worker is gone.
+            WorkerLost: The worker is gone.
         """
         vague = member.clock.offset.uncertainty_ns > MOST_UNCERTAIN_NS
         if vague and self._now_ns() - member.asked_ns > VAGUE_NS:
@@ -211,7 +211,7 @@ class WorkerPool:
             remote = self._cluster.place()
             try:
                 return await self._joined(part, remote)
-            except Lost as problem:
+            except WorkerLost as problem:
                 remote.end()
                 self._replacements.lose(worker_name("?", part), str(problem))
             except _Mistimed as problem:
@@ -225,7 +225,7 @@ class WorkerPool:
 
         Raises:
             LoadFailed: No other could do better.
-            Lost: It is gone.
+            WorkerLost: It is gone.
         """
         plan = msgspec.structs.replace(self._plan, part=part)
         seconds = min(PLACE_SECONDS + PLACE_A_WORKER_SECONDS * plan.parts, MOST_PLACE_SECONDS)
@@ -245,7 +245,7 @@ class WorkerPool:
             _complain(unreachable_problem(name, needed, dict(theirs)))
         problem_text = await answered(name, remote.start(part, plan.parts, self.seed), START_SECONDS)
         _complain(f"{name}: {problem_text}" if problem_text else "")
-        there = await answered(name, remote.whereabouts(), CALL_SECONDS)
+        there = await answered(name, remote.location(), CALL_SECONDS)
         clock = Track()
         slowest_ns = await self._asked(name, remote, clock, MOST_ROUNDS)
         clock.settle()
@@ -285,7 +285,7 @@ async def answered(name: str, call: Awaitable[_Result], seconds: float) -> _Resu
 
     Raises:
         LoadFailed: It does not answer; the text names it.
-        Lost: It is gone.
+        WorkerLost: It is gone.
     """
     try:
         return await asyncio.wait_for(call, seconds)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Order, Tick
 
 
-class News(msgspec.Struct, frozen=True):
+class WorkerReport(msgspec.Struct, frozen=True):
     """What happened to a worker since it was asked last; together with the asking it is an exchange of clocks.
 
     Args:
@@ -49,7 +49,7 @@ class News(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Whereabouts(msgspec.Struct, frozen=True):
+class WorkerLocation(msgspec.Struct, frozen=True):
     """Where a worker runs.
 
     Args:
@@ -165,11 +165,11 @@ class RayWorker:
         threading.Thread(target=self._follow, args=(engine, own), daemon=True).start()
         return ""
 
-    def whereabouts(self) -> bytes:
-        """Return which processes these are, the engine's too: ``Whereabouts`` as MessagePack."""
+    def location(self) -> bytes:
+        """Return which processes these are, the engine's too: ``WorkerLocation`` as MessagePack."""
         pids = [os.getpid(), *([] if self._engine is None else [self._engine.pid])]
         found = [process for process in map(host_process, pids) if process is not None]
-        return msgspec.msgpack.encode(Whereabouts(identity(PIDS), found))
+        return msgspec.msgpack.encode(WorkerLocation(identity(PIDS), found))
 
     def clock(self) -> int:
         """Return what time it is, in nanoseconds of this host's clock."""
@@ -194,7 +194,7 @@ class RayWorker:
         self._tell(Again(seed))
 
     def poll(self) -> bytes:
-        """Wait until something has happened, and return it: ``News`` as MessagePack."""
+        """Wait until something has happened, and return it: ``WorkerReport`` as MessagePack."""
         received_ns = time.perf_counter_ns()
         with self._changed:
             self._asked_seconds = time.monotonic()
@@ -204,7 +204,7 @@ class RayWorker:
             problem = self._problem
             # In the time that nobody asks because an answer is on its way, nobody is missing.
             self._asked_seconds = time.monotonic()
-        return msgspec.msgpack.encode(News(received_ns, time.perf_counter_ns(), ticks, ready, problem))
+        return msgspec.msgpack.encode(WorkerReport(received_ns, time.perf_counter_ns(), ticks, ready, problem))
 
     def _tell(self, order: Order) -> None:
         """Tell the engine, and then who listens to it."""

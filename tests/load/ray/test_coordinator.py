@@ -162,7 +162,7 @@ async def test_processes_that_run_here_are_told_with_readiness_and_those_elsewhe
 # -- workers that are lost, or hang
 
 
-@pytest.mark.parametrize("method", ["versions", "node", "start", "whereabouts", "clock"])
+@pytest.mark.parametrize("method", ["versions", "node", "start", "location", "clock"])
 @in_a_loop
 async def test_a_worker_that_dies_before_the_begin_is_replaced(method: str) -> None:
     """Wherever it dies; the other takes its part, under a name that tells its own node."""
@@ -222,7 +222,7 @@ NO_PLACE = r"worker-1 of 2 found no place in .*2 logical CPUs, 0 of them free.*l
     [
         *[
             pytest.param([Script(), Script(hangs_in=method)], HANGS, 2, id=f"hangs in {method}")
-            for method in ("identities", "start", "whereabouts", "clock")
+            for method in ("identities", "start", "location", "clock")
         ],
         pytest.param([Script(), Script(hangs_in="node")], hangs("worker-1 of 2"), 2, id="hangs before it has a name"),
         # After as many as there are workers, with the last one's reason.

@@ -21,7 +21,7 @@ from pytest_gpuserve.load.ray.placing import (
     processes_here,
     unreachable_problem,
 )
-from pytest_gpuserve.load.ray.worker import Whereabouts, in_one_line
+from pytest_gpuserve.load.ray.worker import WorkerLocation, in_one_line
 from pytest_gpuserve.load.wire import Endpoint, HostProcess, Outputs, Tls
 from tests.fakes.http_server import plan
 
@@ -55,9 +55,9 @@ ModuleNotFoundError: No module named 'pytest_gpuserve'
 def test_only_processes_whose_numbers_are_ours_are_here() -> None:
     """On another host, or in a container on this one, a number is another process's; and where that is not known."""
     process = HostProcess(os.getpid(), 7)
-    assert processes_here(Whereabouts(identity(PIDS), [process])) == (process,)
+    assert processes_here(WorkerLocation(identity(PIDS), [process])) == (process,)
     for pids in (identity(NET), ""):
-        assert processes_here(Whereabouts(pids, [process])) == ()
+        assert processes_here(WorkerLocation(pids, [process])) == ()
 
 
 def bound_for(*hosts: str, part: int = 0, **more: object) -> Plan:

@@ -14,7 +14,7 @@ import pytest
 from pytest_gpuserve.load.driver import host_process
 from pytest_gpuserve.load.ray import worker as worker_module
 from pytest_gpuserve.load.ray.placing import NET, PIDS, identity
-from pytest_gpuserve.load.ray.worker import News, RayWorker, Whereabouts
+from pytest_gpuserve.load.ray.worker import RayWorker, WorkerLocation, WorkerReport
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Again, Endpoint
 from tests.fakes.children.toolkit import eventually
@@ -67,9 +67,9 @@ def started(load: Plan, part: int = 0, parts: int = 1) -> Iterator[RayWorker]:
         assert not engines()
 
 
-def news_of(worker: RayWorker) -> News:
+def news_of(worker: RayWorker) -> WorkerReport:
     """Ask a worker."""
-    return msgspec.msgpack.decode(worker.poll(), type=News)
+    return msgspec.msgpack.decode(worker.poll(), type=WorkerReport)
 
 
 def begin(worker: RayWorker) -> int:
@@ -93,7 +93,7 @@ def test_a_worker_reports_all_that_its_engine_does(server: Serving) -> None:
     """From the begin that it was told to the end, no tick twice or missing, and the asking is an exchange of clocks."""
     with started(plan(server.port, requests=200)) as worker:
         (engine,) = engines()
-        assert whereabouts_of(worker) == Whereabouts(identity(PIDS), [known(os.getpid()), known(engine.pid)])
+        assert location_of(worker) == WorkerLocation(identity(PIDS), [known(os.getpid()), known(engine.pid)])
         before_ns = time.perf_counter_ns()
         at_ns = begin(worker)
         ticks = until_last(worker)
@@ -199,13 +199,13 @@ def test_a_load_that_nobody_asks_about_ends(server: Serving, monkeypatch: pytest
 
 def test_a_worker_tells_its_own_process_and_the_files_that_it_sees() -> None:
     """With what tells them from others of the same number or name; before it has an engine, itself alone."""
-    assert whereabouts_of(RayWorker()) == Whereabouts(identity(PIDS), [known(os.getpid())])
+    assert location_of(RayWorker()) == WorkerLocation(identity(PIDS), [known(os.getpid())])
     assert RayWorker().identities([NET, "/no such file"]) == {NET: identity(NET), "/no such file": ""}
 
 
-def whereabouts_of(worker: RayWorker) -> Whereabouts:
+def location_of(worker: RayWorker) -> WorkerLocation:
     """Ask a worker."""
-    return msgspec.msgpack.decode(worker.whereabouts(), type=Whereabouts)
+    return msgspec.msgpack.decode(worker.location(), type=WorkerLocation)
 
 
 def known(pid: int) -> HostProcess:
