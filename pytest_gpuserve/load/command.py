@@ -453,7 +453,7 @@ QUIET_SECONDS: Final = 2.0
 def progress_on_terminal(
     length_ns: int | None,
 ) -> tuple[Callable[[RunningTotals, Tick], None], Callable[[], None]]:
-    """Return what shows a progress line on the terminal, and what removes it; both do nothing elsewhere."""
+    """Return what shows a progress line on the terminal, and what removes it; both do nothing without a terminal."""
     if not sys.stderr.isatty() or os.environ.get("CI") or os.environ.get("BUILD_NUMBER"):
         return (lambda _totals, _tick: None), (lambda: None)
     begin_ns: int | None = None
@@ -481,7 +481,7 @@ def progress_on_terminal(
 
 
 class _About(TypedDict):
-    """What text and JSON are told beside the totals."""
+    """What text and JSON show beside the totals."""
 
     schedule: Schedule
     processes: int

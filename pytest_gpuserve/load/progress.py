@@ -1,4 +1,4 @@
-"""The text of the line that says how a load gets on, and the test that it is for."""
+"""The progress line of a load, and of the test that it is for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEFT_OUT_FIRST = ("load left", "budget left", "test", "p99", "interval", "look"
 
 @dataclass(frozen=True, slots=True)
 class ProgressContext:
-    """How far the test has come that a load is for.
+    """Progress of the test that a load is for.
 
     Args:
         test: Its name, printable.

@@ -27,9 +27,9 @@ _OF_A_WORKER: Final = re.compile(r"\S/worker-\d+\b(?P<lost> was lost\b)?")
 
 
 def lost_in_mid_load(problem: LoadFailed) -> Reason:
-    """Say in one line what became of a load: a process of it says why in the last line of its log.
+    """Say in one line why a load was lost: the last line of a process's log has the cause.
 
-    Where that names a worker elsewhere, it is the whole reason: that the engine here ended is what follows.
+    Where that names a remote worker, it is the whole reason: that the engine here ended is a consequence.
     """
     said = [line for line in problem.log_tail.splitlines() if line.strip()]
     last = one_line(said[-1]) if said else ""
@@ -141,19 +141,19 @@ def run_load(
 
 
 def _errors_alone(tick: Tick) -> Tick:
-    """What counts of a tick of the warm-up."""
+    """Return what counts of a tick of the warm-up."""
     return Tick(tick.number, tick.end_ns, tick.end_ns, errors=tick.errors, error_samples=tick.error_samples)
 
 
 def _cut_short(lost: LoadFailed | None, *, interrupted: bool) -> list[Reason]:
-    """Why a load ended before it was to."""
+    """Return why a load ended early."""
     if interrupted:
         return [Reason(ReasonKind.INTERRUPTED, "interrupted by Ctrl-C: not decided")]
     return [] if lost is None else [lost_in_mid_load(lost)]
 
 
 def answer_reasons(check: AnswerCheck, complaints: list[Complaint]) -> list[Reason]:
-    """Why a load may not be believed for its answers."""
+    """Return why a load's answers make it invalid."""
     if check.wrong:
         mixed_up = f", {check.mixed_up} of them right for another request" if check.mixed_up else ""
         return [

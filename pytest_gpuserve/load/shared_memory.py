@@ -138,7 +138,7 @@ class Layout:
 
 
 def padded(byte_size: int) -> int:
-    """Up to a multiple of the alignment."""
+    """Round up to a multiple of the alignment."""
     return byte_size + -byte_size % ALIGNMENT
 
 
@@ -170,7 +170,7 @@ def _whole_grpc(answer: bytes, left: Mapping[str, bytes]) -> bytes:
 
 
 def _taken(name: object, datatype: object, shape: object, left: Mapping[str, bytes], *, carried: bool) -> bytes:
-    """The bytes of an output, from its place."""
+    """Return the bytes of an output from its place."""
     name, datatype, shape = described(name, datatype, shape, {})
     if name not in left:
         raise ValueError(f"output {shown(name)} has no place in shared memory")

@@ -72,7 +72,7 @@ def merge_ticks(ticks: Sequence[Tick]) -> Tick:
 
 
 def together(ticks: Mapping[str, Tick]) -> Tick:
-    """Make one tick of those that several workers report for the same time, which remembers what each of them did.
+    """Make one tick of those of several workers for the same time; it keeps what each of them did.
 
     Args:
         ticks: By the workers' names, in the order of their parts. Of one that is itself of several workers these count.
@@ -87,7 +87,7 @@ def together(ticks: Mapping[str, Tick]) -> Tick:
 
 
 def added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Counts by kind, added up."""
+    """Add up counts by kind."""
     counts: dict[str, int] = {}
     for part in parts:
         for kind, count in part.items():
@@ -96,7 +96,7 @@ def added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def sum_if_known(parts: Iterable[int | None]) -> int | None:
-    """The sum; None where one of them is not known."""
+    """Return the sum; None where one part is not known."""
     whole = 0
     for part in parts:
         if part is None:
@@ -253,7 +253,7 @@ class RunningTotals:
         return self._sums.seconds
 
     def totals(self) -> Totals:
-        """What the ticks came to."""
+        """Return the sums of all ticks."""
         return replace(
             self._sums,
             latency=self._durations("latency"),
@@ -312,7 +312,7 @@ def _add_sums(totals: Totals, tick: Tick) -> Totals:
 
 
 def _course(totals: Totals, tick: Tick) -> _Course:
-    """Note one more number; where there are many, every second one is as good."""
+    """Add a number to the course; when it gets long, every second one is kept."""
     course, every = totals.in_flight_course, totals.course_every
     if tick.due and (tick.number + 1) % every == 0:
         course = (*course, tick.in_flight)
@@ -356,7 +356,7 @@ class RunningShares:
             self._running.setdefault(name, RunningTotals()).add(part)
 
     def totals(self) -> dict[str, Totals]:
-        """What each has come to."""
+        """Return the totals of each worker."""
         return {name: running.totals() for name, running in self._running.items()}
 
 

@@ -57,7 +57,7 @@ OPENING_SECONDS: Final = 1.0
 DISTURBANCES: Final = frozenset(
     {ReasonKind.CLIENT_SATURATED, ReasonKind.CLIENT_LATE, ReasonKind.CLIENT_HELD_UP},
 )
-"""What may be gone when it is measured again; the rest is told at once."""
+"""Reasons that may be gone when it is measured again; the others are final."""
 
 
 OF_A_WORKER: Final = frozenset(
@@ -355,18 +355,18 @@ def share_reasons(found: Mapping[str, Totals], schedule: Schedule, *, among: int
         among: Cores that they share; None for one each. Workers that share fewer cores than they are cannot use one
             each, so that none of them shows by itself that they are saturated; that shows in the whole.
     """
-    told: list[Reason] = []
+    found_reasons: list[Reason] = []
     for name, totals in found.items():
         if not (totals.sent or totals.due or totals.error_count or totals.opening):
             # Of a few requests over many workers some get none.
             continue
         kinds = OF_A_WORKER - ({ReasonKind.CLIENT_SATURATED} if among is not None and among < len(found) else set())
-        told += [
+        found_reasons += [
             reason.of(name)
             for reason in reasons(totals, schedule=schedule, processes=1, allowed_errors=_ANY)
             if reason.kind in kinds
         ]
-    return (*told, *_saturated_nodes(found, among))
+    return (*found_reasons, *_saturated_nodes(found, among))
 
 
 def _saturated_nodes(found: Mapping[str, Totals], among: int | None) -> Iterator[Reason]:

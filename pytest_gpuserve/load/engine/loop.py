@@ -41,7 +41,7 @@ class OutputPlaces:
             self._memory[begin : begin + self._size] = self._blank
 
     def take(self, place: int) -> bytes:
-        """Return what a place holds, and blank it."""
+        """Return the bytes of a place, and blank it."""
         begin = place * self._size
         data = self._memory[begin : begin + self._size]
         self._memory[begin : begin + self._size] = self._blank
@@ -136,11 +136,11 @@ class Loop:
         return 0
 
     def opening(self) -> Sequence[int]:
-        """Since when each of the slots that are being opened has been, the oldest first."""
+        """Return when the opening of each slot that is not open yet began, the oldest first."""
         return list(self._opening.values())
 
     def under_way(self) -> Iterable[int]:
-        """When each of the requests under way was sent, the oldest first."""
+        """Return when each of the requests under way was sent, the oldest first."""
         return self._under_way.values()
 
     def expire(self, now_ns: int) -> None:
@@ -274,27 +274,27 @@ class Loop:
             self._on_end()
 
     def _clock_begin(self, slot: Slot) -> int:
-        """When the latency of the slot's request began."""
+        """Return when the latency of the slot's request began."""
         raise NotImplementedError
 
     def _note_latency(self, slot: Slot, sent_ns: int, now_ns: int) -> None:
         raise NotImplementedError
 
     def _free(self, slot: Slot, now_ns: int) -> None:
-        """The slot is open and idle since this time."""
+        """Use a slot that is open and idle since this time."""
         raise NotImplementedError
 
     def _opened(self, now_ns: int) -> None:
-        """A slot is not among the opening ones any more."""
+        """Note that one slot fewer is being opened."""
 
     def _replace(self, when_ns: int) -> None:
-        """A slot that was open is gone; not before this time there should be another."""
+        """Replace a slot that is gone, not before this time."""
         raise NotImplementedError
 
     def _not_opened(self, now_ns: int, kind: str, sample: str) -> None:
-        """A slot could not be opened."""
+        """Note that a slot could not be opened."""
         raise NotImplementedError
 
 
 def _nobody() -> None:
-    """Nobody waits for the end yet."""
+    """Do nothing: no end was set yet."""

@@ -22,7 +22,7 @@ PROBE_SECONDS: Final = 2.0
 
 
 class TlsSocket:
-    """A TLS connection that says "not now" in the way of a plain socket."""
+    """A TLS connection that raises ``BlockingIOError`` as a plain socket does."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._socket = sock
@@ -105,7 +105,7 @@ def _context(tls: Tls, protocols: tuple[str, ...]) -> ssl.SSLContext:
 
 
 class Opening:
-    """A connection on its way; exactly one of the two callbacks is called, never from within the constructor."""
+    """A connection that is being opened; calls exactly one of two callbacks, never from within the constructor."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Opening:
             self._timers.append(reactor.at(now_ns, lambda: self._fail(*_kind(code))))
 
     def cancel(self) -> None:
-        """Give up without telling anybody."""
+        """Give up without a callback."""
         if not self._ended:
             self._end()
 

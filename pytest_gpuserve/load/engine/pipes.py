@@ -26,7 +26,7 @@ MOST_PENDING_BYTES: Final = 1 << 27
 """Reports that nobody reads; beyond, the owner is as good as dead."""
 
 OWNER_SECONDS: Final = 0.1
-"""How often an engine that waits for its owner, to read or to be told something, looks whether it is still there."""
+"""How often an engine that waits for its owner, to read or to write, looks whether the owner is still there."""
 
 
 class ReportsUnread(Exception):

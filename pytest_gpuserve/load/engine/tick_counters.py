@@ -141,7 +141,7 @@ class TickCounters:
         return self._kept < self._most_answers and self._kept_bytes + size <= self._most_bytes
 
     def fail(self, kind: str, sample: Sample, *, under_way_ns: int | None = None) -> None:
-        """Count a failure by kind, with a sight of the first of its kind; of a request under way, for so long.
+        """Count a failure by kind, with a sample of the first of its kind.
 
         Args:
             kind: Such as ``status 503``.

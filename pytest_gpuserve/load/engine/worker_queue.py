@@ -125,7 +125,7 @@ class QueueConnection:
     def leave(self, slot: QueueSlot) -> None:
         """Remove a slot, and with the last one the connection."""
         if slot not in self._slots:
-            # It was just about to hear that it is lost.
+            # Its loss is about to be reported.
             return
         del self._slots[slot]
         if slot.key:
@@ -134,7 +134,7 @@ class QueueConnection:
             self.close()
 
     def give_up(self, slot: QueueSlot) -> None:
-        """Wait no more for a slot's answer."""
+        """Stop waiting for a slot's answer."""
         key, slot.key = slot.key, _NOTHING
         del self.busy[key]
         if key in self.unsent and key != next(iter(self.unsent)):
@@ -164,8 +164,8 @@ class QueueConnection:
     def fail(self, kind: str, sample: str) -> None:
         """Close, and report the loss of every slot.
 
-        An open slot without a request under way has lost nothing; but if there are no others, one of them is told of a
-        worker that breaks the protocol.
+        An open slot without a request under way has lost nothing; but if there are no others, one of them gets the
+        report of a worker that breaks the protocol.
         """
         new = set(self._new)
         unheard = kind == "protocol" and not (self.busy or new)
@@ -347,7 +347,7 @@ class WorkerQueue(Transport):
             self._connection.close()
 
     def forget(self, connection: QueueConnection) -> None:
-        """The connection is gone; a slot that is opened after this opens another."""
+        """Drop a connection that is gone; the next slot opens another."""
         if self._connection is connection:
             self._connection = None
 

@@ -57,7 +57,7 @@ class ClusterState(msgspec.Struct, frozen=True):
 
 
 def main(address: str) -> None:
-    """Look at the cluster there, and print what is seen."""
+    """Print the state of the cluster at this address."""
     # Ray's library prints as well: on standard output only what we say may stand.
     answer = os.dup(1)
     os.dup2(2, 1)
@@ -114,7 +114,7 @@ def _told(ray: Any, address: str, reference: object) -> Node:  # noqa: ANN401 --
 
 
 def _versions() -> tuple[str, str, str]:
-    """What the process runs that this is called in.
+    """Return the versions of the process that this is called in.
 
     It travels to the nodes as it stands here, with no name of this module in it, for they may not have one.
     """
@@ -226,7 +226,7 @@ def check_cluster(address: ClusterAddress, option: str) -> tuple[Node, ...]:
 
 
 def unlike(seen: ClusterState) -> list[str]:
-    """Say of each node that cannot share a load with us why not."""
+    """Return for each node that cannot share a load with us why not."""
     assert seen.here is not None
     found = []
     for node in seen.nodes:
@@ -238,11 +238,11 @@ def unlike(seen: ClusterState) -> list[str]:
 
 def _unlike(address: ClusterAddress, seen: ClusterState, found: Sequence[str]) -> UsageProblem:
     assert seen.here is not None
-    told = [node.versions for node in seen.nodes if node.versions is not None]
+    versions = [node.versions for node in seen.nodes if node.versions is not None]
     return UsageProblem(
         f"the Ray cluster at {address} cannot make the load: not all of its nodes run what runs here",
         found="\n".join(found),
-        remedies=remedies(told, seen.here) or [f"ray status --address={address}, and the logs of these nodes"],
+        remedies=remedies(versions, seen.here) or [f"ray status --address={address}, and the logs of these nodes"],
     )
 
 

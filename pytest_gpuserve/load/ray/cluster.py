@@ -89,13 +89,13 @@ def _minor(python: str) -> str:
 
 QUIET: Final[Mapping[str, str]] = MappingProxyType(
     {
-        # Nobody is told of our loads.
+        # No usage statistics are sent.
         "RAY_USAGE_STATS_ENABLED": "0",
         # Under `uv run` Ray would send the working folder to the cluster.
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     }
 )
-"""What every process of ours that uses Ray is told."""
+"""Environment of every process of ours that uses Ray."""
 
 ON_LOOPBACK: Final[Mapping[str, str]] = MappingProxyType({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
 """Else Ray takes 127.0.0.1 for the address by which other hosts see this one. (The name is from systems on which that
@@ -113,7 +113,7 @@ OWN: Final[Mapping[str, str]] = MappingProxyType(
         "RAY_memory_monitor_refresh_ms": "0",
     }
 )
-"""What all processes of our own cluster are told, and what joins it."""
+"""Environment of all processes of our own cluster, and of what joins it."""
 
 TOKEN_FILE: Final = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 -- the name of a variable
 """Variable: the file with the secret of a cluster."""
@@ -135,7 +135,7 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def environment_to_join(host: str) -> dict[str, str]:
-    """What a process is told that joins somebody else's cluster."""
+    """Return the environment of a process that joins somebody else's cluster."""
     return {**QUIET, **(ON_LOOPBACK if host in _LOOPBACK else {})}
 
 
@@ -348,11 +348,11 @@ def plain(problem: BaseException) -> str:
     if any(line.startswith(("Traceback", "ray::")) for line in lines):
         lines = lines[-1:]
     # Ray names class, actor, process and namespace in lines that begin with a tab.
-    told = one_line(" ".join(line for line in lines if not line.startswith("\t")))
+    text = one_line(" ".join(line for line in lines if not line.startswith("\t")))
     for filler in _FILLERS:
-        told = told.removeprefix(filler).lstrip(": .")
-    told = told.partition(_ADVICE)[0] or type(problem).__name__
-    return told if len(told) <= MOST_CHARACTERS else f"{told[:MOST_CHARACTERS]}…"
+        text = text.removeprefix(filler).lstrip(": .")
+    text = text.partition(_ADVICE)[0] or type(problem).__name__
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
 
 
 def not_importable(problem: BaseException, version: str) -> str:

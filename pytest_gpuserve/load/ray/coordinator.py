@@ -136,7 +136,7 @@ class Coordinator:
         self._under_way = False
 
     def order(self, order: Order) -> None:
-        """Take an order of the owner's; to be called in the loop."""
+        """Take an order of the owner; must be called in the loop."""
         self._events.put_nowait(order)
 
     async def run(self) -> None:
@@ -166,7 +166,7 @@ class Coordinator:
     # -- between loads
 
     async def _next_order(self) -> Order:
-        """Wait for an order; who is lost meanwhile is replaced."""
+        """Wait for an order; workers that are lost meanwhile are replaced."""
         while True:
             event = await self._events.get()
             if isinstance(event, (Begin, Again)):
@@ -182,7 +182,7 @@ class Coordinator:
             self._follow(await self._pool.replace(gone.member, gone.reason))
 
     async def _halt(self, again: Again) -> None:
-        """Have all workers end what they do, and be ready for another load."""
+        """Have all workers end their load and be ready for another."""
         self._pool.seed = again.seed
         missing = set(self._pool.members)
         deadline = time.monotonic() + HALT_SECONDS
@@ -287,7 +287,7 @@ class Coordinator:
             raise _lost_at_begin(member, problem) from problem
 
     async def _check_clock(self, member: Member, *, in_load: bool = False) -> None:
-        """Measure a clock again; who is lost between loads is replaced by who waits for the next order."""
+        """Measure a clock again; workers lost between loads are replaced while the next order is awaited."""
         try:
             await self._pool.check_clock(member)
         except WorkerLost as problem:

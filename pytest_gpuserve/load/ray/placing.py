@@ -1,4 +1,4 @@
-"""Which workers may take part in a load: what they run, where they are, how often one that is lost is replaced."""
+"""Decides which workers may take part in a load: their versions, their host, how many lost ones are replaced."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def identity(path: str) -> str:
 
 
 def unreachable_problem(name: str, needed: dict[str, str], theirs: dict[str, str]) -> str:
-    """Say in one line why a worker that is elsewhere cannot do its part; empty if it can."""
+    """Say in one line why a worker on another host cannot do its part; empty if it can."""
     for path, purpose in needed.items():
         ours = identity(path)
         if not ours or theirs.get(path) != ours:
@@ -106,7 +106,7 @@ def unreachable_problem(name: str, needed: dict[str, str], theirs: dict[str, str
 
 
 def processes_here(there: WorkerLocation) -> tuple[HostProcess, ...]:
-    """A worker's processes, if they can be found by their numbers here; none of a worker elsewhere."""
+    """Return a worker's processes if their pids mean the same here; none of a worker on another host."""
     return tuple(there.processes) if there.pids and there.pids == identity(PIDS) else ()
 
 

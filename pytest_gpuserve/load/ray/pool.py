@@ -1,4 +1,4 @@
-"""The workers of a load as their coordinator knows them: found places for, given their parts, replaced, timed.
+"""The workers of a load as their coordinator sees them: placed, given their parts, replaced, timed.
 
 What carries them is behind ``Cluster`` and ``RemoteWorker``; nothing here knows Ray.
 """
@@ -94,7 +94,7 @@ class RemoteWorker(Protocol):
         """What time it is there, in ns."""
 
     async def begin(self, at_ns: int) -> int:
-        """Tell it to begin; returns when it had been told."""
+        """Tell it to begin; returns when it had the order."""
 
     async def again(self, seed: int) -> None:
         """Tell it to end its load and to be ready for another."""
@@ -281,7 +281,7 @@ class _Mistimed(Exception):
 
 
 async def answered(name: str, call: Awaitable[_Result], seconds: float) -> _Result:
-    """Wait for what a worker answers, but not for ever: one whose process has stopped never does, and is not lost.
+    """Wait for a worker's answer for a limited time: a stopped process never answers, and is not lost.
 
     Raises:
         LoadFailed: It does not answer; the text names it.

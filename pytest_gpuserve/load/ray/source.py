@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster, as a source of load engines: a cluster of this run's own, or one that is there."""
+"""Workers on a Ray cluster as a source of load engines: a cluster of this run's own, or an existing one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RaySource:
 
 
 class RayEngine:
-    """What makes the loads of a run on Ray; a context manager, so that a cluster of its own ends with its block.
+    """Makes the loads of a run on Ray; a context manager, so that a cluster of its own ends with its block.
 
     That cluster is started when the first load needs it, and another one when the next load finds that it has died. One
     that is there is never ended.

@@ -182,7 +182,7 @@ class RayWorker:
         """Tell the engine when to begin.
 
         Returns:
-            When the engine had been told, by the same.
+            When the engine had the order, by the same clock.
         """
         self._tell(Begin(at_ns))
         return time.perf_counter_ns()
@@ -216,7 +216,7 @@ class RayWorker:
         self._orders.put(order)
 
     def _follow(self, engine: EngineProcess, plan: Plan) -> None:
-        """Listen to the engine, order by order."""
+        """Read the engine's reports, order by order."""
         try:
             while True:
                 if isinstance(self._orders.get(), Begin):
@@ -248,7 +248,7 @@ class RayWorker:
 
 
 def in_one_line(problem: GpuserveError) -> str:
-    """An error for a report that has one line for it: of a log its last line, which says why the process ended."""
+    """An error in one line, with the last line of its log, which says why the process ended."""
     told = problem.summary
     if problem.found:
         told += f" ({problem.found})"
