@@ -42,7 +42,7 @@ Some common causes include: (1) the process was killed by the OOM killer due to 
 """
 
 NO_PACKAGE = """\
-ray::Worker.versions() (pid=81, ip=10.0.0.7, actor_id=0123, repr=<unknown>)
+ray::RayWorker.versions() (pid=81, ip=10.0.0.7, actor_id=0123, repr=<unknown>)
 RuntimeError: The actor with name Worker failed to import on the worker. This may be because needed library \
 dependencies are not installed in the worker environment:
 
